@@ -1,0 +1,1 @@
+"""A Celery beat scheduler that keeps its schedule in Redis."""
