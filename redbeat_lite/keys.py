@@ -1,0 +1,45 @@
+"""The data model: every key the scheduler owns, and what it holds.
+
+All six keys carry the prefix in braces, ``{redbeat-lite}:due``, so that Redis Cluster puts them in one hash slot and a
+script may touch them together.
+
+====================  =======  ======================================================================================
+key                   type     holds
+====================  =======  ======================================================================================
+``{p}:due``           zset     entry name -> due time, whole epoch milliseconds; ``+inf`` for an entry that will not
+                               fire by itself (paused, disabled, finished). Every stored entry has a score, so one
+                               ``ZRANGE`` lists all of them in due order.
+``{p}:entries``       hash     name -> definition, versioned JSON (:mod:`redbeat_lite.codec`)
+``{p}:state``         hash     name -> state, compact text (:mod:`redbeat_lite.state`)
+``{p}:leader``        hash     ``token``, ``term``, ``host``, ``pid``, ``since``; lives as long as the leader's lease
+``{p}:meta``          hash     ``format``; ``term``, the last term given out; ``clock``, the leader's last wall-clock
+                               reading; ``config:<owner>`` -> JSON list of that owner's config entries
+``{p}:quarantine``    hash     name -> JSON of the error, the definition and the state that could not be used
+``{p}:wake``          channel  something changed that a waiting beat should look at
+====================  =======  ======================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Version of everything above. A process refuses to touch a schedule whose number is higher than its own.
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The names of the six keys and the channel under one prefix."""
+
+    due: str
+    entries: str
+    state: str
+    leader: str
+    meta: str
+    quarantine: str
+    wake: str
+
+    @classmethod
+    def of(cls, prefix: str) -> Keys:
+        """Name the keys under ``prefix``, for example ``"redbeat-lite"``."""
+        return cls(*(f"{{{prefix}}}:{part}" for part in cls.__slots__))

@@ -1,0 +1,154 @@
+"""The ``redbeat_lite_*`` settings, read once from ``app.conf`` and validated."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from .errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: URL schemes of a broker that can hold the schedule as well.
+BROKER_SCHEMES = ("redis", "rediss", "redis+socket", "unix")
+
+#: How often the leader renews within one lease.
+RENEWALS_PER_LEASE = 4
+
+_PREFIX = "redbeat_lite_"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a user can set. All times are in seconds.
+
+    Parameters:
+        url: the Redis server that holds the schedule; the broker's own URL where that is a Redis.
+        redis_options: further keyword arguments for the redis-py client.
+        key_prefix: what all keys begin with; schedules under different prefixes know nothing of each other.
+        owner: who owns the entries of ``beat_schedule``; entries of another owner are never touched.
+        lease: how long a leader that falls silent stays leader. At least 1.
+        batch_size: entries per round trip, 1 to 5,000.
+        expires: default of an entry's ``expires``: ``None``, seconds, or ``"interval"``.
+        misfire: default of an entry's ``misfire``: ``"coalesce"``, ``"skip"`` or ``"all"``.
+        once_lease: lease of a once-lock. At least 1.
+        publish_timeout: after how long a publish that hangs is given up.
+        stall_timeout: after how long without progress a leader stops renewing its lease.
+        dispatch: ``"auto"``, ``"batch"`` or ``"plain"``.
+    """
+
+    url: str
+    redis_options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    key_prefix: str = "redbeat-lite"
+    owner: str = "celery"
+    lease: float = 4.0
+    batch_size: int = 500
+    expires: float | str | None = "interval"
+    misfire: str = "coalesce"
+    once_lease: float = 60.0
+    publish_timeout: float = 5.0
+    stall_timeout: float = 30.0
+    dispatch: str = "auto"
+
+    def __post_init__(self) -> None:
+        _check_url(self.url)
+        _expect("redis_options", isinstance(self.redis_options, Mapping), "a mapping", self.redis_options)
+        _check_text("key_prefix", self.key_prefix)
+        _expect("key_prefix", not set(self.key_prefix) & set("{}"), "text without braces", self.key_prefix)
+        _check_text("owner", self.owner)
+        _check_number("lease", self.lease, 1.0)
+        _check_number("once_lease", self.once_lease, 1.0)
+        _check_number("publish_timeout", self.publish_timeout, 0.1)
+        _check_number("stall_timeout", self.stall_timeout, 1.0)
+        size = self.batch_size
+        _expect("batch_size", type(size) is int and 1 <= size <= 5000, "a whole number from 1 to 5000", size)
+        _expect("expires", _is_expires(self.expires), 'None, positive seconds or "interval"', self.expires)
+        _check_choice("misfire", self.misfire, ("coalesce", "skip", "all"))
+        _check_choice("dispatch", self.dispatch, ("auto", "batch", "plain"))
+
+    @classmethod
+    def from_app(cls, app: Celery) -> Settings:
+        """Read the settings of a Celery app.
+
+        Django's form works too: with ``config_from_object(..., namespace="CELERY")`` the setting ``url`` is
+        ``CELERY_REDBEAT_LITE_URL``.
+
+        Raises:
+            ConfigurationError: a value is wrong, a name is unknown, or there is no Redis to use.
+        """
+        given = _given(app)
+        known = [f.name for f in fields(cls)]
+        for name, spelled in given.items():
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                hint = f"; did you mean {_PREFIX}{near[0]}?" if near else ""
+                raise ConfigurationError(f"{spelled}: there is no such setting{hint}")
+        values = {name: app.conf[_PREFIX + name] for name in given}
+        if isinstance(values.get("expires"), timedelta):
+            values["expires"] = values["expires"].total_seconds()
+        if values.get("url") is None:
+            values["url"] = _broker_url(app)
+        values.setdefault("owner", app.main or cls.__dataclass_fields__["owner"].default)
+        return cls(**values)
+
+
+def _given(app: Celery) -> dict[str, str]:
+    """Names set by the user, without the prefix, and how they were spelled."""
+    namespace = app.conf.prefix or ""
+    given = {}
+    for key in app.conf:
+        spelled = str(key)
+        plain = spelled[len(namespace) :] if namespace and spelled.startswith(namespace) else spelled
+        if plain.lower().startswith(_PREFIX):
+            given[plain.lower()[len(_PREFIX) :]] = spelled
+    return given
+
+
+def _broker_url(app: Celery) -> str:
+    url = app.conf.broker_write_url
+    urls = url if isinstance(url, (list, tuple)) else str(url or "").split(";")
+    if urls and str(urls[0]).split("://")[0] in BROKER_SCHEMES:
+        return str(urls[0])
+    scheme = str(urls[0]).split("://")[0] if urls and urls[0] else "none"
+    raise ConfigurationError(
+        f"redbeat_lite_url: expected the URL of a Redis server, because the broker ({scheme}) cannot hold the schedule"
+    )
+
+
+def _expect(name: str, ok: bool, expected: str, value: object) -> None:
+    if not ok:
+        raise ConfigurationError(f"{_PREFIX}{name}: expected {expected}, got {value!r}")
+
+
+def _check_url(value: object) -> None:
+    # The value may hold a password, so the message shows its scheme alone.
+    if not isinstance(value, str) or "://" not in value:
+        raise ConfigurationError(f"{_PREFIX}url: expected a URL such as redis://host:6379/0")
+    scheme = value.split("://")[0]
+    if scheme not in BROKER_SCHEMES:
+        raise ConfigurationError(f"{_PREFIX}url: expected one of {', '.join(BROKER_SCHEMES)}, got {scheme!r}")
+
+
+def _check_text(name: str, value: object) -> None:
+    ok = isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable()
+    _expect(name, ok, "1 to 200 printable characters", value)
+
+
+def _check_number(name: str, value: object, least: float) -> None:
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < float("inf")
+    _expect(name, ok, f"seconds, at least {least:g}", value)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    _expect(name, value in choices, f"one of {', '.join(choices)}", value)
+
+
+def _is_expires(value: object) -> bool:
+    if value is None or value == "interval":
+        return True
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
