@@ -1,0 +1,164 @@
+"""What a once-lock promises: the policy, as plain data. Nothing here knows of Redis or of a Celery app."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ..errors import InvalidEntry
+
+#: What a policy may say about the span of its lock, and about a key that is taken.
+SCOPES = ("run", "queue")
+CONFLICTS = ("skip", "wait", "raise")
+
+#: A lease is renewed three times before it runs out, and a renewal may take a few hundred milliseconds on a bad day.
+MIN_LEASE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """One task of a key at a time.
+
+    Parameters:
+        key: what makes two calls "the same". ``None``: the task's name and all of its arguments, bound to their names
+            and defaults, so that ``f(1)`` and ``f(x=1)`` are the same. A template such as ``"{feed_url}"`` names the
+            arguments that count; it belongs to its task, two tasks with the same template do not meet. Text without
+            fields, such as ``"reindex"``, is one key for every call and for every task that gives it. A callable
+            gets the task's arguments and returns the text; its keys too are shared by all tasks that return them.
+        scope: ``"run"``: one running at a time. ``"queue"``: one queued or running at a time; the lock is taken when
+            the task is published and kept until it ends.
+        on_conflict: what becomes of a call whose key is taken. ``"skip"``: it ends as REVOKED with
+            :class:`~redbeat_lite.once.errors.OnceSkipped`. ``"wait"``: it is parked in Redis, holding no worker
+            slot, and runs in its turn. ``"raise"``: it fails with :class:`~redbeat_lite.once.errors.OnceRejected`,
+            with ``scope="queue"`` already where it is called.
+        lease: seconds after which the lock of a holder that fell silent is free. At least 1. It is renewed while the
+            task runs, so it may be far shorter than the task.
+        hold_on_retry: keep the lock while the task waits for its own retry.
+        max_hold: seconds after which the lock is no longer renewed although the task still runs: a bound for tasks
+            that hang. ``None``: none.
+        max_waiters: with ``"wait"``, how many calls may be parked for one key; one more is skipped.
+    """
+
+    key: str | Callable[..., str] | None = None
+    scope: str = "run"
+    on_conflict: str = "skip"
+    lease: float = 60.0
+    hold_on_retry: bool = True
+    max_hold: float | None = None
+    max_waiters: int = 1000
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+        _check("scope", self.scope in SCOPES, _one_of(SCOPES), self.scope)
+        _check("on_conflict", self.on_conflict in CONFLICTS, _one_of(CONFLICTS), self.on_conflict)
+        _check("lease", _is_seconds(self.lease, MIN_LEASE), f"seconds, at least {MIN_LEASE:g}", self.lease)
+        _check("hold_on_retry", isinstance(self.hold_on_retry, bool), "True or False", self.hold_on_retry)
+        hold = self.max_hold
+        _check(
+            "max_hold", hold is None or _is_seconds(hold, MIN_LEASE), f"None or seconds, at least {MIN_LEASE:g}", hold
+        )
+        waiters = self.max_waiters
+        _check("max_waiters", type(waiters) is int and waiters >= 1, "a whole number, at least 1", waiters)
+
+    @classmethod
+    def of(cls, value: bool | Once | Mapping[str, Any] | None, *, lease: float = 60.0) -> Once | None:
+        """Read what a user wrote as ``once=``.
+
+        Parameters:
+            value: ``True`` means one message queued or running, further ones skipped. ``False`` and ``None`` mean no
+                lock. A mapping holds the fields by name.
+            lease: seconds, where ``value`` does not say.
+
+        Raises:
+            InvalidEntry: ``value`` is something else, or a field of it is wrong.
+        """
+        if value is None or value is False:
+            return None
+        if value is True:
+            return cls(scope="queue", lease=lease)
+        if isinstance(value, Once):
+            return value
+        if isinstance(value, Mapping):
+            return cls._from_mapping(value, lease)
+        raise InvalidEntry("once", "True, False, a Once or a mapping of its fields", value)
+
+    @classmethod
+    def _from_mapping(cls, given: Mapping[str, Any], lease: float) -> Once:
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise InvalidEntry(f"once.{name}", f"one of the fields {', '.join(known)}", name)
+        return cls(**{"lease": lease, **given})
+
+    def encode(self) -> dict[str, Any]:
+        """The policy as JSON-able data, without the fields that have their default.
+
+        Raises:
+            InvalidEntry: the key is a callable, which cannot be stored.
+        """
+        if callable(self.key):
+            raise InvalidEntry("once.key", "None or text, because a callable cannot be stored", self.key)
+        return {name: value for name, value in _items(self) if value != _DEFAULTS[name]}
+
+    @classmethod
+    def decode(cls, data: Any) -> Once:
+        """The policy :meth:`encode` made ``data`` from; fields of a later version are passed over.
+
+        Raises:
+            InvalidEntry: ``data`` is no mapping, or a field of it is wrong.
+        """
+        if not isinstance(data, Mapping):
+            raise InvalidEntry("once", "a mapping of the fields of Once", data)
+        return cls(**{name: value for name, value in data.items() if name in _DEFAULTS})
+
+    def but(self, **changes: Any) -> Once:
+        """The same policy with some fields changed."""
+        return replace(self, **changes)
+
+    @property
+    def fields_of_key(self) -> tuple[str, ...]:
+        """The names of the arguments that a template names."""
+        return _template_fields(self.key) if isinstance(self.key, str) else ()
+
+
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Once)}
+
+
+def _items(once: Once) -> list[tuple[str, Any]]:
+    return [(name, getattr(once, name)) for name in _DEFAULTS]
+
+
+def _check(field: str, ok: bool, expected: str, value: object) -> None:
+    if not ok:
+        raise InvalidEntry(f"once.{field}", expected, value)
+
+
+def _one_of(choices: tuple[str, ...]) -> str:
+    return " or ".join(repr(choice) for choice in choices)
+
+
+def _is_seconds(value: object, least: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < float("inf")
+
+
+def _check_key(key: object) -> None:
+    if key is None or callable(key):
+        return
+    _check("key", isinstance(key, str) and bool(key.strip()), "None, text, a template or a callable", key)
+    assert isinstance(key, str)
+    try:
+        names = _template_fields(key)
+    except ValueError as exc:
+        raise InvalidEntry("once.key", f"a template that can be read ({exc})", key) from None
+    for name in names:
+        # No positions, which say nothing of the argument, and no attributes, which would let a stored template walk
+        # through the objects of the worker.
+        _check("key", name.isidentifier(), "the name of an argument in each pair of braces", key)
+
+
+def _template_fields(template: str) -> tuple[str, ...]:
+    """The names in braces, without an index such as ``[id]``."""
+    found = (field for _, field, _, _ in string.Formatter().parse(template) if field is not None)
+    return tuple(dict.fromkeys(field.split("[", 1)[0] if field.endswith("]") else field for field in found))

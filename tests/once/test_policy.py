@@ -1,0 +1,113 @@
+"""The policy: what it accepts, what it refuses and how it survives being stored."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redbeat_lite.errors import InvalidEntry, RedbeatError
+from redbeat_lite.once import Once, OnceRejected, OnceSkipped
+
+policies = st.builds(
+    Once,
+    key=st.one_of(st.none(), st.sampled_from(["reindex", "{feed}", "feed:{a}:{b[id]}"])),
+    scope=st.sampled_from(["run", "queue"]),
+    on_conflict=st.sampled_from(["skip", "wait", "raise"]),
+    lease=st.floats(1, 1e6),
+    hold_on_retry=st.booleans(),
+    max_hold=st.one_of(st.none(), st.floats(1, 1e6)),
+    max_waiters=st.integers(1, 10**6),
+)
+
+
+@given(policies)
+def test_a_policy_survives_being_stored_as_json(once: Once) -> None:
+    assert Once.decode(json.loads(json.dumps(once.encode()))) == once
+
+
+def test_defaults_take_no_room() -> None:
+    assert Once().encode() == {}
+
+
+def test_true_means_one_message_queued_or_running_and_others_skipped() -> None:
+    assert Once.of(True, lease=7) == Once(scope="queue", on_conflict="skip", lease=7)
+
+
+@pytest.mark.parametrize("value", [None, False])
+def test_false_and_none_mean_no_lock(value: Any) -> None:
+    assert Once.of(value) is None
+
+
+def test_a_mapping_takes_the_lease_only_where_it_has_none() -> None:
+    assert Once.of({"on_conflict": "wait"}, lease=9) == Once(on_conflict="wait", lease=9)
+    assert Once.of({"lease": 2}, lease=9) == Once(lease=2)
+
+
+def test_a_policy_is_taken_as_it_is() -> None:
+    once = Once(lease=3)
+    assert Once.of(once, lease=9) is once
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("lease", 0.9),
+        ("lease", True),
+        ("lease", float("nan")),
+        ("lease", float("inf")),
+        ("lease", "60"),
+        ("scope", "worker"),
+        ("on_conflict", "drop"),
+        ("max_hold", 0),
+        ("max_waiters", 0),
+        ("max_waiters", 1.5),
+        ("hold_on_retry", 1),
+        ("key", ""),
+        ("key", 5),
+        ("key", "{"),
+        ("key", "{}"),
+        ("key", "{0}"),
+        ("key", "{a.__class__}"),
+    ],
+)
+def test_a_wrong_field_is_named(field: str, value: Any) -> None:
+    with pytest.raises(InvalidEntry) as caught:
+        Once(**{field: value})
+    assert caught.value.field == f"once.{field}"
+
+
+@pytest.mark.parametrize("value", ["yes", 1, 0, [], ()])
+def test_anything_else_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidEntry, match="once: expected"):
+        Once.of(value)
+
+
+def test_an_unknown_field_is_refused() -> None:
+    with pytest.raises(InvalidEntry, match=r"once\.timeout"):
+        Once.of({"timeout": 5})
+
+
+def test_a_field_of_a_later_version_is_passed_over_when_read_back() -> None:
+    assert Once.decode({"lease": 5, "colour": "red"}) == Once(lease=5)
+
+
+def test_a_callable_key_cannot_be_stored() -> None:
+    with pytest.raises(InvalidEntry, match=r"once\.key.*callable"):
+        Once(key=lambda x: x).encode()
+
+
+def test_the_fields_of_a_template() -> None:
+    assert Once(key="a:{x}:{y[id]}:{x!r:>5}").fields_of_key == ("x", "y")
+
+
+@pytest.mark.parametrize("kind", [OnceSkipped, OnceRejected])
+def test_the_errors_survive_pickling_and_celerys_way_through_args(kind: type[RedbeatError]) -> None:
+    error = kind("taken", "feed:1", "abc")  # type: ignore[call-arg]
+    for copy in (pickle.loads(pickle.dumps(error)), kind(*error.args)):
+        assert (str(copy), copy.key, copy.holder) == ("taken", "feed:1", "abc")
+    assert str(kind()).startswith("The task was")
