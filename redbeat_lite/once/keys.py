@@ -1,0 +1,59 @@
+"""The keys of the once-locks and of the guard, and what they hold.
+
+All of them begin with the scheduler's prefix in braces, as the six keys of the schedule do, so that on Redis Cluster
+they are in one hash slot and a script may touch a lock, its waiters and the guard's record together.
+
+============================  ======  =================================================================================
+key                           type    holds
+============================  ======  =================================================================================
+``{p}:once:lock:<key>``       hash    ``token``, ``task`` (id), ``state`` (``queued`` or ``running``), ``since`` (ms),
+                                      ``lease`` (ms), ``fence``, ``holder``, ``queue``; lives as long as the lease
+``{p}:once:wait:<key>``       zset    task id of a waiter -> its place
+``{p}:once:parked:<key>``     hash    ``m:<task id>`` -> its message; ``woken``, ``tries``, ``resend`` of the first one
+``{p}:once:index``            zset    key -> when the reaper has to look at it, ms; every lock and queue is in it
+``{p}:once:fence``            string  the last fencing number given out
+``{p}:once:workers``          hash    node name of a worker with ``install()`` -> what it reported last
+``{p}:guard:<task id>``       hash    ``state`` (``running`` or ``done``), ``attempt``, ``token``, ``until`` (ms) and
+                                      the parked ``standby``; lives as long as copies of the message may
+``{p}:guard:index``           zset    task id with a standby -> when the reaper has to look at it, ms
+============================  ======  =================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OnceKeys:
+    """The names under one prefix, for example ``"redbeat-lite"``."""
+
+    prefix: str
+
+    @property
+    def index(self) -> str:
+        return f"{{{self.prefix}}}:once:index"
+
+    @property
+    def fence(self) -> str:
+        return f"{{{self.prefix}}}:once:fence"
+
+    @property
+    def workers(self) -> str:
+        return f"{{{self.prefix}}}:once:workers"
+
+    @property
+    def guard_index(self) -> str:
+        return f"{{{self.prefix}}}:guard:index"
+
+    def lock(self, key: str) -> str:
+        return f"{{{self.prefix}}}:once:lock:{key}"
+
+    def waiters(self, key: str) -> str:
+        return f"{{{self.prefix}}}:once:wait:{key}"
+
+    def parked(self, key: str) -> str:
+        return f"{{{self.prefix}}}:once:parked:{key}"
+
+    def guard(self, task_id: str) -> str:
+        return f"{{{self.prefix}}}:guard:{task_id}"

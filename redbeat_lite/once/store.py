@@ -1,0 +1,201 @@
+"""What the once-locks do in Redis: one method for each script, plain values in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..scripts import Scripts
+from .keys import OnceKeys
+
+#: A waiter or a standby that was woken and did not start is woken again after this many ms, then twice as long, …
+RESEND_MS = 5_000
+
+#: … and at last once in this many. A queue nobody consumes so gets one copy an hour, which the guard drops.
+RESEND_MAX_MS = 3_600_000
+
+#: How many claims one call of ``once_take`` handles; each has seven KEYS and ARGV, and Lua unpacks a few thousand.
+TAKE_BATCH = 500
+
+
+@dataclass(slots=True)
+class Held:
+    """What one running task holds, and the numbers to keep it and to give it back.
+
+    Parameters:
+        token: names this copy of this run; a new one for every delivery.
+        task_id: of the task.
+        attempt: grows with each retry and each ``replace`` of the same task id.
+        lease_ms: how long it lasts without renewal.
+        key: of the once-lock; ``None`` where there is only the guard.
+        fence: the fencing number, once the lock is held.
+        holder: who runs it, for people.
+        deadline_ms: when the message is too old to run, wall clock of the server; 0 for never.
+        life_ms: how long the guard remembers a run that had no deadline.
+        guard_id: names the guard's record; differs from ``task_id`` where there is no guard for the task.
+    """
+
+    token: str
+    task_id: str
+    attempt: int
+    lease_ms: int
+    key: str | None = None
+    fence: int = 0
+    holder: str = ""
+    deadline_ms: int = 0
+    life_ms: int = 1
+    guard_id: str = ""
+
+    @property
+    def record(self) -> str:
+        return self.guard_id or self.task_id
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What :meth:`LockStore.begin` decided: one of the words in ``once_begin.lua``, and its text."""
+
+    word: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What was given back, and whom that concerns."""
+
+    standby: bool
+    released: bool
+    waiters: bool
+
+
+class LockStore:
+    """The once-locks and the guard's records of one prefix on one client.
+
+    Parameters:
+        client: a redis-py client.
+        prefix: ``key_prefix`` of the settings.
+    """
+
+    def __init__(self, client: Any, prefix: str) -> None:
+        self.client = client
+        self.keys = OnceKeys(prefix)
+        self._scripts = Scripts(client)
+
+    def take(self, claims: Sequence[tuple[str, str, int, str, str]]) -> list[bool]:
+        """Take locks for tasks about to be published: (key, task id, lease in ms, holder, queue) each.
+
+        One round trip for up to ``TAKE_BATCH`` of them.
+        """
+        taken: list[bool] = []
+        for start in range(0, len(claims), TAKE_BATCH):
+            taken += self._take(claims[start : start + TAKE_BATCH])
+        return taken
+
+    def _take(self, claims: Sequence[tuple[str, str, int, str, str]]) -> list[bool]:
+        keys = [self.keys.index, self.keys.fence]
+        args: list[Any] = [len(claims)]
+        for claim in claims:
+            keys += [self.keys.lock(claim[0]), self.keys.waiters(claim[0])]
+            args += claim
+        return [bool(reply) for reply in self._scripts.run("once_take", keys, args)]
+
+    def begin(self, held: Held, *, on_conflict: str = "skip", max_waiters: int = 1000, message: str = "") -> Verdict:
+        """Claim a task id, and the lock where ``held`` names one; fills in ``held.fence``."""
+        keys = [self.keys.guard(held.record), self.keys.guard_index]
+        args: list[Any] = [
+            held.token,
+            held.task_id,
+            held.attempt,
+            held.lease_ms,
+            held.deadline_ms,
+            held.life_ms,
+            message,
+        ]
+        if held.key is not None:
+            keys += [*self._lock_keys(held.key), self.keys.fence]
+            args += [held.key, on_conflict, held.holder, max_waiters]
+        word, text = self._scripts.run("once_begin", keys, args)
+        verdict = Verdict(_text(word), _text(text))
+        if verdict.word == "run":
+            held.fence = int(verdict.text or 0)
+        return verdict
+
+    def renew(self, held: Held, *, revive: bool) -> tuple[bool, bool]:
+        """Keep what is held for another lease; (the guard's record is ours, the lock is ours or there is none)."""
+        keys = [self.keys.guard(held.record)]
+        args: list[Any] = [held.token, held.task_id, held.attempt, held.lease_ms, int(revive)]
+        if held.key is not None:
+            keys += [self.keys.lock(held.key), self.keys.waiters(held.key), self.keys.index]
+            args += [held.key, held.fence, held.holder]
+        guard, lock = self._scripts.run("once_renew", keys, args)
+        return bool(guard), bool(lock)
+
+    def end(self, held: Held, *, again: bool = False, hold_ms: int = 0) -> Ended:
+        """Give back what is held.
+
+        Parameters:
+            again: a copy of this task may run, because this run came to nothing.
+            hold_ms: keep the lock for the task's retry for so long.
+        """
+        keys = [self.keys.guard(held.record), self.keys.guard_index]
+        outcome = "again" if again else "done"
+        args: list[Any] = [held.token, held.task_id, outcome, held.deadline_ms, held.life_ms]
+        if held.key is not None:
+            keys += [self.keys.lock(held.key), self.keys.waiters(held.key), self.keys.index]
+            args += [held.key, hold_ms]
+        standby, released, waiters = self._scripts.run("once_end", keys, args)
+        return Ended(bool(standby), bool(released), bool(waiters))
+
+    def wake(self, key: str, resend_ms: int = RESEND_MS) -> str | None:
+        """The message of the waiter whose turn it is, to be published by the caller."""
+        return _message(self._scripts.run("once_wake", self._lock_keys(key), [key, resend_ms, RESEND_MAX_MS]))
+
+    def wake_standby(self, task_id: str, resend_ms: int = RESEND_MS) -> str | None:
+        """The message of the parked copy that may run now, to be published by the caller."""
+        keys = [self.keys.guard(task_id), self.keys.guard_index]
+        return _message(self._scripts.run("guard_wake", keys, [task_id, resend_ms, RESEND_MAX_MS]))
+
+    def leave(self, key: str, task_id: str) -> bool:
+        """Give up a queued task's lock or place; true where somebody may be waiting for it."""
+        return bool(self._scripts.run("once_leave", self._lock_keys(key), [key, task_id]))
+
+    def extend(self, key: str, task_id: str) -> bool:
+        """Keep the lock of a task that is queued for another lease."""
+        return bool(self._scripts.run("once_extend", [self.keys.lock(key), self.keys.index], [key, task_id]))
+
+    def clear(self, key: str) -> tuple[bool, bool]:
+        """Free a lock whoever holds it; (it was held, somebody waits for it)."""
+        held, waiters = self._scripts.run(
+            "once_clear", [self.keys.lock(key), self.keys.waiters(key), self.keys.index], [key]
+        )
+        return bool(held), bool(waiters)
+
+    def is_copy(self, task_id: str, attempt: int) -> bool:
+        """Whether this attempt of the task, or a later one, runs or has ended."""
+        return bool(self._scripts.run("guard_state", [self.keys.guard(task_id)], [attempt]))
+
+    def due(self, limit: int = 100) -> tuple[list[str], list[str]]:
+        """(keys of locks, task ids) the reaper has to look at now, by the server's clock."""
+        seconds, micros = self.client.time()
+        now = seconds * 1000 + micros // 1000
+        pipe = self.client.pipeline(transaction=False)
+        for index in (self.keys.index, self.keys.guard_index):
+            pipe.zrangebyscore(index, "-inf", now, start=0, num=limit)
+        keys, ids = pipe.execute()
+        return _texts(keys), _texts(ids)
+
+    def _lock_keys(self, key: str) -> list[str]:
+        return [self.keys.lock(key), self.keys.waiters(key), self.keys.parked(key), self.keys.index]
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _texts(values: Iterable[Any]) -> list[str]:
+    return [_text(value) for value in values]
+
+
+def _message(reply: Any) -> str | None:
+    return None if reply is None else _text(reply)

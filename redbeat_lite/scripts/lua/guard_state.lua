@@ -1,0 +1,12 @@
+-- Is this message a copy of one that runs or has ended?
+-- KEYS[1] guard   ARGV[1] attempt
+-- returns 1 a copy | 0 the first, or the one before it died
+local g = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'until')
+if not g[1] or tonumber(ARGV[1]) > tonumber(g[2]) then
+  return 0
+end
+if tonumber(ARGV[1]) < tonumber(g[2]) or g[1] == 'done' then
+  return 1
+end
+local t = redis.call('TIME')
+return tonumber(g[3]) > t[1] * 1000 + math.floor(t[2] / 1000) and 1 or 0

@@ -1,0 +1,97 @@
+-- Let one copy of a task run: claim its id, and its once-lock where it has one. Sent twice, it answers the same.
+-- KEYS[1] guard  [2] guard index    with a lock also: [3] lock  [4] waiters  [5] parked  [6] index  [7] fence
+-- ARGV[1] token  [2] task id  [3] attempt  [4] lease_ms  [5] deadline_ms, 0: none  [6] life_ms of the guard's record
+--     [7] the message, '': not encoded yet   with a lock also: [8] key  [9] skip|wait|raise  [10] holder  [11] max waiters
+-- returns {verdict, text}
+--   run, fence       go ahead             drop            this attempt, or a later one, has ended
+--   old              past its deadline    standby         parked until the copy that runs has ended
+--   parked, place    waits for the lock   taken, task id  another task has the lock
+--   full, task id    too many wait        encode          call again with the message: it has to be parked
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local token, id, attempt, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local deadline, life, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+if deadline > 0 and now > deadline then
+  -- The record of an earlier copy may be gone by now, so nothing can tell whether this one has run already.
+  return {'old', ''}
+end
+
+local g = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'token', 'until', 'standby_attempt')
+if g[1] then
+  local seen = tonumber(g[2])
+  if attempt < seen or (attempt == seen and g[1] == 'done') then
+    return {'drop', ''}
+  end
+  if g[1] == 'running' and g[3] ~= token and tonumber(g[4]) > now then
+    if message == '' then
+      return {'encode', ''}
+    end
+    if not g[5] or attempt > tonumber(g[5]) then
+      redis.call('HSET', KEYS[1], 'standby', message, 'standby_attempt', attempt)
+      redis.call('HDEL', KEYS[1], 'tries', 'resend')
+    end
+    redis.call('ZADD', KEYS[2], g[4], id)
+    return {'standby', ''}
+  end
+end
+
+local function remember(state, till)
+  redis.call('DEL', KEYS[1])
+  redis.call('HSET', KEYS[1], 'state', state, 'attempt', attempt, 'token', token, 'until', till)
+  -- Never shorter than two leases: renewal extends it, and a standby is kept in it.
+  redis.call('PEXPIREAT', KEYS[1], math.max(deadline > 0 and deadline or now + life, now + 2 * lease))
+  redis.call('ZREM', KEYS[2], id)
+end
+
+if not KEYS[3] then
+  remember('running', now + lease)
+  return {'run', ''}
+end
+
+local key = ARGV[8]
+local owner = redis.call('HGET', KEYS[3], 'task')
+local head = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
+if owner ~= id and (owner or (head and head ~= id)) then
+  if ARGV[9] ~= 'wait' then
+    remember('done', 0)
+    return {'taken', owner or head}
+  end
+  if message == '' then
+    return {'encode', ''}
+  end
+  if not redis.call('ZSCORE', KEYS[4], id) then
+    if redis.call('ZCARD', KEYS[4]) >= tonumber(ARGV[11]) then
+      remember('done', 0)
+      return {'full', owner or head}
+    end
+    -- The place in the queue is the score of the last one plus one: exact, and the same for a message parked twice.
+    local last = redis.call('ZRANGE', KEYS[4], -1, -1, 'WITHSCORES')[2]
+    redis.call('ZADD', KEYS[4], (tonumber(last) or 0) + 1, id)
+  end
+  redis.call('HSET', KEYS[5], 'm:' .. id, message)
+  if not owner then
+    redis.call('ZADD', KEYS[6], now, key)
+  end
+  return {'parked', tostring(redis.call('ZRANK', KEYS[4], id))}
+end
+
+-- Free, or reserved for this task: at publish, by its retry, by an earlier copy that died, or because it is its turn.
+if head then
+  redis.call('ZREM', KEYS[4], id)
+  redis.call('HDEL', KEYS[5], 'm:' .. id)
+  if redis.call('EXISTS', KEYS[4]) == 0 then
+    redis.call('DEL', KEYS[5])
+  elseif head == id then
+    redis.call('HDEL', KEYS[5], 'woken', 'tries', 'resend')
+  end
+end
+local fence = math.max(t[1] * 1000000 + t[2], tonumber(redis.call('GET', KEYS[7]) or '0') + 1)
+local number = string.format('%.0f', fence)
+redis.call('SET', KEYS[7], number)
+redis.call('DEL', KEYS[3])
+redis.call('HSET', KEYS[3], 'token', token, 'task', id, 'state', 'running', 'since', now, 'lease', lease,
+  'fence', number, 'holder', ARGV[10])
+redis.call('PEXPIRE', KEYS[3], lease)
+redis.call('ZADD', KEYS[6], now + lease, key)
+remember('running', now + lease)
+return {'run', number}
