@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from .scripts import Scripts
 from .settings import Settings
 
 #: Seconds until a command or a connection attempt that hangs is given up.
@@ -25,7 +26,10 @@ HEALTH_CHECK_INTERVAL = 15
 #: What a server that is down, restarting, failing over or out of reach raises.
 UNREACHABLE: tuple[type[Exception], ...] = (RedisConnectionError, RedisTimeoutError, OSError)
 
-__all__ = ["UNREACHABLE", "Backend", "RedisError", "hide_password"]
+#: Everything that a command to the server can raise.
+FAULTS: tuple[type[Exception], ...] = (RedisError, OSError)
+
+__all__ = ["FAULTS", "UNREACHABLE", "Backend", "hide_password"]
 
 
 def hide_password(url: str) -> str:
@@ -54,6 +58,11 @@ class Backend:
         """The client for commands: thread-safe, pooled, replies are bytes."""
         return self.open()
 
+    @cached_property
+    def scripts(self) -> Scripts:
+        """The Lua scripts, bound to :attr:`client`."""
+        return Scripts(self.client)
+
     def open(self, *, timeout: float = SOCKET_TIMEOUT) -> redis.Redis:
         """A client with a connection pool of its own; the caller closes it.
 
@@ -77,6 +86,7 @@ class Backend:
 
     def close(self) -> None:
         """Close the shared client's connections; the next command opens them anew."""
+        self.__dict__.pop("scripts", None)
         client = self.__dict__.pop("client", None)
         if client is not None:
             client.close()

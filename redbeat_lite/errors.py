@@ -69,6 +69,10 @@ class EntryChanged(RedbeatError):
     """The entry was changed by somebody else since it was read."""
 
 
+class ConfigOwned(RedbeatError):
+    """The entry belongs to an app's configuration; its definition is changed there."""
+
+
 class CorruptEntry(RedbeatError):
     """What Redis holds for this entry cannot be read."""
 

@@ -1,0 +1,131 @@
+"""Values to JSON and back without losing their type: the arguments and options of an entry.
+
+Plain JSON values stand for themselves. Everything else becomes kombu's ``{"__type__": ..., "__value__": ...}`` with
+kombu's own converters, so a type registered through :func:`kombu.utils.json.register_type` is stored too. Two tags are
+ours: ``set``, and ``dict`` for a user's dict that holds a key named ``__type__`` and must come back as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kombu.utils.json import JSONEncoder, object_hook
+
+from .errors import CorruptEntry, InvalidEntry
+
+_TYPE, _VALUE = "__type__", "__value__"
+_convert: Callable[[Any], Any] = JSONEncoder().default
+
+
+def dumps(packed: object) -> str:
+    """Compact JSON text of an already packed value."""
+    return json.dumps(packed, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def loads(text: str | bytes) -> Any:
+    """JSON text to plain values; tags stay as they are until :func:`unpack`.
+
+    Raises:
+        CorruptEntry: not UTF-8, not JSON, or nested too deeply to read.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise CorruptEntry(f"not readable as JSON: {exc}") from exc
+
+
+def pack(value: object, field: str) -> Any:
+    """Turn ``value`` into plain JSON values.
+
+    Parameters:
+        value: anything; tuples become lists, as they do in a Celery message.
+        field: how to name the value in an error, such as ``"kwargs.since"``.
+
+    Raises:
+        InvalidEntry: the value, or something inside it, cannot be stored; names exactly which.
+    """
+    try:
+        return _pack(value, field)
+    except RecursionError:
+        raise InvalidEntry(field, "a value that is not nested hundreds of levels deep", type(value)) from None
+
+
+def _pack(value: Any, field: str) -> Any:
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        return _checked_text(value, field)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidEntry(field, "a finite number", value)
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_pack(item, f"{field}[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return _pack_mapping(value, field)
+    if isinstance(value, (set, frozenset)):
+        items = [_pack(item, f"{field}{{…}}") for item in value]
+        return {_TYPE: "set", _VALUE: sorted(items, key=dumps)}
+    return _pack_other(value, field)
+
+
+def _checked_text(value: str, field: str) -> str:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidEntry(field, "text that can be written as UTF-8", value) from None
+    return value
+
+
+def _pack_mapping(value: Mapping[Any, Any], field: str) -> dict[str, Any]:
+    for key in value:
+        if not isinstance(key, str):
+            raise InvalidEntry(field, "a mapping with text keys, as JSON has no others", key)
+    packed = {_checked_text(key, field): _pack(item, f"{field}.{key}") for key, item in value.items()}
+    if _TYPE in packed:
+        return {_TYPE: "dict", _VALUE: list(packed.items())}
+    return packed
+
+
+def _pack_other(value: object, field: str) -> Any:
+    try:
+        converted = _convert(value)
+        dumps(converted)
+    except Exception as exc:
+        expected = "a value that JSON or kombu's JSON types can hold (see kombu.utils.json.register_type)"
+        raise InvalidEntry(field, expected, value) from exc
+    return converted
+
+
+def unpack(packed: Any) -> Any:
+    """The inverse of :func:`pack`; tuples come back as lists.
+
+    Raises:
+        CorruptEntry: a tag is unknown, or its value does not fit it.
+    """
+    if isinstance(packed, list):
+        return [unpack(item) for item in packed]
+    if not isinstance(packed, dict):
+        return packed
+    if packed.keys() == {_TYPE, _VALUE}:
+        return _unpack_tagged(packed)
+    return {key: unpack(item) for key, item in packed.items()}
+
+
+def _unpack_tagged(packed: dict[str, Any]) -> Any:
+    tag, value = packed[_TYPE], packed[_VALUE]
+    try:
+        if tag == "dict":
+            return {key: unpack(item) for key, item in value}
+        if tag == "set":
+            return {_hashable(unpack(item)) for item in value}
+        return object_hook(packed)
+    except Exception as exc:
+        raise CorruptEntry(f"no value of type {tag!r}: {exc}") from exc
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(_hashable(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,37 @@
+-- Become leader, if nobody is; or learn how long the leader's lease still runs.
+-- KEYS[1] leader   KEYS[2] meta
+-- ARGV[1] token  ARGV[2] lease_ms  ARGV[3] host  ARGV[4] pid  ARGV[5] format this process understands
+-- returns {1, term, clock} leading, clock being the last leader's wall clock in ms or ''
+--       | {0, ms until the lease runs out} somebody else leads
+--       | {-1, format} a newer process has been here
+local leader, meta = KEYS[1], KEYS[2]
+local token, lease, format = ARGV[1], ARGV[2], tonumber(ARGV[5])
+
+local stored = tonumber(redis.call('HGET', meta, 'format') or format)
+if stored and stored > format then
+  return {-1, stored}
+end
+
+local kind = redis.call('TYPE', leader)['ok']
+if kind ~= 'hash' and kind ~= 'none' then
+  redis.call('DEL', leader) -- garbage must not keep everybody from leading
+  kind = 'none'
+end
+
+if kind == 'hash' and redis.call('HGET', leader, 'token') ~= token then
+  local left = redis.call('PTTL', leader)
+  if left < 0 then -- a lease that would never end
+    redis.call('PEXPIRE', leader, lease)
+    left = tonumber(lease)
+  end
+  return {0, left}
+end
+
+if kind == 'none' then
+  local now = redis.call('TIME')
+  redis.call('HSET', meta, 'format', format)
+  redis.call('HSET', leader, 'token', token, 'term', redis.call('HINCRBY', meta, 'term', 1),
+    'host', ARGV[3], 'pid', ARGV[4], 'since', now[1])
+end
+redis.call('PEXPIRE', leader, lease)
+return {1, tonumber(redis.call('HGET', leader, 'term')), redis.call('HGET', meta, 'clock') or ''}

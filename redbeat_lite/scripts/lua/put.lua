@@ -1,0 +1,46 @@
+-- Create, edit and remove entries, each only if its state is still what the writer read.
+-- KEYS[1] due  KEYS[2] entries  KEYS[3] state  KEYS[4] quarantine  KEYS[5] meta
+-- ARGV[1] wake channel  ARGV[2] format this process understands, then for each entry:
+--   name, state expected or '' for none, new state or '' to remove it, definition or '' to keep it, due time
+-- returns {-1, format} a newer process has been here, nothing was written
+--       | {1, done, ...} per entry: 1 written (now, or by an earlier try of the same call), 0 the state was another
+local due, entries, state, quarantine, meta = unpack(KEYS)
+local stored = tonumber(redis.call('HGET', meta, 'format') or ARGV[2])
+if stored and stored > tonumber(ARGV[2]) then
+  return {-1, stored}
+end
+redis.call('HSET', meta, 'format', ARGV[2])
+
+local function head()
+  return tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or 'inf')
+end
+
+local was, results = head(), {1}
+for i = 3, #ARGV, 5 do
+  local name, expected, after, definition, score = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
+  local current = redis.call('HGET', state, name) or ''
+  -- A client that lost the reply sends the same again. The state alone would not tell: two writers who read the same
+  -- version arrive at the same next state with different definitions.
+  local done = after ~= '' and current == after
+    and (definition == '' or redis.call('HGET', entries, name) == definition)
+  if not done and current == expected then
+    done = true
+    redis.call('HDEL', quarantine, name)
+    if after == '' then
+      redis.call('HDEL', state, name)
+      redis.call('HDEL', entries, name)
+      redis.call('ZREM', due, name)
+    else
+      redis.call('HSET', state, name, after)
+      redis.call('ZADD', due, score, name)
+      if definition ~= '' then
+        redis.call('HSET', entries, name, definition)
+      end
+    end
+  end
+  results[#results + 1] = done and 1 or 0
+end
+if head() < was then
+  redis.call('PUBLISH', ARGV[1], 'head')
+end
+return results

@@ -1,0 +1,115 @@
+"""What the scheduler remembers of an entry, and its compact text form.
+
+The text is ``version|generation|nominal|last|count|skipped|attempts|paused|notes``. It opens with the three fields
+that a commit compares, so that Lua needs no more than a look at the first characters to know whether the entry is
+still the one that was planned; ``notes`` is JSON, or nothing, and comes last because it may hold any character.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from uuid import UUID, uuid5
+
+from .codec import dumps, loads
+from .errors import CorruptEntry
+
+#: The namespace of all task ids made here: an arbitrary constant, which must never change.
+_NAMESPACE = UUID("5c6f1e0a-3b1d-4b0e-9f0e-8d9a7c6b2a10")
+
+#: Score in the sorted set of an entry that will not fire by itself.
+PARKED = "+inf"
+
+_FIELDS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of one entry. Instants are epoch milliseconds.
+
+    Parameters:
+        version: grows with each edit, pause and resume.
+        generation: drawn anew when an entry of this name is created again.
+        nominal: the instant the schedule says comes next; ``None`` when there is none, the entry is finished.
+        last: nominal time of the last occurrence that was emitted.
+        count: occurrences emitted.
+        skipped: occurrences that a misfire policy or a once-lock left out.
+        attempts: failed publishes of the occurrence that is due.
+        paused: whether somebody paused the entry.
+        note: why.
+        error: what the last failed publish said.
+    """
+
+    version: int
+    generation: str
+    nominal: int | None
+    last: int | None = None
+    count: int = 0
+    skipped: int = 0
+    attempts: int = 0
+    paused: bool = False
+    note: str = ""
+    error: str = ""
+
+    @classmethod
+    def new(cls, nominal: int | None) -> State:
+        """The state of an entry that has just been created."""
+        return cls(version=1, generation=secrets.token_hex(4), nominal=nominal)
+
+    def edited(self, **changes: object) -> State:
+        """The state after an edit: these changes, and the next version."""
+        return replace(self, version=self.version + 1, **changes)  # type: ignore[arg-type]  # replace checks the names
+
+    @property
+    def guard(self) -> str:
+        """What the stored text must begin with for a commit to be allowed.
+
+        The nominal time is part of it so that a commit which is sent twice does its work once.
+        """
+        return f"{self.version}|{self.generation}|{_text(self.nominal)}|"
+
+    @property
+    def finished(self) -> bool:
+        """Whether no occurrence will ever come again."""
+        return self.nominal is None
+
+    def encode(self) -> str:
+        """The compact text."""
+        notes = {key: value for key, value in (("note", self.note), ("error", self.error)) if value}
+        rest = (_text(self.last), self.count, self.skipped, self.attempts, int(self.paused))
+        return self.guard + "|".join(map(str, rest)) + "|" + (dumps(notes) if notes else "")
+
+    @classmethod
+    def decode(cls, raw: bytes) -> State:
+        """Read the compact text.
+
+        Raises:
+            CorruptEntry: it is not what :meth:`encode` writes.
+        """
+        try:
+            parts = raw.decode("utf-8").split("|", _FIELDS - 1)
+            version, generation, nominal, last, count, skipped, attempts, paused, notes = parts
+            extra = loads(notes) if notes else {}
+            return cls(
+                int(version),
+                generation,
+                int(nominal) if nominal else None,
+                int(last) if last else None,
+                int(count),
+                int(skipped),
+                int(attempts),
+                paused == "1",
+                str(extra.get("note", "")),
+                str(extra.get("error", "")),
+            )
+        except (ValueError, AttributeError, CorruptEntry) as exc:
+            raise CorruptEntry(f"state is not readable: {exc}") from exc
+
+
+def _text(instant: int | None) -> str:
+    return "" if instant is None else str(instant)
+
+
+def task_id(name: str, generation: str, nominal: int) -> str:
+    """The one id of an occurrence: publishing it again is publishing the same task."""
+    return str(uuid5(_NAMESPACE, f"{name}\0{generation}\0{nominal}"))

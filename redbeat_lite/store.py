@@ -1,0 +1,288 @@
+"""Entries in Redis: reading pages, writing edits, and the leader's peek and commit.
+
+Names and texts stay bytes here. What cannot be read is the affair of whoever decodes one entry, not of the whole reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from .backend import Backend
+from .codec import dumps, loads
+from .errors import CorruptEntry, UnsupportedFormat
+from .keys import FORMAT, Keys
+from .state import PARKED
+
+#: Entries per round trip of bulk reads and writes.
+PAGE = 1000
+
+#: One command for the broker: ``("lpush" | "pexpire" | "publish", key or channel, value)``.
+Command = tuple[str, str, Any]
+
+_T = TypeVar("_T")
+
+
+class Stored(NamedTuple):
+    """One entry as it lies in Redis. ``score`` is its due time in epoch milliseconds, ``None`` when parked."""
+
+    name: bytes
+    score: int | None
+    definition: bytes | None
+    state: bytes | None
+
+
+class Edit(NamedTuple):
+    """One change of :meth:`Store.put`, made only if the state is still ``expected`` (``None``: there is no entry).
+
+    ``state`` ``None`` removes the entry; ``definition`` ``None`` keeps the stored one.
+    """
+
+    name: str
+    expected: bytes | None
+    state: str | None
+    definition: str | None = None
+    score: int | None = None
+
+
+class Advance(NamedTuple):
+    """One step of :meth:`Store.commit`, made only if the stored state begins with ``guard``.
+
+    ``state`` ``None`` removes the entry; ``commands`` are sent in the same step.
+    """
+
+    name: bytes
+    guard: str
+    state: str | None
+    score: int | None
+    commands: Sequence[Command] = ()
+
+
+class Bad(NamedTuple):
+    """One entry for :meth:`Store.quarantine`, as it was read, with the record that says why."""
+
+    stored: Stored
+    record: str
+
+
+class Term(NamedTuple):
+    """Proof of leadership: checked by every script that only a leader may run."""
+
+    token: str
+    number: int
+
+
+class Lost(Exception):
+    """This term is over: somebody else leads, or the lease is gone."""
+
+
+class Store:
+    """Reads and writes entries under one prefix.
+
+    Parameters:
+        backend: where the connections come from.
+        keys: the names of the keys.
+    """
+
+    def __init__(self, backend: Backend, keys: Keys) -> None:
+        self._backend = backend
+        self._keys = keys
+
+    @property
+    def _client(self) -> Any:
+        return self._backend.client
+
+    def _run(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        return self._backend.scripts.run(name, keys, args)
+
+    # -- anybody ------------------------------------------------------------------------------------------------------
+
+    def read(self, names: Sequence[str]) -> list[Stored]:
+        """The entries of these names, in one round trip; absent ones come without definition and state."""
+        if not names:
+            return []
+        pipe = self._client.pipeline(transaction=True)
+        pipe.hmget(self._keys.entries, names)
+        pipe.hmget(self._keys.state, names)
+        pipe.zmscore(self._keys.due, names)
+        definitions, states, scores = pipe.execute()
+        return [
+            Stored(name.encode(), _score(score), definition, state)
+            for name, score, definition, state in zip(names, scores, definitions, states, strict=True)
+        ]
+
+    def page(self, offset: int, limit: int) -> list[Stored]:
+        """At most ``limit`` entries from rank ``offset`` on, in due order, in one round trip."""
+        keys = (self._keys.due, self._keys.entries, self._keys.state)
+        return _stored(self._run("page", keys, (offset, offset + limit - 1)))
+
+    def pages(self) -> Iterator[Stored]:
+        """All entries in due order, a page per round trip.
+
+        An entry that moves while the pages are read may be seen twice; it is handed out once.
+        """
+        seen: set[bytes] = set()
+        offset = 0
+        while page := self.page(offset, PAGE):
+            for stored in page:
+                if stored.name not in seen:
+                    seen.add(stored.name)
+                    yield stored
+            offset += len(page)
+
+    def names(self) -> Iterator[str]:
+        """All names, in no order, read in slices so that a large schedule blocks nobody."""
+        seen: set[bytes] = set()  # SCAN may show a name twice
+        for name, _ in self._client.zscan_iter(self._keys.due, count=PAGE):
+            if name not in seen:
+                seen.add(name)
+                yield _text(name)
+
+    def count(self) -> int:
+        """How many entries are stored."""
+        return int(self._client.hlen(self._keys.entries))
+
+    def exists(self, name: str) -> bool:
+        """Whether an entry of this name is stored."""
+        return bool(self._client.hexists(self._keys.entries, name))
+
+    def put(self, edits: Iterable[Edit]) -> list[bool]:
+        """Make these edits, 1,000 in a round trip; tells of each whether it was made.
+
+        Raises:
+            UnsupportedFormat: a newer redbeat_lite uses this prefix; nothing was written.
+        """
+        keys = self._keys
+        where = (keys.due, keys.entries, keys.state, keys.quarantine, keys.meta)
+        done: list[bool] = []
+        for chunk in chunks(edits, PAGE):
+            args: list[Any] = [keys.wake, FORMAT]
+            for edit in chunk:
+                state = edit.state or ""
+                args += (edit.name, edit.expected or b"", state, edit.definition or "", _due(edit.score))
+            reply = self._run("put", where, args)
+            _check_format(reply)
+            done += [result == 1 for result in reply[1:]]
+        return done
+
+    def quarantined(self) -> dict[str, dict[str, Any]]:
+        """Everything in quarantine: name -> record with ``error``, ``definition``, ``state``, ``at``."""
+        records = {}
+        for name, raw in self._client.hgetall(self._keys.quarantine).items():
+            try:
+                record = loads(raw)
+            except CorruptEntry as exc:
+                record = {"error": f"quarantine record: {exc}"}
+            records[_text(name)] = record if isinstance(record, dict) else {"error": "quarantine record is no object"}
+        return records
+
+    def discard_quarantined(self, name: str) -> None:
+        """Forget the quarantined entry of this name."""
+        self._client.hdel(self._keys.quarantine, name)
+
+    # -- the leader ---------------------------------------------------------------------------------------------------
+
+    def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None]:
+        """What is due at ``now`` (epoch ms), earliest first, and when the next entry comes if nothing is.
+
+        Raises:
+            Lost: the term is over.
+        """
+        keys = self._keys
+        reply = self._run("peek", (keys.leader, keys.due, keys.entries, keys.state), (*term, now, limit))
+        _check_term(reply)
+        if len(reply) == 2:
+            return [], _score(reply[1][1]) if reply[1] else None
+        return _stored(reply[1:]), None
+
+    def commit(self, term: Term, now: int, advances: Sequence[Advance]) -> list[bool | str]:
+        """Advance entries; tells of each whether it was (``True``), was changed meanwhile (``False``), or why not.
+
+        Raises:
+            Lost: the term is over, nothing was written.
+        """
+        keys = self._keys
+        lists: dict[str, int] = {}
+        where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta]
+        args: list[Any] = [*term, now]
+        for name, guard, state, score, commands in advances:
+            args += (name, guard, state or "", _due(score), len(commands))
+            for command, target, value in commands:
+                if command != "publish":
+                    index = lists.setdefault(target, len(where) + len(lists) + 1)
+                    args += (command, index, value)
+                else:
+                    args += (command, target, value)
+        reply = self._run("commit", where + list(lists), args)
+        _check_term(reply)
+        return [_text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
+
+    def quarantine(self, term: Term, bad: Sequence[Bad]) -> None:
+        """Set these entries aside, unless they were changed since they were read.
+
+        Raises:
+            Lost: the term is over, nothing was written.
+        """
+        keys = self._keys
+        args: list[Any] = [*term]
+        for stored, record in bad:
+            args += (stored.name, stored.definition or b"", stored.state or b"", record)
+        where = (keys.leader, keys.due, keys.entries, keys.state, keys.quarantine)
+        _check_term(self._run("quarantine", where, args))
+
+    def config_names(self, owner: str) -> set[str]:
+        """The config entries that ``owner`` stored last."""
+        raw = self._client.hget(self._keys.meta, f"config:{owner}")
+        try:
+            names = loads(raw) if raw else []
+        except CorruptEntry:
+            return set()
+        return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+
+    def set_config_names(self, owner: str, names: Iterable[str]) -> None:
+        """Remember which config entries ``owner`` has stored."""
+        self._client.hset(self._keys.meta, f"config:{owner}", dumps(sorted(names)))
+
+
+def _score(raw: Any) -> int | None:
+    if raw is None:
+        return None
+    score = float(raw)
+    # An infinite score parks an entry; minus infinity is garbage, and due since ever.
+    return None if score == float("inf") else int(max(score, 0.0))
+
+
+def _due(score: int | None) -> int | str:
+    return PARKED if score is None else score
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def _stored(reply: Any) -> list[Stored]:
+    ranked = reply[0]
+    if not ranked:
+        return []
+    names, scores = ranked[::2], map(_score, ranked[1::2])
+    return [Stored(*row) for row in zip(names, scores, reply[1], reply[2], strict=True)]
+
+
+def chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
+    """``items`` in lists of at most ``size``."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def _check_term(reply: Any) -> None:
+    if reply[0] == 0:
+        raise Lost
+
+
+def _check_format(reply: Any) -> None:
+    if reply[0] == -1:
+        raise UnsupportedFormat(
+            f"the schedule in Redis has format {reply[1]}; this redbeat_lite reads up to {FORMAT}: update it"
+        )

@@ -1,0 +1,94 @@
+"""The servers and apps that tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from tests.support.processes import Process, celery
+from tests.support.server import Server
+
+
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[Server]:
+    """One server for all tests that leave it running."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: Server) -> Iterator[Server]:
+    """The shared server, empty."""
+    with shared_server.client() as client:
+        client.flushall()
+    yield shared_server
+    with shared_server.client() as client:
+        client.flushall()
+
+
+@pytest.fixture
+def own_server() -> Iterator[Callable[..., Server]]:
+    """Starts servers that a test may stop, kill and configure."""
+    servers: list[Server] = []
+
+    def start(**options: str) -> Server:
+        servers.append(Server(**options))
+        return servers[-1].start()
+
+    yield start
+    for each in servers:
+        each.destroy()
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    """A client of the shared server."""
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def make_app(server: Server) -> Iterator[Callable[..., Celery]]:
+    """Makes Celery apps whose broker is the shared server."""
+    apps: list[Celery] = []
+
+    def make(name: str = "proj", **conf: Any) -> Celery:
+        app = Celery(name, broker=conf.pop("broker_url", server.url), set_as_current=False)
+        app.conf.update(conf)
+        apps.append(app)
+        return app
+
+    yield make
+    for app in apps:
+        app.close()
+
+
+@pytest.fixture
+def app(make_app: Callable[..., Celery]) -> Celery:
+    """An app with two tasks."""
+    app = make_app()
+
+    @app.task(name="add")
+    def add(x: int = 0, y: int = 0) -> int:
+        return x + y
+
+    return app
+
+
+@pytest.fixture
+def beat(server: Server) -> Iterator[Callable[..., Process]]:
+    """Starts ``celery beat`` processes; keyword arguments are environment variables of the app they run."""
+    processes: list[Process] = []
+
+    def start(app: str = "tests.acceptance.proj", *words: str, url: str | None = None, **env: Any) -> Process:
+        words = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO", *words)
+        processes.append(celery(app, *words, **{"PROJ_URL": url or server.url, **env}))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.destroy()

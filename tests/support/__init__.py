@@ -1,0 +1,1 @@
+"""What several tests share: a server of their own, real celery processes, waiting for conditions."""

@@ -1,0 +1,50 @@
+"""Reading what lies in a queue of the broker."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import redis
+
+
+class Message(NamedTuple):
+    """One task message as the broker holds it."""
+
+    id: str
+    task: str
+    entry: str | None
+    scheduled_at: datetime | None
+    args: list[Any]
+    kwargs: dict[str, Any]
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+
+
+def parse(raw: bytes) -> Message:
+    message = json.loads(raw)
+    headers = message["headers"]
+    args, kwargs, _ = json.loads(base64.b64decode(message["body"]))
+    at = headers.get("scheduled_at")
+    return Message(
+        headers["id"],
+        headers["task"],
+        headers.get("periodic_task_name"),
+        datetime.fromisoformat(at) if at else None,
+        args,
+        kwargs,
+        headers,
+        message["properties"],
+    )
+
+
+def queued(client: redis.Redis, queue: str = "celery") -> list[Message]:
+    """The messages of a queue, oldest first."""
+    return [parse(raw) for raw in reversed(client.lrange(queue, 0, -1))]
+
+
+def of_entry(client: redis.Redis, name: str, queue: str = "celery") -> list[Message]:
+    """The messages of one entry, oldest first."""
+    return [message for message in queued(client, queue) if message.entry == name]

@@ -1,0 +1,79 @@
+"""Real ``celery beat`` and ``celery worker`` processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Process:
+    """A process whose output goes to a file that can be searched while it runs."""
+
+    def __init__(self, command: list[str], env: dict[str, str]) -> None:
+        self._log = tempfile.NamedTemporaryFile(prefix="rbl-", suffix=".log", delete=False)  # noqa: SIM115 - closed in destroy()
+        full = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "200", **env}
+        self.started = time.monotonic()
+        self._process = subprocess.Popen(
+            command, stdout=self._log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=full, cwd=ROOT
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        return Path(self._log.name).read_text(errors="replace")
+
+    def lines(self, pattern: str) -> list[str]:
+        """The lines of the output so far that match."""
+        return [line for line in self.output.splitlines() if re.search(pattern, line)]
+
+    def says(self, pattern: str, *, within: float = 20.0) -> str:
+        """Wait until a line of the output matches, and return it."""
+        try:
+            return eventually(lambda: self.lines(pattern), within=within, what=f"a line like {pattern!r}")[0]
+        except AssertionError as exc:
+            raise AssertionError(f"{exc}\n{self.output}") from None
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def terminate(self) -> None:
+        self.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    def wait(self, within: float = 15.0) -> int:
+        """Wait for the end and return the exit code."""
+        return self._process.wait(within)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def destroy(self) -> None:
+        if self.alive:
+            self.signal(signal.SIGCONT)
+            self.kill()
+            self.wait()
+        self._log.close()
+        Path(self._log.name).unlink(missing_ok=True)
+
+
+def celery(app: str, *words: str, **env: Any) -> Process:
+    """Start ``celery -A app words…``."""
+    command = [sys.executable, "-m", "celery", "-A", app, *words]
+    return Process(command, {key: str(value) for key, value in env.items()})

