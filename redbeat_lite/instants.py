@@ -1,0 +1,49 @@
+"""Instants as Redis keeps them: whole milliseconds since 1970 in UTC."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from .errors import InvalidEntry
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: The range of ``datetime``: the years 1 to 9999.
+MIN_MS = -62_135_596_800_000
+MAX_MS = 253_402_300_799_999
+_MS = timedelta(milliseconds=1)
+
+
+def to_ms(dt: datetime) -> int:
+    """Milliseconds since 1970 of an aware datetime.
+
+    Rounds *up*: a stored instant is never before the real one, so nothing due at it can fire early.
+
+    Raises:
+        InvalidEntry: the datetime is naive.
+    """
+    return -((EPOCH - aware("instant", dt)) // _MS)
+
+
+def from_ms(ms: int) -> datetime:
+    """The aware UTC datetime of milliseconds since 1970.
+
+    Raises:
+        OverflowError: outside the years 1 to 9999.
+    """
+    return EPOCH + ms * _MS
+
+
+def aware(field: str, value: object) -> datetime:
+    """``value`` itself if it is an aware datetime.
+
+    Parameters:
+        field: the name to put in the error.
+
+    Raises:
+        InvalidEntry: not a datetime, or a naive one: it would mean another instant on each machine.
+    """
+    if not isinstance(value, datetime):
+        raise InvalidEntry(field, "an aware datetime", value)
+    if value.utcoffset() is None:
+        raise InvalidEntry(field, "an aware datetime", value, hint="add tzinfo, for example tzinfo=datetime.UTC")
+    return value

@@ -1,0 +1,294 @@
+"""What to do about occurrences that nobody sent in time: a policy, and a pure plan that follows it."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from .errors import InvalidEntry
+from .schedules import Rule, next_ms
+
+POLICIES = ("coalesce", "skip", "all")
+#: Without a limit, `all` emits this many per plan; the rest is planned in the next round.
+CHUNK = 500
+MAX_LIMIT = 1000
+#: Under `skip` without a grace of its own an occurrence may be this late. A standby takes over within 4.5 s of a crash
+#: (a lease of 4 s and half a second): a fail-over is not an outage.
+DEFAULT_GRACE_MS = 5000
+#: Rules that cannot be counted by arithmetic are walked for at most this many occurrences per plan.
+WALK = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Misfire:
+    """What happens to occurrences found late, after an outage, a pause, or a clock that jumped ahead.
+
+    Parameters:
+        policy: ``"coalesce"`` sends the latest missed occurrence, once; ``"skip"`` sends none that is later than
+            ``grace``; ``"all"`` sends each, oldest first.
+        grace: seconds, or a timedelta. Later than that is skipped under every policy. None means no bound, and under
+            ``"skip"`` 5 seconds or a quarter of the time to the next occurrence, whichever is less.
+        limit: 1 to 1000, the most that ``"all"`` (or ``"skip"`` within its grace) sends of one outage; the oldest are
+            sent and the others skipped.
+
+    Raises:
+        InvalidEntry: an unknown policy, a negative grace, a limit out of bounds.
+    """
+
+    policy: str = "coalesce"
+    grace: float | timedelta | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            near = get_close_matches(str(self.policy), POLICIES, n=1)
+            hint = f"did you mean {near[0]}?" if near else None
+            raise InvalidEntry("misfire.policy", '"coalesce", "skip" or "all"', self.policy, hint=hint)
+        object.__setattr__(self, "grace", _grace(self.grace))
+        limit: object = self.limit
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT):
+            raise InvalidEntry("misfire.limit", f"1 to {MAX_LIMIT}, or None", limit)
+
+    @classmethod
+    def of(cls, value: str | Misfire | Mapping[str, Any]) -> Misfire:
+        """A policy from its name, from a mapping of the parameters, or from itself.
+
+        Raises:
+            InvalidEntry: anything else.
+        """
+        if isinstance(value, Misfire):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        if not isinstance(value, Mapping):
+            raise InvalidEntry("misfire", "a policy's name, a Misfire or a mapping", value)
+        for key in value:
+            if key not in cls.__slots__:
+                near = get_close_matches(str(key), cls.__slots__, n=1)
+                hint = f"did you mean {near[0]}?" if near else None
+                raise InvalidEntry("misfire", "only policy, grace and limit", key, hint=hint)
+        return cls(**value)
+
+    @property
+    def grace_ms(self) -> int | None:
+        seconds = _grace(self.grace)
+        return None if seconds is None else round(seconds * 1000)
+
+    def encode(self) -> str | dict[str, Any]:
+        """JSON: the policy's name alone where nothing else is set."""
+        stored = {"policy": self.policy, "grace": self.grace, "limit": self.limit}
+        given = {name: value for name, value in stored.items() if value is not None}
+        return self.policy if len(given) == 1 else given
+
+    @classmethod
+    def decode(cls, stored: object) -> Misfire:
+        """The policy of what `encode` made.
+
+        Raises:
+            InvalidEntry: anything else.
+        """
+        return cls.of(stored)  # type: ignore[arg-type]  # of() checks it
+
+
+def _grace(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise InvalidEntry("misfire.grace", "seconds of 0 or more, a timedelta, or None", value)
+    return value
+
+
+class Plan(NamedTuple):
+    """What to do now. All times are milliseconds since 1970.
+
+    ``emit`` holds nominal times, oldest first; ``next`` is the nominal time to wait for (in the past when more is left
+    for the next round), None when the entry is finished; ``skipped`` is how many were passed over.
+    """
+
+    emit: tuple[int, ...]
+    next: int | None
+    skipped: int
+
+
+def plan(
+    rule: Rule,
+    nominal: int,
+    now: int,
+    misfire: Misfire,
+    *,
+    end: int | None = None,
+    runs_left: int | None = None,
+    delay: int = 0,
+) -> Plan:
+    """Decide about an entry that waits for ``nominal``.
+
+    Every missed occurrence (``nominal`` and its successors that are not later than ``now``) is emitted, skipped, or
+    left to the next round. The work is bounded, however long the outage.
+
+    Parameters:
+        nominal, now: milliseconds since 1970.
+        end: occurrences later than this do not exist.
+        runs_left: the most that may still be emitted; once it is used up nothing is next, and what would have followed
+            is neither emitted nor skipped.
+        delay: the jitter of this occurrence in milliseconds, by which it is not late.
+    """
+    now -= delay
+    if nominal > now:
+        return Plan((), nominal if end is None or nominal <= end else None, 0)
+    until = now if end is None else min(now, end)
+    if nominal > until or runs_left == 0:
+        return Plan((), None, 0)
+    missed = _missed(rule, nominal, until)
+    chosen = _latest(missed, now, misfire) if _is_single(misfire) else _each(missed, now, misfire, runs_left)
+    used_up = runs_left is not None and len(chosen.emit) >= runs_left
+    if used_up or (end is not None and chosen.next is not None and chosen.next > end):
+        return chosen._replace(next=None)
+    return chosen
+
+
+def pull_back(rule: Rule, nominal: int, now: int) -> int:
+    """The nominal time to wait for when the clock was set back to ``now``, both in milliseconds since 1970.
+
+    An entry that waits for an instant the old clock had near would otherwise wait for the clock to get there again.
+    """
+    following = next_ms(rule, now)
+    return nominal if following is None else min(nominal, following)
+
+
+def _is_single(misfire: Misfire) -> bool:
+    """Whether at most the latest occurrence can be sent.
+
+    So it is under the default grace of `skip`: an older one is late by more than the whole gap to its successor.
+    """
+    return misfire.policy == "coalesce" or (misfire.policy == "skip" and misfire.grace is None)
+
+
+def _latest(missed: _Missed, now: int, misfire: Misfire) -> Plan:
+    if missed.unfinished:
+        return Plan((), missed.following(), missed.total())
+    latest, following = missed.last(), missed.following()
+    grace = misfire.grace_ms
+    if grace is None and misfire.policy == "skip":
+        grace = DEFAULT_GRACE_MS if following is None else min(DEFAULT_GRACE_MS, (following - latest) // 4)
+    if grace is not None and now - latest > grace:
+        return Plan((), following, missed.total())
+    return Plan((latest,), following, missed.total() - 1)
+
+
+def _each(missed: _Missed, now: int, misfire: Misfire, runs_left: int | None) -> Plan:
+    grace, bound = misfire.grace_ms, misfire.limit or CHUNK
+    oldest = missed.nominal if grace is None else now - grace
+    too_late = missed.count_before(oldest)
+    wanted = bound if runs_left is None else min(bound, runs_left)
+    emit = tuple(islice(missed.since(oldest), wanted))
+    rest = missed.total() - too_late - len(emit)
+    if not rest:
+        return Plan(emit, missed.following(), too_late)
+    if misfire.limit is None or len(emit) == runs_left:
+        return Plan(emit, next_ms(missed.rule, emit[-1]), too_late)
+    return Plan(emit, next_ms(missed.rule, missed.until), too_late + rest)
+
+
+@runtime_checkable
+class Countable(Rule, Protocol):
+    """A rule whose occurrences in a span are found by arithmetic."""
+
+    def count_ms(self, after: int, until: int) -> int: ...
+
+    def last_ms(self, after: int, until: int) -> int: ...
+
+    def first_ms_from(self, after: int, at_least: int) -> int | None: ...
+
+
+class _Missed(Protocol):
+    """The occurrences from ``nominal`` to ``until``."""
+
+    rule: Rule
+    nominal: int
+    until: int
+    #: Whether there are more up to ``until``, which are left to the next round.
+    unfinished: bool
+
+    def total(self) -> int: ...
+
+    def last(self) -> int: ...
+
+    def following(self) -> int | None: ...
+
+    def count_before(self, floor: int) -> int: ...
+
+    def since(self, floor: int) -> Iterator[int]: ...
+
+
+def _missed(rule: Rule, nominal: int, until: int) -> _Missed:
+    following = next_ms(rule, nominal)
+    if following is None or following > until:
+        return _Walked(rule, (nominal,), following, until)
+    if isinstance(rule, Countable):
+        return _Counted(rule, nominal, until)
+    walked: list[int] = [nominal]
+    while following is not None and following <= until and len(walked) < WALK:
+        walked.append(following)
+        following = next_ms(rule, following)
+    return _Walked(rule, tuple(walked), following, until)
+
+
+class _Walked:
+    """Missed occurrences that were looked at one by one."""
+
+    def __init__(self, rule: Rule, walked: tuple[int, ...], following: int | None, until: int) -> None:
+        self.rule, self.nominal, self.until = rule, walked[0], until
+        self._walked, self._following = walked, following
+        self.unfinished = following is not None and following <= until
+
+    def total(self) -> int:
+        return len(self._walked)
+
+    def last(self) -> int:
+        return self._walked[-1]
+
+    def following(self) -> int | None:
+        return self._following
+
+    def count_before(self, floor: int) -> int:
+        return bisect_left(self._walked, floor)
+
+    def since(self, floor: int) -> Iterator[int]:
+        return iter(self._walked[self.count_before(floor) :])
+
+
+class _Counted:
+    """Missed occurrences found by arithmetic: a year of them costs no more than a minute."""
+
+    unfinished = False
+
+    def __init__(self, rule: Countable, nominal: int, until: int) -> None:
+        self.nominal, self.until, self._count = nominal, until, rule
+        self.rule: Rule = rule
+        self._total = 1 + rule.count_ms(nominal, until)
+
+    def total(self) -> int:
+        return self._total
+
+    def last(self) -> int:
+        return self._count.last_ms(self.nominal, self.until)
+
+    def following(self) -> int | None:
+        return next_ms(self.rule, self.last())
+
+    def count_before(self, floor: int) -> int:
+        return 0 if self.nominal >= floor else 1 + self._count.count_ms(self.nominal, min(floor - 1, self.until))
+
+    def since(self, floor: int) -> Iterator[int]:
+        ms = self.nominal if self.nominal >= floor else self._count.first_ms_from(self.nominal, floor)
+        while ms is not None and ms <= self.until:
+            yield ms
+            ms = next_ms(self.rule, ms)

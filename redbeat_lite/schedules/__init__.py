@@ -1,0 +1,28 @@
+"""Rules of time: pure functions from an instant to the next occurrence."""
+
+from .base import Rule
+from .codec import coerce_schedule, decode_schedule, encode_schedule, register_schedule
+from .cron import Cron, cron
+from .intervals import At, Every, at, every
+from .rrules import RRule, rrule
+from .rules import first_ms, next_ms, rule_of, shortest_gap_ms
+
+__all__ = [
+    "At",
+    "Cron",
+    "Every",
+    "RRule",
+    "Rule",
+    "at",
+    "coerce_schedule",
+    "cron",
+    "decode_schedule",
+    "encode_schedule",
+    "every",
+    "first_ms",
+    "next_ms",
+    "register_schedule",
+    "rrule",
+    "rule_of",
+    "shortest_gap_ms",
+]

@@ -1,0 +1,57 @@
+"""What every rule can do, and the Celery face of the schedules of this package."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, runtime_checkable
+
+from celery.schedules import BaseSchedule, schedstate
+
+#: What a plain Celery beat is told to wait for an occurrence that will never come.
+NEVER = timedelta(days=365)
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """A source of occurrences: hashable, comparable, without a clock of its own."""
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The first occurrence strictly later than ``instant``, as aware UTC; None when there is none any more."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
+class RuleSchedule(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
+    """A rule that is a Celery schedule too, so that it also runs under a plain ``celery beat``."""
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        raise NotImplementedError
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        """Time from now to the first occurrence after the last run; negative when it is overdue."""
+        following = self.next_after(_utc(self.maybe_make_aware(last_run_at)))
+        return NEVER if following is None else following - _utc(self.maybe_make_aware(self.now()))
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        """Celery's question: ``(due, seconds until to ask again)``."""
+        remaining = self.remaining_estimate(last_run_at)
+        if remaining > timedelta(0):
+            return schedstate(is_due=False, next=remaining.total_seconds())
+        return schedstate(is_due=True, next=self.remaining_estimate(self.now()).total_seconds())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RuleSchedule):
+            return NotImplemented
+        return type(self) is type(other) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._key()))
+
+    def _key(self) -> tuple[object, ...]:
+        """What makes two schedules of one class the same."""
+        raise NotImplementedError
+
+
+def _utc(instant: datetime) -> datetime:
+    return instant.astimezone(UTC)

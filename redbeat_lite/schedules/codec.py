@@ -1,0 +1,281 @@
+"""Schedules as compact JSON, and back.
+
+=====================================  =======================================================
+``{"every": 10000}``                   `every`, in milliseconds; ``"align": true`` where it is
+``{"cron": "0 3 * * *"}``              `cron`; with ``"tz"`` and ``"seconds"`` where they are given
+``{"at": 1767225600000}``              `at`, in milliseconds since 1970
+``{"rrule": "FREQ=DAILY"}``            `rrule`; with ``"tz"`` and ``"start"`` where they are given
+``{"crontab": [0, "*/4", "*", …]}``    Celery's, fields as written, in the order of its arguments
+``{"schedule": 30.0}``                 Celery's, in seconds; ``"relative": true`` where it is
+``{"solar": ["sunset", 52.5, 13.4]}``  Celery's
+``{"custom": "name", "data": …}``      a class given to `register_schedule`
+=====================================  =======================================================
+
+Decoding builds only these: nothing in the text can name code to run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any, NamedTuple, TypeVar
+
+from celery.exceptions import ImproperlyConfigured
+from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
+
+from ..errors import InvalidEntry
+from ..instants import MAX_MS, MIN_MS, from_ms
+from .cron import Cron
+from .intervals import At, Every, at
+from .rrules import RRule
+
+S = TypeVar("S", bound=BaseSchedule)
+_CELERYS = (schedule, crontab, solar)
+#: Celery's crontab takes lists; none needs more than the minutes of an hour.
+_MAX_LIST, _MAX_TEXT = 60, 500
+
+
+class _Custom(NamedTuple):
+    cls: type
+    encode: Callable[[Any], object]
+    decode: Callable[[Any], BaseSchedule]
+
+
+_custom: dict[str, _Custom] = {}
+
+
+def register_schedule(
+    cls: type[S], encode: Callable[[S], object], decode: Callable[[Any], S], *, name: str | None = None
+) -> None:
+    """Teach the store a schedule class of your own; do it in every process that imports the class.
+
+    Parameters:
+        encode: makes JSON-able data of an instance.
+        decode: makes an equal instance of that data, and raises ValueError for what it cannot read.
+        name: what stands for the class in the store; by default module and class name. Registering a name again
+            replaces it, which is how a class that moved keeps its old name.
+
+    Raises:
+        InvalidEntry: not a schedule class, or one that has a stored form already.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, BaseSchedule)):
+        raise InvalidEntry("cls", "a subclass of celery.schedules.BaseSchedule", cls)
+    if cls in (*_CELERYS, Every, Cron, At, RRule):
+        raise InvalidEntry("cls", "a class without a stored form of its own", cls)
+    _custom[name or f"{cls.__module__}.{cls.__qualname__}"] = _Custom(cls, encode, decode)
+
+
+def coerce_schedule(value: object) -> BaseSchedule:
+    """A schedule from what Celery's users write: seconds, a timedelta, or a schedule.
+
+    Raises:
+        InvalidEntry: anything else; a text gets the hint to call ``cron``.
+    """
+    if isinstance(value, BaseSchedule):
+        return value
+    if isinstance(value, (int, float, timedelta)) and not isinstance(value, bool):
+        # Celery's own class, so that tools which know it find what they expect.
+        return schedule(_seconds(value) if isinstance(value, (int, float)) else value)
+    hint = f'write cron("{value[:40]}")' if isinstance(value, str) else None
+    raise InvalidEntry("schedule", "seconds, a timedelta or a schedule", value, hint=hint)
+
+
+def encode_schedule(found: BaseSchedule) -> dict[str, Any]:
+    """The stored form of a schedule.
+
+    Raises:
+        InvalidEntry: it has none. A subclass is never stored as its base: that would change when it runs.
+    """
+    for name, custom in _custom.items():
+        if type(found) is custom.cls:
+            return {"custom": name, "data": _jsonable(custom.encode(found), found)}
+    encode = _ENCODERS.get(type(found))
+    if encode is None:
+        hint = "register its class with register_schedule" if isinstance(found, BaseSchedule) else None
+        raise InvalidEntry("schedule", "a schedule that can be stored", found, hint=hint)
+    if type(found) in _CELERYS and found.nowfun is not None:
+        hint = 'a function cannot be stored: for a zone, write cron("...", tz="...")'
+        raise InvalidEntry("schedule", "a schedule without nowfun", found, hint=hint)
+    return encode(found)
+
+
+def decode_schedule(obj: object) -> BaseSchedule:
+    """The schedule of a stored form.
+
+    Raises:
+        InvalidEntry: it is none, or holds what the schedule refuses. It is a ValueError.
+    """
+    if not isinstance(obj, Mapping):
+        raise InvalidEntry("schedule", "a stored schedule", obj)
+    for kind, (decode, extras) in _DECODERS.items():
+        if kind in obj:
+            if unknown := set(obj) - {kind, *extras}:
+                raise InvalidEntry("schedule", f"only {', '.join((kind, *extras))}", sorted(map(str, unknown)))
+            return _guarded(decode, obj)
+    raise InvalidEntry("schedule", "a known kind of schedule", sorted(map(str, obj)))
+
+
+def _guarded(decode: Callable[[Mapping[str, Any]], BaseSchedule], obj: Mapping[str, Any]) -> BaseSchedule:
+    try:
+        return decode(obj)
+    except InvalidEntry:
+        raise
+    except (ValueError, TypeError, KeyError, ArithmeticError, ParseException, ImproperlyConfigured) as error:
+        raise InvalidEntry("schedule", "a stored schedule", dict(obj), hint=str(error)[:200]) from error
+
+
+def _encode_every(found: Every) -> dict[str, Any]:
+    return {"every": found.ms, "align": True} if found.align else {"every": found.ms}
+
+
+def _decode_every(obj: Mapping[str, Any]) -> Every:
+    return Every(timedelta(milliseconds=_whole(obj["every"])), align=obj.get("align", False))
+
+
+def _encode_cron(found: Cron) -> dict[str, Any]:
+    stored: dict[str, Any] = {"cron": found.expression}
+    if found.tz_name is not None:
+        stored["tz"] = found.tz_name
+    if found.seconds != "last":
+        stored["seconds"] = found.seconds
+    return stored
+
+
+def _decode_cron(obj: Mapping[str, Any]) -> Cron:
+    return Cron(_text(obj["cron"]), tz=_zone(obj), seconds=obj.get("seconds", "last"))
+
+
+def _decode_at(obj: Mapping[str, Any]) -> At:
+    ms = _whole(obj["at"])
+    if not MIN_MS <= ms <= MAX_MS:
+        raise InvalidEntry("schedule", "an instant of the years 1 to 9999", ms)
+    return at(from_ms(ms))
+
+
+def _encode_rrule(found: RRule) -> dict[str, Any]:
+    stored: dict[str, Any] = {"rrule": found.text}
+    if found.tz_name is not None:
+        stored["tz"] = found.tz_name
+    if found.start is not None:
+        stored["start"] = found.start.isoformat()
+    return stored
+
+
+def _decode_rrule(obj: Mapping[str, Any]) -> RRule:
+    return RRule.stored(_text(obj["rrule"]), _zone(obj), obj.get("start"))
+
+
+def _encode_crontab(found: crontab) -> dict[str, Any]:
+    fields = (
+        found._orig_minute,
+        found._orig_hour,
+        found._orig_day_of_week,
+        found._orig_day_of_month,
+        found._orig_month_of_year,
+    )
+    return {"crontab": [field if isinstance(field, (int, str)) else sorted(field) for field in fields]}
+
+
+def _decode_crontab(obj: Mapping[str, Any]) -> crontab:
+    fields = obj["crontab"]
+    if not isinstance(fields, list) or len(fields) != 5:
+        raise InvalidEntry("schedule", "the five fields of a crontab", fields)
+    return crontab(*map(_crontab_field, fields))
+
+
+def _crontab_field(field: object) -> Any:
+    if isinstance(field, str):
+        return _text(field)
+    if isinstance(field, list) and 0 < len(field) <= _MAX_LIST:
+        return [_whole(number) for number in field]
+    return _whole(field)
+
+
+def _encode_celery_interval(found: schedule) -> dict[str, Any]:
+    stored: dict[str, Any] = {"schedule": found.run_every.total_seconds()}
+    return {**stored, "relative": True} if found.relative else stored
+
+
+def _decode_celery_interval(obj: Mapping[str, Any]) -> schedule:
+    relative = obj.get("relative", False)
+    if not isinstance(relative, bool):
+        raise InvalidEntry("schedule", "relative as true or false", relative)
+    return schedule(_seconds(obj["schedule"]), relative)
+
+
+def _decode_solar(obj: Mapping[str, Any]) -> solar:
+    event, lat, lon = obj["solar"]
+    return solar(_text(event), _number(lat), _number(lon))
+
+
+def _decode_custom(obj: Mapping[str, Any]) -> BaseSchedule:
+    custom = _custom.get(_text(obj["custom"]))
+    if custom is None:
+        near = get_close_matches(obj["custom"], _custom, n=1)
+        hint = f"did you mean {near[0]}?" if near else "import the module that calls register_schedule"
+        raise InvalidEntry("schedule", "a registered schedule", obj["custom"], hint=hint)
+    found = custom.decode(obj.get("data"))
+    if not isinstance(found, custom.cls):
+        raise InvalidEntry("schedule", f"a {custom.cls.__name__} from its decoder", found)
+    return found
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidEntry("schedule", "a whole number", value)
+    return value
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InvalidEntry("schedule", "a number", value)
+    return value
+
+
+def _seconds(value: object) -> float:
+    # The bounds of an interval are the rule's business; timedelta has some of its own.
+    if abs(number := _number(value)) > 86_400 * 999_999_999:
+        raise InvalidEntry("schedule", "an interval of at most 100 years", value)
+    return number
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or len(value) > _MAX_TEXT:
+        raise InvalidEntry("schedule", f"a text of at most {_MAX_TEXT} characters", value)
+    return value
+
+
+def _zone(obj: Mapping[str, Any]) -> str | None:
+    return None if obj.get("tz") is None else _text(obj["tz"])
+
+
+def _jsonable(data: object, found: BaseSchedule) -> object:
+    try:
+        json.dumps(data, allow_nan=False)
+    except (TypeError, ValueError):
+        raise InvalidEntry("schedule", f"JSON-able data from the encoder of {type(found).__name__}", data) from None
+    return data
+
+
+_ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
+    Every: _encode_every,
+    Cron: _encode_cron,
+    At: lambda found: {"at": found.ms},
+    RRule: _encode_rrule,
+    crontab: _encode_crontab,
+    schedule: _encode_celery_interval,
+    solar: lambda found: {"solar": [found.event, found.lat, found.lon]},
+}
+_DECODERS: dict[str, tuple[Callable[[Mapping[str, Any]], BaseSchedule], tuple[str, ...]]] = {
+    "every": (_decode_every, ("align",)),
+    "cron": (_decode_cron, ("tz", "seconds")),
+    "at": (_decode_at, ()),
+    "rrule": (_decode_rrule, ("tz", "start")),
+    "crontab": (_decode_crontab, ()),
+    "schedule": (_decode_celery_interval, ("relative",)),
+    "solar": (_decode_solar, ()),
+    "custom": (_decode_custom, ("data",)),
+}

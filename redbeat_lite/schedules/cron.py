@@ -1,0 +1,134 @@
+"""Cron expressions and Celery's crontab as rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, tzinfo
+from functools import lru_cache
+from typing import Any, Literal
+
+from celery.schedules import crontab, crontab_parser
+
+from ..errors import InvalidEntry
+from .base import RuleSchedule
+from .cronfields import HOUR, Item, parse, runs_every_hour
+from .dst import CountedRule
+from .walls import Days, WallTimes
+from .zones import portable, zone_name, zone_of
+
+
+def cron(expression: str, *, tz: str | tzinfo | None = None, seconds: Literal["first", "last"] = "last") -> Cron:
+    """Run when the clock on the wall matches.
+
+    Five fields: minute, hour, day of month, month, day of week; a sixth holds seconds. Numbers, names (``jan``,
+    ``fri``), ranges (which wrap: ``22-4``, ``fri-mon``), steps, lists, ``L`` (the last day of the month), ``15W`` (the
+    weekday nearest to the 15th), ``fri#2`` (the second Friday), ``L5`` (the last Friday), ``@daily`` and its like. When
+    both days are restricted, either is enough.
+
+    A *fixed* hour (``2``, ``1-5``) runs once per local day across clock changes, a *running* one (``*``, ``*/2``) in
+    every real hour. See `redbeat_lite.schedules.dst`.
+
+    Parameters:
+        tz: the zone of the wall: an IANA name, an offset, or a ZoneInfo; by default that of the Celery app.
+        seconds: where the seconds stand among six fields; croniter's ``second_at_beginning`` is ``"first"``.
+
+    Raises:
+        InvalidEntry: the expression is malformed or never matches, or the zone is unknown here.
+    """
+    return Cron(expression, tz=tz, seconds=seconds)
+
+
+class Cron(RuleSchedule):
+    """The schedule that `cron` makes."""
+
+    def __init__(
+        self, expression: str, *, tz: str | tzinfo | None = None, seconds: Literal["first", "last"] = "last"
+    ) -> None:
+        if not isinstance(expression, str):
+            raise InvalidEntry("schedule", "a cron expression as text", expression, hint='for example "0 3 * * *"')
+        self.expression = " ".join(expression.split())
+        self.seconds = seconds
+        self.times = parse(self.expression, seconds)
+        self.zone = None if tz is None else zone_of(tz)
+        super().__init__()
+        if self.zone is not None:
+            self.tz = self.zone
+
+    @property
+    def tz_name(self) -> str | None:
+        """The name of the zone, None for that of the app."""
+        return None if self.zone is None else zone_name(self.zone)
+
+    def in_zone(self, zone: tzinfo) -> CountedRule:
+        """The rule with its own zone, or else with ``zone``."""
+        return zoned(self.times, portable(zone) if self.zone is None else self.zone)
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        return self.in_zone(self.tz).next_after(instant)
+
+    def _key(self) -> tuple[object, ...]:
+        return self.expression.lower(), self.tz_name, self.seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _cron, (self.expression, self.tz_name, self.seconds)
+
+    def __repr__(self) -> str:
+        tz = f", tz={self.tz_name!r}" if self.zone is not None else ""
+        seconds = f", seconds={self.seconds!r}" if self.seconds != "last" else ""
+        return f"cron({self.expression!r}{tz}{seconds})"
+
+
+def _cron(expression: str, tz: str | None, seconds: Literal["first", "last"]) -> Cron:
+    return Cron(expression, tz=tz, seconds=seconds)
+
+
+@lru_cache(maxsize=4096)
+def zoned(times: WallTimes, zone: tzinfo) -> CountedRule:
+    """One shared rule for each rule and zone: thousands of entries have few."""
+    return CountedRule(times, zone)
+
+
+def crontab_rule(schedule: crontab, zone: tzinfo) -> CountedRule:
+    """Celery's crontab as a rule: day of month and day of week must *both* match.
+
+    A ``nowfun`` that answers in a named zone sets the zone, which is what it is written for.
+    """
+    days = Days(
+        months=_ascending(schedule.month_of_year),
+        month_days=_ascending(schedule.day_of_month),
+        weekdays=_ascending(schedule.day_of_week),
+    )
+    times = WallTimes(
+        hours=_ascending(schedule.hour),
+        minutes=_ascending(schedule.minute),
+        seconds=(0,),
+        days=days,
+        running=_is_running(schedule),
+    )
+    return zoned(times, portable(_own_zone(schedule) or zone))
+
+
+def _ascending(values: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(values))
+
+
+def _is_running(schedule: crontab) -> bool:
+    written = schedule._orig_hour
+    if not isinstance(written, str):
+        return len(schedule.hour) == HOUR.size
+    return runs_every_hour([_celery_item(part) for part in written.split(",")])
+
+
+def _celery_item(part: str) -> Item:
+    step = part.partition("/")[2]
+    return Item(tuple(crontab_parser(HOUR.size).parse(part)), int(step) if step else 1)
+
+
+def _own_zone(schedule: crontab) -> tzinfo | None:
+    if schedule.nowfun is None:
+        return None
+    try:
+        now = schedule.nowfun()
+        return zone_of(now.tzinfo) if now.tzinfo is not None else None
+    except Exception:  # noqa: BLE001  # somebody else's function: without an answer the app's zone holds
+        return None

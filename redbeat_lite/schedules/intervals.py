@@ -1,0 +1,158 @@
+"""Schedules measured in elapsed time: every so often, and once."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from celery.schedules import schedule
+
+from ..errors import InvalidEntry
+from ..instants import EPOCH, MAX_MS, MIN_MS, aware, from_ms, to_ms
+from .base import RuleSchedule
+
+#: The shortest interval: below it the round trips to Redis and the broker are what sets the pace.
+MIN_INTERVAL_MS = 50
+#: A hundred years; more is a unit mistaken.
+MAX_INTERVAL_MS = 36_525 * 86_400_000
+
+
+def every(interval: float | timedelta, *, align: bool = False) -> Every:
+    """Repeat at a fixed interval of real time, whatever the clocks do.
+
+    Each occurrence counts from the one before, not from when that was sent: an interval never drifts.
+
+    Parameters:
+        interval: seconds, or a timedelta; whole milliseconds, at least 0.05 s and at most 100 years.
+        align: run at the multiples of the interval since 1970-01-01T00:00Z instead of counting from the start, so
+            that ``every(10, align=True)`` runs at :00, :10, :20. Intervals of hours and days align to UTC as well,
+            because a real interval has no daylight saving; for local hours or midnight write
+            ``cron("0 0 * * *", tz=...)``. A week aligns to Thursday, the weekday of 1970-01-01.
+
+    Raises:
+        InvalidEntry: not a positive number of whole milliseconds in these bounds.
+    """
+    return Every(interval, align=align)
+
+
+def at(instant: datetime) -> At:
+    """Run once.
+
+    Parameters:
+        instant: an aware datetime, kept to the millisecond (rounded up).
+
+    Raises:
+        InvalidEntry: the datetime is naive.
+    """
+    return At(instant)
+
+
+def interval_ms(value: object, *, exact: bool = True) -> int:
+    """Milliseconds of an interval.
+
+    Parameters:
+        exact: refuse fractions of a millisecond instead of rounding them.
+    """
+    expected = "seconds as a number of whole milliseconds, or a timedelta"
+    if isinstance(value, bool) or not isinstance(value, (int, float, timedelta)):
+        raise InvalidEntry("schedule", expected, value)
+    if isinstance(value, timedelta):
+        precise = value / timedelta(milliseconds=1)
+    else:
+        precise = value * 1000 if abs(value) < MAX_INTERVAL_MS else math.inf
+    if not math.isfinite(precise) or precise > MAX_INTERVAL_MS:
+        raise InvalidEntry("schedule", "an interval of at most 100 years", value)
+    ms = round(precise)
+    if ms < MIN_INTERVAL_MS:
+        raise InvalidEntry("schedule", "an interval of at least 0.05 seconds", value)
+    # 0.07 * 1000 is 70.00000000000001: what a float cannot say is not a fraction that was meant.
+    if exact and abs(precise - ms) > 1e-6 * max(1.0, ms / 1000):
+        raise InvalidEntry("schedule", expected, value, hint=f"did you mean {ms / 1000:g}?")
+    return ms
+
+
+class Every(RuleSchedule, schedule):  # type: ignore[misc]  # Celery ships no types
+    """The schedule that `every` makes."""
+
+    def __init__(self, interval: float | timedelta, *, align: bool = False) -> None:
+        if not isinstance(align, bool):
+            raise InvalidEntry("align", "True or False", align)
+        self.ms = interval_ms(interval)
+        self.align = align
+        super().__init__(timedelta(milliseconds=self.ms))
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        if not self.align:
+            try:
+                return instant.astimezone(UTC) + timedelta(milliseconds=self.ms)
+            except OverflowError:
+                return None
+        following = self.next_ms((instant - EPOCH) // timedelta(milliseconds=1))
+        return None if following is None else from_ms(following)
+
+    def next_ms(self, ms: int) -> int | None:
+        following = (ms // self.ms + 1) * self.ms if self.align else ms + self.ms
+        return following if MIN_MS <= following <= MAX_MS else None
+
+    def count_ms(self, after: int, until: int) -> int:
+        """How many occurrences follow ``after`` and are not later than ``until``, in milliseconds."""
+        if until <= after:
+            return 0
+        return until // self.ms - after // self.ms if self.align else (until - after) // self.ms
+
+    def last_ms(self, after: int, until: int) -> int:
+        """The latest of those that `count_ms` counts; there must be one."""
+        return until // self.ms * self.ms if self.align else until - (until - after) % self.ms
+
+    def first_ms_from(self, after: int, at_least: int) -> int:
+        """The first successor of ``after`` that is not earlier than ``at_least``."""
+        if self.align:
+            return max(-(-at_least // self.ms), after // self.ms + 1) * self.ms
+        return after + max(1, -(-(at_least - after) // self.ms)) * self.ms
+
+    def _key(self) -> tuple[object, ...]:
+        return self.ms, self.align
+
+    def __eq__(self, other: object) -> bool:
+        # Celery's own comparison would ignore align and call an interval equal to a timedelta.
+        return isinstance(other, Every) and super().__eq__(other) is True
+
+    __hash__ = RuleSchedule.__hash__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _every, (self.ms, self.align)
+
+    def __repr__(self) -> str:
+        seconds = self.ms // 1000 if self.ms % 1000 == 0 else self.ms / 1000
+        return f"every({seconds}, align=True)" if self.align else f"every({seconds})"
+
+
+def _every(ms: int, align: bool) -> Every:
+    return Every(timedelta(milliseconds=ms), align=align)
+
+
+class At(RuleSchedule):
+    """The schedule that `at` makes."""
+
+    def __init__(self, instant: datetime) -> None:
+        self.ms = to_ms(aware("schedule", instant))
+        if self.ms > MAX_MS:
+            raise InvalidEntry("schedule", "an instant by the year 9999", instant)
+        self.instant = from_ms(self.ms)
+        super().__init__()
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        return self.instant if instant < self.instant else None
+
+    def next_ms(self, ms: int) -> int | None:
+        return self.ms if ms < self.ms else None
+
+    def _key(self) -> tuple[object, ...]:
+        return (self.ms,)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return At, (self.instant,)
+
+    def __repr__(self) -> str:
+        return f"at(datetime.fromisoformat({self.instant.isoformat()!r}))"

@@ -1,0 +1,196 @@
+"""Wall-clock times of a recurring rule, without any time zone: which naive times match, which is next, how many.
+
+`Days` says on which dates, `WallTimes` adds the times of day. Both are values: equal rules are equal objects.
+"""
+
+from __future__ import annotations
+
+import calendar
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+#: No date recurs more rarely than 29 February on a given weekday: once in 40 years, across a year like 2100.
+_SEARCH_YEARS = 50
+_LAST_YEAR = 9999
+_REMEMBERED_MONTHS = 600
+_SECOND = timedelta(seconds=1)
+
+
+@dataclass(frozen=True)
+class Days:
+    """The dates a rule names.
+
+    Parameters:
+        months: 1 to 12.
+        month_days: 1 to 31; ``last_day`` adds the last day of each month, ``nearest_weekday`` (Monday to Friday
+            nearest to that day, within the month) stands alone.
+        weekdays: 0 is Sunday; ``nth_weekdays`` holds (weekday, nth) with -1 for the last in the month.
+        either: whether one of month day and weekday is enough (cron), or both must match (Celery).
+    """
+
+    months: tuple[int, ...]
+    month_days: tuple[int, ...] = ()
+    last_day: bool = False
+    nearest_weekday: int = 0
+    weekdays: tuple[int, ...] = ()
+    nth_weekdays: tuple[tuple[int, int], ...] = ()
+    either: bool = False
+    _known: dict[int, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def of(self, year: int, month: int) -> tuple[int, ...]:
+        """The matching days of a month, ascending."""
+        key = year * 12 + month
+        days = self._known.get(key)
+        if days is None:
+            if len(self._known) >= _REMEMBERED_MONTHS:
+                self._known.clear()
+            days = self._known[key] = self._match(year, month) if month in self.months else ()
+        return days
+
+    def _match(self, year: int, month: int) -> tuple[int, ...]:
+        # calendar counts from Monday = 0, cron from Sunday = 0.
+        first, length = calendar.monthrange(year, month)
+        first = (first + 1) % 7
+        by_date = self._by_date(length, lambda day: (first + day - 1) % 7)
+        by_weekday = self._by_weekday(first, length)
+        return tuple(sorted(by_date | by_weekday if self.either else by_date & by_weekday))
+
+    def _by_date(self, length: int, weekday: Callable[[int], int]) -> set[int]:
+        if self.nearest_weekday:
+            return {_nearest_weekday(min(self.nearest_weekday, length), length, weekday)}
+        days = {day for day in self.month_days if day <= length}
+        return days | {length} if self.last_day else days
+
+    def _by_weekday(self, first: int, length: int) -> set[int]:
+        days = {day for day in range(1, length + 1) if (first + day - 1) % 7 in self.weekdays}
+        for weekday, nth in self.nth_weekdays:
+            all_of_them = range(1 + (weekday - first) % 7, length + 1, 7)
+            if nth <= len(all_of_them):
+                days.add(all_of_them[nth if nth < 0 else nth - 1])
+        return days
+
+
+def _nearest_weekday(day: int, length: int, weekday: Callable[[int], int]) -> int:
+    if weekday(day) == 6:
+        return day - 1 if day > 1 else day + 2
+    if weekday(day) == 0:
+        return day + 1 if day < length else day - 2
+    return day
+
+
+@dataclass(frozen=True)
+class WallTimes:
+    """Every combination of these hours, minutes and seconds on the dates of ``days``.
+
+    ``running`` says how the rule meets a clock change; see `redbeat_lite.schedules.dst`.
+    """
+
+    hours: tuple[int, ...]
+    minutes: tuple[int, ...]
+    seconds: tuple[int, ...]
+    days: Days
+    running: bool
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        parts = (self.hours, self.minutes, self.seconds, self.days, self.running)
+        object.__setattr__(self, "_hash", hash(parts))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def never(self) -> bool:
+        """Whether no date ever matches, such as 30 February."""
+        return self.next_wall(datetime(2000, 1, 1)) is None
+
+    @property
+    def per_day(self) -> int:
+        return len(self.hours) * len(self.minutes) * len(self.seconds)
+
+    def matches(self, wall: datetime) -> bool:
+        return (
+            wall.second in self.seconds
+            and wall.minute in self.minutes
+            and wall.hour in self.hours
+            and wall.day in self.days.of(wall.year, wall.month)
+        )
+
+    def next_wall(self, wall: datetime) -> datetime | None:
+        """The first matching time later than ``wall`` (naive), or None within 50 years or by the year 9999."""
+        year, month = wall.year, wall.month
+        days = self.days.of(year, month)
+        if wall.day in days and (clock := self._later(wall.hour, wall.minute, wall.second)):
+            return datetime(year, month, wall.day, *clock)
+        following = bisect_right(days, wall.day)
+        last_year = min(year + _SEARCH_YEARS, _LAST_YEAR)
+        while following == len(days):
+            year, month = self._following_month(year, month)
+            if year > last_year:
+                return None
+            days, following = self.days.of(year, month), 0
+        return datetime(year, month, days[following], self.hours[0], self.minutes[0], self.seconds[0])
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """How many matching times lie in ``(after, until]``, by arithmetic on days rather than by walking."""
+        return self._rank(until) - self._rank(after) + self._days_between(after, until) * self.per_day
+
+    def shortest_gap(self) -> int:
+        """Seconds between the two closest times, as if every day matched."""
+        in_minute = self.seconds[-1] - self.seconds[0]
+        in_hour = (self.minutes[-1] - self.minutes[0]) * 60 + in_minute
+        in_day = (self.hours[-1] - self.hours[0]) * 3600 + in_hour
+        gaps = [86_400 - in_day]
+        gaps += _gaps(self.hours, 3600, in_hour) + _gaps(self.minutes, 60, in_minute) + _gaps(self.seconds, 1, 0)
+        return min(gaps)
+
+    def _later(self, hour: int, minute: int, second: int) -> tuple[int, int, int] | None:
+        if hour in self.hours:
+            if minute in self.minutes and (i := bisect_right(self.seconds, second)) < len(self.seconds):
+                return hour, minute, self.seconds[i]
+            if (i := bisect_right(self.minutes, minute)) < len(self.minutes):
+                return hour, self.minutes[i], self.seconds[0]
+        if (i := bisect_right(self.hours, hour)) < len(self.hours):
+            return self.hours[i], self.minutes[0], self.seconds[0]
+        return None
+
+    def _following_month(self, year: int, month: int) -> tuple[int, int]:
+        i = bisect_right(self.days.months, month)
+        return (year, self.days.months[i]) if i < len(self.days.months) else (year + 1, self.days.months[0])
+
+    def _rank(self, wall: datetime) -> int:
+        """How many matching times of its own day are not later than ``wall``."""
+        if wall.day not in self.days.of(wall.year, wall.month):
+            return 0
+        per_hour = len(self.minutes) * len(self.seconds)
+        rank = bisect_left(self.hours, wall.hour) * per_hour
+        if wall.hour in self.hours:
+            rank += bisect_left(self.minutes, wall.minute) * len(self.seconds)
+            if wall.minute in self.minutes:
+                rank += bisect_right(self.seconds, wall.second)
+        return rank
+
+    def _days_between(self, after: datetime, until: datetime) -> int:
+        """Matching dates from that of ``after`` on and before that of ``until``; negative in the other order."""
+        year, month, total = after.year, after.month, -bisect_left(self.days.of(after.year, after.month), after.day)
+        while (year, month) < (until.year, until.month):
+            total += len(self.days.of(year, month))
+            year, month = (year, month + 1) if month < 12 else (year + 1, 1)
+        return total + bisect_left(self.days.of(until.year, until.month), until.day)
+
+
+def _gaps(values: tuple[int, ...], unit: int, span: int) -> list[int]:
+    """Seconds from the end of the times within one value to the start of those within the following."""
+    return [(right - left) * unit - span for left, right in pairwise(values)]
+
+
+def floor_second(wall: datetime) -> datetime:
+    return wall.replace(microsecond=0)
+
+
+def before(wall: datetime) -> datetime:
+    """One second earlier, so that a strictly later search may return ``wall`` itself."""
+    return wall - _SECOND
