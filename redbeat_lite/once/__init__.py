@@ -9,8 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .context import lock
     from .errors import LockLost, LockUnavailable, OnceRejected, OnceSkipped
+    from .hooks import install
+    from .listing import locks
     from .policy import Once
+    from .task import Task
 
 _HOME = {
     "LockLost": ".errors",
@@ -18,9 +22,13 @@ _HOME = {
     "Once": ".policy",
     "OnceRejected": ".errors",
     "OnceSkipped": ".errors",
+    "Task": ".task",
+    "install": ".hooks",
+    "lock": ".context",
+    "locks": ".listing",
 }
 
-__all__ = ["LockLost", "LockUnavailable", "Once", "OnceRejected", "OnceSkipped"]
+__all__ = ["LockLost", "LockUnavailable", "Once", "OnceRejected", "OnceSkipped", "Task", "install", "lock", "locks"]
 
 
 def __getattr__(name: str) -> Any:

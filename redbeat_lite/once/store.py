@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from redis.exceptions import RedisError
+
 from ..scripts import Scripts
 from .keys import OnceKeys
 
@@ -14,6 +16,9 @@ RESEND_MS = 5_000
 
 #: … and at last once in this many. A queue nobody consumes so gets one copy an hour, which the guard drops.
 RESEND_MAX_MS = 3_600_000
+
+#: What a server raises that is down, restarting, read-only, full, or out of reach.
+DOWN: tuple[type[Exception], ...] = (RedisError, OSError)
 
 #: How many claims one call of ``once_take`` handles; each has seven KEYS and ARGV, and Lua unpacks a few thousand.
 TAKE_BATCH = 500

@@ -1,0 +1,108 @@
+"""Children of a prefork pool that died, or are about to: their locks are given back as soon as they are gone.
+
+Celery learns of a hard time limit, a revoke or an exit before the child is dead. A lock given back at that moment would
+let the next task overlap with the last breaths of this one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.log import get_logger
+
+from .hold import Hold
+from .runtime import Runtime
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+#: Seconds between two looks at a dying child.
+_LOOK = 0.02
+
+#: Seconds after which a child that does not die is left to its lease.
+_GIVE_UP = 60.0
+
+_ATTRIBUTE = "_redbeat_lite_departures"
+
+
+class Departures:
+    """The dying children of one worker."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._pid = os.getpid()
+
+    @classmethod
+    def of(cls, app: Celery) -> Departures:
+        """The one of this app in this process."""
+        found: Departures | None = getattr(app, _ATTRIBUTE, None)
+        if found is None or found._pid != os.getpid():
+            found = cls(app)
+            setattr(app, _ATTRIBUTE, found)
+        return found
+
+    def watch(self, request: Any, *, again: bool) -> None:
+        """Give back what the run of ``request`` holds, now if its child is gone, else when it is.
+
+        Parameters:
+            request: the worker's request.
+            again: a copy of the task may run.
+        """
+        pid = request.worker_pid
+        if not isinstance(pid, int) or not _is_child(pid):
+            return  # A thread or a greenlet of this process ends by itself, and gives back by itself.
+        hold = hold_of_request(request)
+        if hold is None:
+            return
+        if is_gone(pid):
+            Runtime.of(self._app).end(hold, again=again)
+            return
+        args = (pid, hold, again)
+        threading.Thread(target=self._follow, args=args, name="redbeat-lite-departure", daemon=True).start()
+
+    def _follow(self, pid: int, hold: Hold, again: bool) -> None:
+        deadline = time.monotonic() + _GIVE_UP
+        while not is_gone(pid):
+            if time.monotonic() > deadline:
+                logger.warning("Process %s does not end; task %s keeps its lock for its lease", pid, hold.held.task_id)
+                return
+            time.sleep(_LOOK)
+        Runtime.of(self._app).end(hold, again=again)
+
+
+def hold_of_request(request: Any) -> Hold | None:
+    """What the run of a worker's request holds, worked out from the message alone; ``None`` for nothing."""
+    fields = request.request_dict
+    if "redbeat_delivery" not in fields:
+        return None
+    try:
+        return Runtime.of(request.app).hold(request.task, fields)
+    except Exception as exc:  # noqa: BLE001 - a callable key may raise anything, and has raised in the child already
+        logger.warning("Cannot tell the once-lock of task %s: %s", request.id, exc)
+        return None
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process runs no more; a zombie does not."""
+    try:
+        os.kill(pid, 0)
+    except OSError as exc:
+        return exc.errno == errno.ESRCH
+    try:
+        # The state comes after the name, which may hold anything, in parentheses.
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False  # No /proc here: the pool reaps its children within a second anyway.
+    return state in "ZX"
+
+
+def _is_child(pid: int) -> bool:
+    # The threads and solo pools report this process, gevent the identity of a greenlet.
+    return pid != os.getpid() and 0 < pid < 2**31

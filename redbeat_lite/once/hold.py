@@ -1,0 +1,100 @@
+"""What one run holds, in the process that runs it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .emission import DEADLINE_HEADER, ONCE_HEADER
+from .message import DELIVERY
+from .naming import key_of
+from .policy import Once
+from .store import Held
+
+#: A replaced task keeps its id and counts its retries anew, so a replacement weighs more than any number of retries.
+_NESTING = 1_000_000
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """One run's lock and its record of the guard, with the local side of the lease.
+
+    Parameters:
+        held: the names and numbers.
+        once: the policy; ``None`` where there is only the guard.
+        begun: monotonic time at which it was taken.
+        renewed: monotonic time at which the last good renewal was *sent*; the lease counts from there.
+        lost: whether the lock ran out, or is somebody else's.
+    """
+
+    held: Held
+    once: Once | None
+    begun: float = field(default_factory=time.monotonic)
+    renewed: float = field(default_factory=time.monotonic)
+    lost: bool = False
+
+    @property
+    def lease(self) -> float:
+        """In seconds."""
+        return self.held.lease_ms / 1000
+
+    def may_renew(self, now: float) -> bool:
+        """Whether the policy still wants the lock renewed."""
+        limit = self.once.max_hold if self.once is not None else None
+        return limit is None or now - self.begun < limit
+
+
+def attempt_of(fields: Mapping[str, Any]) -> int:
+    """The number of a run among those of one task id."""
+    return int(fields.get("replaced_task_nesting") or 0) * _NESTING + int(fields.get("retries") or 0)
+
+
+def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once, str] | None:
+    """Which lock a message asks for: its policy and its key; ``None`` for none.
+
+    Parameters:
+        task: the registered task.
+        fields: the headers and the arguments of the message, as a request holds them.
+
+    Raises:
+        InvalidEntry: there is a policy, but the arguments give no key.
+    """
+    header = fields.get(ONCE_HEADER)
+    if header:
+        return Once.decode(header["policy"]), str(header["key"])
+    once = getattr(task, "once_policy", None)
+    if once is None:
+        return None
+    args, kwargs = fields.get("args"), fields.get("kwargs")
+    return once, key_of(once, task.name, args, kwargs, task.once_signature)
+
+
+def hold_of(task: Any, fields: Mapping[str, Any], *, token: str, lease: float, holder: str) -> Hold:
+    """What a run of this message has to hold; the same in every process that looks at the message.
+
+    Parameters:
+        task: the registered task.
+        fields: as for :func:`policy_of`.
+        token: of the delivery, where the message has none of its own.
+        lease: seconds, for a task without a policy.
+        holder: who runs it, for people.
+    """
+    found = policy_of(task, fields)
+    once, key = found if found else (None, None)
+    noted = fields.get(DELIVERY) or {}
+    held = Held(
+        token=noted.get("token") or token,
+        task_id=str(fields["id"]),
+        attempt=attempt_of(fields),
+        lease_ms=round((once.lease if once else lease) * 1000),
+        key=key,
+        holder=holder,
+        deadline_ms=int(fields.get(DEADLINE_HEADER) or 0),
+        life_ms=round(getattr(task, "guard_life", 1) * 1000),
+    )
+    if not getattr(task, "guarded", False):
+        # A task of another class: its lock is looked after, its id is not, so the record is nobody's but this run's.
+        held.guard_id, held.life_ms, held.deadline_ms = f"run:{held.token}", 1, 0
+    return Hold(held, once)

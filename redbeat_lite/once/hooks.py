@@ -1,0 +1,72 @@
+"""``install(app)``: the worker's side, hooked into Celery's signals and its consumer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery import signals
+from celery.utils.log import get_logger
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+_STEP = "redbeat_lite.once.worker:OnceStep"
+
+
+def install(app: Celery) -> None:
+    """Prepare an app for its workers. Call it once where the app is made; again does nothing, in a beat or a web
+    process it costs nothing.
+
+    A worker of this app then gives back the locks of tasks that crash, expire or are revoked, wakes tasks that wait,
+    keeps the locks of queued tasks, and keeps a Redis broker from delivering again what it still has. No connection is
+    opened before the worker starts.
+
+    Parameters:
+        app: the Celery app.
+    """
+    from . import task  # noqa: F401 - connects the release of locks to the end of a run
+
+    if _STEP not in app.steps["consumer"]:
+        app.steps["consumer"].add(_STEP)
+    signals.task_prerun.connect(_adopt, weak=False, dispatch_uid="redbeat_lite.once.adopt")
+    signals.task_revoked.connect(_leave, weak=False, dispatch_uid="redbeat_lite.once.leave")
+
+
+def _adopt(task: Any = None, **_: Any) -> None:
+    """Look after the lock of a task of another class, which the beat took for its entry."""
+    from .emission import ONCE_HEADER
+    from .run import ATTRIBUTE
+    from .runtime import Runtime
+
+    request = task.request
+    if getattr(task, "guarded", False) or request.is_eager or not request.__dict__.get(ONCE_HEADER):
+        return
+    runtime = Runtime.of(task.app)
+    hold = runtime.hold(task, request.__dict__)
+    verdict = runtime.begin(hold, on_conflict="skip")
+    if verdict.word != "run":
+        logger.warning(
+            "Task %s[%s] runs beside %s, which has its once-lock %r: only tasks of class redbeat_lite.Task can be held "
+            "back by a worker", task.name, request.id, verdict.text, hold.held.key,
+        )  # fmt: skip
+        return
+    setattr(request, ATTRIBUTE, hold)
+    runtime.renewer.add(hold)
+
+
+def _leave(sender: Any = None, request: Any = None, terminated: bool = False, **_: Any) -> None:
+    """A message was discarded, revoked or expired: in the main process, where nothing else will end it."""
+    from .hold import policy_of
+    from .runtime import Runtime
+
+    if terminated:
+        return  # The run gives back by itself, or the departure of its child does.
+    try:
+        found = policy_of(sender, request.__dict__)
+    except Exception as exc:  # noqa: BLE001 - a callable key may raise anything; the lease frees the lock
+        logger.warning("Cannot tell the once-lock of task %s: %s", request.id, exc)
+        return
+    if found is not None and (found[0].scope == "queue" or found[0].on_conflict == "wait"):
+        Runtime.of(sender.app).leave(found[1], str(request.id))

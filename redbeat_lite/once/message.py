@@ -1,0 +1,96 @@
+"""A task message that is taken out of the queue, kept in Redis, and published again when it may run."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kombu.serialization import dumps as serialize
+from kombu.serialization import registry
+from kombu.utils.json import dumps, loads
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: Field of a request that says how the message looked on the wire; put there by the worker's ``Request``.
+DELIVERY = "redbeat_delivery"
+
+#: The headers of Celery's message protocol 2, for a request that passed no ``Request`` of ours.
+_HEADERS = (
+    "lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries", "timelimit", "root_id",
+    "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers",
+    "stamps",
+)  # fmt: skip
+
+#: Headers that spoke of the one delivery: the body is encoded anew, without compression, and the flag is the broker's.
+_GONE = ("compression", "redelivered")
+
+_PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode")
+
+
+def delivery(token: str, headers: Mapping[str, Any], content_type: str | None, encoding: str | None) -> dict[str, Any]:
+    """What the worker's main process notes for its child: a token for this delivery, and the look of the message."""
+    return {
+        "token": token,
+        "names": [name for name in headers if name not in _GONE],
+        "type": content_type,
+        "enc": encoding,
+    }
+
+
+def encode(request: Any) -> str:
+    """The message of a task that is about to run, as text: id, chain, chord, links, expiry and headers survive.
+
+    Parameters:
+        request: the task's request, before its body has touched the arguments.
+    """
+    fields = request.__dict__
+    noted = fields.get(DELIVERY) or {}
+    embed = {name: fields.get(name) for name in ("callbacks", "errbacks", "chain", "chord")}
+    serializer = registry.type_to_name.get(noted.get("type") or "application/json", "json")
+    content_type, encoding, body = serialize(  # type: ignore[no-untyped-call]
+        (fields["args"], fields["kwargs"], embed), serializer=serializer
+    )
+    binary = isinstance(body, bytes)
+    properties = fields.get("properties") or {}
+    info = fields.get("delivery_info") or {}
+    names = noted.get("names") or [*_HEADERS, *(fields.get("headers") or {})]
+    return str(
+        dumps(  # type: ignore[no-untyped-call]
+            {
+                "body": base64.b64encode(body).decode() if binary else body,
+                "binary": binary,
+                "type": content_type,
+                "enc": encoding,
+                "headers": {name: fields.get(name) for name in names if name in fields and name != DELIVERY},
+                "properties": {name: properties[name] for name in _PROPERTIES if properties.get(name) is not None},
+                "exchange": info.get("exchange") or "",
+                "routing_key": info.get("routing_key"),
+            }
+        )
+    )
+
+
+def publish(app: Celery, text: str) -> str:
+    """Publish a message that :func:`encode` wrote, to where it came from, and return its task id.
+
+    Raises:
+        Exception: whatever the broker's client raises when it does not take the message.
+    """
+    message = loads(text)  # type: ignore[no-untyped-call]
+    body = base64.b64decode(message["body"]) if message["binary"] else message["body"]
+    with app.producer_or_acquire() as producer:
+        producer.publish(
+            body,
+            exchange=message["exchange"],
+            routing_key=message["routing_key"],
+            headers=message["headers"],
+            content_type=message["type"],
+            content_encoding=message["enc"],
+            retry=True,
+            # A caller is about to end a task or to look after other keys; what fails here is sent again by the reaper.
+            retry_policy={"max_retries": 1, "interval_start": 0.2},
+            **message["properties"],
+        )
+    return str(message["headers"].get("id"))

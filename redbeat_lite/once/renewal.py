@@ -1,0 +1,95 @@
+"""Renewal: keeps what the runs of this process hold, from a thread of its own.
+
+The thread starts with the first run, after a fork, and has a connection of its own. A run that ends before a third of
+its lease has passed costs nothing here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from celery.utils.log import get_logger
+
+from .hold import Hold
+from .store import DOWN, LockStore
+from .threads import Alarm, start_native
+
+logger = get_logger(__name__)
+
+#: Renewals within one lease. Two may fail before the lock is lost.
+PER_LEASE = 3
+
+#: Longest wait of the thread, so that a clock or a pause cannot send it to sleep for good.
+_IDLE = 30.0
+
+
+class Renewer:
+    """Renews the holds of this process.
+
+    Parameters:
+        connect: opens a lock store with a connection of its own; called in the thread, with a timeout in seconds.
+    """
+
+    def __init__(self, connect: Callable[[float], LockStore]) -> None:
+        self._connect = connect
+        self._holds: dict[str, Hold] = {}
+        self._store: LockStore | None = None
+        self._alarm = Alarm()
+        self._started = False
+
+    def add(self, hold: Hold) -> None:
+        """Keep ``hold`` until it is removed."""
+        self._holds[hold.held.token] = hold
+        if not self._started:
+            self._started = True
+            start_native(self._run, "redbeat-lite-renewal")
+        elif hold.lease < _IDLE * PER_LEASE:
+            self._alarm.ring()
+
+    def remove(self, hold: Hold) -> None:
+        """Stop keeping ``hold``; a renewal under way may still land, and finds it gone."""
+        self._holds.pop(hold.held.token, None)
+
+    def _run(self) -> None:
+        while True:
+            self._alarm.wait(self._pause())
+            for hold in list(self._holds.values()):
+                now = time.monotonic()
+                if now - hold.renewed >= hold.lease / PER_LEASE:
+                    self._renew(hold, now)
+
+    def _pause(self) -> float:
+        now = time.monotonic()
+        due = [hold.renewed + hold.lease / PER_LEASE - now for hold in list(self._holds.values())]
+        # A renewal that failed is due at once; the pause keeps it from spinning.
+        return min([_IDLE, *(max(left, 0.1) for left in due)])
+
+    def _renew(self, hold: Hold, now: float) -> None:
+        if hold.lost or not hold.may_renew(now):
+            self._holds.pop(hold.held.token, None)
+            return
+        # Longer than the lease since the last good renewal: somebody else may have come and gone meanwhile, so what
+        # is not there any more is not put back.
+        late = now - hold.renewed >= hold.lease
+        try:
+            if self._store is None:
+                self._store = self._connect(max(0.5, hold.lease / PER_LEASE))
+            guard, lock = self._store.renew(hold.held, revive=not late)
+        except DOWN as exc:
+            logger.warning("Renewal of %s failed, trying again: %s", describe(hold), exc)
+            return
+        if hold.held.token not in self._holds:
+            return  # It ended while the renewal was under way.
+        if guard and lock:
+            hold.renewed = now
+            return
+        hold.lost = True
+        self._holds.pop(hold.held.token, None)
+        logger.warning("Lost %s: its lease of %gs ran out or it was cleared", describe(hold), hold.lease)
+
+
+def describe(hold: Hold) -> str:
+    """For log lines."""
+    held = hold.held
+    return f"the once-lock {held.key!r} of task {held.task_id}" if held.key is not None else f"task {held.task_id}"

@@ -1,0 +1,112 @@
+"""The beginning and the end of a run, in the process that runs the task."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from celery import states
+from celery.app.task import Context, get_actual_ignore_result
+from celery.exceptions import Ignore, Reject, Retry
+from celery.utils.log import get_logger
+
+from .errors import OnceRejected, OnceSkipped
+from .hold import Hold
+from .message import encode
+from .runtime import Runtime
+from .store import Verdict
+
+logger = get_logger(__name__)
+
+#: Where a run keeps its hold, on its request.
+ATTRIBUTE = "redbeat_hold"
+
+
+def begin(task: Any) -> None:
+    """Take what the run that starts now needs.
+
+    Raises:
+        Ignore: this copy is not to run: dropped, parked, or skipped and marked so.
+        OnceRejected: the lock is taken and the policy says ``"raise"``.
+        LockUnavailable: the server does not answer.
+    """
+    request = task.request
+    runtime = Runtime.of(task.app)
+    hold = runtime.hold(task, request.__dict__)
+    verdict = runtime.begin(hold)
+    if verdict.word == "encode":
+        verdict = runtime.begin(hold, encode(request))
+    if verdict.word != "run":
+        _refuse(task, request, hold, verdict)
+    setattr(request, ATTRIBUTE, hold)
+    runtime.renewer.add(hold)
+
+
+def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
+    name, task_id, key = task.name, request.id, hold.held.key
+    if verdict.word == "drop":
+        logger.info("Task %s[%s] has run already; this copy is dropped", name, task_id)
+        raise Ignore("a copy of a task that has run already")
+    if verdict.word == "standby":
+        logger.info("Task %s[%s] runs already; this copy is kept in case that run dies", name, task_id)
+        raise Ignore("a copy of a task that runs already")
+    if verdict.word == "parked":
+        logger.info("Task %s[%s] waits for the once-lock %r, %s before it", name, task_id, key, verdict.text)
+        raise Ignore("waits for its once-lock")
+    if verdict.word == "old":
+        _too_old(task, request)
+    message = f"{name}[{task_id}]: {verdict.text} has the once-lock {key!r}"
+    if verdict.word == "taken" and hold.once is not None and hold.once.on_conflict == "raise":
+        raise OnceRejected(message, key, verdict.text)
+    settle_skipped(task, request, OnceSkipped(message, key, verdict.text))
+    raise Ignore("skipped")
+
+
+def _too_old(task: Any, request: Any) -> None:
+    age = "its message is older than the guard remembers which tasks have run"
+    logger.warning("Task %s[%s] is not run: %s (Task.guard_life)", task.name, request.id, age)
+    # If the first copy has run, its result stays.
+    if task.backend.get_state(request.id) not in states.READY_STATES:
+        settle_skipped(task, request, OnceSkipped(f"{task.name}[{request.id}]: {age}"))
+    raise Ignore("too old")
+
+
+def settle_skipped(task: Any, request: Context, why: OnceSkipped) -> None:
+    """End a task that is skipped, so that nobody waits for it: its result, the rest of its chain, its chord."""
+    logger.info("Skipped %s", why)
+    task.backend.mark_as_failure(
+        request.id,
+        why,
+        request=request,
+        store_result=not get_actual_ignore_result(task, request),
+        call_errbacks=False,
+        state=states.REVOKED,
+    )
+
+
+def finish(task: Any, state: str | None, retval: Any) -> None:
+    """Give back what the run held, after its result is stored.
+
+    Parameters:
+        state: as ``task_postrun`` has it; ``None`` when the run was torn down by an exit or a kill of its greenlet.
+    """
+    hold = task.request.__dict__.pop(ATTRIBUTE, None)
+    if hold is None:
+        return
+    torn = state is None
+    requeued = state == states.REJECTED and isinstance(retval, Reject) and bool(retval.requeue)
+    hold_ms = 0
+    if state == states.RETRY and hold.once is not None and hold.once.hold_on_retry:
+        hold_ms = hold.held.lease_ms + _until_retry_ms(retval)
+    Runtime.of(task.app).end(hold, again=torn or requeued, hold_ms=hold_ms)
+
+
+def _until_retry_ms(retry: Any) -> int:
+    when = retry.when if isinstance(retry, Retry) else None
+    if isinstance(when, datetime):
+        # Celery reads a naive eta as its own time zone's; an hour or so too long only delays the next task of the
+        # key after a crash, so UTC will do.
+        aware = when if when.tzinfo else when.replace(tzinfo=UTC)
+        return max(0, round((aware.timestamp() - time.time()) * 1000))
+    return max(0, round(float(when or 0) * 1000))

@@ -1,0 +1,134 @@
+"""What the once-locks of one app need in one process: settings, a connection, the renewal thread."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from celery.utils.log import get_logger
+
+from ..backend import Backend
+from ..settings import Settings
+from . import message
+from .errors import LockUnavailable
+from .hold import Hold, hold_of
+from .renewal import Renewer
+from .store import DOWN, RESEND_MS, LockStore, Verdict
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+#: Seconds between the attempts to reach a server that is down when a lock is wanted; together about eight seconds.
+_PATIENCE = (0.2, 0.5, 1.0, 2.0, 4.0)
+
+_ATTRIBUTE = "_redbeat_lite_once"
+
+
+class Runtime:
+    """Everything one process shares between the runs of one app. Get it with :meth:`of`."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+        self.settings = Settings.from_app(app)
+        self.pid = os.getpid()
+        self._backend = Backend(self.settings)
+        self.store = LockStore(self._backend.client, self.settings.key_prefix)
+        self.renewer = Renewer(self._open)
+        self._holder = f"{socket.gethostname()}:{self.pid}"
+
+    @classmethod
+    def of(cls, app: Celery) -> Runtime:
+        """The runtime of an app in this process; a forked child gets one of its own.
+
+        Raises:
+            ConfigurationError: the app's settings are wrong, or name no Redis.
+        """
+        found: Runtime | None = getattr(app, _ATTRIBUTE, None)
+        if found is None or found.pid != os.getpid():
+            found = cls(app)
+            setattr(app, _ATTRIBUTE, found)
+        return found
+
+    def hold(self, task: Any, fields: dict[str, Any]) -> Hold:
+        """What a run of this message has to hold, not yet taken."""
+        lease = self.settings.once_lease
+        return hold_of(task, fields, token=uuid4().hex, lease=lease, holder=self._holder)
+
+    def begin(self, hold: Hold, text: str = "", *, on_conflict: str | None = None) -> Verdict:
+        """Take what a run needs, with patience for a server that restarts.
+
+        Parameters:
+            text: the message, where it may have to be parked.
+            on_conflict: instead of the policy's.
+
+        Raises:
+            LockUnavailable: the server did not answer for about eight seconds.
+        """
+        once = hold.once
+        conflict = on_conflict or (once.on_conflict if once else "skip")
+        waiters = once.max_waiters if once else 1
+        for pause in (*_PATIENCE, None):
+            # The lease counts from before the question: the server's clock starts it no earlier.
+            hold.begun = hold.renewed = time.monotonic()
+            try:
+                return self.store.begin(hold.held, on_conflict=conflict, max_waiters=waiters, message=text)
+            except DOWN as exc:
+                if pause is None:
+                    raise LockUnavailable(
+                        f"the once-lock's server at {self._backend.display_url} does not answer, so task "
+                        f"{hold.held.task_id} did not run: {exc}",
+                        hold.held.key,
+                    ) from exc
+                time.sleep(pause)
+        raise AssertionError("not reached")
+
+    def end(self, hold: Hold, *, again: bool = False, hold_ms: int = 0) -> None:
+        """Give back what a run held and wake who waits for it. Never raises: what fails runs out with the lease."""
+        self.renewer.remove(hold)
+        try:
+            ended = self.store.end(hold.held, again=again, hold_ms=hold_ms)
+        except DOWN as exc:
+            logger.warning("Task %s could not give back its lock, the lease will: %s", hold.held.task_id, exc)
+            return
+        if ended.standby:
+            self.wake_standbys([hold.held.task_id])
+        if ended.waiters and hold.held.key is not None:
+            self.wake([hold.held.key])
+
+    def wake(self, keys: Iterable[str]) -> None:
+        """Publish the first waiter of each lock that is free. Never raises: the reaper tries again."""
+        for key in keys:
+            try:
+                text = self.store.wake(key, RESEND_MS)
+                if text is not None:
+                    logger.debug("Task %s gets the once-lock %r", message.publish(self.app, text), key)
+            except Exception as exc:  # noqa: BLE001 - a broker may raise anything; one key must not stop the others
+                logger.warning("Waking the next task of the once-lock %r failed, trying again: %s", key, exc)
+
+    def wake_standbys(self, task_ids: Iterable[str]) -> None:
+        """Publish the parked copy of each task whose run died. Never raises: the reaper tries again."""
+        for task_id in task_ids:
+            try:
+                text = self.store.wake_standby(task_id, RESEND_MS)
+                if text is not None:
+                    message.publish(self.app, text)
+                    logger.info("Task %s runs again from its parked copy", task_id)
+            except Exception as exc:  # noqa: BLE001 - as above
+                logger.warning("Waking the parked copy of task %s failed, trying again: %s", task_id, exc)
+
+    def leave(self, key: str, task_id: str) -> None:
+        """Give up the lock or the place of a task that will not run. Never raises."""
+        try:
+            if self.store.leave(key, task_id):
+                self.wake([key])
+        except DOWN as exc:
+            logger.warning("Task %s could not give up the once-lock %r: %s", task_id, key, exc)
+
+    def _open(self, timeout: float) -> LockStore:
+        return LockStore(self._backend.open(timeout=timeout), self.settings.key_prefix)

@@ -1,0 +1,244 @@
+"""The task class: once-locks by policy, and one run for every task id.
+
+``app = Celery(task_cls="redbeat_lite:Task")`` gives every task the guard, and a once-lock to those that say ``once=``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, ClassVar
+
+import celery
+from celery import signals
+from celery.app.task import Context
+from celery.utils.log import get_logger
+from celery.utils.time import maybe_make_aware
+from kombu.utils.uuid import uuid
+
+from . import run
+from .emission import DEADLINE_HEADER, ONCE_HEADER, once_header
+from .errors import LockUnavailable, OnceRejected, OnceSkipped
+from .hold import Hold
+from .message import DELIVERY
+from .naming import check_definition, checked, key_of
+from .policy import Once
+from .runtime import Runtime
+from .store import DOWN
+
+logger = get_logger(__name__)
+
+
+class Current:
+    """``task.once``: the policy's fields, and during a run what it holds.
+
+    Parameters:
+        policy: of the task, or of the call that runs.
+        hold: of the run; ``None`` outside of one, and in eager mode.
+    """
+
+    def __init__(self, policy: Once | None, hold: Hold | None) -> None:
+        self._policy, self._hold = policy, hold
+
+    @property
+    def key(self) -> str | Callable[..., str] | None:
+        """The lock's key during a run, the policy's otherwise."""
+        if self._hold is not None:
+            return self._hold.held.key
+        return self._policy.key if self._policy is not None else None
+
+    @property
+    def fence(self) -> int | None:
+        """Grows with every task that gets a lock: give it to whatever the lock protects, and let that refuse a lower
+        number than it has seen. Nothing else stops a holder that slept through its lease."""
+        return self._hold.held.fence if self._hold is not None else None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lock ran out during the run, so that somebody else may have it. Known within a third of the
+        lease after a pause."""
+        return self._hold is not None and self._hold.lost
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def __repr__(self) -> str:
+        return f"<once {self._policy!r}{'' if self._hold is None else f' holding {self.key!r} as {self.fence}'}>"
+
+
+class Task(celery.Task):  # type: ignore[misc] # Celery has no types
+    """A Celery task that runs once for every task id, and one at a time where it has a ``once=`` policy.
+
+    A subclass with a ``before_start`` of its own calls ``super().before_start(task_id, args, kwargs)`` first: that is
+    where the lock is taken. ``on_failure``, ``on_success``, ``on_retry`` and ``after_return`` need no call.
+
+    Attributes:
+        once: given as ``@app.task(once=...)`` or in the class: ``True``, a :class:`~redbeat_lite.once.policy.Once` or a
+            mapping of its fields. Read, it tells of the run: ``self.once.fence``, ``self.once.lost``.
+        guard_life: seconds the guard remembers which tasks have run. A message older than that is not run, because
+            nobody could tell whether it has been; so it must exceed the longest time a message waits in a queue. Each
+            remembered task takes about 150 bytes in Redis.
+    """
+
+    abstract = True
+    Request = "redbeat_lite.once.request:Request"
+
+    #: Three days: a queue that stood still over a weekend still runs.
+    guard_life: float = 3 * 86_400.0
+
+    #: Tells the worker that :meth:`before_start` claims the task id.
+    guarded: ClassVar[bool] = True
+
+    once_policy: ClassVar[Once | None] = None
+    once_signature: ClassVar[inspect.Signature | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "once" in cls.__dict__:
+            # Celery turns ``@app.task(once=...)`` into a class attribute. The policy moves aside, so that ``once`` is
+            # the property below, which knows of the run as well.
+            cls.once_policy = Once.of(cls.__dict__["once"])
+            del cls.once
+        if cls.once_policy is not None and cls.run is not celery.Task.run:
+            cls.once_signature = _check(cls, cls.once_policy)
+
+    @property
+    def once(self) -> Current | None:
+        """What this task's lock is about; ``None`` where it has none."""
+        hold = self.request.__dict__.get(run.ATTRIBUTE)
+        policy = hold.once if hold is not None else self.once_policy
+        return Current(policy, hold) if policy is not None else None
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        """Take the lock and claim the task id. A task that is called directly or runs eagerly needs neither."""
+        if not (self.request.is_eager or self.request.called_directly):
+            run.begin(self)
+        super().before_start(task_id, args, kwargs)
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: str | None = None,
+        once_key: str | None = None,
+        on_conflict: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """As Celery's, with two more options; neither reaches the task's arguments.
+
+        Parameters:
+            once_key: the key of the once-lock for this call, shared with every task that gives the same. A task
+                without a policy gets ``Once()`` for it.
+            on_conflict: ``"skip"``, ``"wait"`` or ``"raise"`` for this call.
+
+        Raises:
+            OnceRejected: with ``scope="queue"`` and ``"raise"``, another task of the key is queued or running.
+            LockUnavailable: with ``scope="queue"``, the server does not answer; nothing was published.
+            InvalidEntry: the policy or the key is wrong.
+        """
+        rest = {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
+        if self._get_app().conf.task_always_eager:
+            return super().apply_async(args, kwargs, task_id=task_id, **rest, **options)
+        options["headers"] = headers = {**(options.get("headers") or {})}
+        headers.pop(DELIVERY, None)
+        headers[DEADLINE_HEADER] = round((time.time() + _delay(self.app, options) + self.guard_life) * 1000)
+        once = self._policy_for(once_key, on_conflict)
+        # A message that is sent again, by a retry or by the beat, brings the header and has its lock.
+        if once is None or ONCE_HEADER in headers or not (once_key or on_conflict or once.scope == "queue"):
+            return super().apply_async(args, kwargs, task_id=task_id, **rest, **options)
+        key = checked(once_key) if once_key else key_of(once, self.name, args, kwargs, self.once_signature)
+        queued = once.scope == "queue" and once.on_conflict != "wait"
+        headers[ONCE_HEADER] = once_header(key, once, queued=queued)
+        task_id = task_id or uuid()
+        if queued:
+            taken = self._take(once, key, task_id, args, kwargs, options)
+            if not taken:
+                return self._conflict(once, key, task_id, link_error, options)
+        try:
+            return super().apply_async(args, kwargs, task_id=task_id, **rest, **options)
+        except BaseException:
+            if queued:
+                Runtime.of(self.app).leave(key, task_id)
+            raise
+
+    def _policy_for(self, key: str | None, on_conflict: str | None) -> Once | None:
+        once = self.once_policy
+        if once is None and (key or on_conflict):
+            once = Once(lease=Runtime.of(self.app).settings.once_lease)
+        return once.but(on_conflict=on_conflict) if once is not None and on_conflict else once
+
+    def _take(self, once: Once, key: str, task_id: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> bool:
+        lease_ms = round((_delay(self.app, options) + once.lease) * 1000)
+        queue = _queue(self.app, self.name, args, kwargs, options)
+        try:
+            runtime = Runtime.of(self.app)
+            return runtime.store.take([(key, task_id, lease_ms, f"queued {self.name}", queue)])[0]
+        except DOWN as exc:
+            raise LockUnavailable(f"{self.name} was not published, its once-lock cannot be taken: {exc}", key) from exc
+
+    def _conflict(self, once: Once, key: str, task_id: str, errbacks: Any, options: Mapping[str, Any]) -> Any:
+        message = f"{self.name}[{task_id}]: another task has the once-lock {key!r}"
+        if once.on_conflict == "raise":
+            raise OnceRejected(message, key)
+        request = Context(
+            id=task_id,
+            task=self.name,
+            chain=options.get("chain"),
+            chord=options.get("chord"),
+            group=options.get("group_id"),
+            group_index=options.get("group_index"),
+            errbacks=errbacks,
+            delivery_info={},
+        )
+        if options.get("ignore_result") is not None:
+            request.ignore_result = options["ignore_result"]
+        run.settle_skipped(self, request, OnceSkipped(message, key))
+        return self.AsyncResult(task_id)
+
+
+def _check(cls: type[Task], once: Once) -> inspect.Signature | None:
+    function = inspect.getattr_static(cls, "run")
+    name = getattr(cls, "name", None) or cls.__name__
+    if isinstance(function, staticmethod):
+        return check_definition(once, function.__func__, name)
+
+    # ``run`` is bound to the task: the first parameter is not an argument of the call.
+    return check_definition(once, _without_self(function), name)
+
+
+def _without_self(function: Callable[..., Any]) -> Callable[..., Any]:
+    bound: Callable[..., Any] = function.__get__(object())
+    return bound
+
+
+def _delay(app: Any, options: Mapping[str, Any]) -> float:
+    """Seconds until the message may run."""
+    if options.get("countdown"):
+        return float(options["countdown"])
+    eta = options.get("eta")
+    if isinstance(eta, str):
+        eta = datetime.fromisoformat(eta)
+    if not isinstance(eta, datetime):
+        return 0.0
+    return max(0.0, float(maybe_make_aware(eta, app.timezone).timestamp()) - time.time())
+
+
+def _queue(app: Any, name: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> str:
+    """Where the router would send it; empty where that cannot be told."""
+    try:
+        queue = app.amqp.router.route(dict(options), name, args, kwargs).get("queue")
+    except Exception:  # noqa: BLE001 - a router may raise anything; publishing will show it, this is only a hint
+        return ""
+    return str(getattr(queue, "name", queue) or "")
+
+
+@signals.task_postrun.connect(weak=False, dispatch_uid="redbeat_lite.once")  # type: ignore[untyped-decorator]
+def _release(sender: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
+    # After the result is stored, before the message is acknowledged; also for a retry, an ignore and a SIGTERM.
+    run.finish(sender, state, retval)

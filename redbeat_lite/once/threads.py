@@ -1,0 +1,82 @@
+"""Threads that beat, in every pool."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from celery.utils.log import get_logger
+
+logger = get_logger(__name__)
+
+
+def _original(module: str, name: str) -> Any:
+    """An attribute of a standard module as it was before gevent patched it, if it did."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None:
+        return monkey.get_original(module, name)
+    return getattr(sys.modules[module] if module in sys.modules else __import__(module), name)
+
+
+class Alarm:
+    """A wait with an early end, on a lock of the operating system: it works across native threads and greenlets."""
+
+    def __init__(self) -> None:
+        self._lock = _original("_thread", "allocate_lock")()
+        self._lock.acquire()
+
+    def wait(self, seconds: float) -> None:
+        """Return after ``seconds``, or as soon as somebody rings. Blocks the whole native thread."""
+        self._lock.acquire(timeout=max(seconds, 0.0))
+
+    def ring(self) -> None:
+        """End the current wait, or the next one."""
+        try:
+            self._lock.release()
+        except RuntimeError:
+            return  # It rings already.
+
+
+def start_native(run: Callable[[], None], name: str) -> None:
+    """Run a function in a native daemon thread, under gevent too: a greenlet would not run while a task computes."""
+    if "gevent.monkey" in sys.modules:
+        _original("_thread", "start_new_thread")(run, ())
+    else:
+        threading.Thread(target=run, name=name, daemon=True).start()
+
+
+class Beat:
+    """Calls a function every so often in a daemon thread (a greenlet under gevent) for as long as the process lives.
+
+    Parameters:
+        name: of the thread.
+        seconds: asked before each wait.
+        call: what to do; an error is logged, and the next beat comes nevertheless.
+    """
+
+    def __init__(self, name: str, seconds: Callable[[], float], call: Callable[[], None]) -> None:
+        self._name, self._seconds, self._call = name, seconds, call
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def soon(self) -> None:
+        """Call at once instead of at the end of the wait."""
+        self._wake.set()
+
+    def _run(self) -> None:
+        failing = False
+        while True:
+            self._wake.wait(self._seconds())
+            self._wake.clear()
+            try:
+                self._call()
+                failing = False
+            except Exception as exc:  # noqa: BLE001 - one failed beat must not end the beating
+                log = logger.debug if failing else logger.warning
+                log("%s: %s: %s; trying again", self._name, type(exc).__name__, exc)
+                failing = True

@@ -1,0 +1,132 @@
+"""The consumer step: everything a worker's main process does for once-locks, redelivery and visibility."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from celery import bootsteps
+from celery.utils.imports import symbol_by_name
+from celery.utils.log import get_logger
+from celery.worker import state
+
+from ..errors import ConfigurationError
+from .departures import hold_of_request
+from .hold import Hold
+from .reaper import PERIOD, Reaper
+from .renewal import PER_LEASE
+from .request import with_mixin
+from .runtime import Runtime
+from .store import DOWN
+from .threads import Beat
+from .visibility import REPORT, Heartbeat, disagreements, heartbeat_for, report
+
+logger = get_logger(__name__)
+
+
+class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no types
+    """Starts with every connection of the consumer; its threads live until the process ends.
+
+    They go on during a warm shutdown, when tasks may run for hours after the consumer has stopped.
+    """
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        # Before the strategies are built, which look up each task's request class.
+        for task in consumer.app.tasks.values():
+            if not task.name.startswith("celery."):
+                type(task).Request = with_mixin(symbol_by_name(task.Request))
+
+    def start(self, consumer: Any) -> None:
+        keeper = getattr(consumer.controller, "redbeat_keeper", None)
+        if keeper is None:
+            try:
+                keeper = Keeper(Runtime.of(consumer.app), str(consumer.hostname))
+            except ConfigurationError as exc:
+                logger.error("Once-locks, the guard and the visibility heartbeat are off: %s", exc)
+                return
+            consumer.controller.redbeat_keeper = keeper
+        keeper.connect(consumer)
+
+    def info(self, consumer: Any) -> dict[str, Any]:
+        keeper = getattr(consumer.controller, "redbeat_keeper", None)
+        return {"once": keeper.info() if keeper is not None else None}
+
+
+class Keeper:
+    """The beating threads of one worker."""
+
+    def __init__(self, runtime: Runtime, hostname: str) -> None:
+        self._runtime = runtime
+        self._hostname = hostname
+        self._heartbeat: Heartbeat | None = None
+        self._queues: list[str] = []
+        self._said: set[str] = set()
+        self._reported = float("-inf")
+        self._marked = 0.0
+        self._renewed: dict[str, tuple[Hold | None, float]] = {}
+        self._reaper = Reaper(runtime, state.requests)
+        self._visibility = Beat("redbeat-lite-visibility", self._visibility_pause, self._mark)
+        self._threads = (
+            self._visibility,
+            Beat("redbeat-lite-reaper", lambda: PERIOD, self._reap),
+            Beat("redbeat-lite-parent-renewal", lambda: 0.25, self._renew),
+        )
+        self._running = False
+
+    def connect(self, consumer: Any) -> None:
+        """Use a new connection of the consumer; starts the threads at the first one."""
+        old, self._heartbeat = self._heartbeat, heartbeat_for(consumer)
+        if old is not None:
+            old.close()
+        self._queues = sorted(consumer.app.amqp.queues.consume_from)
+        self._reported = float("-inf")
+        if not self._running:
+            self._running = True
+            for thread in self._threads:
+                thread.start()
+        self._visibility.soon()
+
+    def info(self) -> dict[str, Any]:
+        """For ``celery inspect stats``."""
+        beat = self._heartbeat
+        return {"visibility_timeout": beat.timeout if beat else None, "marked": self._marked}
+
+    def _visibility_pause(self) -> float:
+        return self._heartbeat.period if self._heartbeat is not None else REPORT
+
+    def _mark(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.mark()
+            self._marked = time.time()
+
+    def _reap(self) -> None:
+        self._reaper.round()
+        if time.monotonic() - self._reported >= REPORT:
+            timeout = self._heartbeat.timeout if self._heartbeat is not None else None
+            alive = report(self._runtime, self._hostname, self._queues, timeout)
+            for sentence in disagreements(self._hostname, alive):
+                if sentence not in self._said:
+                    self._said.add(sentence)
+                    logger.warning("%s", sentence)
+            self._reported = time.monotonic()
+
+    def _renew(self) -> None:
+        """Renew for children whose own thread cannot, because their task holds the interpreter's lock."""
+        active = {request.id: request for request in list(state.active_requests)}
+        for task_id in self._renewed.keys() - active.keys():
+            del self._renewed[task_id]
+        now = time.monotonic()
+        for task_id, request in active.items():
+            if task_id not in self._renewed:
+                self._renewed[task_id] = (hold_of_request(request), now)
+                continue
+            hold, last = self._renewed[task_id]
+            if hold is not None and now - last >= hold.lease / PER_LEASE and hold.may_renew(now):
+                try:
+                    self._runtime.store.renew(hold.held, revive=False)
+                except DOWN as exc:
+                    logger.debug("Renewal for task %s failed, trying again: %s", task_id, exc)
+                self._renewed[task_id] = (hold, now)

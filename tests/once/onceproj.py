@@ -1,0 +1,227 @@
+"""The Celery app of the worker tests: workers import it as ``onceproj``, the tests build the same one."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import time
+from typing import Any
+
+import redis
+from celery import Celery
+from celery.exceptions import Ignore, Reject
+
+from redbeat_lite.once import Once, Task, install
+
+LEASE = 3.0
+VISIBILITY = 4.0
+
+SKEW = float(os.environ.get("ONCE_SKEW", "0"))
+
+
+def _skew_clock() -> None:
+    """This process lives in another time: everything that asks for the wall clock is off by ``ONCE_SKEW`` seconds."""
+    true_time = time.time
+    time.time = lambda: true_time() + SKEW
+    import kombu.transport.redis
+
+    kombu.transport.redis.time = time.time
+
+
+def make_app(url: str, **conf: Any) -> Celery:
+    app = Celery("onceproj", broker=url, backend=url, task_cls="redbeat_lite.once:Task")
+    app.conf.update(
+        redbeat_lite_key_prefix="t",
+        redbeat_lite_once_lease=LEASE,
+        broker_transport_options={
+            "visibility_timeout": VISIBILITY,
+            "unacked_restore_interval": 1,
+            "unacked_restore_throttle": 1,
+        },
+        worker_prefetch_multiplier=1,
+        broker_connection_retry_on_startup=True,
+        worker_hijack_root_logger=True,
+        task_default_queue="once",
+        task_create_missing_queues=True,
+        result_expires=600,
+        **conf,
+    )
+    install(app)
+    return app
+
+
+app = make_app(
+    os.environ.get("ONCE_URL", "redis://localhost:1"),
+    **json.loads(os.environ.get("ONCE_CONF", "{}")),
+)
+if SKEW:
+    _skew_clock()
+
+_clients: dict[int, redis.Redis] = {}
+
+
+def client() -> redis.Redis:
+    """A client of this process."""
+    if os.getpid() not in _clients:
+        path = app.conf.broker_url.split("://")[1]
+        _clients[os.getpid()] = redis.Redis(unix_socket_path=path, decode_responses=True)
+    return _clients[os.getpid()]
+
+
+def note(key: str, event: str, task: Any, **more: Any) -> None:
+    """Write one event to the log of ``key``, with the server's time."""
+    seconds, micros = client().time()
+    once = task.once
+    entry = {
+        "event": event,
+        "id": task.request.id,
+        "retries": task.request.retries,
+        "pid": os.getpid(),
+        "at": seconds + micros / 1e6,
+        "fence": once.fence if once else None,
+        "lost": once.lost if once else None,
+        **more,
+    }
+    client().rpush(f"log:{key}", json.dumps(entry))
+
+
+def body(task: Any, key: str, seconds: float, how: str) -> str:
+    """What every task here does: note the start, do as ``how`` says, note the end."""
+    note(key, "start", task)
+    if how == "fail":
+        raise ValueError("as asked")
+    if how == "die" and not client().incr(f"died:{key}:{task.request.id}") > 1:
+        os.kill(os.getpid(), 9)
+    if how == "retry" and task.request.retries == 0:
+        raise task.retry(countdown=0.5, max_retries=3)
+    if how == "reject" and client().incr(f"rejected:{key}:{task.request.id}") == 1:
+        raise Reject("as asked", requeue=True)
+    if how == "ignore":
+        raise Ignore("as asked")
+    if how == "replace":
+        raise task.replace(app.tasks[task.name].si(key, seconds=seconds))
+    if how == "gil":
+        # PyDLL keeps the interpreter's lock: no other thread of this process runs meanwhile.
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    elif how == "until":
+        while not client().exists(f"go:{key}"):
+            time.sleep(0.02)
+    else:
+        time.sleep(seconds)
+    note(key, "end", task)
+    return key
+
+
+@app.task(bind=True)
+def plain(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
+    return body(self, key, seconds, how)
+
+
+@app.task(bind=True, acks_late=True)
+def late(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
+    return body(self, key, seconds, how)
+
+
+@app.task(bind=True, once=Once(key="{key}", lease=LEASE))
+def skip(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
+    return body(self, key, seconds, how)
+
+
+@app.task(bind=True, acks_late=True, once=Once(key="{key}", lease=LEASE))
+def skip_late(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
+    return body(self, key, seconds, how)
+
+
+@app.task(bind=True, acks_late=True, reject_on_worker_lost=True, once=Once(key="{key}", lease=LEASE))
+def skip_requeue(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
+    return body(self, key, seconds, how)
+
+
+@app.task(bind=True, once=Once(key="{key}", on_conflict="wait", lease=LEASE))
+def wait(self: Any, key: str, seconds: float = 0, how: str = "", n: int = 0) -> int:
+    body(self, key, seconds, how)
+    return n
+
+
+@app.task(bind=True, acks_late=True, once=Once(key="{key}", on_conflict="wait", lease=LEASE))
+def wait_late(self: Any, key: str, seconds: float = 0, how: str = "", n: int = 0) -> int:
+    body(self, key, seconds, how)
+    return n
+
+
+@app.task(bind=True, once=Once(key="{key}", on_conflict="raise", lease=LEASE))
+def reject(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
+    return body(self, key, seconds, how)
+
+
+@app.task(bind=True, once=Once(key="{key}", scope="queue", lease=LEASE))
+def queue_skip(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
+    return body(self, key, seconds, how)
+
+
+@app.task(bind=True, once=Once(key="{key}", scope="queue", on_conflict="raise", lease=LEASE))
+def queue_raise(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
+    return body(self, key, seconds, how)
+
+
+@app.task(bind=True, autoretry_for=(ValueError,), retry_backoff=False, max_retries=2, default_retry_delay=0.3,
+          once=Once(key="{key}", lease=LEASE))  # fmt: skip
+def auto(self: Any, key: str) -> str:
+    note(key, "start", self)
+    if self.request.retries < 2:
+        raise ValueError("as asked")
+    return key
+
+
+@app.task(bind=True, once=Once(key="{key}", lease=LEASE, hold_on_retry=False))
+def loose(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
+    return body(self, key, seconds, how)
+
+
+@app.task(bind=True, once=Once(key="{key}", lease=LEASE, max_hold=4))
+def bounded(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
+    return body(self, key, seconds, how)
+
+
+@app.task
+def add(*numbers: Any) -> list[Any]:
+    return list(numbers)
+
+
+@app.task
+def collect(results: list[Any], key: str) -> list[Any]:
+    return [*results, key]
+
+
+class Own(Task):
+    """A task class with hooks of its own."""
+
+    abstract = True
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        super().before_start(task_id, args, kwargs)
+        client().rpush(f"hooks:{args[0]}", "before_start")
+
+    def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        client().rpush(f"hooks:{args[0]}", "on_failure")
+
+
+class OwnRequest:
+    """Made a request class below: importing Celery's at module level would load the worker into every client."""
+
+
+def _own_request() -> type:
+    from celery.worker.request import Request
+
+    class Mine(Request):
+        def on_accepted(self, pid: int, time_accepted: float) -> None:
+            client().rpush(f"hooks:{self.args[0]}", "on_accepted")
+            super().on_accepted(pid, time_accepted)
+
+    return Mine
+
+
+@app.task(bind=True, base=Own, Request=_own_request(), once=Once(key="{key}", lease=LEASE))
+def own(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
+    return body(self, key, seconds, how)
