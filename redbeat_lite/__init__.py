@@ -1,1 +1,86 @@
-"""A Celery beat scheduler that keeps its schedule in Redis."""
+"""A Celery beat scheduler that keeps its schedule in Redis.
+
+Names are imported at their first use, so that ``import redbeat_lite`` costs next to nothing and connects to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .api import Schedules, Upcoming
+    from .entry import Entry
+    from .errors import (
+        ConfigOwned,
+        ConfigurationError,
+        CorruptEntry,
+        EntryChanged,
+        EntryExists,
+        EntryNotFound,
+        InvalidEntry,
+        RedbeatError,
+        UnsupportedFormat,
+    )
+    from .misfire import Misfire
+    from .once.policy import Once
+    from .scheduler import Scheduler
+    from .schedules import at, cron, every, register_schedule, rrule
+
+_HOMES = {
+    "api": ("Schedules", "Upcoming"),
+    "entry": ("Entry",),
+    "errors": (
+        "ConfigOwned",
+        "ConfigurationError",
+        "CorruptEntry",
+        "EntryChanged",
+        "EntryExists",
+        "EntryNotFound",
+        "InvalidEntry",
+        "RedbeatError",
+        "UnsupportedFormat",
+    ),
+    "misfire": ("Misfire",),
+    "once.policy": ("Once",),
+    "scheduler": ("Scheduler",),
+    "schedules": ("at", "cron", "every", "register_schedule", "rrule"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ConfigOwned",
+    "ConfigurationError",
+    "CorruptEntry",
+    "Entry",
+    "EntryChanged",
+    "EntryExists",
+    "EntryNotFound",
+    "InvalidEntry",
+    "Misfire",
+    "Once",
+    "RedbeatError",
+    "Scheduler",
+    "Schedules",
+    "UnsupportedFormat",
+    "Upcoming",
+    "__version__",
+    "at",
+    "cron",
+    "every",
+    "register_schedule",
+    "rrule",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{home}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,150 @@
+"""Config entries: what ``beat_schedule`` says, brought into Redis by the leader at the moment it becomes leader.
+
+The configuration owns the definition of its entries, Redis owns their state. Entries that left the configuration are
+removed; entries of other owners and those made at runtime are never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Any
+
+from celery.schedules import crontab
+from celery.utils.log import get_logger
+
+from . import lifecycle
+from .definition import decode, encode
+from .entry import Entry
+from .errors import CorruptEntry, InvalidEntry
+from .once.policy import Once
+from .settings import Settings
+from .state import State
+from .store import PAGE, Edit, Store, Stored, chunks
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+
+class ConfigEntries:
+    """The config entries of one app.
+
+    Parameters:
+        app: its ``beat_schedule`` is read anew at each :meth:`sync`.
+        store: where they go.
+        settings: the owner, and the defaults of entries that leave a field out.
+        zone: the app's time zone.
+    """
+
+    def __init__(self, app: Celery, store: Store, settings: Settings, zone: tzinfo) -> None:
+        self._app = app
+        self._store = store
+        self._settings = settings
+        self._zone = zone
+        self._entries: dict[str, Entry] = {}
+
+    def get(self, name: str) -> Entry | None:
+        """The config entry of this name as the configuration holds it, with what cannot be stored."""
+        return self._entries.get(name)
+
+    def sync(self, now: int) -> None:
+        """Bring Redis in line with the configuration. What is wrong with one entry is logged and leaves the others.
+
+        Parameters:
+            now: epoch milliseconds.
+        """
+        self._entries = dict(self._read(now))
+        known = self._store.config_names(self._settings.owner)
+        gone = known - self._entries.keys()
+        names = [*self._entries, *gone]
+        for chunk in chunks(names, PAGE):
+            edits = [edit for stored in self._store.read(chunk) for edit in self._edits(stored, now)]
+            if edits:
+                self._store.put(edits)
+        if known != self._entries.keys():
+            self._store.set_config_names(self._settings.owner, self._entries)
+
+    def _read(self, now: int) -> Iterator[tuple[str, Entry]]:
+        for name, fields in self._configured().items():
+            try:
+                entry = entry_with_defaults(self._settings, str(name), fields, app=self._app)
+                lifecycle.check(entry, now, self._zone)
+            except InvalidEntry as exc:
+                logger.error("beat: config entry %r is left out: %s", name, exc)
+            except Exception:
+                logger.exception("beat: config entry %r is left out", name)
+            else:
+                entry.owner = self._settings.owner
+                yield entry.name, entry
+
+    def _configured(self) -> dict[str, Any]:
+        configured = dict(self._app.conf.beat_schedule or {})
+        if self._app.conf.result_expires and not self._app.backend.supports_autoexpire:
+            # Celery's own schedulers add this entry too, for result backends that do not expire by themselves.
+            cleanup = {
+                "task": "celery.backend_cleanup",
+                "schedule": crontab("0", "4", "*"),
+                "options": {"expires": 12 * 3600},
+            }
+            configured.setdefault("celery.backend_cleanup", cleanup)
+        return configured
+
+    def _edits(self, stored: Stored, now: int) -> list[Edit]:
+        name = stored.name.decode()
+        wanted = self._entries.get(name)
+        existing, state = _decoded(name, stored)
+        if stored.definition is not None and (existing is None or existing.owner != self._settings.owner):
+            return self._clash(name, wanted, stored, existing, now)
+        if wanted is None:
+            return [Edit(name, stored.state, None)] if stored.definition is not None else []
+        definition = encode(wanted, allow_local=True)
+        if existing is None or state is None:
+            fresh = lifecycle.created(wanted, now, self._zone)
+            return [self._write(wanted, stored, fresh, definition)]
+        if definition.encode() == stored.definition:
+            return []
+        wanted_state = lifecycle.revised(existing, state, wanted, now, self._zone)
+        return [self._write(wanted, stored, wanted_state, definition)]
+
+    def _clash(self, name: str, wanted: Entry | None, stored: Stored, existing: Entry | None, now: int) -> list[Edit]:
+        if wanted is None:
+            return []
+        if existing is None:
+            logger.error("beat: what Redis holds for config entry %r cannot be read and is replaced", name)
+            fresh = lifecycle.created(wanted, now, self._zone)
+            return [self._write(wanted, stored, fresh, encode(wanted, allow_local=True))]
+        owner = "a runtime entry" if existing.owner is None else f"the configuration of {existing.owner!r}"
+        logger.error("beat: config entry %r is left out: the name is taken by %s", name, owner)
+        del self._entries[name]
+        return []
+
+    def _write(self, entry: Entry, stored: Stored, state: State, definition: str) -> Edit:
+        score = lifecycle.due_time(entry, state, self._zone)
+        return Edit(entry.name, stored.state, state.encode(), definition, score)
+
+
+def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any = None) -> Entry:
+    """An entry from a user's dict, with the defaults of the settings for what it leaves out.
+
+    Raises:
+        InvalidEntry: a field is missing, unknown or wrong.
+    """
+    if isinstance(fields, dict):
+        fields = {"expires": settings.expires, "misfire": settings.misfire, **fields}
+        if fields.get("once") is True:
+            fields["once"] = Once.of(True, lease=settings.once_lease)
+    return Entry.from_mapping(name, fields, app=app)
+
+
+def _decoded(name: str, stored: Stored) -> tuple[Entry | None, State | None]:
+    try:
+        entry = decode(name, stored.definition) if stored.definition is not None else None
+    except CorruptEntry:
+        entry = None
+    try:
+        state = State.decode(stored.state) if stored.state is not None else None
+    except CorruptEntry:
+        state = None
+    return entry, state

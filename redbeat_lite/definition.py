@@ -1,0 +1,121 @@
+"""Entries as they lie in Redis: versioned JSON that holds what differs from the defaults, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from .codec import dumps, loads, pack, unpack
+from .entry import Entry
+from .errors import CorruptEntry, InvalidEntry, UnsupportedFormat
+from .keys import FORMAT
+from .misfire import Misfire
+from .once.policy import Once
+from .schedules import decode_schedule, encode_schedule
+
+#: Largest stored definition, in bytes.
+MAX_BYTES = 64 * 1024
+
+#: Fields of a config entry that may hold what cannot be stored; the owner's beat keeps the object itself.
+_LOCAL_FIELDS = ("schedule", "args", "kwargs", "options")
+
+_DEFAULTS = Entry("defaults", "defaults", 60).definition()
+
+
+def encode(entry: Entry, *, allow_local: bool = False) -> str:
+    """The JSON text of an entry's definition.
+
+    Parameters:
+        allow_local: leave out a schedule or arguments that cannot be stored, and name them under ``local``.
+
+    Raises:
+        InvalidEntry: a field cannot be stored, or the whole is over 64 KiB.
+    """
+    stored: dict[str, Any] = {"v": FORMAT, "task": entry.task}
+    local = []
+    for field, encoder in _ENCODERS.items():
+        value = getattr(entry, field)
+        if field in _DEFAULTS and field != "schedule" and value == _DEFAULTS[field]:
+            continue
+        try:
+            stored[field] = encoder(value, field)
+        except InvalidEntry as exc:
+            if not (allow_local and field in _LOCAL_FIELDS):
+                raise exc.of(entry.name) from None
+            local.append(field)
+    if local:
+        stored["local"] = local
+    if entry.owner is not None:
+        stored["owner"] = entry.owner
+    text = dumps(stored)
+    if len(text.encode()) > MAX_BYTES:
+        raise InvalidEntry("entry", f"a definition of at most {MAX_BYTES} bytes", len(text.encode()), entry=entry.name)
+    return text
+
+
+def decode(name: str, raw: bytes) -> Entry:
+    """The entry whose definition this is, without state.
+
+    Raises:
+        CorruptEntry: it is not a definition.
+        UnsupportedFormat: a newer version of this package wrote it.
+    """
+    stored = loads(raw)
+    if not isinstance(stored, dict):
+        raise CorruptEntry(f"definition is not an object but {type(stored).__name__}")
+    version = stored.get("v")
+    if isinstance(version, int) and version > FORMAT:
+        raise UnsupportedFormat(f"definition has format {version}; this redbeat_lite reads up to {FORMAT}")
+    try:
+        local = tuple(str(field) for field in stored.get("local", ()))
+        fields = {field: decoder(stored[field]) for field, decoder in _DECODERS.items() if field in stored}
+        if "schedule" in local:
+            fields["schedule"] = _DEFAULTS["schedule"]
+        entry = Entry.from_mapping(name, {"task": stored.get("task"), **fields})
+        entry.local = local
+        entry.owner = None if stored.get("owner") is None else str(stored["owner"])
+    except CorruptEntry:
+        raise
+    except Exception as exc:
+        raise CorruptEntry(f"definition is not usable: {exc}") from exc
+    return entry
+
+
+def _keep(value: Any, field: str = "") -> Any:
+    return value
+
+
+_ENCODERS: dict[str, Callable[[Any, str], Any]] = {
+    "schedule": lambda value, field: encode_schedule(value),
+    "args": pack,
+    "kwargs": pack,
+    "options": pack,
+    "expires": _keep,
+    "once": lambda value, field: value.encode(),
+    "misfire": lambda value, field: value.encode(),
+    "jitter": _keep,
+    "start_at": lambda value, field: value.isoformat(),
+    "end_at": lambda value, field: value.isoformat(),
+    "max_runs": _keep,
+    "enabled": _keep,
+    "description": pack,
+    "remove_when_done": _keep,
+}
+
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    "schedule": decode_schedule,
+    "args": unpack,
+    "kwargs": unpack,
+    "options": unpack,
+    "expires": _keep,
+    "once": Once.decode,
+    "misfire": Misfire.decode,
+    "jitter": _keep,
+    "start_at": datetime.fromisoformat,
+    "end_at": datetime.fromisoformat,
+    "max_runs": _keep,
+    "enabled": _keep,
+    "description": _keep,
+    "remove_when_done": _keep,
+}

@@ -1,0 +1,146 @@
+"""Runs the demonstration and tells on the terminal what one sees."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from celery import Celery
+
+from ..api import Schedules
+from ..embedded import embedded_server
+from ..schedules import every
+
+_APP = "redbeat_lite.demo.proj"
+
+#: What of the processes' output is worth showing.
+_SHOWN = re.compile(r"received|Sending due|leading|standing by|finished|ERROR|CRITICAL")
+
+#: Seconds that a step of the demonstration may take before it is given up.
+_PATIENCE = 30.0
+
+
+class Stop(Exception):
+    """The time given on the command line is over."""
+
+
+class Stage:
+    """The terminal: prints lines with the time, and lets the story wait for one of them."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._began = time.monotonic()
+        self._end = None if seconds is None else self._began + seconds
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+
+    def show(self, who: str, line: str) -> None:
+        with self._changed:
+            print(f"{time.monotonic() - self._began:6.2f}  {who:<8}  {line}", flush=True)
+            self._lines.append(f"{who} {line}")
+            self._changed.notify_all()
+
+    def tell(self, text: str) -> None:
+        self.show("", f"--- {text}")
+
+    def await_lines(self, pattern: str, count: int = 1) -> None:
+        """Wait until so many new lines match."""
+        with self._changed:
+            first = len(self._lines)
+            seen = self._wait(lambda: sum(bool(re.search(pattern, line)) for line in self._lines[first:]) >= count)
+        if not seen:
+            raise SystemExit(f"the demonstration waited in vain for: {pattern}")
+
+    def rest(self) -> None:
+        """Wait for the end."""
+        with self._changed:
+            while True:
+                self._wait(lambda: False)
+
+    def _wait(self, condition: Callable[[], bool]) -> bool:
+        left = _PATIENCE if self._end is None else min(_PATIENCE, self._end - time.monotonic())
+        if self._changed.wait_for(condition, max(left, 0)):
+            return True
+        if self._end is not None and time.monotonic() >= self._end:
+            raise Stop
+        return False
+
+
+def run(seconds: float | None = None) -> None:
+    """Show the scheduler at work until Ctrl-C.
+
+    Parameters:
+        seconds: end by itself after so long.
+    """
+    stage = Stage(seconds)
+    try:
+        with ExitStack() as stack:
+            url = stack.enter_context(embedded_server())
+            stage.tell(f"a private server at {url}")
+            _play(stage, stack, url)
+    except (KeyboardInterrupt, Stop):
+        stage.tell("stopped")
+
+
+def _play(stage: Stage, stack: ExitStack, url: str) -> None:
+    stage.tell("starting a worker and two beats")
+    beat = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO", "--max-interval", "300")
+    stack.enter_context(_process(stage, url, "worker", "worker", "-P", "solo", "-l", "WARNING"))
+    beats = {"beat-1": stack.enter_context(_process(stage, url, "beat-1", *beat))}
+    stage.await_lines(r"beat-1 .*leading")
+    beats["beat-2"] = stack.enter_context(_process(stage, url, "beat-2", *beat))
+    stage.await_lines(r"beat-2 .*standing by")
+    stage.await_lines(r"worker .*received", 3)
+
+    schedules = Schedules(Celery("demo", broker=url, set_as_current=False))
+    stage.tell("schedules.add('guest', 'demo.say', every(1), args=('hello',)): both beats run with --max-interval 300")
+    schedules.add("guest", "demo.say", every(1), args=("hello",))
+    stage.await_lines(r"worker .*'guest'", 3)
+    stage.tell("schedules.remove('guest')")
+    schedules.remove("guest")
+    stage.await_lines(r"worker .*received", 2)
+
+    stage.tell("kill -9 of the leading beat: the other takes over when its lease of 4 s has run out")
+    beats["beat-1"].send_signal(signal.SIGKILL)
+    stage.await_lines(r"beat-2 .*leading")
+    stage.await_lines(r"worker .*received", 2)
+    stage.tell("that is all; it goes on until Ctrl-C")
+    stage.rest()
+
+
+@contextmanager
+def _process(stage: Stage, url: str, name: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    # A session of its own: Ctrl-C on the terminal reaches us alone, and we end the processes in order.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "celery", "-q", "-A", _APP, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "REDBEAT_DEMO_URL": url, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+    )
+    reader = threading.Thread(target=_relay, args=(stage, name, process), daemon=True)
+    reader.start()
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        reader.join(5)
+
+
+def _relay(stage: Stage, name: str, process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if _SHOWN.search(line):
+            # Celery's prefix, "[time: LEVEL/MainProcess] ", says nothing new here.
+            stage.show(name, re.sub(r"^\[[^]]*\] ", "", line.rstrip()))

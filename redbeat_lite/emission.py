@@ -1,0 +1,49 @@
+"""What a message of an entry carries besides its arguments: id, headers, expiry. Pure."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from . import instants
+from .entry import Entry
+
+
+def emission(
+    entry: Entry, *, task_id: str, nominal: int, following: int | None, extra: Mapping[str, Any] | None = None
+) -> Entry:
+    """The entry as Celery is to publish it for one occurrence.
+
+    Parameters:
+        task_id: the message's id.
+        nominal: nominal time of the occurrence, epoch milliseconds.
+        following: the next nominal time that is still to come, where an entry expires with its interval.
+        extra: further headers.
+    """
+    options = dict(entry.options)
+    options["task_id"] = task_id
+    options["headers"] = {**(options.get("headers") or {}), **headers(entry.name, nominal), **(extra or {})}
+    # A retry inside the publish could go on for longer than publish_timeout; the dispatcher has its own.
+    options["retry"] = False
+    if "expires" not in options and entry.expires is not None:
+        expires = _expires(entry, following)
+        if expires is not None:
+            options["expires"] = expires
+    emitted = copy.copy(entry)
+    emitted.options = options
+    return emitted
+
+
+def headers(name: str, nominal: int) -> dict[str, Any]:
+    """The headers that tell which entry a message comes from, and for which nominal time (epoch ms).
+
+    ``periodic_task_name`` is the name django-celery-beat uses, which result backends record.
+    """
+    return {"periodic_task_name": name, "scheduled_at": instants.from_ms(nominal).isoformat()}
+
+
+def _expires(entry: Entry, following: int | None) -> Any:
+    if entry.expires != "interval":
+        return entry.expires
+    return None if following is None else instants.from_ms(following)

@@ -1,0 +1,138 @@
+"""How an entry's state follows from its definition: creation, edits, resumption, a dispatched occurrence. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import tzinfo
+
+from .entry import Entry
+from .errors import InvalidEntry
+from .jitter import offset_ms
+from .misfire import Misfire, Plan
+from .misfire import plan as plan_misfires
+from .schedules import first_ms, next_ms, shortest_gap_ms
+from .state import State
+
+#: Fields whose change makes the schedule another one: its next occurrence is counted anew, from the edit on.
+_TIMING = ("schedule", "start_at")
+
+#: Longest first wait before a failed publish is tried again, and the longest of all, in seconds.
+_FIRST_RETRY, _LAST_RETRY = 1, 60
+
+
+def check(entry: Entry, now: int, zone: tzinfo) -> None:
+    """Refuse what can only be told once the time zone is known.
+
+    Raises:
+        InvalidEntry: the schedule has no occurrence to come, or ``jitter`` reaches the next one.
+    """
+    rule = entry.rule(zone)
+    if _first(entry, now, zone) is None:
+        raise InvalidEntry("schedule", "a schedule with an occurrence still to come", entry.schedule, entry=entry.name)
+    if entry.jitter_ms:
+        gap = shortest_gap_ms(rule, now)
+        if gap is not None and entry.jitter_ms >= gap:
+            expected = f"less than the shortest gap between occurrences ({gap / 1000:g} s)"
+            raise InvalidEntry("jitter", expected, entry.jitter, entry=entry.name)
+
+
+def created(entry: Entry, now: int, zone: tzinfo) -> State:
+    """The state of an entry that is stored for the first time at ``now`` (epoch ms)."""
+    return State.new(_first(entry, now, zone))
+
+
+def revised(before: Entry, state: State, after: Entry, now: int, zone: tzinfo) -> State:
+    """The state after the definition was changed.
+
+    A changed schedule counts from the edit on and never fires for the past; an unchanged one keeps its next
+    occurrence, so that writing the same entry again, as every deployment does, postpones nothing.
+    """
+    nominal = state.nominal
+    timing_changed = any(getattr(before, field) != getattr(after, field) for field in _TIMING)
+    if timing_changed or state.finished:
+        nominal = _first(after, now, zone)
+    elif after.enabled and not before.enabled:
+        nominal = _ahead(after, state, now, zone)
+    if _used_up(after, state.count) or _beyond(after, nominal):
+        nominal = None
+    return state.edited(nominal=nominal, attempts=0, error="")
+
+
+def paused(state: State, note: str) -> State:
+    """The state after a pause; the next occurrence is kept for a resumption that catches up."""
+    return state.edited(paused=True, note=note)
+
+
+def resumed(entry: Entry, state: State, now: int, zone: tzinfo, *, catch_up: bool) -> State:
+    """The state after a resumption; what was missed counts as misfires with ``catch_up``, else as not scheduled."""
+    nominal = state.nominal if catch_up else _ahead(entry, state, now, zone)
+    return state.edited(paused=False, note="", nominal=nominal)
+
+
+def plan(entry: Entry, state: State, now: int, zone: tzinfo) -> Plan:
+    """What to emit for an entry whose due time has come."""
+    if state.nominal is None or state.paused or not entry.enabled:
+        return Plan((), state.nominal, 0)
+    runs_left = None if entry.max_runs is None else entry.max_runs - state.count
+    return plan_misfires(entry.rule(zone), state.nominal, now, entry.misfire, end=entry.end_ms, runs_left=runs_left)
+
+
+def dispatched(state: State, done: Plan, locked_out: int) -> State:
+    """The state after everything of a plan was published, but for what once-locks left out."""
+    return replace(
+        state,
+        nominal=done.next,
+        last=done.emit[-1] if done.emit else state.last,
+        count=state.count + len(done.emit),
+        skipped=state.skipped + done.skipped + locked_out,
+        attempts=0,
+        error="",
+    )
+
+
+def following(entry: Entry, nominal: int | None, now: int, zone: tzinfo) -> int | None:
+    """The first occurrence that is still to come, given the next one in turn; it may be part of a backlog."""
+    return next_ms(entry.rule(zone), now) if nominal is not None and nominal <= now else nominal
+
+
+def failed(state: State, error: str) -> State:
+    """The state after a publish failed: the occurrence stays due."""
+    return replace(state, attempts=state.attempts + 1, error=error)
+
+
+def retry_delay(attempts: int) -> int:
+    """Seconds until a publish that failed ``attempts`` times in a row is tried again: 1, 2, 4 … 60."""
+    return min(_FIRST_RETRY << min(attempts - 1, 10), _LAST_RETRY)
+
+
+def due_time(entry: Entry, state: State, zone: tzinfo) -> int | None:
+    """The score: nominal time plus jitter in epoch ms, or ``None`` for an entry that shall not fire by itself."""
+    if state.nominal is None or state.paused or not entry.enabled:
+        return None
+    if not entry.jitter_ms:
+        return state.nominal
+    following = next_ms(entry.rule(zone), state.nominal)
+    gap = None if following is None else following - state.nominal
+    return state.nominal + offset_ms(entry.name, state.nominal, entry.jitter_ms, gap)
+
+
+def _first(entry: Entry, now: int, zone: tzinfo) -> int | None:
+    nominal = first_ms(entry.rule(zone), now, entry.start_ms)
+    return None if _beyond(entry, nominal) else nominal
+
+
+def _ahead(entry: Entry, state: State, now: int, zone: tzinfo) -> int | None:
+    """The next occurrence that is not past, in the phase that the entry already has."""
+    if state.nominal is None or state.nominal > now:
+        return state.nominal
+    # A coalescing plan looks past everything missed, in the phase of the old occurrence and without walking there.
+    upcoming = plan_misfires(entry.rule(zone), state.nominal, now, Misfire("coalesce")).next
+    return None if _beyond(entry, upcoming) else upcoming
+
+
+def _beyond(entry: Entry, nominal: int | None) -> bool:
+    return nominal is not None and entry.end_ms is not None and nominal > entry.end_ms
+
+
+def _used_up(entry: Entry, count: int) -> bool:
+    return entry.max_runs is not None and count >= entry.max_runs

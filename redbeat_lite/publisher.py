@@ -1,0 +1,207 @@
+"""Publishing through Celery: one message at a time, collected in kombu's batch, or handed over to the commit script.
+
+Where the broker is the very database that holds the schedule, kombu's channel is given a batch object of ours. It
+collects the final commands of each message and sends nothing; the commit script sends them, in the same step in which
+it advances the entry. So a crash can neither lose nor double an occurrence. Everywhere else messages are published
+first and committed after, with ids that make a repeated publish the same task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import redis
+from celery.result import denied_join_result
+from kombu.exceptions import OperationalError
+
+from .entry import Entry
+from .store import Command
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: Transport options that bound a publish, by the driver's type; kombu has no common name for them.
+_TIMEOUTS = {
+    "redis": ("socket_timeout", "socket_connect_timeout"),
+    "amqp": ("read_timeout", "write_timeout", "connect_timeout"),
+}
+
+
+class BrokerDown(Exception):
+    """The broker cannot be reached."""
+
+
+class Publisher:
+    """Publishes entries over one broker connection of its own, opened at the first need.
+
+    Parameters:
+        app: the Celery app, which says what broker.
+        emit: publishes one entry with a producer, by the way every Celery tool can follow; raises if it failed.
+        timeout: seconds after which a publish that hangs is given up.
+        collect: whether messages may be collected; ``False`` publishes one by one.
+    """
+
+    def __init__(self, app: Celery, emit: Callable[[Entry, Any], None], *, timeout: float, collect: bool) -> None:
+        self._app = app
+        self._emit = emit
+        self._timeout = timeout
+        self._collect = collect
+        self._connection: Any = None
+        self._producer: Any = None
+        self._handover: _Handover | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker connection is open."""
+        return self._producer is not None
+
+    @property
+    def mode(self) -> str:
+        """How messages go out, in words for a log line."""
+        if self._handover is not None:
+            return "in one step with the schedule (exactly once)"
+        if self._collect and self._producer is not None and getattr(self._producer, "supports_batch_publish", False):
+            return "in batches (at least once, with stable ids)"
+        return "one by one (at least once, with stable ids)"
+
+    def connect(self, leader_key: str, token: str) -> None:
+        """Open the broker connection, if it is not open.
+
+        Parameters:
+            leader_key, token: a key of the schedule and what it holds right now, to find out whether the broker is
+                the same database.
+
+        Raises:
+            BrokerDown: it cannot be opened in time.
+        """
+        if self._producer is not None:
+            return
+        connection = None
+        try:
+            connection = self._open()
+            connection.ensure_connection(
+                max_retries=1, interval_start=0, interval_step=0, reraise_as_library_errors=False
+            )
+            producer = self._app.amqp.Producer(connection, auto_declare=False)
+            self._handover = self._try_handover(producer.channel, leader_key, token) if self._collect else None
+        except _errors_of(connection) as exc:
+            if connection is not None:
+                _release(connection)
+            raise BrokerDown(str(exc) or type(exc).__name__) from exc
+        self._connection, self._producer = connection, producer
+
+    def answers(self) -> bool:
+        """Whether a new connection reaches the broker: after a failed publish it tells whose fault that was."""
+        connection = None
+        try:
+            connection = self._open()
+            connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+        except Exception:  # noqa: BLE001 - any failure to answer is the answer
+            return False
+        finally:
+            if connection is not None:
+                _release(connection)
+        return True
+
+    def _open(self) -> Any:
+        connection = self._app.connection_for_write()
+        for option in _TIMEOUTS.get(connection.transport.driver_type, ()):
+            connection.transport_options.setdefault(option, self._timeout)
+        return connection
+
+    def _try_handover(self, channel: Any, leader_key: str, token: str) -> _Handover | None:
+        if not getattr(channel, "supports_batch_publish", False) or not hasattr(channel, "create_publish_batch"):
+            return None
+        # Not channel.client: with a global_keyprefix it would look for the key under another name.
+        seen = redis.Redis(connection_pool=channel.pool).hget(leader_key, "token")
+        if not isinstance(seen, bytes) or seen.decode() != token:
+            return None
+        handover = _Handover(channel)
+        channel.create_publish_batch = lambda max_size: handover
+        return handover
+
+    @contextmanager
+    def batch(self) -> Iterator[Callable[[Entry], list[Command]]]:
+        """Publish many entries: yields the function that publishes one and returns the commands left to the commit.
+
+        Raises:
+            BrokerDown: what was collected could not be sent; what of it arrived is unknown.
+        """
+        producer = self._producer
+        if not self._collect or not hasattr(producer, "batch"):
+            yield self._publish
+            return
+        batch = producer.batch()
+        batch.__enter__()
+        try:
+            yield self._publish
+        except BaseException as exc:
+            batch.__exit__(type(exc), exc, exc.__traceback__)
+            raise
+        try:
+            batch.__exit__(None, None, None)
+        except Exception as exc:
+            self.close()
+            raise BrokerDown(f"{exc}: {exc.__cause__}" if exc.__cause__ else str(exc)) from exc
+
+    def _publish(self, entry: Entry) -> list[Command]:
+        try:
+            # Beat never waits for results. Without this a result backend would subscribe to each one's channel.
+            with denied_join_result():
+                self._emit(entry, self._producer)
+        except BaseException:
+            self._take()  # the half of a message that failed
+            raise
+        return self._take()
+
+    def _take(self) -> list[Command]:
+        return self._handover.take() if self._handover is not None else []
+
+    def close(self) -> None:
+        """Drop the broker connection; :meth:`connect` opens a new one."""
+        connection, self._connection = self._connection, None
+        self._producer = self._handover = None
+        if connection is not None:
+            _release(connection)
+
+
+class _Handover:
+    """Stands in for kombu's PublishBatch: collects the final commands and hands them over instead of sending them."""
+
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
+        self._prefix = getattr(channel, "global_keyprefix", "") or ""
+        self._commands: list[Command] = []
+
+    def publish(self, message: Any, **kwargs: Any) -> Any:
+        return self.channel.basic_publish(message, _publish_batch=self, **kwargs)
+
+    def add(self, name: str, target: str, value: Any) -> None:
+        # kombu's prefixing client would do this at the moment of sending.
+        self._commands.append((name, f"{self._prefix}{target}", value))
+
+    def take(self) -> list[Command]:
+        commands, self._commands = self._commands, []
+        return commands
+
+    def flush(self) -> None:
+        """Nothing is kept back: every message was taken right after it was published."""
+
+    def discard(self) -> None:
+        self._commands = []
+
+    def close(self) -> None:
+        """There is nothing to release."""
+
+
+def _errors_of(connection: Any) -> tuple[type[Exception], ...]:
+    if connection is None:
+        return (OperationalError, OSError)
+    return (OperationalError, OSError, *connection.connection_errors, *connection.channel_errors)
+
+
+def _release(connection: Any) -> None:
+    with suppress(Exception):  # a connection that is given up may fail in any way
+        connection.release()

@@ -1,0 +1,107 @@
+"""Mending the schedule as a whole: parts of it that are gone from Redis, and a wall clock that was set back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import tzinfo
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from . import lifecycle
+from .backend import Backend
+from .definition import decode
+from .entry import Entry
+from .errors import CorruptEntry
+from .keys import Keys
+from .misfire import pull_back
+from .state import State
+from .store import PAGE, Edit, Store, Stored, chunks
+
+logger = get_logger(__name__)
+
+
+class Repair:
+    """Finds and mends what a server may have lost.
+
+    Parameters:
+        backend: where the connections come from.
+        store: the schedule.
+        keys: the names of the keys.
+        zone: the app's time zone.
+    """
+
+    def __init__(self, backend: Backend, store: Store, keys: Keys, zone: tzinfo) -> None:
+        self._backend = backend
+        self._store = store
+        self._keys = keys
+        self._zone = zone
+
+    def run(self, now: int) -> None:
+        """Remove keys of a foreign type, and give every entry that lacks one a state and a due time again.
+
+        Three counts tell whether there is anything to do, so that a large and healthy schedule costs nothing.
+
+        Parameters:
+            now: epoch milliseconds.
+        """
+        self._drop_foreign()
+        client: Any = self._backend.client
+        pipe = client.pipeline(transaction=True)
+        pipe.hlen(self._keys.entries)
+        pipe.hlen(self._keys.state)
+        pipe.zcard(self._keys.due)
+        if len(set(pipe.execute())) == 1:
+            return
+        logger.error("beat: parts of the schedule are gone from Redis; rebuilding them from what is left")
+        names = (
+            name.decode("utf-8", "backslashreplace") for name, _ in client.hscan_iter(self._keys.entries, count=PAGE)
+        )
+        self._each(names, lambda entry, stored: self._restored(entry, stored, now))
+
+    def pull_back(self, now: int) -> None:
+        """Let no entry wait for longer than its schedule says, after the wall clock was set back to ``now``."""
+        self._each(self._store.names(), lambda entry, stored: self._pulled_back(entry, stored, now))
+
+    def _drop_foreign(self) -> None:
+        kinds = {self._keys.due: "zset", self._keys.entries: "hash", self._keys.state: "hash"}
+        kinds |= {self._keys.meta: "hash", self._keys.quarantine: "hash"}
+        pipe: Any = self._backend.client.pipeline(transaction=False)
+        for key in kinds:
+            pipe.type(key)
+        for (key, kind), found in zip(kinds.items(), pipe.execute(), strict=True):
+            if found.decode() not in (kind, "none"):
+                logger.error("beat: %s is a %s, not a %s; removing it", key, found.decode(), kind)
+                self._backend.client.delete(key)
+
+    def _each(self, names: Any, mend: Callable[[Entry, Stored], Edit | None]) -> None:
+        for chunk in chunks(names, PAGE):
+            edits = []
+            for stored in self._store.read(chunk):
+                try:
+                    if stored.definition is not None:
+                        edits.append(mend(decode(stored.name.decode(), stored.definition), stored))
+                except Exception as exc:  # noqa: BLE001 - one entry that cannot be mended must not keep the others
+                    logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
+            self._store.put(edit for edit in edits if edit is not None)
+
+    def _restored(self, entry: Entry, stored: Stored, now: int) -> Edit | None:
+        try:
+            state = State.decode(stored.state or b"")
+        except CorruptEntry:
+            state = lifecycle.created(entry, now, self._zone)
+        score = lifecycle.due_time(entry, state, self._zone)
+        if stored.state == state.encode().encode() and stored.score == score:
+            return None
+        # The next version, even where only the score is missing: the script tells a repeated write by the state.
+        return Edit(entry.name, stored.state, state.edited().encode(), None, score)
+
+    def _pulled_back(self, entry: Entry, stored: Stored, now: int) -> Edit | None:
+        state = State.decode(stored.state or b"")
+        if state.nominal is None:
+            return None
+        nominal = pull_back(entry.rule(self._zone), state.nominal, now)
+        if nominal == state.nominal:
+            return None
+        moved = state.edited(nominal=nominal)
+        return Edit(entry.name, stored.state, moved.encode(), None, lifecycle.due_time(entry, moved, self._zone))

@@ -1,0 +1,268 @@
+"""The scheduler that ``celery beat -S redbeat_lite.Scheduler`` runs: lead, dispatch, wait; or stand by."""
+
+from __future__ import annotations
+
+import logging
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Any
+
+import celery.beat
+import click
+from celery.beat import ScheduleEntry, SchedulingError
+from celery.utils.log import get_logger
+from redis.exceptions import AuthenticationError
+
+from .backend import FAULTS, Backend, hide_password
+from .checks import server_warnings
+from .clock import elapsed, wall_ms
+from .configured import ConfigEntries
+from .dispatch import Dispatcher
+from .entry import Entry
+from .errors import ConfigurationError, UnsupportedFormat
+from .keys import Keys
+from .leader import Leader
+from .once.store import LockStore
+from .publisher import BrokerDown, Publisher
+from .repair import Repair
+from .settings import Settings
+from .store import Lost, Store, Term
+from .wakeup import Wakeup
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+#: Longest wait in seconds between tries to reach a server or a broker that is gone. Short, because each try is cheap
+#: and what is due should go out within five seconds of a recovery.
+_LAST_RETRY = 4.0
+
+#: Milliseconds by which the wall clock may seem to run backwards before it counts as having been set back.
+_CLOCK_SLACK = 1000
+
+
+class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no types
+    """A beat scheduler whose schedule lives in Redis.
+
+    Celery builds it twice, the first time (``lazy=True``) for the banner alone, so nothing connects, starts a thread
+    or takes a lease before the first :meth:`tick`.
+
+    Parameters:
+        app: the Celery app.
+        max_interval: longest sleep in seconds; else ``beat_max_loop_interval``, else 300.
+
+    Raises:
+        click.ClickException: a setting is wrong; the command line shows its one line and exits with 1.
+    """
+
+    Entry = Entry
+
+    def __init__(self, app: Celery, schedule: Any = None, max_interval: float | None = None, **kwargs: Any) -> None:
+        try:
+            self.settings = settings = Settings.from_app(app)
+        except ConfigurationError as exc:
+            raise click.ClickException(str(exc)) from exc
+        self.keys = keys = Keys.of(settings.key_prefix)
+        self.backend = backend = Backend(settings)
+        self.store = Store(backend, keys)
+        self.leader = Leader(backend, keys, lease=settings.lease, stall_timeout=settings.stall_timeout)
+        self._wakeup = Wakeup(backend, keys.wake)
+        zone: tzinfo = app.timezone
+        self._config = ConfigEntries(app, self.store, settings, zone)
+        self._repair = Repair(backend, self.store, keys, zone)
+        self._publisher = Publisher(
+            app, self._emit, timeout=settings.publish_timeout, collect=settings.dispatch != "plain"
+        )
+        self._dispatcher = Dispatcher(
+            self.store,
+            self.leader,
+            self._publisher,
+            LockStore(backend.client, settings.key_prefix),
+            zone=zone,
+            batch_size=settings.batch_size,
+            tasks=lambda name: app.tasks.get(name),
+            local=self._config.get,
+        )
+        self._failure: BaseException | None = None
+        self._exit_code = 0
+        self._introduced = False
+        self._role = ""
+        self._failures = 0
+        self._failing_since = 0.0
+        self._clock: tuple[int, float] | None = None
+        super().__init__(app, schedule={}, max_interval=max_interval, **kwargs)
+
+    # -- what Celery calls --------------------------------------------------------------------------------------------
+
+    def setup_schedule(self) -> None:
+        """Do nothing: the leader brings the configuration into Redis when it begins to lead."""
+
+    @property
+    def info(self) -> str:
+        """Lines for Celery's start banner."""
+        settings = self.settings
+        rows = {
+            "schedule": f"{self.backend.display_url} under {self.keys.due.removesuffix(':due')}",
+            "owner": settings.owner,
+            "lease": f"{settings.lease:g} s",
+            "dispatch": settings.dispatch,
+        }
+        return "\n".join(f"    . {name} -> {value}" for name, value in rows.items())
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        """One turn: lead or stand by, dispatch what is due, wait for the next deadline or a change.
+
+        Celery sleeps for whatever this returns, deaf to changes; so the waiting is done here, and the answer is 0.
+        """
+        try:
+            self._wakeup.listen()
+            seconds = self.run_due()
+            self._recovered()
+        except UnsupportedFormat as exc:
+            self._give_up(str(exc))
+        except AuthenticationError as exc:
+            if not self._introduced:
+                self._give_up(f"{self.backend.display_url} refuses to let us in: {exc}")
+            seconds = self._outage(f"{self.backend.display_url} refuses to let us in", exc)
+        except BrokerDown as exc:
+            seconds = self._outage("cannot reach the broker", exc)
+        except FAULTS as exc:
+            seconds = self._outage(f"cannot use {self.backend.display_url}", exc)
+        self.leader.progress("waiting", within=seconds)
+        led = self.leader.leading
+        self._wakeup.wait(seconds, until=lambda: led and not self.leader.leading)
+        return 0
+
+    def run_due(self) -> float:
+        """Dispatch everything that is due now, if this process leads or can begin to.
+
+        Returns:
+            seconds until the next deadline, at most ``max_interval``; while standing by, until the leader's lease runs
+            out.
+        """
+        try:
+            waiting = self._lead()
+            if waiting:
+                return waiting
+            self._watch_clock()
+            upcoming = self._dispatcher.run(self._connect)
+        except Lost:
+            self._role = ""
+            logger.warning("beat: no longer leading: %s", self.leader.step_down())
+            return 0.0
+        if upcoming is None:
+            return float(self.max_interval)
+        return min(max((upcoming - wall_ms()) / 1000, 0.0), float(self.max_interval))
+
+    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
+        """Publish one entry, as Celery's own scheduler does; never advances it, that is the commit's affair."""
+        try:
+            return super().apply_async(entry, producer=producer, advance=False, **kwargs)
+        except SchedulingError as exc:
+            self._failure = exc.__context__ or exc
+            raise
+
+    def should_sync(self) -> bool:
+        """There is nothing to sync: every change is in Redis when it is made."""
+        return False
+
+    def close(self) -> None:
+        """Give the lease back and drop all connections.
+
+        Celery calls this from its signal handler, which may have interrupted anything, and again when the loop ends.
+        """
+        self.leader.resign()
+        self._publisher.close()
+        self._wakeup.close()
+        self.backend.close()
+        if self._exit_code:
+            # Celery's loop swallows a SystemExit from tick() and exits with 0; this one, raised while it cleans up,
+            # reaches the shell.
+            raise SystemExit(self._exit_code)
+
+    # -- leading ------------------------------------------------------------------------------------------------------
+
+    def _lead(self) -> float:
+        """Lead, and return 0; or stand by, and return the seconds until it is worth another look."""
+        if self.leader.in_office:
+            if not self.leader.leading:
+                raise Lost
+            return 0.0
+        self._introduce()
+        waiting = self.leader.acquire()
+        if waiting:
+            if self._role != "stand-by":
+                self._role = "stand-by"
+                logger.info("beat: standing by; another beat leads")
+            return waiting
+        self._role = "leader"
+        self._begin_term()
+        return 0.0
+
+    def _begin_term(self) -> None:
+        now = wall_ms()
+        self.leader.progress("reading the configuration")
+        self._config.sync(now)
+        self._repair.run(now)
+        last = self.leader.last_clock
+        if last is not None and last - now > _CLOCK_SLACK:
+            self._clock_went_back(last - now, now)
+        self._clock = (now, elapsed())
+        logger.info("beat: leading (term %d), %d entries", self.leader.term.number, self.store.count())
+
+    def _connect(self, term: Term) -> None:
+        before = self._publisher.mode if self._publisher.connected else None
+        self._publisher.connect(self.keys.leader, term.token)
+        if before is None:
+            logger.info("beat: messages go out %s", self._publisher.mode)
+
+    def _introduce(self) -> None:
+        """Say once, at the first contact, what about the server a person should know."""
+        if self._introduced:
+            return
+        for warning in server_warnings(self.backend.client):
+            logger.warning("beat: %s", warning)
+        self._introduced = True
+
+    # -- clocks -------------------------------------------------------------------------------------------------------
+
+    def _watch_clock(self) -> None:
+        """Notice a wall clock that was set back: entries must not wait until it has caught up again."""
+        now, passed = wall_ms(), elapsed()
+        if self._clock is not None:
+            back = self._clock[0] + round(1000 * (passed - self._clock[1])) - now
+            if back > _CLOCK_SLACK and now < self._clock[0]:
+                self._clock_went_back(back, now)
+        self._clock = (now, passed)
+
+    def _clock_went_back(self, milliseconds: int, now: int) -> None:
+        logger.warning("beat: the clock went back by %.1f s; planning every entry anew", milliseconds / 1000)
+        self._repair.pull_back(now)
+
+    # -- trouble ------------------------------------------------------------------------------------------------------
+
+    def _emit(self, entry: ScheduleEntry, producer: Any) -> None:
+        """Publish through Celery's ``apply_entry``, which logs a failure instead of raising it."""
+        self._failure = None
+        self.apply_entry(entry, producer=producer)
+        if self._failure is not None:
+            raise self._failure
+
+    def _outage(self, what: str, exc: BaseException) -> float:
+        """Log one line about a failure that concerns everything, and tell how long to wait: 1, 2, 4, 4 … seconds."""
+        if not self._failures:
+            self._failing_since = elapsed()
+        seconds = min(2.0**self._failures, _LAST_RETRY)
+        self._failures += 1
+        logger.error("beat: %s: %s; trying again in %g s", what, hide_password(str(exc)) or type(exc).__name__, seconds)
+        return seconds
+
+    def _recovered(self) -> None:
+        if self._failures:
+            logger.warning("beat: working again after %.1f s", elapsed() - self._failing_since)
+        self._failures = 0
+
+    def _give_up(self, message: str) -> None:
+        logger.log(logging.CRITICAL, "beat: %s", message)
+        self._exit_code = 1
+        raise SystemExit(1)
