@@ -15,6 +15,7 @@ import threading
 import traceback
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from celery.utils.log import get_logger
 
@@ -82,6 +83,12 @@ class Leader:
         self._renewal.start()
         return 0.0
 
+    def incumbent(self) -> str:
+        """Who leads, for a log line."""
+        client: Any = self._backend.client
+        host, pid = client.hmget(self._keys.leader, ["host", "pid"])
+        return f"pid {pid.decode()} on {host.decode()}" if host and pid else "another beat"
+
     @property
     def leading(self) -> bool:
         """Whether this process may act as leader right now."""
@@ -102,6 +109,16 @@ class Leader:
         if self._renewal is None or not self._renewal.trusted:
             raise Lost
         return self._renewal.term
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the last renewal found part of the schedule gone."""
+        return self._renewal is not None and self._renewal.damaged
+
+    def mending(self) -> None:
+        """Forget what the last renewal found, because it is being seen to."""
+        if self._renewal is not None:
+            self._renewal.damaged = False
 
     def progress(self, doing: str, within: float = 0.0) -> None:
         """Tell the watchdog that the main loop is alive.
@@ -144,8 +161,9 @@ class _Renewal:
     def __init__(self, backend: Backend, keys: Keys, term: Term, lease: float) -> None:
         self.term = term
         self.why = ""
+        self.damaged = False
         self._backend = backend
-        self._key = keys.leader
+        self._keys = (keys.leader, keys.due, keys.entries, keys.state)
         self._lease = lease
         self._trusted_until = 0.0
         self._doing = ""
@@ -198,7 +216,7 @@ class _Renewal:
         """Renew once; ``False`` when the lease belongs to somebody else."""
         sent = elapsed()
         try:
-            held = scripts.run("renew", (self._key,), (*self.term, round(self._lease * 1000)))
+            held = scripts.run("renew", self._keys, (*self.term, round(self._lease * 1000)))
         except FAULTS as exc:
             self.why = f"the lease could not be renewed: {exc}"
             return True  # the window closes by itself if this goes on
@@ -206,6 +224,7 @@ class _Renewal:
             return False
         if held:
             self.why = ""
+            self.damaged = held == 2
             self.trust_from(sent)
             return True
         self.why = "the lease is gone from Redis, or another beat holds it"

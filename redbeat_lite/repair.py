@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import tzinfo
 from typing import Any
 
@@ -11,7 +11,6 @@ from celery.utils.log import get_logger
 from . import lifecycle
 from .backend import Backend
 from .definition import decode
-from .entry import Entry
 from .errors import CorruptEntry
 from .keys import Keys
 from .misfire import pull_back
@@ -38,7 +37,7 @@ class Repair:
         self._zone = zone
 
     def run(self, now: int) -> None:
-        """Remove keys of a foreign type, and give every entry that lacks one a state and a due time again.
+        """Remove what is of a foreign type or belongs to no definition; give the rest the state and due time it lacks.
 
         Three counts tell whether there is anything to do, so that a large and healthy schedule costs nothing.
 
@@ -54,14 +53,15 @@ class Repair:
         if len(set(pipe.execute())) == 1:
             return
         logger.error("beat: parts of the schedule are gone from Redis; rebuilding them from what is left")
-        names = (
-            name.decode("utf-8", "backslashreplace") for name, _ in client.hscan_iter(self._keys.entries, count=PAGE)
-        )
-        self._each(names, lambda entry, stored: self._restored(entry, stored, now))
+        names = {
+            name for key in (self._keys.entries, self._keys.state) for name, _ in client.hscan_iter(key, count=PAGE)
+        }
+        names |= {name for name, _ in client.zscan_iter(self._keys.due, count=PAGE)}
+        self._each(names, lambda stored: self._restored(stored, now))
 
     def pull_back(self, now: int) -> None:
         """Let no entry wait for longer than its schedule says, after the wall clock was set back to ``now``."""
-        self._each(self._store.names(), lambda entry, stored: self._pulled_back(entry, stored, now))
+        self._each(self._store.names(), lambda stored: self._pulled_back(stored, now))
 
     def _drop_foreign(self) -> None:
         kinds = {self._keys.due: "zset", self._keys.entries: "hash", self._keys.state: "hash"}
@@ -74,30 +74,33 @@ class Repair:
                 logger.error("beat: %s is a %s, not a %s; removing it", key, found.decode(), kind)
                 self._backend.client.delete(key)
 
-    def _each(self, names: Any, mend: Callable[[Entry, Stored], Edit | None]) -> None:
+    def _each(self, names: Iterable[str | bytes], mend: Callable[[Stored], Edit | None]) -> None:
         for chunk in chunks(names, PAGE):
             edits = []
             for stored in self._store.read(chunk):
                 try:
-                    if stored.definition is not None:
-                        edits.append(mend(decode(stored.name.decode(), stored.definition), stored))
-                except Exception as exc:  # noqa: BLE001 - one entry that cannot be mended must not keep the others
+                    edits.append(mend(stored))
+                except CorruptEntry as exc:
                     logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
             self._store.put(edit for edit in edits if edit is not None)
 
-    def _restored(self, entry: Entry, stored: Stored, now: int) -> Edit | None:
+    def _restored(self, stored: Stored, now: int) -> Edit:
+        if stored.definition is None:
+            logger.error("beat: the definition of %r is gone, so the entry is removed", stored.name)
+            return Edit(stored.name, stored.state, None)
         try:
-            state = State.decode(stored.state or b"")
+            entry = decode(stored.name.decode(), stored.definition)
+        except (CorruptEntry, UnicodeDecodeError):
+            # Due at once: the tick that meets it puts it in quarantine.
+            return Edit(stored.name, stored.state, State.new(now).encode(), None, now)
+        try:
+            state = State.decode(stored.state or b"").edited()
         except CorruptEntry:
             state = lifecycle.created(entry, now, self._zone)
-        score = lifecycle.due_time(entry, state, self._zone)
-        if stored.state == state.encode().encode() and stored.score == score:
-            return None
-        # The next version, even where only the score is missing: the script tells a repeated write by the state.
-        return Edit(entry.name, stored.state, state.edited().encode(), None, score)
+        return Edit(stored.name, stored.state, state.encode(), None, lifecycle.due_time(entry, state, self._zone))
 
-    def _pulled_back(self, entry: Entry, stored: Stored, now: int) -> Edit | None:
-        state = State.decode(stored.state or b"")
+    def _pulled_back(self, stored: Stored, now: int) -> Edit | None:
+        entry, state = decode(stored.name.decode(), stored.definition or b""), State.decode(stored.state or b"")
         if state.nominal is None:
             return None
         nominal = pull_back(entry.rule(self._zone), state.nominal, now)

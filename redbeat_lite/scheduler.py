@@ -130,7 +130,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             seconds = self._outage(f"cannot use {self.backend.display_url}", exc)
         self.leader.progress("waiting", within=seconds)
         led = self.leader.leading
-        self._wakeup.wait(seconds, until=lambda: led and not self.leader.leading)
+        self._wakeup.wait(seconds, until=lambda: led and (self.leader.damaged or not self.leader.leading))
         return 0
 
     def run_due(self) -> float:
@@ -144,7 +144,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             waiting = self._lead()
             if waiting:
                 return waiting
-            self._watch_clock()
+            self._watch_over()
             upcoming = self._dispatcher.run(self._connect)
         except Lost:
             self._role = ""
@@ -193,7 +193,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         if waiting:
             if self._role != "stand-by":
                 self._role = "stand-by"
-                logger.info("beat: standing by; another beat leads")
+                logger.info("beat: standing by; %s leads", self.leader.incumbent())
             return waiting
         self._role = "leader"
         self._begin_term()
@@ -201,14 +201,19 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
 
     def _begin_term(self) -> None:
         now = wall_ms()
-        self.leader.progress("reading the configuration")
-        self._config.sync(now)
-        self._repair.run(now)
+        self._make_whole(now)
         last = self.leader.last_clock
         if last is not None and last - now > _CLOCK_SLACK:
             self._clock_went_back(last - now, now)
         self._clock = (now, elapsed())
         logger.info("beat: leading (term %d), %d entries", self.leader.term.number, self.store.count())
+
+    def _make_whole(self, now: int) -> None:
+        """Bring Redis in line with the configuration, and mend what it has lost."""
+        self.leader.mending()
+        self.leader.progress("reading the configuration")
+        self._repair.run(now)
+        self._config.sync(now)
 
     def _connect(self, term: Term) -> None:
         before = self._publisher.mode if self._publisher.connected else None
@@ -224,10 +229,15 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             logger.warning("beat: %s", warning)
         self._introduced = True
 
-    # -- clocks -------------------------------------------------------------------------------------------------------
+    # -- watching over the schedule ------------------------------------------------------------------------------------
 
-    def _watch_clock(self) -> None:
-        """Notice a wall clock that was set back: entries must not wait until it has caught up again."""
+    def _watch_over(self) -> None:
+        """Notice a schedule that lost a part of itself, and a wall clock that was set back.
+
+        Entries must not wait until such a clock has caught up again.
+        """
+        if self.leader.damaged:
+            self._make_whole(wall_ms())
         now, passed = wall_ms(), elapsed()
         if self._clock is not None:
             back = self._clock[0] + round(1000 * (passed - self._clock[1])) - now

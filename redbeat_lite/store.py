@@ -39,7 +39,7 @@ class Edit(NamedTuple):
     ``state`` ``None`` removes the entry; ``definition`` ``None`` keeps the stored one.
     """
 
-    name: str
+    name: str | bytes
     expected: bytes | None
     state: str | None
     definition: str | None = None
@@ -98,7 +98,7 @@ class Store:
 
     # -- anybody ------------------------------------------------------------------------------------------------------
 
-    def read(self, names: Sequence[str]) -> list[Stored]:
+    def read(self, names: Sequence[str | bytes]) -> list[Stored]:
         """The entries of these names, in one round trip; absent ones come without definition and state."""
         if not names:
             return []
@@ -108,7 +108,7 @@ class Store:
         pipe.zmscore(self._keys.due, names)
         definitions, states, scores = pipe.execute()
         return [
-            Stored(name.encode(), _score(score), definition, state)
+            Stored(name.encode() if isinstance(name, str) else name, _score(score), definition, state)
             for name, score, definition, state in zip(names, scores, definitions, states, strict=True)
         ]
 
