@@ -42,16 +42,47 @@ def proj(worker_server: Server) -> Proj:
     return Proj(worker_server)
 
 
-@pytest.fixture(scope="module", params=["prefork", "threads"])
-def worker(request: pytest.FixtureRequest, worker_server: Server) -> Iterator[Worker]:
-    """One worker for the scenarios that leave it alive, per pool and module."""
-    worker = Worker(worker_server, request.param, concurrency=3)
-    worker.pool = request.param
-    yield worker
-    worker.close()
+class Crew:
+    """The workers of one pool that scenarios share; together they run four tasks at a time."""
+
+    def __init__(self, server: Server, pool: str) -> None:
+        self.pool = pool
+        # A solo worker runs one task; four of them do as the four slots of the others.
+        self.workers = [
+            Worker(server, pool, concurrency=1 if pool == "solo" else 2, name=f"{pool}{n}", ready=False)
+            for n in range(4 if pool == "solo" else 2)
+        ]
+        for worker in self.workers:
+            worker.ready()
+
+    def text(self) -> str:
+        return "".join(worker.text() for worker in self.workers)
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+
+
+def _crew(request: pytest.FixtureRequest, server: Server) -> Iterator[Crew]:
+    crew = Crew(server, request.param)
+    yield crew
+    crew.close()
+
+
+@pytest.fixture(scope="module", params=["prefork", "threads", "solo", "gevent"])
+def any_pool(request: pytest.FixtureRequest, worker_server: Server) -> Iterator[Crew]:
+    """Workers of each pool in turn."""
+    yield from _crew(request, worker_server)
+
+
+@pytest.fixture(scope="module", params=["prefork"])
+def prefork(request: pytest.FixtureRequest, worker_server: Server) -> Iterator[Crew]:
+    """Workers with children."""
+    yield from _crew(request, worker_server)
 
 
 @pytest.fixture
 def key(request: pytest.FixtureRequest) -> str:
     """A key that no other test uses."""
-    return f"{request.node.name}-{uuid4().hex[:6]}"
+    name = request.node.name.split("[")[0].removeprefix("test_")
+    return f"{name[:40]}-{uuid4().hex[:6]}"

@@ -55,7 +55,11 @@ class Worker:
                 command, env=environment, stdout=log, stderr=log, start_new_session=True, cwd=HERE
             )
         if ready:
-            until(self._ready, 40, "the worker is ready")
+            self.ready()
+
+    def ready(self) -> None:
+        """Wait until it consumes."""
+        until(self._ready, 40, "the worker is ready")
 
     def _ready(self) -> bool:
         assert self.process.poll() is None, self.text()

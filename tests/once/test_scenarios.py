@@ -1,0 +1,375 @@
+"""What workers do with once-locks and copies, in every pool; the workers stay alive throughout."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import chain, chord, group
+from celery.exceptions import ChordError
+
+from redbeat_lite.once import Once, OnceRejected, OnceSkipped, lock, locks
+from redbeat_lite.once.emission import Claim, headers, take
+from redbeat_lite.once.runtime import Runtime
+
+from .conftest import Crew
+from .workers import Proj, until
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_pool")]
+
+
+@pytest.fixture
+def busy(proj: Proj, key: str) -> Iterator[Any]:
+    """A task of each policy's kind holds the key of ``task`` until told to go on: ``busy("skip")``."""
+    results = []
+
+    def hold(name: str) -> Any:
+        before = proj.count(key)
+        result = getattr(proj.tasks, name).delay(key, how="until")
+        proj.started(key, before + 1)
+        results.append(result)
+        return result
+
+    yield hold
+    proj.go(key)
+    for result in results:
+        with contextlib.suppress(Exception):
+            result.get(timeout=15)
+
+
+# -- conflicts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_task_is_skipped_and_nobody_hangs(proj: Proj, key: str, busy: Any) -> None:
+    first = busy("skip")
+    second = proj.tasks.skip.delay(key)
+    with pytest.raises(OnceSkipped, match=first.id):
+        second.get(timeout=10)
+    assert second.state == "REVOKED"
+    proj.go(key)
+    assert first.get(timeout=10) == key
+    assert proj.count(key) == 1
+
+
+def test_a_second_task_is_rejected_as_a_failure(proj: Proj, key: str, busy: Any) -> None:
+    busy("reject")
+    second = proj.tasks.reject.delay(key)
+    with pytest.raises(OnceRejected):
+        second.get(timeout=10)
+    assert second.state == "FAILURE"
+
+
+def test_other_keys_run_meanwhile(proj: Proj, key: str, busy: Any) -> None:
+    busy("skip")
+    assert proj.tasks.skip.delay(key + "-other").get(timeout=10) == key + "-other"
+
+
+def test_waiters_run_in_their_order_and_hold_no_slot(proj: Proj, key: str, busy: Any) -> None:
+    busy("wait")
+    waiting = []
+    for n in range(1, 9):
+        waiting.append(proj.tasks.wait.delay(key, n=n))
+        until(lambda n=n: len(proj.waiters(key)) == n)
+    # Eight wait for a crew with four slots, and yet a slot is free.
+    assert proj.tasks.plain.delay(key + "-plain").get(timeout=10)
+    proj.go(key)
+    assert [result.get(timeout=20) for result in waiting] == list(range(1, 9))
+    log = proj.log(key)
+    assert [entry["event"] for entry in log] == ["start", "end"] * 9
+    assert [entry["id"] for entry in log[2::2]] == [result.id for result in waiting]
+    fences = [entry["fence"] for entry in log]
+    assert fences == sorted(fences)
+
+
+def test_a_waiter_keeps_its_links_its_chain_and_its_priority(proj: Proj, key: str, busy: Any) -> None:
+    busy("wait")
+    result = chain(
+        proj.tasks.wait.si(key, n=7).set(link=proj.tasks.plain.si(key + "-link"), priority=3),
+        proj.tasks.add.s("tail"),
+    ).apply_async()
+    until(lambda: proj.waiters(key))
+    raw = proj.client.hget(f"{{t}}:once:parked:onceproj.wait:{key}", f"m:{result.parent.id}")
+    assert json.loads(raw)["properties"]["priority"] == 3
+    proj.go(key)
+    assert result.get(timeout=15) == [7, "tail"]
+    proj.ended(key + "-link")
+
+
+def test_per_call_key_and_policy_never_reach_the_arguments(proj: Proj, key: str, busy: Any) -> None:
+    proj.tasks.plain.apply_async((key,), {"how": "until"}, once_key=key)
+    proj.started(key)
+    with pytest.raises(OnceSkipped):
+        proj.tasks.late.apply_async((key + "-x",), once_key=key).get(timeout=10)
+    with pytest.raises(OnceRejected):
+        proj.tasks.add.apply_async((1,), once_key=key, on_conflict="raise").get(timeout=10)
+    waiting = proj.tasks.add.apply_async((1, 2), once_key=key, on_conflict="wait")
+    until(lambda: proj.client.zcard(f"{{t}}:once:wait:{key}"))
+    proj.go(key)
+    assert waiting.get(timeout=10) == [1, 2]
+
+
+def test_the_lock_is_freed_by_success_failure_and_ignore(proj: Proj, key: str) -> None:
+    for n, how in enumerate(("", "fail", "ignore"), 1):
+        proj.tasks.skip.delay(key, how=how)
+        proj.started(key, n)
+        until(lambda: not proj.lock(key, "skip"), 2)
+
+
+def test_a_retry_keeps_the_lock(proj: Proj, key: str) -> None:
+    first = proj.tasks.skip.delay(key, how="retry")
+    until(lambda: first.state == "RETRY")
+    with pytest.raises(OnceSkipped):
+        proj.tasks.skip.delay(key).get(timeout=10)
+    assert first.get(timeout=15) == key
+    assert [entry["retries"] for entry in proj.log(key) if entry["event"] == "start"] == [0, 1]
+
+
+def test_a_retry_can_let_go_of_the_lock(proj: Proj, key: str) -> None:
+    first = proj.tasks.loose.delay(key, how="retry")
+    until(lambda: first.state == "RETRY")
+    assert proj.tasks.loose.delay(key).get(timeout=10) == key
+    assert first.get(timeout=15) == key
+
+
+def test_automatic_retries_keep_the_lock_and_run(proj: Proj, key: str) -> None:
+    assert proj.tasks.auto.delay(key).get(timeout=15) == key
+    assert [entry["retries"] for entry in proj.log(key)] == [0, 1, 2]
+    until(lambda: not proj.lock(key, "auto"))
+
+
+def test_a_task_that_replaces_itself_runs_on_under_its_id(proj: Proj, key: str) -> None:
+    result = proj.tasks.skip.delay(key, how="replace")
+    assert result.get(timeout=15) == key
+    assert {entry["id"] for entry in proj.log(key)} == {result.id}
+    assert proj.count(key) == 2
+
+
+def test_a_rejected_message_that_is_requeued_runs_again(proj: Proj, key: str) -> None:
+    result = proj.tasks.late.delay(key, how="reject")
+    assert result.get(timeout=15) == key
+    assert proj.count(key) == 2
+
+
+# -- canvas ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_whose_member_is_skipped_ends(proj: Proj, key: str, busy: Any) -> None:
+    busy("skip")
+    result = chain(proj.tasks.add.si(1), proj.tasks.skip.si(key), proj.tasks.add.s("tail")).apply_async()
+    with pytest.raises(OnceSkipped):
+        result.get(timeout=15)
+
+
+def test_a_chord_whose_member_is_skipped_ends(proj: Proj, key: str, busy: Any) -> None:
+    busy("skip")
+    result = chord([proj.tasks.skip.si(key), proj.tasks.add.si(1)])(proj.tasks.collect.s(key))
+    with pytest.raises(OnceSkipped):
+        result.get(timeout=15)
+    with pytest.raises(ChordError, match="OnceSkipped"):
+        proj.app.AsyncResult(result.id).get(timeout=15)
+
+
+def test_a_chord_whose_member_is_skipped_at_publish_ends(proj: Proj, key: str, busy: Any) -> None:
+    busy("queue_skip")
+    result = chord([proj.tasks.queue_skip.si(key), proj.tasks.add.si(1)])(proj.tasks.collect.s(key))
+    with pytest.raises(OnceSkipped):
+        result.get(timeout=15)
+    with pytest.raises(ChordError, match="OnceSkipped"):
+        proj.app.AsyncResult(result.id).get(timeout=15)
+
+
+def test_a_chain_whose_first_member_is_skipped_at_publish_ends(proj: Proj, key: str, busy: Any) -> None:
+    busy("queue_skip")
+    result = chain(proj.tasks.queue_skip.si(key), proj.tasks.add.s("tail")).apply_async()
+    with pytest.raises(OnceSkipped):
+        result.get(timeout=15)
+
+
+def test_a_group_whose_members_are_skipped_ends(proj: Proj, key: str, busy: Any) -> None:
+    busy("skip")
+    result = group(proj.tasks.skip.si(key), proj.tasks.add.si(1)).apply_async()
+    with pytest.raises(OnceSkipped):
+        result.get(timeout=15)
+    assert result.results[1].get(timeout=10) == [1]
+
+
+def test_chain_chord_and_group_members_that_wait_run(proj: Proj, key: str, busy: Any) -> None:
+    busy("wait")
+    chained = chain(proj.tasks.wait.si(key, n=1), proj.tasks.wait.si(key, n=2)).apply_async()
+    joined = chord([proj.tasks.wait.si(key, n=n) for n in (3, 4)])(proj.tasks.collect.s("all"))
+    grouped = group(proj.tasks.wait.si(key, n=n) for n in (5, 6)).apply_async()
+    until(lambda: len(proj.waiters(key)) == 5)
+    proj.go(key)
+    assert chained.get(timeout=20) == 2
+    assert sorted(joined.get(timeout=20)[:2]) == [3, 4]
+    assert grouped.get(timeout=20) == [5, 6]
+
+
+# -- scope queue -------------------------------------------------------------------------------------------------------
+
+
+def test_one_queued_or_running(proj: Proj, key: str) -> None:
+    first = proj.tasks.queue_skip.apply_async((key,), countdown=1)
+    for _ in range(3):
+        with pytest.raises(OnceSkipped):
+            proj.tasks.queue_skip.delay(key).get(timeout=10)
+    with pytest.raises(OnceSkipped):
+        proj.tasks.queue_skip.apply_async((key,), link_error=proj.tasks.add.si(1)).get(timeout=10)
+    assert first.get(timeout=15) == key
+    until(lambda: not proj.lock(key, "queue_skip"))
+    assert proj.tasks.queue_skip.delay(key).get(timeout=10) == key
+
+
+def test_a_conflict_at_publish_raises_where_it_is_asked_to(proj: Proj, key: str, busy: Any) -> None:
+    busy("queue_raise")
+    with pytest.raises(OnceRejected):
+        proj.tasks.queue_raise.delay(key)
+
+
+def test_a_publish_that_raises_frees_the_lock(proj: Proj, key: str) -> None:
+    with pytest.raises(Exception, match="JSON serializable"):
+        proj.tasks.queue_skip.delay(key, seconds=object())
+    assert not proj.lock(key, "queue_skip")
+
+
+def test_an_expired_message_frees_the_lock(proj: Proj, key: str) -> None:
+    result = proj.tasks.queue_skip.apply_async((key,), expires=datetime.now(UTC) - timedelta(seconds=1))
+    until(lambda: result.state == "REVOKED")
+    until(lambda: not proj.lock(key, "queue_skip"))
+    assert proj.count(key) == 0
+
+
+def test_the_beats_lock_is_released_by_any_class_of_task(proj: Proj, key: str) -> None:
+    runtime = Runtime.of(proj.app)
+    once = Once(scope="queue", lease=3)
+
+    def emit(task_id: str) -> bool:
+        claim = Claim("entry", "onceproj.plain", (key,), {"how": "until"}, once, task_id, task=proj.tasks.plain)
+        if take(runtime.store, [claim]) == [False]:
+            return False
+        proj.app.send_task(claim.task_name, claim.args, claim.kwargs, task_id=task_id, headers=headers(claim))
+        return True
+
+    assert [emit(key + "-1"), emit(key + "-1-again")] == [True, False]
+    proj.started(key)
+    assert emit(key + "-2") is False
+    proj.go(key)
+    until(lambda: emit(key + "-3"), 10)
+    proj.ended(key, 2)
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_delivered_while_the_first_runs_is_dropped_at_its_end(proj: Proj, key: str) -> None:
+    result = proj.tasks.late.apply_async((key,), {"how": "until"}, link=proj.tasks.plain.si(key + "-link"))
+    proj.started(key)
+    proj.copy(result.id)
+    guard = f"{{t}}:guard:{result.id}"
+    until(lambda: proj.client.hexists(guard, "standby"))
+    proj.go(key)
+    assert result.get(timeout=15) == key
+    until(lambda: proj.client.hget(guard, "state") == "done")
+    proj.ended(key + "-link")
+    assert (proj.count(key), proj.count(key + "-link")) == (1, 1)
+
+
+def test_a_copy_delivered_after_the_end_is_dropped(proj: Proj, key: str, any_pool: Crew) -> None:
+    result = proj.tasks.late.apply_async((key,), {"how": "until"}, link=proj.tasks.plain.si(key + "-link"))
+    proj.started(key)
+    raw = next(raw for raw in proj.client.hvals("unacked") if json.loads(raw)[0]["headers"]["id"] == result.id)
+    proj.go(key)
+    assert result.get(timeout=15) == key
+    until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
+    proj.inject(json.dumps(json.loads(raw)[0]))
+    until(lambda: f"{result.id}] has run already" in any_pool.text())
+    assert result.get(timeout=5) == key
+    proj.ended(key + "-link")
+    assert (proj.count(key), proj.count(key + "-link")) == (1, 1)
+
+
+def test_a_late_copy_of_an_older_attempt_is_dropped(proj: Proj, key: str, any_pool: Crew) -> None:
+    result, raw = proj.capture(lambda: proj.tasks.late.apply_async((key,), {"how": "retry"}, queue="nowhere"))
+    proj.inject(raw)
+    until(lambda: result.state == "RETRY")
+    proj.inject(raw)
+    until(lambda: f"{result.id}] has run already" in any_pool.text())
+    assert result.get(timeout=15) == key
+    assert [entry["retries"] for entry in proj.log(key) if entry["event"] == "start"] == [0, 1]
+
+
+def test_an_expired_copy_does_not_revoke_the_first(proj: Proj, key: str, any_pool: Crew) -> None:
+    result = proj.tasks.late.apply_async((key,), {"how": "until"})
+    proj.started(key)
+    proj.copy(result.id, expired=True)
+    until(lambda: f"expired copy of task {result.id}" in any_pool.text())
+    proj.go(key)
+    assert result.get(timeout=15) == key
+    assert result.state == "SUCCESS"
+
+
+def test_a_message_past_its_deadline_is_not_run(proj: Proj, key: str) -> None:
+    result, raw = proj.capture(lambda: proj.tasks.late.apply_async((key,), queue="nowhere"))
+    message = json.loads(raw)
+    message["headers"]["redbeat_deadline"] = 1
+    proj.inject(json.dumps(message))
+    with pytest.raises(OnceSkipped, match="older"):
+        result.get(timeout=15)
+    assert proj.count(key) == 0
+
+
+# -- by hand -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_block_and_a_task_hold_each_other_back(proj: Proj, key: str) -> None:
+    with lock(proj.app, f"onceproj.skip:{key}", lease=3) as held:
+        assert held
+        assert held.fence is not None
+        with pytest.raises(OnceSkipped):
+            proj.tasks.skip.delay(key).get(timeout=10)
+        with lock(proj.app, f"onceproj.skip:{key}", lease=3) as second:
+            assert not second
+    assert proj.tasks.skip.delay(key).get(timeout=10) == key
+
+
+def test_a_block_wakes_the_task_that_waits_for_it(proj: Proj, key: str) -> None:
+    with lock(proj.app, f"onceproj.wait:{key}", lease=3):
+        waiting = proj.tasks.wait.delay(key, n=5)
+        until(lambda: proj.waiters(key))
+    assert waiting.get(timeout=10) == 5
+
+
+def test_locks_are_listed_and_cleared(proj: Proj, key: str, busy: Any) -> None:
+    first = busy("wait")
+    second = proj.tasks.wait.delay(key, n=2)
+    until(lambda: proj.waiters(key))
+    name = f"onceproj.wait:{key}"
+    info = next(info for info in locks(proj.app).list() if info.key == name)
+    assert (info.state, info.task_id, info.waiters) == ("running", first.id, (second.id,))
+    assert locks(proj.app).get(name) == info or locks(proj.app).get(name).task_id == first.id
+    assert locks(proj.app).clear(name)
+    assert second.get(timeout=10) == 2
+    assert not locks(proj.app).clear(name + "-none")
+
+
+def test_a_class_with_hooks_of_its_own_works(proj: Proj, key: str) -> None:
+    result = proj.tasks.own.delay(key, how="fail")
+    with pytest.raises(ValueError, match="as asked"):
+        result.get(timeout=10)
+    until(lambda: proj.client.llen(f"hooks:{key}") == 3)
+    assert sorted(proj.client.lrange(f"hooks:{key}", 0, -1)) == ["before_start", "on_accepted", "on_failure"]
+    until(lambda: not proj.lock(key, "own"))
+
+
+def test_max_hold_lets_go_of_a_task_that_hangs(proj: Proj, key: str) -> None:
+    first = proj.tasks.bounded.delay(key, how="until")
+    proj.started(key)
+    # Renewed up to 4 s, then the lease of 3 s runs out.
+    assert until(lambda: not proj.lock(key, "bounded"), 12) is True
+    proj.go(key)
+    assert proj.tasks.bounded.delay(key).get(timeout=10) == key
+    first.get(timeout=10)
