@@ -32,6 +32,8 @@ logger = get_logger(__name__)
 #: The share of a lease by which the trust window is shorter: clocks that run at different rates, a slow reply.
 _MARGIN = 1 / 8
 
+_GONE = "the lease is gone from Redis, or another beat holds it"
+
 #: Seconds that giving the lease back may take when the process is told to stop.
 _RESIGN_TIMEOUT = 1.0
 
@@ -135,8 +137,10 @@ class Leader:
         renewal, self._renewal = self._renewal, None
         if renewal is None:
             return "not leading"
+        # Within the window only Redis can have said so; the clock has not.
+        why = _GONE if renewal.trusted else renewal.why
         renewal.stop()
-        return renewal.why or "the lease could not be renewed in time"
+        return why or "the lease could not be renewed in time"
 
     def resign(self) -> None:
         """Give the lease back, so that a stand-by takes over at once.
@@ -227,7 +231,7 @@ class _Renewal:
             self.damaged = held == 2
             self.trust_from(sent)
             return True
-        self.why = "the lease is gone from Redis, or another beat holds it"
+        self.why = _GONE
         self._trusted_until = 0.0
         return False
 
