@@ -1,14 +1,18 @@
 """The app that the acceptance tests run; configured through ``PROJ_*`` variables of the environment.
 
-``PROJ_CONF`` holds settings as JSON; in it an entry of ``beat_schedule`` gives its schedule as seconds.
+``PROJ_CONF`` holds settings as JSON; in it an entry of ``beat_schedule`` gives its schedule as seconds. While the file
+that ``PROJ_STUCK`` names is there, publishing ``proj.sticky`` hangs. ``PROJ_CRASH`` makes the beat's loop raise.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
+from pathlib import Path
+from typing import Any
 
-from celery import Celery
+from celery import Celery, Task, signals
 
 app = Celery(os.environ.get("PROJ_NAME", "proj"), broker=os.environ["PROJ_URL"])
 app.conf.beat_max_loop_interval = 300
@@ -18,3 +22,26 @@ app.conf.update(json.loads(os.environ.get("PROJ_CONF", "{}")))
 @app.task(name="proj.add")
 def add(x: int = 0, y: int = 0) -> int:
     return x + y
+
+
+class Sticky(Task):
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        stuck = os.environ.get("PROJ_STUCK")
+        while stuck and Path(stuck).exists():
+            time.sleep(0.02)
+        return super().apply_async(*args, **kwargs)
+
+
+@app.task(name="proj.sticky", base=Sticky)
+def sticky() -> None:
+    pass
+
+
+if os.environ.get("PROJ_CRASH"):
+
+    @signals.beat_init.connect(weak=False)
+    def sabotage(sender: Any, **kwargs: Any) -> None:
+        def raises(*args: Any) -> None:
+            raise RuntimeError("a defect nobody foresaw")
+
+        sender.scheduler._dispatcher.run = raises

@@ -1,0 +1,190 @@
+"""One leader at a time, whatever happens to the lease, to the leader or to its process."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import redis
+
+from redbeat_lite import Entry, Schedules, every
+from tests.support.beats import (
+    EACH,
+    FAST,
+    INTERVAL,
+    KEYS,
+    conf,
+    doubled,
+    gaps,
+    leader_pid,
+    leads,
+    nominals,
+    sender,
+    sent_by,
+    settled,
+    stream,
+)
+from tests.support.messages import of_entry, queued
+from tests.support.processes import Process
+from tests.support.waiting import eventually
+
+Beat = Callable[..., Process]
+
+#: The default lease, and how often it is renewed.
+LEASE, RENEWAL = 4.0, 1.0
+
+
+@pytest.mark.parametrize("schedule", [{"fast": FAST}, {}], ids=["busy", "idle"])
+def test_a_deleted_lease_is_taken_back_by_the_same_process(
+    beat: Beat, client: redis.Redis, schedule: dict[str, object]
+) -> None:
+    process = beat(PROJ_CONF=conf(schedule=schedule))
+    leads(process, client)
+    process.says("beat: leading")
+    client.delete(KEYS.leader)
+    assert leads(process, client) < RENEWAL + 0.6  # half a second is how often a waiting beat looks up
+    process.says(r"beat: leading \(term 2\)")
+    if schedule:
+        # The stream goes on, without a gap and without an echo.
+        seen = len(stream(client, "fast"))
+        eventually(lambda: len(stream(client, "fast")) > seen + 3, what="more messages")
+        assert gaps(stream(client, "fast")) == {1000 * INTERVAL}
+    [warning] = process.lines("WARNING.*no longer leading")
+    assert "the lease is gone from Redis" in warning
+    assert not process.lines("ERROR|CRITICAL|Traceback")
+    assert process.alive
+
+
+def test_nothing_is_sent_while_somebody_else_holds_the_lease(beat: Beat, client: redis.Redis) -> None:
+    process = beat(PROJ_CONF=conf(schedule={"fast": FAST, "each": EACH}, lease=1))
+    eventually(lambda: stream(client, "fast"), what="the stream")
+    pipe = client.pipeline(transaction=True)
+    pipe.delete(KEYS.leader)
+    pipe.hset(KEYS.leader, mapping={"token": "somebody", "term": 99, "host": "elsewhere", "pid": 1})
+    pipe.pexpire(KEYS.leader, 1500)
+    pipe.llen("celery")
+    sent = pipe.execute()[-1]
+    while client.exists(KEYS.leader) and leader_pid(client) == 1:
+        with client.pipeline(transaction=True) as pipe:
+            length, pid = pipe.llen("celery").hget(KEYS.leader, "pid").execute()
+        if pid == b"1":
+            assert length == sent
+        time.sleep(0.01)
+    assert leads(process, client) < 0.5
+    process.says("beat: standing by; pid 1 on elsewhere leads")
+    assert len(process.lines("WARNING.*no longer leading")) == 1
+    eventually(lambda: len(stream(client, "each")) > 12, what="the stream goes on")
+    assert gaps(stream(client, "each")) == {1000 * INTERVAL}
+    assert not doubled(queued(client))
+
+
+@pytest.mark.parametrize("dispatch", ["auto", "plain"])
+def test_a_leader_frozen_in_the_middle_of_a_batch_doubles_nothing_when_it_thaws(
+    beat: Beat, client: redis.Redis, schedules: Schedules, dispatch: str
+) -> None:
+    settings = conf(lease=1, batch_size=20, dispatch=dispatch)
+    frozen = beat(PROJ_CONF=settings)
+    leads(frozen, client)
+    successor = beat(PROJ_CONF=settings)
+    successor.says("standing by")
+    due = datetime.now(UTC) + timedelta(seconds=1)
+    schedules.add_many(Entry(f"entry-{n}", "proj.add", every(3600), start_at=due, expires=None) for n in range(1000))
+    eventually(lambda: client.llen("celery") >= 40, what="the middle of the dispatch")
+    frozen.signal(signal.SIGSTOP)
+    before = client.llen("celery")
+    assert before < 1000
+    leads(successor, client, within=1.5 + 0.5)
+    eventually(lambda: len({m.entry for m in queued(client)}) == 1000, what="all of them in the queue")
+    frozen.signal(signal.SIGCONT)
+    frozen.says("no longer leading")
+    frozen.says("standing by")
+    messages = queued(client)
+    assert len({(m.entry, m.scheduled_at) for m in messages}) == 1000
+    assert len({m.id for m in messages}) == 1000, "an occurrence has two ids"
+    if dispatch == "auto":
+        assert not doubled(messages)
+    else:
+        # Published before committed: at most the batch that was frozen goes out again, under the same ids, and at most
+        # the one publish during which the leader froze is completed after.
+        assert len(doubled(messages)) <= 20
+        assert len([m for m in messages[before:] if sender(m) == frozen.pid]) <= 1
+    assert leader_pid(client) == successor.pid
+
+
+def test_beats_started_at_once_give_one_stream_without_configuration(beat: Beat, client: redis.Redis) -> None:
+    started = [beat(PROJ_CONF=conf(schedule={"fast": FAST})) for _ in range(3)]
+    leader, others = settled(started, client)
+    eventually(lambda: len(stream(client, "fast")) >= 10, what="a stream")
+    assert gaps(stream(client, "fast")) == {1000 * INTERVAL}
+    assert {sender(m) for m in of_entry(client, "fast")} == {leader.pid}
+    assert sum(len(each.lines("beat: leading")) for each in started) == 1
+    assert sum(len(each.lines(f"beat: standing by; pid {leader.pid} on ")) for each in others) == 2
+
+
+def test_a_stand_by_emits_within_200_ms_of_sigterm(beat: Beat, client: redis.Redis) -> None:
+    leader, [successor] = settled(
+        (beat(PROJ_CONF=conf(schedule={"fast": FAST, "each": EACH})) for _ in range(2)), client
+    )
+    eventually(lambda: len(stream(client, "each")) >= 3, what="a stream")
+    start = time.monotonic()
+    leader.terminate()
+    first = eventually(lambda: sent_by(client, successor.pid), within=3, what="a message of the stand-by")[0]
+    took = time.monotonic() - start
+    assert took < 0.2 + INTERVAL, f"the stand-by's first message, {first}, came after {took:.3f} s"
+    assert leader.wait() == 0
+    eventually(lambda: len(sent_by(client, successor.pid)) >= 8, what="the stream goes on")
+    assert gaps(stream(client, "each")) == {1000 * INTERVAL}
+    assert gaps(stream(client, "fast")) == {1000 * INTERVAL}
+    assert not doubled(queued(client))
+
+
+def test_a_stand_by_leads_within_the_lease_and_half_a_second_of_sigkill(beat: Beat, client: redis.Redis) -> None:
+    leader, [successor] = settled(
+        (beat(PROJ_CONF=conf(schedule={"fast": FAST, "each": EACH})) for _ in range(2)), client
+    )
+    eventually(lambda: len(stream(client, "each")) >= 3, what="a stream")
+    start = time.monotonic()
+    leader.kill()
+    eventually(lambda: sent_by(client, successor.pid), within=8, what="a message of the stand-by")
+    assert time.monotonic() - start < LEASE + 0.5
+    assert leader.wait() == -signal.SIGKILL
+    eventually(lambda: stream(client, "fast")[-1] > nominals(sent_by(client, successor.pid))[0], what="the stream")
+    # What was missed goes out for the entry that wants each, and once for the one that does not; neither twice.
+    assert gaps(stream(client, "each")) == {1000 * INTERVAL}
+    missed = max(gaps(stream(client, "fast")))
+    assert 1000 * INTERVAL < missed <= 1000 * (LEASE + 0.5)
+    assert not doubled(queued(client))
+    assert len(successor.lines("'fast' missed")) == 1
+
+
+def test_a_hung_leader_is_replaced_and_does_nothing_when_it_wakes_up(
+    beat: Beat, client: redis.Redis, tmp_path: Path
+) -> None:
+    stuck = tmp_path / "stuck"
+    stuck.touch()
+    sticky = {"task": "proj.sticky", "schedule": 0.5, "expires": 600}
+    settings = conf(schedule={"fast": FAST, "sticky": sticky}, lease=1, stall_timeout=1)
+    hung = beat(PROJ_CONF=settings, PROJ_STUCK=stuck)
+    leads(hung, client)
+    successor = beat(PROJ_CONF=settings)
+    line = hung.says("ERROR.*no progress", within=10)
+    assert "while publishing 'sticky'" in line
+    assert "in apply_async" in hung.output, "the stack shows where it hangs"
+    leads(successor, client, within=1.5)
+    eventually(lambda: of_entry(client, "sticky"), what="what the hung leader should have sent")
+    # A process that was given up still exists; when it wakes up it must know that its time is over.
+    sent = sent_by(client, hung.pid)
+    stuck.unlink()
+    assert "no progress while publishing 'sticky'" in hung.says("WARNING.*no longer leading")
+    hung.says("standing by")
+    assert sent_by(client, hung.pid) == sent
+    assert leader_pid(client) == successor.pid
+    assert not doubled(queued(client))
+    # It is as good as any other from here on.
+    successor.terminate()
+    assert successor.wait() == 0
+    leads(hung, client, within=1)

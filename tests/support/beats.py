@@ -1,0 +1,118 @@
+"""What the tests with real ``celery beat`` processes ask of them, of the lease and of the queue."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import redis
+
+from redbeat_lite.keys import Keys
+from tests.support.messages import Message, of_entry, queued
+from tests.support.processes import Process
+from tests.support.waiting import eventually
+
+KEYS = Keys.of("redbeat-lite")
+
+#: Seconds between two runs of the entry that most tests watch.
+INTERVAL = 0.2
+
+#: A config entry that makes a stream one can watch. Its messages outlive their interval, so that a gap is seen as one.
+FAST = {"task": "proj.add", "schedule": INTERVAL, "expires": 600}
+
+#: The same, and what an outage made late is sent too: nothing may be missing.
+EACH = {**FAST, "misfire": "all"}
+
+
+def conf(*, schedule: dict[str, Any] | None = None, **settings: Any) -> str:
+    """``PROJ_CONF``: a ``beat_schedule``, and our own settings without their prefix."""
+    return json.dumps({"beat_schedule": schedule or {}, **{f"redbeat_lite_{k}": v for k, v in settings.items()}})
+
+
+def leader_pid(client: redis.Redis) -> int | None:
+    """The process that holds the lease."""
+    pid = client.hget(KEYS.leader, "pid")
+    return int(pid) if pid else None
+
+
+def leads(process: Process, client: redis.Redis, *, within: float = 20.0) -> float:
+    """Wait until this process holds the lease; returns the seconds that took."""
+    start = time.monotonic()
+    try:
+        eventually(lambda: leader_pid(client) == process.pid, within=within, what="the lease is its own")
+    except AssertionError as exc:
+        raise AssertionError(f"{exc}\n{process.output}") from None
+    return time.monotonic() - start
+
+
+def settled(processes: Iterable[Process], client: redis.Redis) -> tuple[Process, list[Process]]:
+    """Wait until one of these leads and all others stand by: the leader, and the others."""
+    processes = list(processes)
+    for process in processes:
+        process.says("beat: (leading|standing by)")
+    pid = eventually(lambda: leader_pid(client), what="a leader")
+    [leader] = [process for process in processes if process.pid == pid]
+    return leader, [process for process in processes if process is not leader]
+
+
+def sender(message: Message) -> int:
+    """The process that sent this message."""
+    return int(message.headers["origin"].removeprefix("gen").split("@")[0])
+
+
+def sent_by(client: redis.Redis, pid: int) -> list[Message]:
+    """The messages of one process, oldest first."""
+    return [message for message in queued(client) if sender(message) == pid]
+
+
+def nominals(messages: Iterable[Message]) -> list[int]:
+    """Nominal times in whole milliseconds, in the order of the queue."""
+    times = []
+    for message in messages:
+        assert message.scheduled_at is not None
+        times.append(round(message.scheduled_at.timestamp() * 1000))
+    return times
+
+
+def stream(client: redis.Redis, name: str) -> list[int]:
+    """The nominal times of one entry's messages."""
+    return nominals(of_entry(client, name))
+
+
+def gaps(times: list[int]) -> set[int]:
+    """The distances between neighbours."""
+    return {after - before for before, after in zip(times, times[1:], strict=False)}
+
+
+def doubled(messages: Iterable[Message]) -> list[Any]:
+    """Occurrences, by entry and nominal time, that were sent more than once."""
+    seen = Counter((message.entry, message.scheduled_at) for message in messages)
+    return [occurrence for occurrence, count in seen.items() if count > 1]
+
+
+class WakeChannel:
+    """Hears everything that is said on the wake channel from now on."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._pubsub: Any = client.pubsub()
+        self._pubsub.subscribe(KEYS.wake)
+        eventually(lambda: self._next() == "subscribe", what="the subscription")
+        self._heard: list[bytes] = []
+
+    def _next(self) -> str:
+        message = self._pubsub.get_message(timeout=0.1)
+        if message and message["type"] == "message":
+            self._heard.append(message["data"])
+        return message["type"] if message else ""
+
+    def words(self) -> list[bytes]:
+        """Everything heard so far."""
+        while self._next():
+            pass
+        return self._heard
+
+    def close(self) -> None:
+        self._pubsub.close()
