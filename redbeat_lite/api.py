@@ -17,7 +17,7 @@ from .backend import Backend
 from .clock import wall_ms
 from .configured import entry_with_defaults
 from .definition import decode, encode
-from .emission import emission
+from .emission import Occurrence, emission
 from .entry import Entry, check_name
 from .errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from .keys import Keys
@@ -334,7 +334,7 @@ class Schedules(MutableMapping[str, Entry]):
         entry = self._runnable(stored)
         now = wall_ms()
         following = lifecycle.following(entry, _state(stored).nominal, now, self._zone)
-        emitted = emission(entry, task_id=str(uuid4()), nominal=now, following=following)
+        emitted = emission(Occurrence(entry, str(uuid4()), now, following))
         options = {**emitted.options, "retry": entry.options.get("retry")}
         task = self._app.tasks.get(entry.task)
         if task is not None:

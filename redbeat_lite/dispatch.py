@@ -19,7 +19,7 @@ from . import lifecycle
 from .clock import wall_ms
 from .codec import dumps
 from .definition import decode
-from .emission import emission
+from .emission import Occurrence
 from .entry import Entry
 from .errors import CorruptEntry
 from .leader import Leader
@@ -204,7 +204,7 @@ class Dispatcher:
             self._publisher.close()
         return tried
 
-    def _publish_job(self, publish: Callable[[Entry], list[Command]], job: _Job, now: int) -> bool:
+    def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: _Job, now: int) -> bool:
         """Publish one job; ``False`` when the connection failed and must be made anew."""
         locks = {claim.task_id: once_headers(claim) for claim in job.claims}
         following = lifecycle.following(job.entry, job.plan.next, now, self._zone)
@@ -213,10 +213,8 @@ class Dispatcher:
                 raise Lost
             self._leader.progress(f"publishing {job.entry.name!r}")
             name = job.id_of(nominal)
-            lock = locks.get(name)
             try:
-                message = emission(job.entry, task_id=name, nominal=nominal, following=following, extra=lock)
-                job.commands += publish(message)
+                job.commands += publish(Occurrence(job.entry, name, nominal, following, locks.get(name)))
             except Exception as exc:  # noqa: BLE001 - see the module's docstring
                 return self._failed(job, exc)
         return True

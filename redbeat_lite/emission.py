@@ -4,30 +4,44 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import instants
 from .entry import Entry
 
 
-def emission(
-    entry: Entry, *, task_id: str, nominal: int, following: int | None, extra: Mapping[str, Any] | None = None
-) -> Entry:
-    """The entry as Celery is to publish it for one occurrence.
+class Occurrence(NamedTuple):
+    """One firing of an entry.
 
     Parameters:
-        task_id: the message's id.
-        nominal: nominal time of the occurrence, epoch milliseconds.
+        entry: the entry that fires.
+        id: the task id.
+        nominal: nominal time, epoch milliseconds.
         following: the next nominal time that is still to come, where an entry expires with its interval.
         extra: further headers.
     """
+
+    entry: Entry
+    id: str
+    nominal: int
+    following: int | None
+    extra: Mapping[str, Any] | None = None
+
+
+def emission(occurrence: Occurrence) -> Entry:
+    """The entry as Celery is to publish it for one occurrence."""
+    entry = occurrence.entry
     options = dict(entry.options)
-    options["task_id"] = task_id
-    options["headers"] = {**(options.get("headers") or {}), **headers(entry.name, nominal), **(extra or {})}
+    options["task_id"] = occurrence.id
+    options["headers"] = {
+        **(options.get("headers") or {}),
+        **headers(entry.name, occurrence.nominal),
+        **(occurrence.extra or {}),
+    }
     # A retry inside the publish could go on for longer than publish_timeout; the dispatcher has its own.
     options["retry"] = False
     if "expires" not in options and entry.expires is not None:
-        expires = _expires(entry, following)
+        expires = _expires(entry, occurrence.following)
         if expires is not None:
             options["expires"] = expires
     emitted = copy.copy(entry)

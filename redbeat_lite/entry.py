@@ -123,6 +123,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
         self.due: int | None = None
         self.owner: str | None = None
         self.local: tuple[str, ...] = ()
+        #: The prepared message of this definition, and whose it is; see :mod:`redbeat_lite.prepared`.
+        self.template: tuple[object, Any] | None = None
 
     @classmethod
     def from_mapping(cls, name: str, fields: Mapping[str, Any], *, app: Any = None) -> Entry:
@@ -254,7 +256,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the app: it is not what a pickled entry is about, and often cannot be pickled.
-        state = {key: value for key, value in vars(self).items() if key not in ("app", "_rule")}
+        state = {key: value for key, value in vars(self).items() if key not in ("app", "_rule", "template")}
         return _restore, (self.name, self.task, self.schedule), state
 
     def __repr__(self) -> str:

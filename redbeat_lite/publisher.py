@@ -16,7 +16,9 @@ import redis
 from celery.result import denied_join_result
 from kombu.exceptions import OperationalError
 
+from .emission import Occurrence, emission
 from .entry import Entry
+from .prepared import Prepared
 from .store import Command
 
 if TYPE_CHECKING:
@@ -40,14 +42,29 @@ class Publisher:
         app: the Celery app, which says what broker.
         emit: publishes one entry with a producer, by the way every Celery tool can follow; raises if it failed.
         timeout: seconds after which a publish that hangs is given up.
-        collect: whether messages may be collected; ``False`` publishes one by one.
+        dispatch: ``"plain"`` publishes one by one; ``"batch"`` collects messages where the transport can; ``"auto"``
+            and ``"prepared"`` also fill in prepared ones, where that is provably the same.
+        obstacle: tells why messages may not be prepared at the moment, if they may not.
     """
 
-    def __init__(self, app: Celery, emit: Callable[[Entry, Any], None], *, timeout: float, collect: bool) -> None:
+    def __init__(
+        self,
+        app: Celery,
+        emit: Callable[[Entry, Any], None],
+        *,
+        timeout: float,
+        dispatch: str,
+        obstacle: Callable[[], str | None],
+    ) -> None:
         self._app = app
         self._emit = emit
         self._timeout = timeout
-        self._collect = collect
+        self._collect = dispatch != "plain"
+        self._prepare = dispatch in ("auto", "prepared")
+        self._obstacle = obstacle
+        self._prepared: Prepared | None = None
+        self._may_prepare = False
+        self._now: Any = None
         self._connection: Any = None
         self._producer: Any = None
         self._handover: _Handover | None = None
@@ -61,10 +78,17 @@ class Publisher:
     def mode(self) -> str:
         """How messages go out, in words for a log line."""
         if self._handover is not None:
-            return "in one step with the schedule (exactly once)"
+            return f"in one step with the schedule (exactly once), {self._making}"
         if self._collect and self._producer is not None and getattr(self._producer, "supports_batch_publish", False):
             return "in batches (at least once, with stable ids)"
         return "one by one (at least once, with stable ids)"
+
+    @property
+    def _making(self) -> str:
+        if not self._prepare:
+            return "each made in full"
+        reason = self._obstacle()
+        return "prepared" if reason is None else f"each made in full, because {reason}"
 
     def connect(self, leader_key: str, token: str) -> None:
         """Open the broker connection, if it is not open.
@@ -91,6 +115,7 @@ class Publisher:
                 _release(connection)
             raise BrokerDown(str(exc) or type(exc).__name__) from exc
         self._connection, self._producer = connection, producer
+        self._prepared = Prepared(self._app) if self._handover is not None and self._prepare else None
 
     def answers(self) -> bool:
         """Whether a new connection reaches the broker: after a failed publish it tells whose fault that was."""
@@ -123,8 +148,8 @@ class Publisher:
         return handover
 
     @contextmanager
-    def batch(self) -> Iterator[Callable[[Entry], list[Command]]]:
-        """Publish many entries: yields the function that publishes one and returns the commands left to the commit.
+    def batch(self) -> Iterator[Callable[[Occurrence], list[Command]]]:
+        """Publish many occurrences: yields the function that publishes one and returns what is left to the commit.
 
         Raises:
             BrokerDown: what was collected could not be sent; what of it arrived is unknown.
@@ -133,6 +158,8 @@ class Publisher:
         if not self._collect or not hasattr(producer, "batch"):
             yield self._publish
             return
+        self._may_prepare = self._prepared is not None and self._obstacle() is None
+        self._now = self._app.now()
         batch = producer.batch()
         batch.__enter__()
         try:
@@ -146,11 +173,20 @@ class Publisher:
             self.close()
             raise BrokerDown(f"{exc}: {exc.__cause__}" if exc.__cause__ else str(exc)) from exc
 
-    def _publish(self, entry: Entry) -> list[Command]:
+    def _publish(self, occurrence: Occurrence) -> list[Command]:
+        if self._prepared is None or not self._may_prepare:
+            return self._publish_in_full(occurrence)
+        commands = self._prepared.commands(occurrence, self._now)
+        if commands is None:
+            commands = self._publish_in_full(occurrence)
+            self._prepared.learn(occurrence, commands)
+        return commands
+
+    def _publish_in_full(self, occurrence: Occurrence) -> list[Command]:
         try:
             # Beat never waits for results. Without this a result backend would subscribe to each one's channel.
             with denied_join_result():
-                self._emit(entry, self._producer)
+                self._emit(emission(occurrence), self._producer)
         except BaseException:
             self._take()  # the half of a message that failed
             raise
@@ -162,7 +198,7 @@ class Publisher:
     def close(self) -> None:
         """Drop the broker connection; :meth:`connect` opens a new one."""
         connection, self._connection = self._connection, None
-        self._producer = self._handover = None
+        self._producer = self._handover = self._prepared = None
         if connection is not None:
             _release(connection)
 

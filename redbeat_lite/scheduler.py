@@ -22,6 +22,7 @@ from .errors import ConfigurationError, UnsupportedFormat
 from .keys import Keys
 from .leader import Leader
 from .once.store import LockStore
+from .prepared import obstacle
 from .publisher import BrokerDown, Publisher
 from .repair import Repair
 from .settings import Settings
@@ -71,7 +72,11 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._config = ConfigEntries(app, self.store, settings, zone)
         self._repair = Repair(backend, self.store, keys, zone)
         self._publisher = Publisher(
-            app, self._emit, timeout=settings.publish_timeout, collect=settings.dispatch != "plain"
+            app,
+            self._emit,
+            timeout=settings.publish_timeout,
+            dispatch=settings.dispatch,
+            obstacle=lambda: obstacle(self, app),
         )
         self._dispatcher = Dispatcher(
             self.store,

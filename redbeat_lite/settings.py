@@ -39,7 +39,7 @@ class Settings:
         once_lease: lease of a once-lock. At least 1.
         publish_timeout: after how long a publish that hangs is given up.
         stall_timeout: after how long without progress a leader stops renewing its lease.
-        dispatch: ``"auto"``, ``"batch"`` or ``"plain"``.
+        dispatch: ``"auto"``, ``"prepared"``, ``"batch"`` or ``"plain"``.
     """
 
     url: str
@@ -69,7 +69,7 @@ class Settings:
         _expect("batch_size", type(size) is int and 1 <= size <= 5000, "a whole number from 1 to 5000", size)
         _expect("expires", _is_expires(self.expires), 'None, positive seconds or "interval"', self.expires)
         _check_choice("misfire", self.misfire, ("coalesce", "skip", "all"))
-        _check_choice("dispatch", self.dispatch, ("auto", "batch", "plain"))
+        _check_choice("dispatch", self.dispatch, ("auto", "prepared", "batch", "plain"))
 
     @classmethod
     def from_app(cls, app: Celery) -> Settings:
