@@ -1,0 +1,240 @@
+"""A prepared message is the one the full way would have made, but for ids and times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, signals
+from celery.app.task import Task
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from redbeat_lite import Entry, Scheduler, every
+from redbeat_lite.emission import Occurrence
+from redbeat_lite.instants import from_ms
+from redbeat_lite.prepared import obstacle
+from redbeat_lite.publisher import Publisher
+from redbeat_lite.store import Command
+from tests.support.server import Server
+
+HOUR = 3_600_000
+NOMINAL = 4_000_000_000_000  # far in the future, so that no message expires before it is made
+
+options = st.fixed_dictionaries(
+    {},
+    optional={
+        "queue": st.sampled_from(["celery", "other", "100% full"]),
+        "priority": st.integers(0, 9),
+        "serializer": st.sampled_from(["json", "pickle"]),
+        "compression": st.sampled_from(["zlib", "bzip2"]),
+        "time_limit": st.integers(10, 100),
+        "soft_time_limit": st.integers(1, 9),
+        "ignore_result": st.booleans(),
+        "headers": st.dictionaries(st.sampled_from(["x", "y", "%s"]), st.text(max_size=5), max_size=2),
+        "argsrepr": st.just("(hidden)"),
+        "shadow": st.text(min_size=1, max_size=5),
+        "expires": st.integers(1, 10_000),
+        "chain": st.just([{"task": "plain", "args": [1], "kwargs": {}, "options": {}, "subtask_type": None}]),
+    },
+)
+arguments = st.tuples(
+    st.lists(st.integers() | st.text(), max_size=3), st.dictionaries(st.text(max_size=3), st.integers())
+)
+
+
+@pytest.fixture(scope="module")
+def app(shared_server: Server) -> Iterator[Celery]:
+    app = Celery("prepared", broker=shared_server.url, set_as_current=False)
+    app.conf.task_routes = {"routed": {"queue": "routes"}, "pattern.*": "patterns"}
+
+    @app.task(name="plain", typing=False)
+    def plain(*args: Any, **kwargs: Any) -> None: ...
+
+    @app.task(name="limited", typing=False, time_limit=5, priority=3, serializer="pickle", ignore_result=True)
+    def limited(*args: Any, **kwargs: Any) -> None: ...
+
+    yield app
+    app.close()
+
+
+def connected(scheduler: Scheduler) -> Publisher:
+    scheduler.run_due()
+    publisher: Publisher = scheduler._publisher
+    publisher.connect(scheduler.keys.leader, scheduler.leader.term.token)
+    return publisher
+
+
+@pytest.fixture(scope="module")
+def publishers(app: Celery, shared_server: Server) -> Iterator[tuple[Publisher, Publisher]]:
+    """One that prepares, and one that takes the full way."""
+    schedulers = []
+    for number, dispatch in enumerate(("auto", "batch")):
+        app.conf.update(redbeat_lite_dispatch=dispatch, redbeat_lite_key_prefix=f"prepared-{number}")
+        schedulers.append(Scheduler(app))
+    yield connected(schedulers[0]), connected(schedulers[1])
+    for scheduler in schedulers:
+        scheduler.close()
+
+
+def publish(publisher: Publisher, occurrence: Occurrence) -> list[Command]:
+    with publisher.batch() as send:
+        return send(occurrence)
+
+
+def occurrence(entry: Entry, number: int) -> Occurrence:
+    nominal = NOMINAL + number * HOUR
+    return Occurrence(entry, f"00000000-0000-5000-8000-{number:012d}", nominal, nominal + HOUR)
+
+
+def comparable(commands: list[Command]) -> Any:
+    """The commands, without what differs between any two messages."""
+    [(name, target, payload), *rest] = commands
+    message = json.loads(payload)
+    assert message["properties"].pop("delivery_tag")
+    # A lifetime in seconds ends at another instant a moment later; which instant, its own test says.
+    lifetime = message["properties"].pop("expiration", None)
+    expires = message["headers"].pop("expires")
+    return name, target, message, rest, lifetime is None, expires is None
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(options, arguments, st.sampled_from(["plain", "limited", "routed", "pattern.x", "unknown"]))
+def test_prepared_and_full_messages_are_equal_but_for_ids_and_times(
+    publishers: tuple[Publisher, Publisher],
+    options: dict[str, Any],
+    arguments: tuple[list[Any], dict[str, Any]],
+    task: str,
+) -> None:
+    preparing, full = publishers
+    entry = Entry("e", task, every(3600), *arguments, options)
+    publish(preparing, occurrence(entry, 1))
+    assert entry.template is not None, "the first message was not kept as a template"
+    prepared = publish(preparing, occurrence(entry, 2))
+    expected = publish(full, occurrence(Entry("e", task, every(3600), *arguments, options), 2))
+    assert comparable(prepared) == comparable(expected)
+
+
+@pytest.mark.parametrize("expires", [None, 90.0, "interval"])
+def test_expiry_of_a_prepared_message_is_that_of_the_full_one(
+    publishers: tuple[Publisher, Publisher], expires: Any
+) -> None:
+    preparing, full = publishers
+    entry = Entry("e", "plain", every(3600), expires=expires)
+    publish(preparing, occurrence(entry, 1))
+    messages = [json.loads(publish(publisher, occurrence(entry, 2))[0][2]) for publisher in (preparing, full)]
+    prepared, expected = ((each["headers"]["expires"], each["properties"].get("expiration")) for each in messages)
+    if expires == "interval":
+        assert prepared[0] == expected[0] == from_ms(NOMINAL + 3 * HOUR).isoformat()
+        assert abs(int(prepared[1]) - int(expected[1])) < 5_000
+    elif expires:
+        assert prepared[1] == expected[1] == "90000"
+        assert prepared[0][:15] == expected[0][:15] or prepared[0] < expected[0]
+    else:
+        assert prepared == expected == (None, None)
+
+
+def test_the_last_occurrence_has_nothing_to_expire_with(publishers: tuple[Publisher, Publisher]) -> None:
+    preparing, _ = publishers
+    entry = Entry("e", "plain", every(3600))
+    publish(preparing, occurrence(entry, 1))
+    message = json.loads(publish(preparing, occurrence(entry, 2)._replace(following=None))[0][2])
+    assert message["headers"]["expires"] is None
+    assert "expiration" not in message["properties"]
+
+
+def test_ids_and_delivery_tags_are_each_messages_own(publishers: tuple[Publisher, Publisher]) -> None:
+    preparing, _ = publishers
+    entry = Entry("e", "plain", every(3600))
+    messages = [json.loads(publish(preparing, occurrence(entry, number))[0][2]) for number in range(4)]
+    for number, message in enumerate(messages):
+        own = occurrence(entry, number).id
+        assert (message["headers"]["id"], message["headers"]["root_id"], message["properties"]["correlation_id"]) == (
+            own,
+            own,
+            own,
+        )
+    assert len({message["properties"]["delivery_tag"] for message in messages}) == 4
+
+
+class Own(Task):
+    """A task class that has a say in every message."""
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        return super().apply_async(*args, **options)
+
+
+def test_a_task_class_of_its_own_is_asked_every_time(app: Celery, publishers: tuple[Publisher, Publisher]) -> None:
+    @app.task(name="own", base=Own, typing=False)
+    def own() -> None: ...
+
+    entry = Entry("e", "own", every(3600))
+    publish(publishers[0], occurrence(entry, 1))
+    assert entry.template is None
+
+
+@pytest.mark.parametrize("field", ["countdown", "eta"])
+def test_a_message_with_a_time_of_its_own_is_not_prepared(publishers: tuple[Publisher, Publisher], field: str) -> None:
+    value = 5 if field == "countdown" else "2096-01-01T00:00:00+00:00"
+    entry = Entry("e", "plain", every(3600), options={field: value})
+    publish(publishers[0], occurrence(entry, 1))
+    assert entry.template is None
+
+
+class TestObstacle:
+    @pytest.fixture
+    def scheduler(self, app: Celery) -> Scheduler:
+        return Scheduler(app, lazy=True)
+
+    @pytest.fixture
+    def why(self, scheduler: Scheduler, app: Celery) -> Callable[[], str | None]:
+        return lambda: obstacle(scheduler, app)
+
+    def test_none_by_default(self, why: Callable[[], str | None]) -> None:
+        assert why() is None
+
+    @pytest.mark.parametrize("name", ["before_task_publish", "after_task_publish"])
+    def test_a_signal_receiver(self, why: Callable[[], str | None], name: str) -> None:
+        def receiver(**kwargs: Any) -> None: ...
+
+        signal = getattr(signals, name)
+        signal.connect(receiver)
+        assert why() == f"something listens to {name}"
+        signal.disconnect(receiver)
+        assert why() is None
+
+    def test_a_patched_apply_entry(self, why: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch) -> None:
+        import celery.beat
+
+        original = celery.beat.Scheduler.apply_entry
+
+        def patched(*args: Any, **kwargs: Any) -> Any:
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(celery.beat.Scheduler, "apply_entry", patched)
+        assert why() == "the scheduler's apply_entry or send_task is not Celery's own"
+
+    def test_a_patched_send_task(
+        self, why: Callable[[], str | None], app: Celery, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(app, "send_task", lambda *args, **kwargs: None)
+        assert why() == "app.send_task is not Celery's own"
+
+    def test_a_patched_task_class(
+        self, publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        original = Task.apply_async
+        monkeypatch.setattr(Task, "apply_async", lambda *args, **options: original(*args, **options))
+        entry = Entry("e", "plain", every(3600))
+        publish(publishers[0], occurrence(entry, 1))
+        assert entry.template is None
+
+    def test_a_router_function(self, scheduler: Scheduler, make_app: Callable[..., Celery]) -> None:
+        other = make_app(task_routes=[lambda name, *args, **kwargs: None])
+        assert obstacle(scheduler, other) == "task_routes holds a function"
+
+    def test_sent_events(self, scheduler: Scheduler, make_app: Callable[..., Celery]) -> None:
+        other = make_app(task_send_sent_event=True)
+        assert obstacle(scheduler, other) == "task_send_sent_event or task_always_eager is set"
