@@ -31,8 +31,8 @@ def store(once_server: Server) -> Iterator[LockStore]:
 
 @pytest.fixture(scope="session")
 def worker_server() -> Iterator[Server]:
-    """A server of their own for the workers, which nobody flushes."""
-    server = Server()
+    """A server of their own for the workers; it keeps its data when a test restarts it."""
+    server = Server("--appendonly", "yes", "--appendfsync", "always")
     yield server
     server.close()
 

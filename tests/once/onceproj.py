@@ -35,18 +35,18 @@ def make_app(url: str, **conf: Any) -> Celery:
         redbeat_lite_key_prefix="t",
         redbeat_lite_once_lease=LEASE,
         broker_transport_options={
-            "visibility_timeout": VISIBILITY,
+            "visibility_timeout": float(os.environ.get("ONCE_VISIBILITY", VISIBILITY)),
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
         },
-        worker_prefetch_multiplier=1,
+        worker_prefetch_multiplier=int(os.environ.get("ONCE_PREFETCH", "1")),
         broker_connection_retry_on_startup=True,
         worker_hijack_root_logger=True,
         task_default_queue="once",
         task_create_missing_queues=True,
         result_expires=600,
-        **conf,
     )
+    app.conf.update(conf)
     install(app)
     return app
 
@@ -81,6 +81,7 @@ def note(key: str, event: str, task: Any, **more: Any) -> None:
         "at": seconds + micros / 1e6,
         "fence": once.fence if once else None,
         "lost": once.lost if once else None,
+        "redelivered": bool(task.request.delivery_info.get("redelivered")),
         **more,
     }
     client().rpush(f"log:{key}", json.dumps(entry))
@@ -91,6 +92,8 @@ def body(task: Any, key: str, seconds: float, how: str) -> str:
     note(key, "start", task)
     if how == "fail":
         raise ValueError("as asked")
+    if how == "hang":
+        time.sleep(3600)
     if how == "die" and not client().incr(f"died:{key}:{task.request.id}") > 1:
         os.kill(os.getpid(), 9)
     if how == "retry" and task.request.retries == 0:

@@ -37,7 +37,7 @@ class Worker:
 
     def __init__(
         self, server: Server, pool: str = "prefork", concurrency: int = 2, *, name: str = "w", skew: float = 0,
-        queues: str = "once", ready: bool = True, **conf: Any,
+        queues: str = "once", ready: bool = True, visibility: float | None = None, prefetch: int = 1, **conf: Any,
     ) -> None:  # fmt: skip
         self.log = server.directory / f"{name}-{time.monotonic_ns()}.log"
         self.name = f"{name}{time.monotonic_ns()}@test"
@@ -46,6 +46,8 @@ class Worker:
             "ONCE_URL": server.url,
             "ONCE_CONF": json.dumps(conf),
             "ONCE_SKEW": str(skew),
+            "ONCE_PREFETCH": str(prefetch),
+            **({"ONCE_VISIBILITY": str(visibility)} if visibility else {}),
             "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent.parent)]),
         }
         command = [sys.executable, "-m", "celery", "-A", "onceproj", "worker", "-P", pool, "-c", str(concurrency)]

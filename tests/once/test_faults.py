@@ -1,0 +1,481 @@
+"""The failure matrix: what happens to locks and messages when processes, servers and clocks fail.
+
+Most of a fault's time is waiting for a lease or a visibility timeout, so the pools of one fault go side by side, each
+with workers and a queue of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from redbeat_lite.once import Once
+from redbeat_lite.once.emission import Claim, headers, take
+from redbeat_lite.once.runtime import Runtime
+from redbeat_lite.once.store import Held
+
+from .conftest import Crew
+from .onceproj import LEASE, VISIBILITY
+from .workers import Proj, Worker, until
+
+pytestmark = pytest.mark.timeout(120)
+
+BOTH = ("prefork", "threads")
+ALL = ("prefork", "threads", "solo", "gevent")
+
+
+class Stage:
+    """One pool's part of a fault: its queue, its key and its workers."""
+
+    def __init__(self, proj: Proj, pool: str, stack: ExitStack) -> None:
+        self.proj, self.pool, self._stack = proj, pool, stack
+        self.queue = self.key = f"{pool}-{uuid4().hex[:8]}"
+
+    def worker(self, **options: Any) -> Worker:
+        options = {"concurrency": 1 if self.pool == "solo" else 2, "queues": self.queue, **options}
+        worker = Worker(self.proj.server, self.pool, **options)
+        self._stack.callback(worker.close)
+        return worker
+
+    def send(self, task: str, *, options: Any = None, **kwargs: Any) -> Any:
+        return getattr(self.proj.tasks, task).apply_async((self.key,), kwargs, queue=self.queue, **(options or {}))
+
+    def starts(self) -> int:
+        return self.proj.count(self.key)
+
+    def ends(self) -> int:
+        return self.proj.count(self.key, "end")
+
+
+@pytest.fixture
+def stages(proj: Proj) -> Iterator[Callable[[Iterable[str], Callable[[Stage], None]], None]]:
+    """Play one fault in several pools at once."""
+    with ExitStack() as stack:
+
+        def play(pools: Iterable[str], fault: Callable[[Stage], None]) -> None:
+            parts = [Stage(proj, pool, stack) for pool in pools]
+            with ThreadPoolExecutor(len(parts)) as threads:
+                done = {part.pool: threads.submit(fault, part) for part in parts}
+            failed = [RuntimeError(f"{pool}: {part.exception()!r}") for pool, part in done.items() if part.exception()]
+            if failed:
+                raise ExceptionGroup("in some pools", failed)
+
+        yield play
+
+
+# -- children ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["skip", "skip_late", "skip_requeue"])
+def test_a_killed_child_frees_the_key_within_a_second(proj: Proj, prefork: Crew, key: str, task: str) -> None:
+    result = getattr(proj.tasks, task).delay(key, how="die")
+    proj.started(key)
+    died = time.monotonic()
+    if task == "skip_requeue":
+        assert result.get(timeout=15) == key
+        assert [entry["id"] for entry in proj.started(key, 2)] == [result.id] * 2
+        return
+    until(lambda: not proj.lock(key, task))
+    assert time.monotonic() - died < 1
+    with pytest.raises(Exception, match="exited prematurely"):
+        result.get(timeout=10)
+    assert getattr(proj.tasks, task).delay(key).get(timeout=10) == key
+
+
+def test_a_task_that_was_parked_behind_a_killed_child_runs(proj: Proj, prefork: Crew, key: str) -> None:
+    proj.tasks.wait.delay(key, how="until")
+    (first,) = proj.started(key)
+    waiting = proj.tasks.wait.delay(key, n=2)
+    until(lambda: proj.waiters(key))
+    os.kill(first["pid"], signal.SIGKILL)
+    assert waiting.get(timeout=10) == 2
+
+
+def test_a_copy_that_stands_by_runs_when_the_first_is_killed(proj: Proj, prefork: Crew, key: str) -> None:
+    result = proj.tasks.late.delay(key, how="until")
+    (first,) = proj.started(key)
+    proj.copy(result.id)
+    until(lambda: proj.client.hexists(f"{{t}}:guard:{result.id}", "standby"))
+    os.kill(first["pid"], signal.SIGKILL)
+    proj.started(key, 2)
+    proj.go(key)
+    proj.ended(key)
+    until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
+
+
+def test_a_soft_time_limit_frees_the_key(proj: Proj, prefork: Crew, key: str) -> None:
+    result = proj.tasks.skip.apply_async((key,), {"how": "until"}, soft_time_limit=1)
+    with pytest.raises(Exception, match="SoftTimeLimitExceeded"):
+        result.get(timeout=15)
+    until(lambda: not proj.lock(key, "skip"), 1)
+
+
+def test_a_hard_time_limit_frees_the_key_once_the_child_is_gone(proj: Proj, prefork: Crew, key: str) -> None:
+    result = proj.tasks.skip.apply_async((key,), {"how": "until"}, time_limit=1)
+    with pytest.raises(Exception, match="TimeLimitExceeded"):
+        result.get(timeout=15)
+    until(lambda: not proj.lock(key, "skip"), 1)
+    assert proj.tasks.skip.delay(key + "x").get(timeout=10)
+    assert proj.count(key, "end") == 0
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
+def test_revoking_a_running_task_frees_the_key(proj: Proj, prefork: Crew, key: str, how: str) -> None:
+    result = proj.tasks.skip.delay(key, how="until")
+    proj.started(key)
+    result.revoke(terminate=True, signal=how)
+    until(lambda: result.state == "REVOKED")
+    until(lambda: not proj.lock(key, "skip"), 1)
+    assert proj.tasks.skip.delay(key + "x").get(timeout=10)
+
+
+def test_revoking_a_queued_task_frees_the_key(proj: Proj, prefork: Crew, key: str) -> None:
+    result = proj.tasks.queue_skip.apply_async((key,), countdown=1)
+    result.revoke()
+    until(lambda: result.state == "REVOKED")
+    until(lambda: not proj.lock(key, "queue_skip"), 1)
+    assert proj.count(key) == 0
+
+
+def test_revoking_a_parked_task_lets_the_next_one_run(proj: Proj, prefork: Crew, key: str) -> None:
+    first = proj.tasks.wait.delay(key, how="until")
+    proj.started(key)
+    second = proj.tasks.wait.delay(key, n=2)
+    until(lambda: len(proj.waiters(key)) == 1)
+    third = proj.tasks.wait.delay(key, n=3)
+    until(lambda: len(proj.waiters(key)) == 2)
+    second.revoke()
+    # The command is a broadcast: it has arrived when a later one is answered.
+    until(lambda: len(proj.app.control.ping(timeout=1)) >= 2)
+    proj.go(key)
+    assert first.get(timeout=10) == 0
+    assert third.get(timeout=10) == 3
+    until(lambda: second.state == "REVOKED")
+    assert proj.count(key) == 2
+
+
+def test_a_c_call_that_holds_the_interpreter_keeps_its_lock(proj: Proj, prefork: Crew, key: str) -> None:
+    result = proj.tasks.skip.delay(key, how="gil", seconds=LEASE + 2)
+    (start,) = proj.started(key)
+    fences, stolen = set(), 0
+
+    def over() -> bool:
+        nonlocal stolen
+        fence = proj.lock(key, "skip").get("fence")
+        ended = proj.count(key, "end") == 1
+        # Read in this order: a lock that is gone before the end was noted was lost.
+        stolen += fence is None and not ended
+        fences.add(fence)
+        return ended
+
+    until(over, LEASE + 10)
+    assert fences - {None} == {str(start["fence"])}
+    assert stolen == 0
+    assert result.get(timeout=10) == key
+    assert proj.ended(key)[0]["lost"] is False
+
+
+def test_the_reaper_wakes_for_a_releaser_that_died_before_it_could(proj: Proj, prefork: Crew, key: str) -> None:
+    store = Runtime.of(proj.app).store
+    releaser = Held("token", f"block-{key}", 0, 60_000, key=f"onceproj.wait:{key}")
+    assert store.begin(releaser).word == "run"
+    waiting = proj.tasks.wait.delay(key, n=4)
+    until(lambda: proj.waiters(key))
+    assert store.end(releaser).waiters
+    assert waiting.get(timeout=5) == 4
+
+
+# -- main processes ----------------------------------------------------------------------------------------------------
+
+
+def test_a_dead_worker_frees_the_key_within_the_lease_and_its_task_runs_again(stages: Any) -> None:
+    def fault(stage: Stage) -> None:
+        first = stage.worker()
+        result = stage.send("skip_late", how="until")
+        stage.proj.started(stage.key)
+        first.signal_all(signal.SIGKILL)
+        died = time.monotonic()
+        stage.worker()
+        name = f"{{t}}:once:lock:onceproj.skip_late:{stage.key}"
+        until(lambda: not stage.proj.client.exists(name), LEASE + 1)
+        assert time.monotonic() - died < LEASE + 1
+        stage.proj.started(stage.key, 2, VISIBILITY + LEASE + 10)
+        stage.proj.go(stage.key)
+        until(lambda: result.state == "SUCCESS")
+        assert stage.ends() == 1
+
+    stages(ALL, fault)
+
+
+def test_children_that_outlive_their_main_process_are_not_doubled(stages: Any) -> None:
+    def fault(stage: Stage) -> None:
+        first = stage.worker()
+        result = stage.send("skip_late", how="until")
+        stage.proj.started(stage.key)
+        first.signal(signal.SIGKILL)
+        successor = stage.worker()
+        # The message comes again after its visibility timeout, while the orphan still runs: it is parked.
+        until(lambda: "runs already" in successor.text(), VISIBILITY + 10)
+        stage.proj.go(stage.key)
+        until(lambda: result.state == "SUCCESS")
+        until(lambda: not stage.proj.lock(stage.key, "skip_late"))
+        assert (stage.starts(), stage.ends()) == (1, 1)
+
+    stages(["prefork"], fault)
+
+
+def test_a_warm_shutdown_longer_than_the_visibility_timeout_delivers_nothing_again(stages: Any) -> None:
+    def fault(stage: Stage) -> None:
+        first = stage.worker()
+        successor = stage.worker()
+        first_or_second = {first, successor}
+        result = stage.send("skip_late", seconds=VISIBILITY + 3)
+        stage.proj.started(stage.key)
+        holder = next(worker for worker in first_or_second if result.id in worker.text())
+        holder.signal(signal.SIGTERM)
+        assert holder.wait(VISIBILITY + 25) == 0
+        until(lambda: result.state == "SUCCESS")
+        assert (stage.starts(), stage.ends()) == (1, 1)
+        (other,) = first_or_second - {holder}
+        assert result.id not in other.text()
+
+    stages(ALL, fault)
+
+
+def test_a_cold_shutdown_frees_the_key_and_the_task_runs_again(stages: Any) -> None:
+    def fault(stage: Stage) -> None:
+        first = stage.worker()
+        result = stage.send("skip_late", how="hang")
+        stage.proj.started(stage.key)
+        first.signal(signal.SIGQUIT)
+        try:
+            first.wait(10)
+        except Exception:
+            first.signal_all(signal.SIGKILL)
+        stage.worker()
+        stage.proj.started(stage.key, 2, VISIBILITY + LEASE + 10)
+        assert {entry["id"] for entry in stage.proj.log(stage.key)} == {result.id}
+
+    stages(ALL, fault)
+
+
+def test_a_holder_that_slept_past_its_lease_knows_and_harms_nobody(stages: Any) -> None:
+    def fault(stage: Stage) -> None:
+        proj, sleeper = stage.proj, stage.worker()
+        first = stage.send("skip", how="until")
+        (begun,) = proj.started(stage.key)
+        sleeper.signal_all(signal.SIGSTOP)
+        stage.worker()
+        until(lambda: not proj.lock(stage.key, "skip"), LEASE + 3)
+        second = stage.send("skip", how="until")
+        proj.started(stage.key, 2)
+        sleeper.signal_all(signal.SIGCONT)
+        until(lambda: "Lost the once-lock" in sleeper.text(), LEASE / 3 + 1.5)
+        proj.go(stage.key)
+        until(lambda: {first.state, second.state} == {"SUCCESS"})
+        ends = {entry["id"]: entry for entry in proj.log(stage.key) if entry["event"] == "end"}
+        assert (ends[first.id]["lost"], ends[second.id]["lost"]) == (True, False)
+        assert ends[first.id]["fence"] == begun["fence"] < ends[second.id]["fence"]
+
+    stages(BOTH, fault)
+
+
+def test_a_flush_under_a_holder_is_healed_by_its_next_renewal(stages: Any, proj: Proj) -> None:
+    flushed: list[float] = []
+
+    def fault(stage: Stage) -> None:
+        stage.worker()
+        first = stage.send("skip", how="until")
+        (begun,) = proj.started(stage.key)
+        until(lambda: flushed, 20)
+        lock = until(lambda: proj.lock(stage.key, "skip"), LEASE)
+        assert lock["fence"] == str(begun["fence"])
+        proj.app.amqp.queues[stage.queue](proj.app.connection()).declare()
+        second = stage.send("skip")
+        until(lambda: second.state == "REVOKED")
+        proj.go(stage.key)
+        until(lambda: first.state == "SUCCESS")
+        assert proj.ended(stage.key)[0]["lost"] is False
+
+    def flush() -> None:
+        until(lambda: len(proj.client.keys("{t}:once:lock:onceproj.skip:*")) == len(BOTH), 30)
+        proj.client.flushall()
+        flushed.append(time.monotonic())
+
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(flush)
+        stages(BOTH, fault)
+        done.result()
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_messages_held_longer_than_the_visibility_timeout_run_once(stages: Any) -> None:
+    """An eta beyond the timeout; and three messages prefetched behind a long one; each with an idle worker beside."""
+
+    def fault(stage: Stage) -> None:
+        first = stage.worker(concurrency=1, prefetch=4)
+        keys = [f"{stage.key}-{n}" for n in range(4)]
+        tasks, options = stage.proj.tasks, {"queue": stage.queue}
+        results = [tasks.late.apply_async((keys[0],), {"seconds": VISIBILITY + 2}, **options)]
+        stage.proj.started(keys[0])
+        results += [tasks.late.apply_async((key,), **options) for key in keys[1:3]]
+        results.append(tasks.late.apply_async((keys[3],), countdown=VISIBILITY + 2, **options))
+        until(lambda: all(result.id in first.text() for result in results if stage.pool != "solo"))
+        second = stage.worker()
+        until(lambda: all(result.state == "SUCCESS" for result in results), VISIBILITY + 20)
+        for key in keys:
+            (start,) = [entry for entry in stage.proj.log(key) if entry["event"] == "start"]
+            assert not start["redelivered"], key
+        assert "copy is" not in first.text() + second.text()
+
+    stages(BOTH, fault)
+
+
+def test_clocks_an_hour_apart(stages: Any) -> None:
+    """The worker whose clock is ahead takes every message of the other one for long overdue."""
+
+    def fault(stage: Stage) -> None:
+        stage.worker()
+        stage.worker(skew=3600)
+        proj = stage.proj
+        exclusive = [stage.send("wait_late", seconds=0.3, n=n) for n in range(6)]
+        alone = [
+            proj.tasks.late.apply_async((f"{stage.key}-{n}",), {"seconds": 0.5}, queue=stage.queue) for n in range(8)
+        ]
+        until(lambda: all(result.state == "SUCCESS" for result in [*exclusive, *alone]), 40)
+        assert [proj.count(f"{stage.key}-{n}") for n in range(8)] == [1] * 8
+        assert [entry["event"] for entry in proj.log(stage.key)] == ["start", "end"] * 6
+
+    stages(BOTH, fault)
+
+
+def test_workers_that_disagree_about_the_visibility_timeout_are_told(stages: Any) -> None:
+    def fault(stage: Stage) -> None:
+        first = stage.worker()
+        until(lambda: stage.proj.client.hexists("{t}:once:workers", first.name))
+        second = stage.worker(visibility=60)
+        until(lambda: "with visibility_timeout 4s, this worker with 60s" in second.text())
+
+    stages(["threads"], fault)
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_of_the_server_keeps_holders_waiters_and_their_order(stages: Any, proj: Proj) -> None:
+    parts: list[Stage] = []
+    restarted: list[bool] = []
+
+    def fault(stage: Stage) -> None:
+        stage.worker()
+        first = stage.send("wait", how="until")
+        proj.started(stage.key)
+        waiting = []
+        for n in (1, 2):
+            waiting.append(stage.send("wait", n=n))
+            until(lambda n=n: len(proj.waiters(stage.key)) == n)
+        parts.append(stage)
+        until(lambda: restarted, 30)
+        # A worker's main process may die of a restart; a supervisor starts another.
+        stage.worker()
+        assert proj.count(stage.key) == 1
+        proj.go(stage.key)
+        until(lambda: all(result.state == "SUCCESS" for result in waiting), 40)
+        starts = [entry["id"] for entry in proj.log(stage.key) if entry["event"] == "start"]
+        assert starts == [first.id, *(result.id for result in waiting)]
+        assert [entry["event"] for entry in proj.log(stage.key)] == ["start", "end"] * 3
+
+    def restart() -> None:
+        until(lambda: len(parts) == len(BOTH), 40)
+        proj.server.stop()
+        time.sleep(0.5)
+        proj.server.start()
+        restarted.append(True)
+
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(restart)
+        stages(BOTH, fault)
+        done.result()
+
+
+def test_without_the_locks_server_a_task_fails_clearly_and_never_runs(stages: Any) -> None:
+    def fault(stage: Stage) -> None:
+        stage.worker(redbeat_lite_url="redis+socket:///nowhere/s")
+        result = stage.send("skip")
+        until(lambda: result.state == "FAILURE", 30)
+        assert "LockUnavailable" in repr(result.result)
+        assert stage.starts() == 0
+
+    stages(["prefork"], fault)
+
+
+# -- what users suffer -------------------------------------------------------------------------------------------------
+
+
+def emit(proj: Proj, queue: str, key: str, once: Once, **kwargs: Any) -> bool:
+    """What the beat does with one due occurrence."""
+    claim = Claim("entry", "onceproj.plain", (key,), kwargs, once, uuid4().hex, task=proj.tasks.plain, queue=queue)
+    if take(Runtime.of(proj.app).store, [claim]) == [False]:
+        return False
+    proj.app.send_task(
+        claim.task_name, claim.args, claim.kwargs, task_id=claim.task_id, headers=headers(claim), queue=queue
+    )
+    return True
+
+
+def test_an_interval_shorter_than_its_task_has_one_message_queued_or_running(stages: Any) -> None:
+    """Also while every slot is busy for longer than the lease, so that the message waits in the queue."""
+
+    def fault(stage: Stage) -> None:
+        proj, once = stage.proj, Once(key="pain", scope="queue", lease=LEASE)
+        once = once.but(key=f"pain-{stage.key}")
+        stage.worker(concurrency=1)
+        blocker = proj.tasks.plain.apply_async((stage.key + "-b",), {"seconds": LEASE + 1.5}, queue=stage.queue)
+        proj.started(stage.key + "-b")
+        sent, end = 0, time.monotonic() + LEASE + 6
+        while time.monotonic() < end:
+            sent += emit(proj, stage.queue, stage.key, once, seconds=1.2)
+            done = proj.count(stage.key, "end")
+            assert sent - done <= 1 or proj.count(stage.key, "end") > done, proj.log(stage.key)
+            time.sleep(0.1)
+        assert blocker.state == "SUCCESS"
+        until(lambda: proj.count(stage.key, "end") == sent)
+        assert sent >= 2
+        assert [entry["event"] for entry in proj.log(stage.key)] == ["start", "end"] * sent
+
+    stages(BOTH, fault)
+
+
+def test_a_hundred_periods_without_workers_give_one_run(stages: Any) -> None:
+    def fault(stage: Stage) -> None:
+        proj = stage.proj
+        period, periods, sent = 0.06, 100, 0
+        for _ in range(periods):
+            key = f"onceproj.queue_skip:{stage.key}"
+            once = Once(key=key, scope="queue", lease=LEASE)
+            claim = Claim("e", "onceproj.queue_skip", (stage.key,), {"seconds": 0.5}, once, uuid4().hex)
+            if take(Runtime.of(proj.app).store, [claim]) == [True]:
+                sent += 1
+                proj.tasks.queue_skip.apply_async(
+                    claim.args, claim.kwargs, task_id=claim.task_id, headers=headers(claim), queue=stage.queue
+                )
+            time.sleep(period)
+        # With nobody to keep it, the lock runs out with its lease: one message for each, not one for each period.
+        assert 1 <= sent <= periods * period / LEASE + 2
+        stage.worker()
+        until(lambda: stage.ends() == 1)
+        until(lambda: proj.client.llen(stage.queue) == 0)
+        time.sleep(0.7)
+        assert stage.starts() == 1
+
+    stages(["threads"], fault)
