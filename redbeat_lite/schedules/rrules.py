@@ -1,21 +1,153 @@
+"""RFC 5545 recurrences as schedules."""
+
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
 from typing import Any
 
+from ..errors import InvalidEntry
+from ..instants import MAX_MS, aware, to_ms
 from .base import RuleSchedule
+from .dst import ZonedRule
+from .recurrence import Parts, Recurrence
+from .rruletext import RuleText, parse
+from .walls import before
+from .zones import portable, wall_at, zone_name, zone_of
+
+#: Where a rule without a start counts from: a Monday, the first of a month and of a year, at midnight.
+ANCHOR = datetime(2001, 1, 1)  # a wall-clock time
+
+
+def rrule(text: str, *, tz: str | tzinfo | None = None, start: datetime | None = None) -> RRule:
+    """Run by an RFC 5545 recurrence, such as ``"FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17;BYMINUTE=0;BYSECOND=0"``.
+
+    The text is the rule alone, or a ``DTSTART`` line and an ``RRULE`` line. Times are those on the wall, and meet clock
+    changes as those of `cron` do: a rule with hours is *fixed*; one that counts hours, minutes or seconds is *running*.
+    What a rule leaves open (its time of day, the phase of an INTERVAL) it takes from its start. Without one that is
+    Monday, 2001-01-01T00:00, on the wall.
+
+    Parameters:
+        tz: the zone of the wall; by default the ``TZID`` of the text, or else that of the Celery app.
+        start: an aware datetime, instead of DTSTART. A rule with COUNT needs one of them; COUNT is at most 10,000.
+
+    Raises:
+        InvalidEntry: the text is no recurrence, matches nothing, or has a start of two kinds.
+    """
+    return RRule(text, tz=tz, start=start)
 
 
 class RRule(RuleSchedule):
-    text: str
-    tz_name: str | None
-    start: Any
+    """The schedule that `rrule` makes."""
+
+    def __init__(self, text: str, *, tz: str | tzinfo | None = None, start: datetime | None = None) -> None:
+        if not isinstance(text, str):
+            raise InvalidEntry("schedule", "a recurrence as text", text, hint='for example "FREQ=DAILY;BYHOUR=9"')
+        self.text = "\n".join(text.split())
+        self.start = None if start is None else aware("start", start)
+        self.parsed = parse(self.text)
+        self.zone = self._zone(tz)
+        super().__init__()
+        if self.zone is not None:
+            self.tz = self.zone
+        self._check()
 
     @classmethod
-    def stored(cls, text: str, tz: Any, start: Any) -> RRule:
-        raise ValueError
+    def stored(cls, text: str, tz: str | None, start: object) -> RRule:
+        """The schedule of its stored form, whose start is ISO 8601 text."""
+        if start is not None and not isinstance(start, str):
+            raise InvalidEntry("start", "an instant in ISO 8601", start)
+        return cls(text, tz=tz, start=None if start is None else datetime.fromisoformat(start))
 
-    def in_zone(self, zone: Any) -> Any: ...
+    @property
+    def tz_name(self) -> str | None:
+        """The name of the zone, None for that of the app."""
+        return None if self.zone is None else zone_name(self.zone)
+
+    def in_zone(self, zone: tzinfo) -> ZonedRule:
+        """The rule with its own zone, or else with ``zone``."""
+        here = portable(zone) if self.zone is None else self.zone
+        start = self.start or self.parsed.start
+        if start is not None and start.tzinfo is not None:
+            start = wall_at(here, start)
+        return _zoned(self.parsed, (start or ANCHOR).replace(microsecond=0), here)
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        return self.in_zone(self.tz).next_after(instant)
+
+    def _zone(self, tz: str | tzinfo | None) -> tzinfo | None:
+        inside = self.parsed.zone
+        if tz is not None and inside is not None and zone_name(zone_of(tz)) != zone_name(zone_of(inside)):
+            raise InvalidEntry("tz", f"the zone of DTSTART, {inside}", tz)
+        if tz is None and inside is None and self.parsed.start is not None and self.parsed.start.tzinfo is not None:
+            return UTC
+        named = inside if tz is None else tz
+        return None if named is None else zone_of(named)
+
+    def _check(self) -> None:
+        if self.start is not None and self.parsed.start is not None:
+            raise InvalidEntry("start", "a start or a DTSTART, not both", self.start)
+        if self.parsed.parts.count is not None and self.start is None and self.parsed.start is None:
+            hint = "COUNT counts from a start: pass start=..., or use max_runs"
+            raise InvalidEntry("schedule", "a recurrence with a start", self.text, hint=hint)
+        rule = self.in_zone(self.zone or UTC)
+        if rule.walls.next_wall(datetime.min) is None:  # noqa: DTZ901  # a wall-clock time
+            raise InvalidEntry("schedule", "a recurrence that matches something", self.text)
+
+    def _key(self) -> tuple[object, ...]:
+        return self.text.upper(), self.tz_name, self.start
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rrule, (self.text, self.tz_name, self.start)
+
+    def __repr__(self) -> str:
+        tz = f", tz={self.tz_name!r}" if self.zone is not None else ""
+        start = f", start=datetime.fromisoformat({self.start.isoformat()!r})" if self.start is not None else ""
+        return f"rrule({self.text!r}{tz}{start})"
 
 
-def rrule(text: str, *, tz: Any = None, start: Any = None) -> RRule:
-    raise NotImplementedError
+def _rrule(text: str, tz: str | None, start: datetime | None) -> RRule:
+    return RRule(text, tz=tz, start=start)
+
+
+class RecurrenceRule(ZonedRule):
+    """A recurrence in a zone, which may end at an instant."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self, walls: Recurrence, zone: tzinfo, until: datetime | None) -> None:
+        super().__init__(walls, zone)
+        self._until = MAX_MS if until is None else to_ms(until)
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        found = super().next_after(instant)
+        return None if found is None or to_ms(found) > self._until else found
+
+    def next_ms(self, ms: int) -> int | None:
+        found = super().next_ms(ms)
+        return None if found is None or found > self._until else found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecurrenceRule) and self._until == other._until and super().__eq__(other) is True
+
+    __hash__ = ZonedRule.__hash__
+
+
+@lru_cache(maxsize=1024)
+def _zoned(parsed: RuleText, start: datetime, zone: tzinfo) -> RecurrenceRule:
+    return RecurrenceRule(Recurrence(_without_count(parsed.parts, start), start), zone, parsed.until)
+
+
+def _without_count(parts: Parts, start: datetime) -> Parts:
+    """The same rule, ended by the last of its COUNT occurrences instead: a search need not begin at the start."""
+    if parts.count is None:
+        return parts
+    endless = replace(parts, count=None)
+    rule, wall, last = Recurrence(endless, start), before(start), None
+    for _ in range(parts.count):
+        following = rule.next_wall(wall)
+        if following is None:
+            break
+        wall = last = following
+    return endless if last is None else replace(endless, until=last)
