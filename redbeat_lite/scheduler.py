@@ -95,6 +95,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._failures = 0
         self._failing_since = 0.0
         self._clock: tuple[int, float] | None = None
+        self._ticking = False
         super().__init__(app, schedule={}, max_interval=max_interval, **kwargs)
 
     # -- what Celery calls --------------------------------------------------------------------------------------------
@@ -119,6 +120,14 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
 
         Celery sleeps for whatever this returns, deaf to changes; so the waiting is done here, and the answer is 0.
         """
+        self._ticking = True
+        try:
+            self._turn()
+        finally:
+            self._ticking = False
+        return 0
+
+    def _turn(self) -> None:
         try:
             self._wakeup.listen()
             seconds = self.run_due()
@@ -136,7 +145,6 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self.leader.progress("waiting", within=seconds)
         led = self.leader.leading
         self._wakeup.wait(seconds, until=lambda: led and (self.leader.damaged or not self.leader.leading))
-        return 0
 
     def run_due(self) -> float:
         """Dispatch everything that is due now, if this process leads or can begin to.
@@ -177,6 +185,10 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         Celery calls this from its signal handler, which may have interrupted anything, and again when the loop ends.
         """
         self.leader.resign()
+        if self._ticking:
+            # Closed under the tick that reads from it, a connection would raise ValueError there, in place of the
+            # SystemExit that is to end the loop.
+            return
         self._publisher.close()
         self._wakeup.close()
         self.backend.close()
