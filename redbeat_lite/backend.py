@@ -63,22 +63,21 @@ class Backend:
         """The Lua scripts, bound to :attr:`client`."""
         return Scripts(self.client)
 
-    def open(self, *, timeout: float = SOCKET_TIMEOUT) -> redis.Redis:
+    def open(self, *, timeout: float | None = None) -> redis.Redis:
         """A client with a connection pool of its own; the caller closes it.
 
         Parameters:
-            timeout: seconds until a command or a connection attempt that hangs is given up.
+            timeout: seconds until a command or a connection attempt that hangs is given up, whatever ``redis_options``
+                say about timeouts and retries: for what has to end in time.
         """
         options: dict[str, Any] = {
-            "socket_timeout": timeout,
-            "socket_connect_timeout": timeout,
             "health_check_interval": HEALTH_CHECK_INTERVAL,
-            # One try over, at once: the server may have dropped a connection that lay idle. Sending a script again is
-            # harmless, each of them recognises its own earlier work. Longer waits belong to the callers.
-            "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+            **_bounds(SOCKET_TIMEOUT),
             **self._settings.redis_options,
             "decode_responses": False,
         }
+        if timeout is not None:
+            options |= {**_bounds(timeout), "retry_on_timeout": False, "retry_on_error": []}
         url = _client_url(self._settings.url)
         if url.startswith("unix://"):
             options.pop("socket_connect_timeout")
@@ -90,6 +89,16 @@ class Backend:
         client = self.__dict__.pop("client", None)
         if client is not None:
             client.close()
+
+
+def _bounds(timeout: float) -> dict[str, Any]:
+    return {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        # One try over, at once: the server may have dropped a connection that lay idle. Sending a script again is
+        # harmless, each of them recognises its own earlier work. Longer waits belong to the callers.
+        "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+    }
 
 
 def _client_url(url: str) -> str:

@@ -37,6 +37,9 @@ _GONE = "the lease is gone from Redis, or another beat holds it"
 #: Seconds that giving the lease back may take when the process is told to stop.
 _RESIGN_TIMEOUT = 1.0
 
+#: Seconds to wait then for the end of a renewal that is under way; together they stay well below two seconds.
+_JOIN_TIMEOUT = 0.3
+
 
 class Leader:
     """One process's part in the election. Opens no connection and starts no thread before :meth:`acquire`.
@@ -188,7 +191,7 @@ class _Renewal:
         self._stop.put(None)
 
     def join(self) -> None:
-        self._thread.join(_RESIGN_TIMEOUT)
+        self._thread.join(_JOIN_TIMEOUT)
 
     @property
     def trusted(self) -> bool:
