@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections import Counter
@@ -84,7 +85,7 @@ def stream(client: redis.Redis, name: str) -> list[int]:
 
 def gaps(times: list[int]) -> set[int]:
     """The distances between neighbours."""
-    return {after - before for before, after in zip(times, times[1:], strict=False)}
+    return {after - before for before, after in itertools.pairwise(times)}
 
 
 def doubled(messages: Iterable[Message]) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -89,6 +90,16 @@ class Server:
             return
         process.kill() if kill else process.terminate()
         process.wait(10)
+
+    def freeze(self) -> None:
+        """Let the server hang: it accepts connections and answers nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """End :meth:`freeze`."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
     def destroy(self) -> None:
         """Stop the server and remove all it wrote."""

@@ -1,0 +1,166 @@
+"""Being told to stop, in every state: at once, with the right exit code, and the lease given back."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import redis
+
+from redbeat_lite import Entry, Schedules, every
+from tests.support.beats import FAST, KEYS, WakeChannel, conf, doubled, leader_pid, leads, sender, sent_by
+from tests.support.messages import queued
+from tests.support.processes import Process
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+Beat = Callable[..., Process]
+
+#: Seconds that the end may take, however badly the moment is chosen.
+BOUND = 2.0
+
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+
+
+@pytest.fixture
+def freezable(own_server: Callable[..., Server]) -> Iterator[Server]:
+    """A server that a test may freeze."""
+    yield own_server()
+
+
+def stops(process: Process, number: int = signal.SIGTERM) -> None:
+    """Send the signal, and check how the process ends."""
+    start = time.monotonic()
+    process.signal(number)
+    code = process.wait(BOUND + 8)
+    took = time.monotonic() - start
+    print(f"stopped after {took:.3f} s")
+    assert code == 0, process.output
+    assert took < BOUND, process.output
+    assert "Traceback" not in process.output, process.output
+
+
+@SIGNALS
+def test_an_idle_leader_gives_the_lease_back_once(
+    beat: Beat, client: redis.Redis, wake_channel: WakeChannel, number: int
+) -> None:
+    process = beat()
+    process.says("beat: leading")
+    stops(process, number)
+    assert not client.exists(KEYS.leader)
+    assert wake_channel.words().count(b"vacant") == 1
+
+
+@SIGNALS
+def test_a_leader_stopped_in_the_middle_of_its_work_loses_and_doubles_nothing(
+    beat: Beat, client: redis.Redis, schedules: Schedules, wake_channel: WakeChannel, number: int
+) -> None:
+    first = beat(PROJ_CONF=conf(batch_size=20))
+    leads(first, client)
+    due = datetime.now(UTC) + timedelta(seconds=0.5)
+    schedules.add_many(Entry(f"entry-{n}", "proj.add", every(3600), start_at=due, expires=None) for n in range(1000))
+    eventually(lambda: client.llen("celery") >= 40, what="the middle of the dispatch")
+    stops(first, number)
+    assert client.llen("celery") < 1000
+    assert not client.exists(KEYS.leader)
+    assert wake_channel.words().count(b"vacant") == 1
+    beat()
+    eventually(lambda: client.llen("celery") >= 1000, what="the rest")
+    messages = queued(client)
+    assert len({m.entry for m in messages}) == len(messages) == 1000
+    assert not doubled(messages)
+
+
+@SIGNALS
+def test_a_stand_by_leaves_the_lease_to_the_leader(
+    beat: Beat, client: redis.Redis, wake_channel: WakeChannel, number: int
+) -> None:
+    leader = beat()
+    leads(leader, client)
+    other = beat()
+    other.says("beat: standing by")
+    stops(other, number)
+    assert leader_pid(client) == leader.pid
+    assert b"vacant" not in wake_channel.words()
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.01, 0.02, 0.05])
+def test_a_beat_that_has_just_started_stops(beat: Beat, client: redis.Redis, delay: float) -> None:
+    process = beat(PROJ_CONF=conf(schedule={"fast": FAST}))
+    process.says("beat: Starting")
+    time.sleep(delay)  # not a wait for anything: it chooses the moment
+    stops(process)
+    assert not client.exists(KEYS.leader)
+
+
+@SIGNALS
+def test_a_beat_that_never_reached_its_server_stops(beat: Beat, number: int) -> None:
+    process = beat(url=Server().url)
+    process.says("ERROR.*cannot use")
+    stops(process, number)
+
+
+@SIGNALS
+def test_a_leader_whose_server_is_gone_stops(beat: Beat, freezable: Server, number: int) -> None:
+    process = beat(url=freezable.url, PROJ_CONF=conf(schedule={"fast": FAST}))
+    process.says("Sending due task")
+    freezable.stop()
+    process.says("ERROR.*cannot use")
+    stops(process, number)
+
+
+@pytest.mark.parametrize(("lease", "schedule"), [(4, {"fast": FAST}), (8, {})], ids=["busy", "idle"])
+def test_a_leader_whose_server_hangs_stops(
+    beat: Beat, freezable: Server, lease: float, schedule: dict[str, object]
+) -> None:
+    patient = {"socket_timeout": 30, "retry_on_timeout": True}
+    process = beat(url=freezable.url, PROJ_CONF=conf(schedule=schedule, lease=lease, redis_options=patient))
+    process.says("beat: leading")
+    if schedule:
+        process.says("Sending due task")
+    freezable.freeze()
+    try:
+        # Not a wait for anything: at this moment a renewal hangs, and the main thread too if it has something to do.
+        time.sleep(lease / 4 + 0.3)
+        stops(process)
+    finally:
+        freezable.thaw()
+
+
+def test_a_leader_that_hangs_in_a_publish_stops_and_gives_the_lease_back(
+    beat: Beat, client: redis.Redis, tmp_path: Path
+) -> None:
+    stuck = tmp_path / "stuck"
+    stuck.touch()
+    sticky = {"task": "proj.sticky", "schedule": 0.1}
+    process = beat(PROJ_CONF=conf(schedule={"sticky": sticky}), PROJ_STUCK=stuck)
+    process.says("Sending due task sticky")
+    stops(process)
+    assert not client.exists(KEYS.leader)
+    assert client.llen("celery") == 0
+
+
+def test_a_crash_exits_non_zero_and_gives_the_lease_back(beat: Beat, client: redis.Redis) -> None:
+    process = beat(PROJ_CRASH=1)
+    assert process.wait() == 1
+    assert "a defect nobody foresaw" in process.says("CRITICAL")
+    assert not client.exists(KEYS.leader)
+
+
+def test_a_second_signal_while_stopping_changes_nothing(
+    beat: Beat, client: redis.Redis, wake_channel: WakeChannel
+) -> None:
+    process = beat(PROJ_CONF=conf(schedule={"fast": FAST}))
+    eventually(lambda: sent_by(client, process.pid), what="a stream")
+    process.terminate()
+    process.signal(signal.SIGINT)
+    process.terminate()
+    assert process.wait() == 0
+    assert "Traceback" not in process.output
+    assert not client.exists(KEYS.leader)
+    assert wake_channel.words().count(b"vacant") == 1
+    assert {sender(m) for m in queued(client)} == {process.pid}
