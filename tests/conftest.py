@@ -72,7 +72,7 @@ def app(make_app: Callable[..., Celery]) -> Celery:
     """An app with two tasks."""
     app = make_app()
 
-    @app.task(name="add")
+    @app.task(name="add", shared=False)
     def add(x: int = 0, y: int = 0) -> int:
         return x + y
 
