@@ -15,15 +15,15 @@ from kombu.serialization import dumps as dump_message
 from . import instants, lifecycle
 from .backend import Backend
 from .clock import wall_ms
+from .codec import pack
 from .configured import entry_with_defaults
 from .definition import decode, encode
 from .emission import Occurrence, emission
-from .entry import Entry, check_name
+from .entry import Entry, is_name
 from .errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from .keys import Keys
 from .misfire import Misfire
 from .once.policy import Once
-from .schedules import next_ms
 from .settings import Settings
 from .state import State
 from .store import PAGE, Edit, Store, Stored, chunks
@@ -37,6 +37,9 @@ logger = get_logger(__name__)
 #: How often an edit is tried over when the beat advanced the entry at the same moment. An entry of 50 ms can lose this
 #: race a few times in a row, not fifty times.
 _TRIES = 50
+
+#: Longest note of a pause, in characters: it travels with the entry's state on every look at it.
+_MAX_NOTE = 1000
 
 _Result = TypeVar("_Result")
 
@@ -67,7 +70,7 @@ class Upcoming(NamedTuple):
 # Schedules.list() hides the builtin from annotations inside the class.
 Entries = list[Entry]
 Occurrences = list[Upcoming]
-Queue = list[tuple[int, str, int, Entry, int]]
+Queue = list[tuple[int, str, Entry, State]]
 
 
 class Schedules(MutableMapping[str, Entry]):
@@ -107,7 +110,7 @@ class Schedules(MutableMapping[str, Entry]):
         return self._readable(self._stored(name))
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._store.exists(name)
+        return is_name(name) and self._store.exists(name)
 
     def __len__(self) -> int:
         return self._store.count()
@@ -129,12 +132,16 @@ class Schedules(MutableMapping[str, Entry]):
         Parameters:
             offset: how many to leave out first.
             limit: how many at most.
-            order: ``"due"``: the next to fire first, those that will not fire last; or ``"name"``.
+            order: ``"due"``: the next to fire first, those that will not fire last; or ``"name"``, for which all names
+                are read first, in one command.
         """
+        for field, value in (("offset", offset), ("limit", limit)):
+            if type(value) is not int or value < 0:
+                raise ValueError(f"{field}: expected a whole number from 0, got {value!r}")
         if order == "due":
-            page = self._store.page(offset, limit) if limit > 0 else []
+            page = self._store.page(offset, limit) if limit else []
         elif order == "name":
-            page = self._store.read(sorted(self._store.names())[offset : offset + limit])
+            page = self._store.read(self._store.sorted_names()[offset : offset + limit])
         else:
             raise ValueError(f"order: expected 'due' or 'name', got {order!r}")
         return [entry for stored in page if (entry := self._listed(stored)) is not None]
@@ -148,22 +155,23 @@ class Schedules(MutableMapping[str, Entry]):
         """
         last, now = instants.to_ms(instants.aware("until", until)), wall_ms()
         found: Occurrences = []
-        queue: Queue = []
-        for entry in self._entries():
-            state = entry.state
-            if entry.due is not None and state is not None and state.nominal is not None:
-                runs = state.count + 1
-                queue.append((max(entry.due, now), entry.name, state.nominal, entry, runs))
+        queue: Queue = [
+            (max(entry.due, now), entry.name, entry, _state(entry))
+            for entry in self._entries()
+            if entry.due is not None and "schedule" not in entry.local
+        ]
         heapq.heapify(queue)
         while queue and len(found) < limit:
-            at, name, nominal, entry, runs = heapq.heappop(queue)
+            at, name, entry, state = heapq.heappop(queue)
             if at > last:
                 break
-            found.append(Upcoming(instants.from_ms(at), name, instants.from_ms(nominal)))
-            following = self._following(entry, nominal, now, runs)
-            if following is not None:
-                heapq.heappush(queue, (*following, entry, runs + 1))
-        return found
+            plan = lifecycle.plan(entry, state, at, self._zone)
+            found += [Upcoming(instants.from_ms(at), name, instants.from_ms(nominal)) for nominal in plan.emit]
+            after = lifecycle.dispatched(state, plan, 0)
+            due = lifecycle.due_time(entry, after, self._zone)
+            if due is not None:
+                heapq.heappush(queue, (max(due, at), name, entry, after))
+        return found[:limit]
 
     def quarantined(self) -> dict[str, dict[str, Any]]:
         """Entries that were set aside: name -> ``error``, ``definition``, ``state``, ``at`` (epoch milliseconds)."""
@@ -213,6 +221,8 @@ class Schedules(MutableMapping[str, Entry]):
         if not replace:
             self._create(prepared)
             return
+        for entry in prepared:
+            encode(entry)
         for chunk in chunks(prepared, PAGE):
             stored = self._store.read([entry.name for entry in chunk])
             edits = [self._replacing(entry, old) for entry, old in zip(chunk, stored, strict=True)]
@@ -284,7 +294,7 @@ class Schedules(MutableMapping[str, Entry]):
     def clear(self) -> None:
         """Remove every entry. Config entries come back when a beat next reads its configuration."""
         while page := self._store.page(0, PAGE):
-            self._store.put(Edit(stored.name.decode(), stored.state, None) for stored in page)
+            self._store.put(Edit(stored.name, stored.state, None) for stored in page)
 
     def pause(self, name: str, note: str = "") -> Entry:
         """Stop an entry from firing; it keeps its history, over restarts and config changes too.
@@ -295,8 +305,9 @@ class Schedules(MutableMapping[str, Entry]):
         Raises:
             EntryNotFound: there is none.
         """
-        if not isinstance(note, str):
-            raise InvalidEntry("note", "text", note, entry=name)
+        if not isinstance(note, str) or len(note) > _MAX_NOTE:
+            raise InvalidEntry("note", f"text of at most {_MAX_NOTE} characters", note, entry=name)
+        note = note.encode("utf-8", "replace").decode()
 
         def edit(stored: Stored) -> tuple[Entry, Edit]:
             entry = self._readable(stored)
@@ -312,12 +323,14 @@ class Schedules(MutableMapping[str, Entry]):
 
         Raises:
             EntryNotFound: there is none.
+            ConfigOwned: its schedule cannot be stored, and this app's configuration does not have it.
         """
 
         def edit(stored: Stored) -> tuple[Entry, Edit]:
             entry = self._readable(stored)
             state = _state(entry)
             if state.paused:
+                _check_complete(entry, "schedule")
                 state = lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up)
             return self._restated(entry, stored, state)
 
@@ -328,12 +341,12 @@ class Schedules(MutableMapping[str, Entry]):
 
         Raises:
             EntryNotFound: there is none.
+            ConfigOwned: it holds what cannot be stored, and this app's configuration does not have it.
             kombu.exceptions.OperationalError: the broker cannot be reached.
         """
-        stored = self[name]
-        entry = self._runnable(stored)
-        now = wall_ms()
-        following = lifecycle.following(entry, _state(stored).nominal, now, self._zone)
+        entry, now = self[name], wall_ms()
+        _check_complete(entry, *entry.local)
+        following = lifecycle.following(entry, _state(entry).nominal, now, self._zone)
         emitted = emission(Occurrence(entry, str(uuid4()), now, following))
         options = {**emitted.options, "retry": entry.options.get("retry")}
         task = self._app.tasks.get(entry.task)
@@ -367,9 +380,9 @@ class Schedules(MutableMapping[str, Entry]):
     # -- within -------------------------------------------------------------------------------------------------------
 
     def _stored(self, name: str) -> Stored:
-        check_name("name", name)
-        [stored] = self._store.read([name])
-        if stored.definition is None:
+        # A name that no entry can have is not there, as in any mapping.
+        stored = self._store.read([name])[0] if is_name(name) else None
+        if stored is None or stored.definition is None:
             raise EntryNotFound(f"no entry {name!r} is stored")
         return stored
 
@@ -381,6 +394,22 @@ class Schedules(MutableMapping[str, Entry]):
         except CorruptEntry as exc:
             raise CorruptEntry(f"entry {name!r}: {exc}") from exc
         entry.app, entry.due = self._app, stored.score
+        return self._completed(entry)
+
+    def _completed(self, entry: Entry) -> Entry:
+        """A config entry with what cannot be stored, where this app's own configuration holds it."""
+        if not entry.local or entry.owner != self._settings.owner:
+            return entry
+        fields = (self._app.conf.beat_schedule or {}).get(entry.name)
+        if fields is None:
+            return entry
+        try:
+            own = entry_with_defaults(self._settings, entry.name, fields, app=self._app)
+        except InvalidEntry:  # the beat says so in its log
+            return entry
+        for field in entry.local:
+            setattr(entry, field, getattr(own, field))
+        entry.local = ()
         return entry
 
     def _listed(self, stored: Stored) -> Entry | None:
@@ -394,7 +423,9 @@ class Schedules(MutableMapping[str, Entry]):
         return (entry for stored in self._store.pages() if (entry := self._listed(stored)) is not None)
 
     def _prepared(self, entry: Entry) -> Entry:
-        """Everything that can be wrong with an entry is found here, before anything is written."""
+        """Everything that can be wrong with an entry is found here or by ``encode``, before anything is written."""
+        if not isinstance(entry, Entry):
+            raise InvalidEntry("entry", "an Entry", entry)
         lifecycle.check(entry, wall_ms(), self._zone)
         _check_message(entry, self._app)
         if self._app.finalized and entry.task not in self._app.tasks:
@@ -453,29 +484,17 @@ class Schedules(MutableMapping[str, Entry]):
                 return result
         raise EntryChanged(f"entry {name!r} is being changed too often to be edited")
 
-    def _following(self, entry: Entry, nominal: int, now: int, runs: int) -> tuple[int, str, int] | None:
-        after = max(nominal, now)
-        nominal_after = next_ms(entry.rule(self._zone), after)
-        if nominal_after is None or (entry.max_runs is not None and runs >= entry.max_runs):
-            return None
-        if entry.end_ms is not None and nominal_after > entry.end_ms:
-            return None
-        state = State(1, _state(entry).generation, nominal_after)
-        at = lifecycle.due_time(entry, state, self._zone)
-        return None if at is None else (at, entry.name, nominal_after)
-
-    def _runnable(self, entry: Entry) -> Entry:
-        if not entry.local:
-            return entry
-        configured = (self._app.conf.beat_schedule or {}).get(entry.name)
-        if configured is None:
-            raise EntryNotFound(f"entry {entry.name!r} holds what only the app of {entry.owner!r} knows; run it there")
-        return entry_with_defaults(self._settings, entry.name, configured, app=self._app)
-
 
 def _state(entry: Entry) -> State:
     assert entry.state is not None
     return entry.state
+
+
+def _check_complete(entry: Entry, *needed: str) -> None:
+    if set(needed) & set(entry.local):
+        raise ConfigOwned(
+            f"entry {entry.name!r} holds what cannot be stored, and only the app of {entry.owner!r} knows; do it there"
+        )
 
 
 def _check_runtime(entry: Entry) -> None:
@@ -495,5 +514,14 @@ def _check_message(entry: Entry, app: Celery) -> None:
         try:
             dump_message(value, serializer=serializer)  # type: ignore[no-untyped-call]  # untyped in kombu
         except Exception as exc:
+            _check_storable(value, field, entry)
             expected = f"a value that the serializer {serializer!r} can write"
             raise InvalidEntry(field, expected, value, entry=entry.name) from exc
+
+
+def _check_storable(value: Any, field: str, entry: Entry) -> None:
+    """What cannot even be stored is named to its exact place inside the value."""
+    try:
+        pack(value, field)
+    except InvalidEntry as exc:
+        raise exc.of(entry.name) from None

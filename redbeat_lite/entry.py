@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Mapping
 from datetime import datetime, timedelta, tzinfo
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedule
@@ -274,13 +274,17 @@ def check_name(field: str, value: object) -> str:
     Raises:
         InvalidEntry: not text, empty, over 200 characters, or with control characters in it.
     """
-    expected = f"text of 1 to {MAX_NAME} characters without control characters"
-    if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME:
-        raise InvalidEntry(field, expected, value)
-    # Cc: control characters; Cs: lone surrogates, which UTF-8 cannot hold.
-    if any(unicodedata.category(char) in ("Cc", "Cs") for char in value):
-        raise InvalidEntry(field, expected, value)
+    if not is_name(value):
+        raise InvalidEntry(field, f"text of 1 to {MAX_NAME} characters without control characters", value)
     return value
+
+
+def is_name(value: object) -> TypeGuard[str]:
+    """Whether ``value`` can be the name of an entry or a task."""
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME:
+        return False
+    # Cc: control characters; Cs: lone surrogates, which UTF-8 cannot hold.
+    return not any(unicodedata.category(char) in ("Cc", "Cs") for char in value)
 
 
 def _schedule(value: Any, relative: bool) -> BaseSchedule:

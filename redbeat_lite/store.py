@@ -139,6 +139,10 @@ class Store:
                 seen.add(name)
                 yield _text(name)
 
+    def sorted_names(self) -> list[str]:
+        """All names in their order, in one round trip; some milliseconds for 10,000 of them."""
+        return sorted(map(_text, self._client.hkeys(self._keys.entries)))
+
     def count(self) -> int:
         """How many entries are stored."""
         return int(self._client.hlen(self._keys.entries))
