@@ -224,6 +224,7 @@ class Dispatcher:
         job.commands.clear()
         job.error = _describe(exc)
         logger.error("beat: could not publish %r, trying again later: %s", job.entry.name, job.error)
+        logger.debug("beat: how it came to that", exc_info=exc)
         if not isinstance(exc, OperationalError):
             return True
         if not self._publisher.answers():

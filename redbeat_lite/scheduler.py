@@ -168,12 +168,16 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         return min(max((upcoming - wall_ms()) / 1000, 0.0), float(self.max_interval))
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
-        """Publish one entry, as Celery's own scheduler does; never advances it, that is the commit's affair."""
+        """Publish one entry, as Celery's own scheduler does; never advances it, that is the commit's affair.
+
+        A failure is kept for :meth:`_emit` and not raised: ``apply_entry`` would log it with two whole stacks, at each
+        try anew.
+        """
         try:
             return super().apply_async(entry, producer=producer, advance=False, **kwargs)
         except SchedulingError as exc:
             self._failure = exc.__context__ or exc
-            raise
+            return None
 
     def should_sync(self) -> bool:
         """There is nothing to sync: every change is in Redis when it is made."""
@@ -269,7 +273,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     # -- trouble ------------------------------------------------------------------------------------------------------
 
     def _emit(self, entry: ScheduleEntry, producer: Any) -> None:
-        """Publish through Celery's ``apply_entry``, which logs a failure instead of raising it."""
+        """Publish through Celery's ``apply_entry``, and raise what went wrong."""
         self._failure = None
         self.apply_entry(entry, producer=producer)
         if self._failure is not None:

@@ -1,0 +1,81 @@
+"""Beats killed at random instants: where broker and schedule are one database, nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Entry, Schedules, every
+from tests.support.messages import Message, queued
+from tests.support.processes import Process
+from tests.support.waiting import eventually
+
+ENTRIES = 50
+PERIOD_MS = 200
+
+
+def judge(messages: list[Message]) -> tuple[int, int]:
+    """How many occurrences are missing and how many are there more than once, by (entry, nominal time)."""
+    times: dict[str, list[int]] = defaultdict(list)
+    for message in messages:
+        assert message.entry is not None
+        assert message.scheduled_at is not None
+        times[message.entry].append(round(message.scheduled_at.timestamp() * 1000))
+    lost = doubled = 0
+    for nominals in times.values():
+        expected = range(min(nominals), max(nominals) + 1, PERIOD_MS)
+        lost += len(set(expected) - set(nominals))
+        doubled += len(nominals) - len(set(nominals))
+    assert len(times) == ENTRIES
+    return lost, doubled
+
+
+def leader_of(running: list[Process]) -> Process | None:
+    return next((process for process in running if process.lines("leading")), None)
+
+
+def run(beat: Callable[..., Process], app: Celery, client: redis.Redis, kills: int) -> list[Message]:
+    seed = int(os.environ.get("SEED", random.randrange(10**6)))
+    print(f"SEED={seed}")
+    chance = random.Random(seed)
+    conf = json.dumps({"redbeat_lite_lease": 1, "redbeat_lite_batch_size": 20})
+    Schedules(app).add_many(
+        [Entry(f"e{n}", "add", every(PERIOD_MS / 1000), misfire="all", expires=None) for n in range(ENTRIES)]
+    )
+    running = [beat(PROJ_CONF=conf), beat(PROJ_CONF=conf)]
+    for _ in range(kills):
+        leader = eventually(lambda: leader_of(running), within=20)  # noqa: B023 - called at once
+        sent = client.llen("celery")
+        eventually(lambda sent=sent: client.llen("celery") > sent, within=20)  # type: ignore[misc]
+        pause = chance.uniform(0, PERIOD_MS / 1000)
+        client.blpop(["never"], timeout=pause)  # type: ignore[arg-type]  # an instant drawn by lot, on purpose
+        leader.kill()
+        leader.wait()
+        running = [*(process for process in running if process is not leader), beat(PROJ_CONF=conf)]
+    sent = client.llen("celery")
+    eventually(lambda: client.llen("celery") > sent + ENTRIES, within=20)
+    for process in running:
+        process.terminate()
+        assert process.wait() == 0, process.output
+    return queued(client)
+
+
+def test_beats_killed_at_random_instants_lose_and_double_nothing(
+    beat: Callable[..., Process], app: Celery, client: redis.Redis
+) -> None:
+    assert judge(run(beat, app, client, kills=5)) == (0, 0)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_beats_killed_200_times_lose_and_double_nothing(
+    beat: Callable[..., Process], app: Celery, client: redis.Redis
+) -> None:
+    assert judge(run(beat, app, client, kills=200)) == (0, 0)

@@ -1,0 +1,82 @@
+"""A server that refuses to write: nothing is advanced that was not sent, and it goes on when the server does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Scheduler, Schedules, every
+from tests.support.messages import of_entry
+from tests.support.server import Server
+
+
+@pytest.fixture
+def server_of_its_own(own_server: Callable[..., Server]) -> Server:
+    return own_server()
+
+
+@pytest.fixture
+def scheduler(server_of_its_own: Server, make_app: Callable[..., Celery]) -> Iterator[Scheduler]:
+    app = make_app(broker_url=server_of_its_own.url)
+    Schedules(app).add("entry", "add", every(0.05), misfire="all", expires=None)
+    scheduler = Scheduler(app)
+    yield scheduler
+    scheduler.close()
+
+
+def is_due(client: redis.Redis, scheduler: Scheduler) -> None:
+    """Wait until the entry is due."""
+    while client.zscore(scheduler.keys.due, "entry") > time.time() * 1000:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("refuse", "allow", "error"),
+    [
+        (("maxmemory", "1"), ("maxmemory", "0"), "used memory > .maxmemory"),
+        (("min-replicas-to-write", "1"), ("min-replicas-to-write", "0"), "enough good replicas"),
+    ],
+)
+def test_what_the_server_refuses_stays_due(
+    scheduler: Scheduler, server_of_its_own: Server, refuse: tuple[str, str], allow: tuple[str, str], error: str
+) -> None:
+    with server_of_its_own.client() as client:
+        scheduler.run_due()
+        is_due(client, scheduler)
+        client.config_set(*refuse)
+        before = client.hget(scheduler.keys.state, "entry"), client.llen("celery")
+        with pytest.raises(redis.RedisError, match=error):
+            scheduler.run_due()
+        assert (client.hget(scheduler.keys.state, "entry"), client.llen("celery")) == before
+        client.config_set(*allow)
+        while len(messages := of_entry(client, "entry")) < before[1] + 2:
+            scheduler.run_due()
+        times = [round(message.scheduled_at.timestamp() * 1000) for message in messages]
+        assert times == list(range(times[0], times[-1] + 1, 50)), "an occurrence is missing or there twice"
+
+
+def test_one_refused_message_does_not_hold_up_the_others(
+    scheduler: Scheduler, server_of_its_own: Server, make_app: Callable[..., Celery]
+) -> None:
+    schedules = Schedules(make_app(broker_url=server_of_its_own.url))
+    schedules.add("refused", "add", every(0.05), options={"queue": "broken"})
+    with server_of_its_own.client() as client:
+        client.set("broken", "not a list")
+        is_due(client, scheduler)
+        scheduler.run_due()
+        assert of_entry(client, "entry")
+        refused = schedules["refused"]
+        assert "WRONGTYPE" in (refused.last_error or "")
+        assert refused.total_run_count == 0
+        client.delete("broken")
+        nominal = refused.state.nominal if refused.state else 0
+        while client.llen("broken") == 0:
+            scheduler.run_due()
+        [message, *_] = of_entry(client, "refused", "broken")
+        assert message.scheduled_at is not None
+        assert round(message.scheduled_at.timestamp() * 1000) >= (nominal or 0)
+        assert schedules["refused"].last_error is None
