@@ -29,7 +29,7 @@ SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids
 @pytest.fixture
 def freezable(own_server: Callable[..., Server]) -> Iterator[Server]:
     """A server that a test may freeze."""
-    yield own_server()
+    return own_server()
 
 
 def stops(process: Process, number: int = signal.SIGTERM) -> None:

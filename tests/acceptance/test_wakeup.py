@@ -1,0 +1,188 @@
+"""A change takes effect at once, although the beat may sleep for five minutes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Entry, Schedules, at, every
+from tests.support.beats import KEYS, leads
+from tests.support.messages import of_entry
+from tests.support.processes import Process, celery
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+#: Seconds within which an entry that is due in one second has to be in the queue.
+BOUND = 1.1
+
+
+class Sleeper:
+    """A beat that leads and sleeps, and the schedule it sleeps on."""
+
+    def __init__(self, server: Server, process: Process) -> None:
+        self.server = server
+        self.process = process
+        self.client: redis.Redis = server.client()
+        self.schedules = Schedules(Celery("proj", broker=server.url, set_as_current=False))
+
+    def empty(self) -> None:
+        self.schedules.clear()
+        self.client.delete("celery", KEYS.quarantine)
+        self.asleep()
+
+    def asleep(self) -> None:
+        """Wait until the beat has nothing to do: for a while it does not look for due entries."""
+
+        def still() -> bool:
+            before = self._looks()
+            time.sleep(0.15)
+            return self._looks() == before
+
+        eventually(still, what="a sleeping beat")
+
+    def _looks(self) -> int:
+        # Every look at the schedule reads a range of the sorted set.
+        return int(self.client.info("commandstats").get("cmdstat_zrange", {}).get("calls", 0))
+
+    def emits_in_time(self, name: str, start: float) -> None:
+        eventually(lambda: of_entry(self.client, name), within=3, what=f"a message of {name!r}")
+        took = time.monotonic() - start
+        print(f"in the queue after {took:.3f} s")
+        assert took < BOUND
+
+
+@pytest.fixture(scope="module")
+def shared_sleeper() -> Iterator[Sleeper]:
+    with Server() as server:
+        # No result expires, so Celery adds no entry of its own and the schedule can be empty.
+        conf = json.dumps({"result_expires": None, "beat_max_loop_interval": 300})
+        words = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO")
+        process = celery("tests.acceptance.proj", *words, PROJ_URL=server.url, PROJ_CONF=conf)
+        try:
+            with server.client() as client:
+                leads(process, client)
+            process.says("beat: leading")
+            yield Sleeper(server, process)
+        finally:
+            process.destroy()
+
+
+@pytest.fixture
+def sleeper(shared_sleeper: Sleeper) -> Sleeper:
+    """A beat that leads, and sleeps on an empty schedule."""
+    shared_sleeper.empty()
+    return shared_sleeper
+
+
+@pytest.fixture
+def busy_sleeper(sleeper: Sleeper) -> Sleeper:
+    """The same, with an entry that is due in an hour."""
+    sleeper.schedules.add("hourly", "proj.add", every(3600))
+    sleeper.asleep()
+    return sleeper
+
+
+def in_a_second() -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=1)
+
+
+def test_an_entry_added_to_an_empty_schedule_is_sent_in_time(sleeper: Sleeper) -> None:
+    start = time.monotonic()
+    sleeper.schedules.add("soon", "proj.add", every(1))
+    sleeper.emits_in_time("soon", start)
+
+
+def test_an_entry_added_before_all_others_is_sent_in_time(busy_sleeper: Sleeper) -> None:
+    start = time.monotonic()
+    busy_sleeper.schedules.add("soon", "proj.add", at(in_a_second()))
+    busy_sleeper.emits_in_time("soon", start)
+
+
+def test_an_entry_edited_forward_is_sent_in_time(busy_sleeper: Sleeper) -> None:
+    start = time.monotonic()
+    busy_sleeper.schedules.update("hourly", schedule=every(1))
+    busy_sleeper.emits_in_time("hourly", start)
+
+
+def test_a_replaced_entry_is_sent_in_time(busy_sleeper: Sleeper) -> None:
+    start = time.monotonic()
+    busy_sleeper.schedules["hourly"] = Entry("hourly", "proj.add", every(1))
+    busy_sleeper.emits_in_time("hourly", start)
+
+
+def test_a_resumed_entry_is_sent_in_time(busy_sleeper: Sleeper) -> None:
+    schedules = busy_sleeper.schedules
+    schedules.add("paused", "proj.add", every(1))
+    schedules.pause("paused")
+    busy_sleeper.asleep()
+    busy_sleeper.client.delete("celery")
+    start = time.monotonic()
+    schedules.resume("paused")
+    busy_sleeper.emits_in_time("paused", start)
+
+
+def test_an_entry_resumed_to_catch_up_is_sent_at_once(busy_sleeper: Sleeper) -> None:
+    schedules = busy_sleeper.schedules
+    schedules.add("paused", "proj.add", at(datetime.now(UTC) + timedelta(seconds=0.3)))
+    schedules.pause("paused")
+    nominal = schedules["paused"].next_run_at
+    eventually(lambda: nominal is None or datetime.now(UTC) > nominal, what="the nominal time")
+    busy_sleeper.asleep()
+    assert not of_entry(busy_sleeper.client, "paused")
+    start = time.monotonic()
+    schedules.resume("paused", catch_up=True)
+    eventually(lambda: of_entry(busy_sleeper.client, "paused"), what="a message")
+    assert time.monotonic() - start < 0.2
+
+
+def test_a_released_entry_is_sent_in_time(busy_sleeper: Sleeper) -> None:
+    schedules, client = busy_sleeper.schedules, busy_sleeper.client
+    schedules.add("broken", "proj.add", every(1))
+    # A state that nobody can read, found by the tick that comes to it; the definition is sound.
+    client.hset(KEYS.state, "broken", "junk")
+    eventually(schedules.quarantined, what="the quarantine")
+    busy_sleeper.asleep()
+    assert not of_entry(client, "broken")
+    start = time.monotonic()
+    schedules.release("broken")
+    busy_sleeper.emits_in_time("broken", start)
+
+
+def test_many_entries_added_together_wake_the_beat_once(busy_sleeper: Sleeper) -> None:
+    pubsub = busy_sleeper.client.pubsub()
+    pubsub.subscribe(KEYS.wake)
+    due = datetime.now(UTC) + timedelta(seconds=2)
+    busy_sleeper.schedules.add_many(Entry(f"bulk-{n}", "proj.add", at(due)) for n in range(1000))
+    said = []
+    while (message := pubsub.get_message(timeout=0.3)) is not None:
+        said += [message["data"]] if message["type"] == "message" else []
+    pubsub.close()
+    assert said == [b"head"]
+
+
+def test_a_change_that_is_not_the_next_thing_to_do_wakes_nobody(busy_sleeper: Sleeper) -> None:
+    def change() -> None:
+        schedules = busy_sleeper.schedules
+        schedules.add("later", "proj.add", every(7200))
+        schedules.pause("later")
+        schedules.remove("later")
+
+    before = busy_sleeper.client.info("commandstats")["cmdstat_publish"]["calls"]
+    change()
+    assert busy_sleeper.client.info("commandstats")["cmdstat_publish"]["calls"] == before
+
+
+def test_a_sleeping_beat_sends_renewals_and_nothing_else(busy_sleeper: Sleeper) -> None:
+    client = busy_sleeper.client
+    client.config_resetstat()
+    eventually(lambda: client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0) >= 2, what="renewals")
+    ran = client.info("commandstats")
+    own = {"cmdstat_info", "cmdstat_config|resetstat", "cmdstat_ping"}
+    renewal = {"cmdstat_evalsha", "cmdstat_hmget", "cmdstat_pexpire", "cmdstat_zcard", "cmdstat_hlen"}
+    assert {name for name in ran if name.startswith("cmdstat_")} <= own | renewal
