@@ -91,7 +91,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._failure: BaseException | None = None
         self._exit_code = 0
         self._introduced = False
-        self._role = ""
+        self._standing_by = False
+        self._begun: Term | None = None
         self._failures = 0
         self._failing_since = 0.0
         self._clock: tuple[int, float] | None = None
@@ -160,7 +161,6 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             self._watch_over()
             upcoming = self._dispatcher.run(self._connect)
         except Lost:
-            self._role = ""
             logger.warning("beat: no longer leading: %s", self.leader.step_down())
             return 0.0
         if upcoming is None:
@@ -205,29 +205,32 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
 
     def _lead(self) -> float:
         """Lead, and return 0; or stand by, and return the seconds until it is worth another look."""
-        if self.leader.in_office:
-            if not self.leader.leading:
-                raise Lost
-            return 0.0
-        self._introduce()
-        waiting = self.leader.acquire()
-        if waiting:
-            if self._role != "stand-by":
-                self._role = "stand-by"
-                logger.info("beat: standing by; %s leads", self.leader.incumbent())
-            return waiting
-        self._role = "leader"
-        self._begin_term()
+        if not self.leader.in_office:
+            self._introduce()
+            waiting = self.leader.acquire()
+            if waiting:
+                self._stand_by()
+                return waiting
+        if self.leader.term != self._begun:
+            self._begin_term(self.leader.term)
         return 0.0
 
-    def _begin_term(self) -> None:
+    def _stand_by(self) -> None:
+        if not self._standing_by:
+            self._standing_by = True
+            logger.info("beat: standing by; %s leads", self.leader.incumbent())
+
+    def _begin_term(self, term: Term) -> None:
+        """Do what a new leader owes the schedule; done over if the server went away in the middle of it."""
         now = wall_ms()
         self._make_whole(now)
         last = self.leader.last_clock
         if last is not None and last - now > _CLOCK_SLACK:
             self._clock_went_back(last - now, now)
         self._clock = (now, elapsed())
-        logger.info("beat: leading (term %d), %d entries", self.leader.term.number, self.store.count())
+        logger.info("beat: leading (term %d), %d entries", term.number, self.store.count())
+        self._standing_by = False
+        self._begun = term
 
     def _make_whole(self, now: int) -> None:
         """Bring Redis in line with the configuration, and mend what it has lost."""
