@@ -12,10 +12,10 @@ from redbeat_lite import Scheduler, Schedules
 
 
 def test_a_term_that_broke_off_at_its_beginning_is_begun_anew(
-    make_app: Callable[..., Celery], make_beat: Callable[[Celery], Scheduler], monkeypatch: pytest.MonkeyPatch
+    make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = make_app(beat_schedule={"configured": {"task": "add", "schedule": 60}})
-    scheduler = make_beat(app)
+    scheduler = Scheduler(app)
     with monkeypatch.context() as patch:
 
         def gone(*args: object) -> None:
@@ -27,3 +27,4 @@ def test_a_term_that_broke_off_at_its_beginning_is_begun_anew(
     assert scheduler.leader.leading
     scheduler.run_due()
     assert "configured" in Schedules(app)
+    scheduler.close()
