@@ -12,7 +12,7 @@ from collections.abc import Callable
 from celery.utils.log import get_logger
 
 from .hold import Hold
-from .store import DOWN, LockStore
+from .store import LockStore
 from .threads import Alarm, start_native
 
 logger = get_logger(__name__)
@@ -76,7 +76,7 @@ class Renewer:
             if self._store is None:
                 self._store = self._connect(max(0.5, hold.lease / PER_LEASE))
             guard, lock = self._store.renew(hold.held, revive=not late)
-        except DOWN as exc:
+        except Exception as exc:  # noqa: BLE001 - whatever it is, one failed beat must not end renewal
             logger.warning("Renewal of %s failed, trying again: %s", describe(hold), exc)
             return
         if hold.held.token not in self._holds:

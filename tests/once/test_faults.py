@@ -6,8 +6,10 @@ with workers and a queue of its own.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -250,19 +252,26 @@ def test_a_warm_shutdown_longer_than_the_visibility_timeout_delivers_nothing_aga
     stages(ALL, fault)
 
 
-def test_a_cold_shutdown_frees_the_key_and_the_task_runs_again(stages: Any) -> None:
+def test_a_cold_shutdown_frees_the_key(stages: Any) -> None:
+    """And where Celery itself gives the message back, the task runs again: its solo pool turns SIGQUIT into a failure
+    of the task, its gevent pool crashes and loses the message, with our task class or without."""
+
     def fault(stage: Stage) -> None:
         first = stage.worker()
         result = stage.send("skip_late", how="hang")
         stage.proj.started(stage.key)
         first.signal(signal.SIGQUIT)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             first.wait(10)
-        except Exception:
+        # A thread that sleeps for an hour keeps its process; a supervisor kills it.
+        with contextlib.suppress(ProcessLookupError):
             first.signal_all(signal.SIGKILL)
-        stage.worker()
-        stage.proj.started(stage.key, 2, VISIBILITY + LEASE + 10)
-        assert {entry["id"] for entry in stage.proj.log(stage.key)} == {result.id}
+        if stage.pool in BOTH:
+            stage.worker()
+            stage.proj.started(stage.key, 2, VISIBILITY + LEASE + 10)
+            assert {entry["id"] for entry in stage.proj.log(stage.key)} == {result.id}
+        else:
+            until(lambda: not stage.proj.lock(stage.key, "skip_late"), LEASE + 1)
 
     stages(ALL, fault)
 
@@ -289,12 +298,14 @@ def test_a_holder_that_slept_past_its_lease_knows_and_harms_nobody(stages: Any) 
 
 
 def test_a_flush_under_a_holder_is_healed_by_its_next_renewal(stages: Any, proj: Proj) -> None:
-    flushed: list[float] = []
+    ready: list[str] = []
+    flushed: list[bool] = []
 
     def fault(stage: Stage) -> None:
         stage.worker()
         first = stage.send("skip", how="until")
         (begun,) = proj.started(stage.key)
+        ready.append(stage.pool)
         until(lambda: flushed, 20)
         lock = until(lambda: proj.lock(stage.key, "skip"), LEASE)
         assert lock["fence"] == str(begun["fence"])
@@ -306,9 +317,9 @@ def test_a_flush_under_a_holder_is_healed_by_its_next_renewal(stages: Any, proj:
         assert proj.ended(stage.key)[0]["lost"] is False
 
     def flush() -> None:
-        until(lambda: len(proj.client.keys("{t}:once:lock:onceproj.skip:*")) == len(BOTH), 30)
+        until(lambda: len(ready) == len(BOTH), 30)
         proj.client.flushall()
-        flushed.append(time.monotonic())
+        flushed.append(True)
 
     with ThreadPoolExecutor(1) as threads:
         done = threads.submit(flush)
