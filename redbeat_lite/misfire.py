@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from .errors import InvalidEntry
-from .schedules import Rule, next_ms
+from .schedules import Every, Rule, first_ms, next_ms
 
 POLICIES = ("coalesce", "skip", "all")
 #: Without a limit, `all` emits this many per plan; the rest is planned in the next round.
@@ -154,12 +154,27 @@ def plan(
     return chosen
 
 
-def pull_back(rule: Rule, nominal: int, now: int) -> int:
-    """The nominal time to wait for when the clock was set back to ``now``, both in milliseconds since 1970.
+def ahead_ms(rule: Rule, nominal: int, now: int) -> int | None:
+    """The next occurrence that is still to come, in the phase of ``nominal``, without regard to what was missed.
+
+    What a resumption without catching up waits for. All in milliseconds since 1970.
+    """
+    if nominal > now:
+        return nominal
+    if isinstance(rule, Every):
+        return rule.next_ms(rule.last_ms(nominal, now))
+    return next_ms(rule, now)
+
+
+def pull_back(rule: Rule, nominal: int, now: int, *, start: int | None = None) -> int:
+    """The nominal time to wait for when the clock was set back to ``now``, in milliseconds since 1970.
 
     An entry that waits for an instant the old clock had near would otherwise wait for the clock to get there again.
+
+    Parameters:
+        start: the entry's ``start_at``, before which nothing runs.
     """
-    following = next_ms(rule, now)
+    following = next_ms(rule, now) if start is None else first_ms(rule, now, start)
     return nominal if following is None else min(nominal, following)
 
 
@@ -194,7 +209,9 @@ def _each(missed: _Missed, now: int, misfire: Misfire, runs_left: int | None) ->
         return Plan(emit, missed.following(), too_late)
     if misfire.limit is None or len(emit) == runs_left:
         return Plan(emit, next_ms(missed.rule, emit[-1]), too_late)
-    return Plan(emit, next_ms(missed.rule, missed.until), too_late + rest)
+    # Another round would send as many again, so what was not walked yet is passed over, and not counted.
+    following = next_ms(missed.rule, missed.until) if missed.unfinished else missed.following()
+    return Plan(emit, following, too_late + rest)
 
 
 @runtime_checkable

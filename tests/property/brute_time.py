@@ -1,0 +1,56 @@
+"""Wall-clock rules the slow way: walk over every instant and look at the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+MINUTE = timedelta(minutes=1)
+
+
+def clock(zone: ZoneInfo, start: datetime, end: datetime, step: timedelta = MINUTE) -> list[tuple[datetime, datetime]]:
+    """Every ``step`` from ``start`` to ``end``, with what the clock on the wall shows then."""
+    instants, instant = [], start
+    while instant < end:
+        instants.append((instant, instant.astimezone(zone).replace(tzinfo=None)))
+        instant += step
+    return instants
+
+
+def running(shown: Iterable[tuple[datetime, datetime]], matches: Callable[[datetime], bool]) -> list[datetime]:
+    """Whenever the clock shows a matching time."""
+    return [instant for instant, wall in shown if matches(wall)]
+
+
+def fixed(
+    shown: Iterable[tuple[datetime, datetime]], matches: Callable[[datetime], bool], step: timedelta = MINUTE
+) -> list[datetime]:
+    """When the clock shows a matching time for the first time, or has jumped over one."""
+    found, latest = [], None
+    for instant, wall in shown:
+        if latest is None:
+            latest = wall - step
+        if wall > latest:
+            if any(matches(passed) for passed in _between(latest, wall, step)):
+                found.append(instant)
+            latest = wall
+    return found
+
+
+def _between(after: datetime, until: datetime, step: timedelta) -> Iterator[datetime]:
+    while after < until:
+        after += step
+        yield after
+
+
+def transitions(zone: ZoneInfo, first_year: int, last_year: int) -> list[datetime]:
+    """The hours of these years in which the offset of the zone changes."""
+    instant, found = datetime(first_year, 1, 1, tzinfo=UTC), []
+    offset = instant.astimezone(zone).utcoffset()
+    while instant.year <= last_year:
+        instant += timedelta(hours=1)
+        if (changed := instant.astimezone(zone).utcoffset()) != offset:
+            found.append(instant)
+            offset = changed
+    return found

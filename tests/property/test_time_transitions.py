@@ -1,0 +1,180 @@
+"""Cron rules against a clock that is looked at minute by minute."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redbeat_lite.instants import to_ms
+from redbeat_lite.schedules import Rule, cron, rule_of
+from redbeat_lite.schedules.dst import CountedRule
+
+from . import brute_time
+
+ZONES = [
+    "Europe/Berlin",
+    "America/New_York",
+    "Australia/Lord_Howe",
+    "Pacific/Chatham",
+    "Antarctica/Troll",
+    "Africa/Casablanca",
+]
+MORE_ZONES = [
+    *("Africa/Cairo", "Africa/El_Aaiun", "America/Asuncion", "America/Havana", "America/Nuuk", "America/Santiago"),
+    *("America/Sao_Paulo", "America/St_Johns", "Asia/Beirut", "Asia/Gaza", "Asia/Jerusalem", "Asia/Kathmandu"),
+    *("Asia/Kolkata", "Asia/Tehran", "Atlantic/Azores", "Australia/Adelaide", "Australia/Eucla", "Europe/Chisinau"),
+    *("Europe/Dublin", "Pacific/Norfolk", "Pacific/Easter", "UTC"),
+]
+#: (minutes, hours, hours as text, whether the rule runs through the hours)
+ALL_HOURS = frozenset(range(24))
+HOURS = {
+    "*": (ALL_HOURS, True),
+    "*/1": (ALL_HOURS, True),
+    "0-23": (ALL_HOURS, True),
+    "*/2": (frozenset(range(0, 24, 2)), True),
+    "1-23/2": (frozenset(range(1, 24, 2)), True),
+    "1,*/6": (frozenset({0, 1, 6, 12, 18}), True),
+    "22-4/2": (frozenset({22, 0, 2, 4}), True),
+    "*/24": (frozenset({0}), False),
+    "0": (frozenset({0}), False),
+    "1": (frozenset({1}), False),
+    "2": (frozenset({2}), False),
+    "3": (frozenset({3}), False),
+    "1,2,3": (frozenset({1, 2, 3}), False),
+    "1-5": (frozenset({1, 2, 3, 4, 5}), False),
+    "22-4": (frozenset({22, 23, 0, 1, 2, 3, 4}), False),
+}
+MINUTES = {
+    "*": frozenset(range(60)),
+    "0": frozenset({0}),
+    "30": frozenset({30}),
+    "5,59": frozenset({5, 59}),
+    "*/15": frozenset({0, 15, 30, 45}),
+}
+
+
+@cache
+def windows(zone: str) -> list[list[tuple[datetime, datetime]]]:
+    """Two days on either side of each change of offset, minute by minute."""
+    around = timedelta(days=2)
+    changes = brute_time.transitions(ZoneInfo(zone), 2026, 2028)
+    return [brute_time.clock(ZoneInfo(zone), change - around, change + around) for change in changes]
+
+
+def walked(rule: Rule, start: datetime, end: datetime) -> list[datetime]:
+    found, instant = [], rule.next_after(start - timedelta(seconds=1))
+    while instant is not None and instant < end:
+        found.append(instant)
+        instant = rule.next_after(instant)
+    return found
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("hours", HOURS)
+def test_agrees_with_the_clock_minute_by_minute_around_every_transition(zone: str, hours: str) -> None:
+    of_hours, runs = HOURS[hours]
+    simulate = brute_time.running if runs else brute_time.fixed
+    assert len(windows(zone)) in (6, 7), "two transitions a year"
+    for minutes, of_minutes in MINUTES.items():
+        rule = rule_of(cron(f"{minutes} {hours} * * *", tz=zone), UTC)
+        for shown in windows(zone):
+            expected = simulate(shown, lambda wall, m=of_minutes: wall.minute in m and wall.hour in of_hours)
+            assert walked(rule, shown[0][0], shown[-1][0] + brute_time.MINUTE) == expected, (minutes, shown[0])
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_weekday_jobs_agree_with_the_clock_around_every_transition(zone: str) -> None:
+    sunday_nights = rule_of(cron("*/20 0-3 * * sun", tz=zone), UTC)
+    for shown in windows(zone):
+        expected = brute_time.fixed(
+            shown, lambda wall: wall.isoweekday() == 7 and wall.hour < 4 and wall.minute % 20 == 0
+        )
+        assert walked(sunday_nights, shown[0][0], shown[-1][0] + brute_time.MINUTE) == expected
+
+
+@pytest.mark.parametrize("zone", [*ZONES, *MORE_ZONES])
+def test_a_year_has_one_daily_run_per_local_day_and_one_hourly_run_per_real_hour(zone: str) -> None:
+    start, end = datetime(2027, 1, 1, 12, tzinfo=UTC), datetime(2028, 1, 1, 12, tzinfo=UTC)
+    days = Counter(i.astimezone(ZoneInfo(zone)).date() for i in walked(rule(zone, "30 2 * * *"), start, end))
+    assert set(days.values()) == {1}
+    assert len(days) == 365
+    hourly = walked(rule(zone, "0 * * * *"), start, end)
+    gaps = Counter(later - earlier for earlier, later in pairwise(hourly))
+    if zone == "Australia/Lord_Howe":
+        # Its clock jumps by half an hour, so that twice a year it takes an hour and a half to the next full hour.
+        assert gaps.pop(timedelta(minutes=90)) == 2
+    assert set(gaps) == {timedelta(hours=1)}
+
+
+@pytest.mark.parametrize("zone", [*ZONES, *MORE_ZONES])
+def test_a_year_agrees_with_the_clock_at_every_quarter_of_an_hour(zone: str) -> None:
+    quarter = timedelta(minutes=15)
+    start, end = datetime(2026, 6, 1, 12, tzinfo=UTC), datetime(2027, 6, 1, 12, tzinfo=UTC)
+    shown = brute_time.clock(ZoneInfo(zone), start, end, quarter)
+    nightly = brute_time.fixed(shown, lambda wall: wall.hour in (0, 1, 2, 3) and wall.minute == 30, quarter)
+    assert walked(rule(zone, "30 0-3 * * *"), start, end) == nightly
+    midnight = brute_time.fixed(shown, lambda wall: wall.hour == wall.minute == 0 and wall.isoweekday() == 7, quarter)
+    assert walked(rule(zone, "0 0 * * sun"), start, end) == midnight
+    running = brute_time.running(shown, lambda wall: wall.hour % 2 == 0 and wall.minute == 45)
+    assert walked(rule(zone, "45 */2 * * *"), start, end) == running
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    zone=st.sampled_from(ZONES + MORE_ZONES),
+    hours=st.sampled_from(sorted(HOURS)),
+    minutes=st.sampled_from(sorted(MINUTES)),
+    start=st.datetimes(datetime(1970, 1, 3), datetime(2099, 12, 31), timezones=st.just(UTC)),
+    span=st.timedeltas(timedelta(0), timedelta(days=40)),
+)
+def test_counting_equals_walking(zone: str, hours: str, minutes: str, start: datetime, span: timedelta) -> None:
+    counted = rule(zone, f"{minutes} {hours} * * *")
+    found = walked_after(counted, start, start + span)
+    after, until = to_ms(start), to_ms(start + span)
+    assert counted.count_ms(after, until) == len(found)
+    if found:
+        assert counted.last_ms(after, until) == to_ms(found[-1])
+        middle = to_ms(found[len(found) // 2])
+        assert counted.first_ms_from(after, middle) == middle
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    zone=st.sampled_from(ZONES + MORE_ZONES),
+    hours=st.sampled_from(sorted(HOURS)),
+    minutes=st.sampled_from(sorted(MINUTES)),
+    change=st.integers(0, 5),
+    seconds=st.integers(-200_000, 200_000),
+    ahead=st.integers(0, 200_000),
+)
+def test_the_answer_does_not_depend_on_the_path_there(
+    zone: str, hours: str, minutes: str, change: int, seconds: int, ahead: int
+) -> None:
+    changes = brute_time.transitions(ZoneInfo(zone), 2027, 2027) or [datetime(2027, 3, 1, tzinfo=UTC)]
+    instant = changes[change % len(changes)] + timedelta(seconds=seconds, microseconds=seconds % 7)
+    found = rule(zone, f"{minutes} {hours} * * *").next_after(instant)
+    assert found is not None
+    assert found > instant
+    between = min(instant + timedelta(seconds=ahead), found - timedelta(microseconds=1))
+    assert cron(f"{minutes} {hours} * * *", tz=zone).next_after(max(between, instant)) == found
+
+
+def walked_after(of: Rule, start: datetime, end: datetime) -> list[datetime]:
+    found, instant = [], of.next_after(start)
+    while instant is not None and instant <= end:
+        found.append(instant)
+        instant = of.next_after(instant)
+    return found
+
+
+def rule(zone: str, expression: str) -> CountedRule:
+    found = rule_of(cron(expression, tz=zone), UTC)
+    assert isinstance(found, CountedRule)
+    return found
