@@ -148,9 +148,9 @@ class Leader:
     def resign(self) -> None:
         """Give the lease back, so that a stand-by takes over at once.
 
-        May be called twice, and from a signal handler.
+        May be called twice, and from a signal handler, which another signal may interrupt.
         """
-        renewal, self._renewal = self._renewal, None
+        renewal = self._renewal
         if renewal is None:
             return
         renewal.stop()
@@ -159,6 +159,8 @@ class Leader:
         with suppress(*FAULTS):  # the lease runs out by itself
             Scripts(client).run("resign", (self._keys.leader,), (self._token, self._keys.wake))
         client.close()
+        # Not earlier: what interrupts this does it over, instead of taking it for done.
+        self._renewal = None
         renewal.join()
 
 
