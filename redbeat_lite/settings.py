@@ -86,7 +86,7 @@ class Settings:
         for name, spelled in given.items():
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                hint = f"; did you mean {_PREFIX}{near[0]}?" if near else ""
+                hint = f"; did you mean {_spelled_as(spelled, near[0])}?" if near else ""
                 raise ConfigurationError(f"{spelled}: there is no such setting{hint}")
         values = {name: app.conf[_PREFIX + name] for name in given}
         if isinstance(values.get("expires"), timedelta):
@@ -107,6 +107,12 @@ def _given(app: Celery) -> dict[str, str]:
         if plain.lower().startswith(_PREFIX):
             given[plain.lower()[len(_PREFIX) :]] = spelled
     return given
+
+
+def _spelled_as(given: str, name: str) -> str:
+    """The setting ``name`` in the way of ``given``: with its namespace, and in capitals if that is."""
+    start = given.lower().index(_PREFIX) + len(_PREFIX)
+    return given[:start] + (name.upper() if given.isupper() else name)
 
 
 def _broker_url(app: Celery) -> str:
