@@ -1,10 +1,14 @@
-PYTHON ?= python3
-VENV   := .venv
-BIN    := $(VENV)/bin
-READY  := $(VENV)/.ready
+# The first of these that is Python 3.11 or later makes the environment; `make PYTHON=...` names another.
+CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
+IS_ENOUGH  := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON     ?= $(shell for each in $(CANDIDATES); do $$each -c '$(IS_ENOUGH)' 2>/dev/null && echo $$each && break; done)
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format unit clean
+.PHONY: help run test lint format unit soak clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -12,7 +16,7 @@ help: ## Show this help
 run: $(READY) ## Watch it work: a server, a worker, two beats; ends on Ctrl-C, or after SECONDS=n
 	@$(BIN)/python -m redbeat_lite demo $(if $(SECONDS),--seconds $(SECONDS))
 
-test: lint ## Lint, type-check and run every test against a real server
+test: lint ## Lint, type-check and run every test against a real server; ARGS="-k name" for some of them
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(READY) ## Lint, formatting, types
@@ -23,6 +27,9 @@ lint: $(READY) ## Lint, formatting, types
 unit: $(READY) ## Only the tests that need no server
 	$(BIN)/python -m pytest tests/unit tests/property $(ARGS)
 
+soak: $(READY) ## The long tests that `make test` leaves out, for MINUTES=n
+	$(if $(MINUTES),SOAK_MINUTES=$(MINUTES)) $(BIN)/python -m pytest -m soak $(ARGS)
+
 format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -31,8 +38,9 @@ clean: ## Remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(READY): setup.cfg pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed: make PYTHON=python3.12 ..."; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,solar,test,lint]'
+	@'$(PYTHON)' -c '$(IS_ENOUGH)' 2>/dev/null || \
+	  { echo "Python 3.11 or later is needed and was not found; name one: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
+	@echo "Setting up $(VENV) with $(PYTHON), once; this takes a minute ..."
+	@'$(PYTHON)' -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[embedded,solar,test,lint]'
 	@touch $@

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ._version import __version__
+from .errors import ConfigurationError
 
 
 @click.group()
@@ -19,7 +20,10 @@ def demo(seconds: float | None) -> None:
     """Start a private server, a worker and two beats, and watch."""
     from .demo.run import run
 
-    run(seconds)
+    try:
+        run(seconds)
+    except ConfigurationError as exc:
+        raise click.ClickException(str(exc)) from exc
 
 
 if __name__ == "__main__":

@@ -26,9 +26,15 @@ _SHOWN = re.compile(r"received|Sending due|leading|standing by|finished|ERROR|CR
 #: Seconds that a step of the demonstration may take before it is given up.
 _PATIENCE = 30.0
 
+#: Seconds that a process gets to end by itself.
+_GRACE = 3.0
+
+#: What ends the demonstration: Ctrl-C, a supervisor, a terminal that is closed.
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 class Stop(Exception):
-    """The time given on the command line is over."""
+    """The time given on the command line is over, or somebody wants it to end."""
 
 
 class Stage:
@@ -42,7 +48,10 @@ class Stage:
 
     def show(self, who: str, line: str) -> None:
         with self._changed:
-            print(f"{time.monotonic() - self._began:6.2f}  {who:<8}  {line}", flush=True)
+            try:
+                print(f"{time.monotonic() - self._began:6.2f}  {who:<8}  {line}", flush=True)
+            except BrokenPipeError:
+                self._end = time.monotonic()  # nobody looks any more
             self._lines.append(f"{who} {line}")
             self._changed.notify_all()
 
@@ -79,26 +88,39 @@ def run(seconds: float | None = None) -> None:
         seconds: end by itself after so long.
     """
     stage = Stage(seconds)
-    try:
-        with ExitStack() as stack:
+    for number in _ENDS:
+        signal.signal(number, _stop)
+    with ExitStack() as stack:
+        try:
             url = stack.enter_context(embedded_server())
             stage.tell(f"a private server at {url}")
             _play(stage, stack, url)
-    except (KeyboardInterrupt, Stop):
-        stage.tell("stopped")
+        except Stop:
+            stage.tell("stopping")
+        finally:
+            # Being impatient must not leave a process behind.
+            for number in _ENDS:
+                signal.signal(number, signal.SIG_IGN)
+    stage.tell("stopped")
+
+
+def _stop(number: int, frame: object) -> None:
+    raise Stop
 
 
 def _play(stage: Stage, stack: ExitStack, url: str) -> None:
     stage.tell("starting a worker and two beats")
+    # Without what a worker does to get to know its peers: there are none, and it takes a second.
+    worker = ("worker", "-P", "solo", "-l", "WARNING", "--without-mingle", "--without-gossip", "--without-heartbeat")
     beat = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO", "--max-interval", "300")
-    stack.enter_context(_process(stage, url, "worker", "worker", "-P", "solo", "-l", "WARNING"))
+    stack.enter_context(_process(stage, url, "worker", *worker))
     beats = {"beat-1": stack.enter_context(_process(stage, url, "beat-1", *beat))}
     stage.await_lines(r"beat-1 .*leading")
     beats["beat-2"] = stack.enter_context(_process(stage, url, "beat-2", *beat))
     stage.await_lines(r"beat-2 .*standing by")
     stage.await_lines(r"worker .*received", 3)
 
-    schedules = Schedules(Celery("demo", broker=url, set_as_current=False))
+    schedules = Schedules(_client(url))
     stage.tell("schedules.add('guest', 'demo.say', every(1), args=('hello',)): both beats run with --max-interval 300")
     schedules.add("guest", "demo.say", every(1), args=("hello",))
     stage.await_lines(r"worker .*'guest'", 3)
@@ -122,7 +144,7 @@ def _process(stage: Stage, url: str, name: str, *words: str) -> Iterator[subproc
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "REDBEAT_DEMO_URL": url, "PYTHONUNBUFFERED": "1"},
+        env=_environment(url),
         start_new_session=True,
     )
     reader = threading.Thread(target=_relay, args=(stage, name, process), daemon=True)
@@ -132,10 +154,22 @@ def _process(stage: Stage, url: str, name: str, *words: str) -> Iterator[subproc
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(_GRACE)
         except subprocess.TimeoutExpired:
             process.kill()
         reader.join(5)
+
+
+def _client(url: str) -> Celery:
+    app = Celery("demo", set_as_current=False)
+    app.conf.redbeat_lite_url = url
+    return app
+
+
+def _environment(url: str) -> dict[str, str]:
+    # CELERY_BROKER_URL and its like take precedence over what an app says; this must not reach anybody's real broker.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("CELERY_")}
+    return {**inherited, "REDBEAT_DEMO_URL": url, "PYTHONUNBUFFERED": "1"}
 
 
 def _relay(stage: Stage, name: str, process: subprocess.Popen[str]) -> None:

@@ -38,7 +38,6 @@ def assert_ends(process: Process, children: set[int]) -> None:
     assert process.wait() == 0
     assert process.lines(r"--- stopped$")
     assert not process.lines("Traceback|ERROR|CRITICAL|WARNING")
-    assert len(children) >= 4, "a server, a worker and two beats"
     eventually(lambda: not any(map(is_running, children)), what="the end of all its processes")
 
 
@@ -52,36 +51,31 @@ def test_shows_an_entry_come_and_go_and_a_stand_by_take_over(demo: Demo) -> None
     process.says(r"beat-2 +beat: leading \(term 2\)")
     process.says(r"--- that is all")
     text = process.output
-    removed, killed, taken_over = (
-        text.index(part) for part in ("schedules.remove", "kill -9", "beat: leading (term 2)")
-    )
+    removed, killed, taken_over = map(text.index, ("schedules.remove", "kill -9", "beat: leading (term 2)"))
     assert removed < killed < taken_over
     assert "'guest'" not in text[killed:], "an entry that was removed is sent no more"
     assert re.search(r"worker +received", text[taken_over:])
     children = descendants(process.pid)
+    assert len(children) == 3, "a server, a worker and the beat that is left"
     process.signal(signal.SIGINT)
     assert_ends(process, children)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_whoever_ends_it_leaves_no_process_behind(demo: Demo, number: int) -> None:
+def test_a_supervisor_that_ends_it_leaves_no_process_behind(demo: Demo) -> None:
     process = demo()
     process.says("standing by")
     children = descendants(process.pid)
-    process.signal(number)
+    assert len(children) == 4, "a server, a worker and two beats"
+    process.terminate()
     assert_ends(process, children)
 
 
-def test_ends_by_itself(demo: Demo) -> None:
-    process = demo("--seconds", "4")
+def test_ends_by_itself_and_keeps_to_its_own_server_whatever_the_environment_says(demo: Demo) -> None:
+    process = demo("--seconds", "8", CELERY_BROKER_URL="redis://nowhere.invalid:1/0")
     process.says("standing by")
-    assert_ends(process, descendants(process.pid))
-    assert float(process.lines("stopping")[0].split()[0]) == pytest.approx(4, abs=0.5)
-
-
-def test_keeps_to_its_own_server_whatever_the_environment_says(demo: Demo) -> None:
-    process = demo("--seconds", "20", CELERY_BROKER_URL="redis://nowhere.invalid:1/0")
     process.says(r"worker +received")
+    assert_ends(process, descendants(process.pid))
+    assert float(process.lines("stopping")[0].split()[0]) == pytest.approx(8, abs=0.5)
     assert not process.lines("nowhere")
 
 
