@@ -192,6 +192,8 @@ class _Parser:
         if spec == "*":
             return Item(tuple(range(field.low, field.high + 1, step)), step)
         first, dash, last = spec.partition("-")
+        if dash and not first:
+            self.refuse(field, part, "there are no negative values")
         low = self.number(first, field)
         if dash:
             # Sunday may close a range as 7: 5-7 is Friday to Sunday and 0-7 the whole week.
@@ -224,7 +226,8 @@ class _Parser:
 
     def refuse(self, field: Field, text: str, hint: str | None = None, *, expected: str | None = None) -> NoReturn:
         wanted = expected or f"{field.low} to {field.high}{_words(field)}"
-        raise InvalidEntry("schedule", f"{field.name}: {wanted}", f"{text} in {self.expression}", hint=hint)
+        place = f'in "{self.expression}"'
+        raise InvalidEntry("schedule", f"{field.name} of {wanted}", text, hint=f"{place}; {hint}" if hint else place)
 
 
 def _words(field: Field) -> str:
@@ -236,8 +239,4 @@ def _hint(text: str, field: Field) -> str | None:
         return "drawing a time by lot would differ from process to process: use jitter, which spreads the same way"
     short = {word[:3]: word[:3] for word in field.words} | {word: word for word in field.words}
     near = get_close_matches(text, short, n=1)
-    if near:
-        return f"did you mean {near[0]}?"
-    if text.startswith("-"):
-        return "there are no negative values"
-    return None
+    return f"did you mean {near[0]}?" if near else None
