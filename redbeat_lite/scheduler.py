@@ -161,6 +161,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             self._watch_over()
             upcoming = self._dispatcher.run(self._connect)
         except Lost:
+            # A flush takes the term counter away too, so the next term may look like this one.
+            self._begun = None
             logger.warning("beat: no longer leading: %s", self.leader.step_down())
             return 0.0
         if upcoming is None:
