@@ -1,0 +1,83 @@
+"""A beat and the Schedules API in one process, a frozen wall clock, and a look at what a test left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Scheduler, Schedules
+from tests.support.frozen import Clock, frozen_clock
+from tests.support.server import Server
+
+#: Long enough that no renewal falls into a test.
+LEASE = 600
+
+#: The six keys of the schedule, and the two that once-locks keep for all of them.
+OURS = tuple(
+    f"{{redbeat-lite}}:{part}"
+    for part in ("due", "entries", "state", "leader", "meta", "quarantine", "once:fence", "once:index")
+)
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    """The wall clock, frozen at a Monday noon."""
+    with frozen_clock() as clock:
+        yield clock
+
+
+@pytest.fixture
+def no_leaks(server: Server) -> Iterator[None]:
+    """After the test, every key in the schedule's database is one of the six, a queue's, or has an end."""
+    yield
+    with server.client() as client:
+        left = [key.decode("utf-8", "backslashreplace") for key in client.keys("*") if _leaked(client, key)]
+    assert not left, f"left in Redis: {left}"
+
+
+def _leaked(client: redis.Redis, key: bytes) -> bool:
+    if key in [each.encode() for each in OURS] or client.pttl(key) >= 0:
+        return False
+    is_queue = client.type(key) == b"list" and not key.startswith(b"{")
+    return not (is_queue or key.startswith(b"_kombu.binding"))
+
+
+@pytest.fixture
+def make_app(make_app: Callable[..., Celery], no_leaks: None) -> Callable[..., Celery]:
+    """Makes Celery apps whose beat keeps its lease without renewing it."""
+
+    def make(name: str = "proj", **conf: Any) -> Celery:
+        # Without the daily entry that Celery adds for result backends which do not expire by themselves.
+        return make_app(name, **{"redbeat_lite_lease": LEASE, "result_expires": None, **conf})
+
+    return make
+
+
+@pytest.fixture
+def make_beat() -> Iterator[Callable[[Celery], Scheduler]]:
+    """Makes schedulers that run in this process: ``run_due()`` is one turn of their loop."""
+    beats: list[Scheduler] = []
+
+    def make(app: Celery) -> Scheduler:
+        beats.append(Scheduler(app))
+        return beats[-1]
+
+    yield make
+    for each in beats:
+        each.close()
+
+
+@pytest.fixture
+def inner_beat(app: Celery, make_beat: Callable[[Celery], Scheduler]) -> Scheduler:
+    """A scheduler of the shared app, in this process."""
+    return make_beat(app)
+
+
+@pytest.fixture
+def schedules(app: Celery) -> Schedules:
+    """The schedules of the shared app."""
+    return Schedules(app)
