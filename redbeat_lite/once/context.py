@@ -100,7 +100,10 @@ def lock(where: Any, key: str, *, lease: float = 60.0, timeout: float = 0.0) -> 
 def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[LockHandle]:
     runtime = Runtime.of(app)
     token = uuid4().hex
-    held = Held(token, f"lock:{token}", 0, round(lease * 1000), key=key, holder=f"lock() in process {os.getpid()}")
+    lease_ms = round(lease * 1000)
+    holder = f"lock() in process {os.getpid()}"
+    # The guard's record outlives the block only to tell a renewal under way that the block has ended.
+    held = Held(token, f"lock:{token}", 0, lease_ms, key=key, holder=holder, life_ms=2 * lease_ms)
     hold = Hold(held, Once(lease=lease))
     deadline = time.monotonic() + timeout
     while not (taken := runtime.begin(hold, on_conflict="skip").word == "run") and time.monotonic() < deadline:

@@ -95,6 +95,7 @@ def hold_of(task: Any, fields: Mapping[str, Any], *, token: str, lease: float, h
         life_ms=round(getattr(task, "guard_life", 1) * 1000),
     )
     if not getattr(task, "guarded", False):
-        # A task of another class: its lock is looked after, its id is not, so the record is nobody's but this run's.
-        held.guard_id, held.life_ms, held.deadline_ms = f"run:{held.token}", 1, 0
+        # A task of another class: its lock is looked after, its id is not, so the record is nobody's but this run's: it
+        # outlives the run only to tell a renewal under way that the run has ended.
+        held.guard_id, held.life_ms, held.deadline_ms = f"run:{held.token}", 2 * held.lease_ms, 0
     return Hold(held, once)

@@ -9,12 +9,13 @@ key                           type    holds
 ``{p}:once:lock:<key>``       hash    ``token``, ``task`` (id), ``state`` (``queued`` or ``running``), ``since`` (ms),
                                       ``lease`` (ms), ``fence``, ``holder``, ``queue``; lives as long as the lease
 ``{p}:once:wait:<key>``       zset    task id of a waiter -> its place
-``{p}:once:parked:<key>``     hash    ``m:<task id>`` -> its message; ``woken``, ``tries``, ``resend`` of the first one
+``{p}:once:parked:<key>``     hash    ``m:<task id>`` -> its message, ``a:<task id>`` -> its attempt; ``woken``,
+                                      ``tries`` and ``resend`` of the first one
 ``{p}:once:index``            zset    key -> when the reaper has to look at it, ms; every lock and queue is in it
 ``{p}:once:fence``            string  the last fencing number given out
 ``{p}:once:workers``          hash    node name of a worker with ``install()`` -> what it reported last
-``{p}:guard:<task id>``       hash    ``state`` (``running`` or ``done``), ``attempt``, ``token``, ``until`` (ms) and
-                                      the parked ``standby``; lives as long as copies of the message may
+``{p}:guard:<task id>``       hash    ``state`` (``running``, ``done``, ``dead``), ``attempt``, ``token``, ``until``
+                                      (ms) and the parked ``standby``; lives as long as copies of the message may
 ``{p}:guard:index``           zset    task id with a standby -> when the reaper has to look at it, ms
 ============================  ======  =================================================================================
 """

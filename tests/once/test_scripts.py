@@ -92,6 +92,40 @@ def test_a_renewal_puts_back_what_a_flush_took_unless_someone_else_has_it(store:
     assert store.renew(mine, revive=True)[1] is False
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_renewal_that_comes_after_the_end_brings_nothing_back(store: LockStore, again: bool) -> None:
+    one = held("a")
+    begin(store, one)
+    store.end(one, again=again)
+    assert store.renew(one, revive=True) == (False, False)
+    assert begin(store, held("b")) == "run"
+    assert begin(store, held("a", key=None)) == ("run" if again else "drop")
+
+
+def test_a_waiter_that_is_too_old_when_its_turn_comes_makes_room(store: LockStore) -> None:
+    first = held("a")
+    begin(store, first)
+    seconds, micros = store.client.time()
+    soon = seconds * 1000 + micros // 1000 + 100
+    assert begin(store, held("w1", deadline_ms=soon), on_conflict="wait", message="m1") == "parked"
+    assert begin(store, held("w2"), on_conflict="wait", message="m2") == "parked"
+    store.end(first)
+    assert store.wake("k") == "m1"
+    time.sleep(0.12)
+    assert begin(store, held("w1", deadline_ms=soon), on_conflict="wait", message="m1") == "old"
+    assert store.wake("k") == "m2"
+
+
+def test_a_late_copy_does_not_take_the_place_of_its_own_retry(store: LockStore) -> None:
+    first = held("w")
+    begin(store, first)
+    store.end(first)
+    begin(store, held("a"))
+    assert begin(store, held("w", attempt=1), on_conflict="wait", message="retry") == "parked"
+    assert begin(store, held("w", attempt=0), on_conflict="wait", message="late") == "drop"
+    assert store.client.zrange("{t}:once:wait:k", 0, -1) == ["w"]
+
+
 def test_waiters_come_in_the_order_they_came(store: LockStore) -> None:
     first = held("a")
     begin(store, first)

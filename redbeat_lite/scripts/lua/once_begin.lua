@@ -11,8 +11,19 @@ local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local token, id, attempt, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local deadline, life, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+
+-- A waiter that will never run must not keep the others waiting; unless it is a later attempt that waits.
+local function give_up_place()
+  if KEYS[3] and redis.call('HGET', KEYS[5], 'a:' .. id) == ARGV[3] then
+    redis.call('ZREM', KEYS[4], id)
+    redis.call('HDEL', KEYS[5], 'm:' .. id, 'a:' .. id)
+    redis.call('ZADD', KEYS[6], now, ARGV[8])
+  end
+end
+
 if deadline > 0 and now > deadline then
   -- The record of an earlier copy may be gone by now, so nothing can tell whether this one has run already.
+  give_up_place()
   return {'old', ''}
 end
 
@@ -20,6 +31,7 @@ local g = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'token', 'until', 'st
 if g[1] then
   local seen = tonumber(g[2])
   if attempt < seen or (attempt == seen and g[1] == 'done') then
+    give_up_place()
     return {'drop', ''}
   end
   if g[1] == 'running' and g[3] ~= token and tonumber(g[4]) > now then
@@ -35,17 +47,28 @@ if g[1] then
   end
 end
 
-local function remember(state, till)
+local function remember(state)
   redis.call('DEL', KEYS[1])
-  redis.call('HSET', KEYS[1], 'state', state, 'attempt', attempt, 'token', token, 'until', till)
+  redis.call('HSET', KEYS[1], 'state', state, 'attempt', attempt)
+  if state == 'running' then
+    redis.call('HSET', KEYS[1], 'token', token, 'until', now + lease)
+  end
   -- Never shorter than two leases: renewal extends it, and a standby is kept in it.
   redis.call('PEXPIREAT', KEYS[1], math.max(deadline > 0 and deadline or now + life, now + 2 * lease))
   redis.call('ZREM', KEYS[2], id)
 end
 
 if not KEYS[3] then
-  remember('running', now + lease)
+  remember('running')
   return {'run', ''}
+end
+
+-- The server's microseconds, or one more than the last: grows through a flush, a fail-over and a clock set back.
+local function next_number()
+  local n = math.max(t[1] * 1000000 + t[2], tonumber(redis.call('GET', KEYS[7]) or '0') + 1)
+  local text = string.format('%.0f', n)
+  redis.call('SET', KEYS[7], text)
+  return text
 end
 
 local key = ARGV[8]
@@ -53,7 +76,7 @@ local owner = redis.call('HGET', KEYS[3], 'task')
 local head = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
 if owner ~= id and (owner or (head and head ~= id)) then
   if ARGV[9] ~= 'wait' then
-    remember('done', 0)
+    remember('done')
     return {'taken', owner or head}
   end
   if message == '' then
@@ -61,14 +84,13 @@ if owner ~= id and (owner or (head and head ~= id)) then
   end
   if not redis.call('ZSCORE', KEYS[4], id) then
     if redis.call('ZCARD', KEYS[4]) >= tonumber(ARGV[11]) then
-      remember('done', 0)
+      remember('done')
       return {'full', owner or head}
     end
-    -- The place in the queue is the score of the last one plus one: exact, and the same for a message parked twice.
-    local last = redis.call('ZRANGE', KEYS[4], -1, -1, 'WITHSCORES')[2]
-    redis.call('ZADD', KEYS[4], (tonumber(last) or 0) + 1, id)
+    -- Places come from the counter of the fences: in order for ever, whoever came and went meanwhile.
+    redis.call('ZADD', KEYS[4], next_number(), id)
   end
-  redis.call('HSET', KEYS[5], 'm:' .. id, message)
+  redis.call('HSET', KEYS[5], 'm:' .. id, message, 'a:' .. id, attempt)
   if not owner then
     redis.call('ZADD', KEYS[6], now, key)
   end
@@ -78,20 +100,18 @@ end
 -- Free, or reserved for this task: at publish, by its retry, by an earlier copy that died, or because it is its turn.
 if head then
   redis.call('ZREM', KEYS[4], id)
-  redis.call('HDEL', KEYS[5], 'm:' .. id)
+  redis.call('HDEL', KEYS[5], 'm:' .. id, 'a:' .. id)
   if redis.call('EXISTS', KEYS[4]) == 0 then
     redis.call('DEL', KEYS[5])
   elseif head == id then
     redis.call('HDEL', KEYS[5], 'woken', 'tries', 'resend')
   end
 end
-local fence = math.max(t[1] * 1000000 + t[2], tonumber(redis.call('GET', KEYS[7]) or '0') + 1)
-local number = string.format('%.0f', fence)
-redis.call('SET', KEYS[7], number)
+local number = next_number()
 redis.call('DEL', KEYS[3])
 redis.call('HSET', KEYS[3], 'token', token, 'task', id, 'state', 'running', 'since', now, 'lease', lease,
   'fence', number, 'holder', ARGV[10])
 redis.call('PEXPIRE', KEYS[3], lease)
 redis.call('ZADD', KEYS[6], now + lease, key)
-remember('running', now + lease)
+remember('running')
 return {'run', number}

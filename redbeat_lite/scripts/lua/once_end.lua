@@ -13,7 +13,7 @@ local g = redis.call('HMGET', KEYS[1], 'token', 'state', 'attempt', 'standby', '
 if g[1] == token and g[2] == 'running' then
   if ARGV[3] == 'done' then
     redis.call('DEL', KEYS[1])
-    redis.call('HSET', KEYS[1], 'state', 'done', 'attempt', g[3], 'token', token, 'until', 0)
+    redis.call('HSET', KEYS[1], 'state', 'done', 'attempt', g[3])
     local deadline = tonumber(ARGV[4])
     redis.call('PEXPIREAT', KEYS[1], deadline > now and deadline + 1000 or now + tonumber(ARGV[5]))
     redis.call('ZREM', KEYS[2], id)
@@ -23,7 +23,7 @@ if g[1] == token and g[2] == 'running' then
       standby = 1
     end
   else
-    redis.call('HSET', KEYS[1], 'until', 0)
+    redis.call('HSET', KEYS[1], 'state', 'dead')
     standby = g[4] and 1 or 0
   end
   if standby == 1 then

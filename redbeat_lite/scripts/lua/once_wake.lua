@@ -29,6 +29,7 @@ local message = redis.call('HGET', KEYS[3], 'm:' .. head)
 if not message then
   -- Evicted or cleared by hand. Without its message it cannot run; the next one is looked at in the next round.
   redis.call('ZREM', KEYS[2], head)
+  redis.call('HDEL', KEYS[3], 'a:' .. head)
   redis.call('ZADD', KEYS[4], now, key)
   return false
 end

@@ -1,0 +1,104 @@
+"""One process of the stress: takes jobs from a list and runs them under locks, badly.
+
+It crashes inside some runs, publishes some messages twice and loses some wake-ups. What happened is written to Redis in
+the order in which the server saw it; the test judges it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+import uuid
+from typing import Any
+
+import redis
+
+from redbeat_lite.once.store import Held, LockStore
+
+LEASE_MS = 400
+RESEND_MS = 200
+
+#: The chances: a message comes twice, a run dies, a wake-up is lost.
+DUPLICATE, CRASH, LOST = 0.05, 0.01, 0.02
+
+
+class Chaos:
+    def __init__(self, socket: str, seed: int) -> None:
+        self.client = redis.Redis(unix_socket_path=socket, decode_responses=True)
+        self.store = LockStore(self.client, "s")
+        self.random = random.Random(seed)
+        self.reaped = 0.0
+
+    def publish(self, message: str) -> None:
+        self.client.lpush("jobs", message)
+        if self.random.random() < DUPLICATE:
+            self.client.incr("duplicates")
+            self.client.lpush("jobs", message)
+
+    def run(self) -> None:
+        while not self.client.exists("stop"):
+            popped = self.client.brpop(["jobs"], timeout=0.1)
+            if popped:
+                self.job(popped[1])
+            if time.monotonic() - self.reaped > 0.1:
+                self.reap()
+
+    def job(self, message: str) -> None:
+        job = json.loads(message)
+        held = Held(uuid.uuid4().hex, job["id"], 0, LEASE_MS, key=job["key"], life_ms=600_000)
+        word = self.store.begin(held, on_conflict="wait").word
+        if word == "encode":
+            # In its place before the message is gone from the list: what a late acknowledgement does.
+            word = self.store.begin(held, on_conflict="wait", message=message).word
+            if word == "parked":
+                self.note_place(job)
+        if word == "run":
+            self.inside(job, held, message)
+
+    def note_place(self, job: dict[str, Any]) -> None:
+        place = self.client.zscore(self.store.keys.waiters(job["key"]), job["id"])
+        if place is not None:
+            self.client.hset("places", job["id"], f"{place:.0f}")
+
+    def inside(self, job: dict[str, Any], held: Held, message: str) -> None:
+        log = f"log:{job['key']}"
+        place = self.client.hget("places", job["id"])
+        self.client.hdel("places", job["id"])
+        self.client.rpush(log, json.dumps(["start", job["id"], held.fence, place]))
+        if self.random.random() < CRASH:
+            # A broker delivers it again, for it was never acknowledged.
+            pipe = self.client.pipeline()
+            pipe.rpush(log, json.dumps(["crash", job["id"], held.fence, place])).lpush("jobs", message).execute()
+            os._exit(1)
+        time.sleep(self.random.random() * 0.004)
+        pipe = self.client.pipeline()
+        pipe.rpush(log, json.dumps(["end", job["id"], held.fence, place])).execute()
+        ended = self.store.end(held)
+        if ended.waiters:
+            self.wake(job["key"])
+
+    def wake(self, key: str) -> None:
+        message = self.store.wake(key, RESEND_MS)
+        if message is None:
+            return
+        if self.random.random() < LOST:
+            self.client.incr("lost")
+        else:
+            self.publish(message)
+
+    def reap(self) -> None:
+        keys, ids = self.store.due()
+        for key in keys:
+            self.wake(key)
+        for task_id in ids:
+            message = self.store.wake_standby(task_id, RESEND_MS)
+            if message is not None:
+                self.publish(message)
+        self.reaped = time.monotonic()
+
+
+if __name__ == "__main__":
+    Chaos(sys.argv[1], int(sys.argv[2])).run()
