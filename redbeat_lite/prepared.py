@@ -122,6 +122,8 @@ class Prepared:
         entry.template = None
         if occurrence.extra or _UNPREPARED_OPTIONS & entry.options.keys() or not self._plain(entry.task):
             return
+        if any(isinstance(value, celery.beat.BeatLazyFunc) for value in (*entry.args, *entry.kwargs.values())):
+            return  # another value at each run
         if not commands or commands[0][0] != "lpush" or any(name != "pexpire" for name, *_ in commands[1:]):
             return
         template = _template(occurrence, commands)
