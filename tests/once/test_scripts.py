@@ -12,6 +12,8 @@ from redbeat_lite.once import Once
 from redbeat_lite.once.emission import Claim, give_back, headers, take
 from redbeat_lite.once.store import Held, LockStore
 
+from .bench import acquire_and_release
+
 tokens = (f"token-{n}" for n in itertools.count())
 
 
@@ -383,3 +385,13 @@ def test_an_extended_lock_stays_until_it_leaves_the_queue(store: LockStore) -> N
     begin(store, run)
     assert not store.extend(one.key, "id-1")
     assert not store.extend(one.key, "another")
+
+
+def test_acquire_and_release_take_two_round_trips(store: LockStore) -> None:
+    acquire_and_release(store.client, 1)
+    store.client.config_resetstat()
+    microseconds = acquire_and_release(store.client, 500)
+    stats = store.client.info("commandstats")
+    assert stats["cmdstat_evalsha"]["calls"] == 1_000
+    assert "cmdstat_eval" not in stats
+    print(f"{microseconds:.0f} µs")

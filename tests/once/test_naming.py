@@ -1,0 +1,128 @@
+"""Keys: the same for the same call, different for different ones, refused where that cannot be told."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kombu.utils.json import dumps, loads
+
+from redbeat_lite.errors import InvalidEntry
+from redbeat_lite.once import Once
+from redbeat_lite.once.naming import MAX_KEY, canonical, key_of
+
+
+def f(x: Any, y: Any = 2, *args: Any, z: Any = 3, **rest: Any) -> None: ...
+
+
+SIGNATURE = inspect.signature(f)
+
+leaves = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False), st.text(),
+    st.datetimes(timezones=st.just(UTC)), st.uuids(), st.decimals(allow_nan=False, allow_infinity=False),
+)  # fmt: skip
+values = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
+
+
+def key(*args: Any, once: Once | None = None, **kwargs: Any) -> str:
+    return key_of(once or Once(), "t", args, kwargs, SIGNATURE)
+
+
+@given(values, values)
+def test_positions_names_and_defaults_make_no_difference(x: Any, y: Any) -> None:
+    assert key(x, y) == key(x=x, y=y) == key(x, y=y, z=3)
+    assert key(x) == key(x, 2)
+
+
+@given(values)
+def test_a_trip_through_the_broker_makes_no_difference(x: Any) -> None:
+    assert key(loads(dumps(x))) == key(x)
+
+
+@given(values, values)
+def test_different_arguments_have_different_keys(x: Any, y: Any) -> None:
+    assert (key(x) == key(y)) == (canonical(x) == canonical(y))
+
+
+def test_every_process_writes_the_same_key() -> None:
+    code = (
+        "from redbeat_lite.once import Once; from redbeat_lite.once.naming import key_of\n"
+        "print(key_of(Once(), 't', (), {'b': {1, 2, 'x', (3, 4)}, 'a': {'k': b'1', 'j': None}}))"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": str(seed), "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in (1, 2, 3)
+    }  # fmt: skip
+    assert len(printed) == 1
+
+
+def test_lists_and_tuples_are_the_same_as_for_the_broker() -> None:
+    assert key((1, 2)) == key([1, 2])
+
+
+@pytest.mark.parametrize("x", [datetime(2024, 1, 1, tzinfo=UTC), date(2024, 1, 1), UUID(int=5), Decimal("1.0")])
+def test_what_celerys_json_knows_has_a_form(x: Any) -> None:
+    assert key(x) != key(str(x))
+
+
+def test_an_argument_that_has_no_form_is_refused_by_name() -> None:
+    with pytest.raises(InvalidEntry, match=r"once\.key: expected the arguments to be JSON"):
+        key(object())
+
+
+def test_a_task_without_arguments_has_its_name_for_a_key() -> None:
+    assert key_of(Once(), "proj.task", (), {}) == "proj.task"
+
+
+def test_a_template_counts_only_what_it_names() -> None:
+    once = Once(key="{x}-{rest_name}")
+    assert key(1, y=5, rest_name="a", once=once) == key(1, y=9, rest_name="a", once=once) == "t:1-a"
+    assert key({"b": 1, "a": 2}, rest_name="", once=once) == 't:{"a":2,"b":1}-'
+    assert key({"id": 7}, once=Once(key="{x[id]}")) == "t:7"
+
+
+def test_a_constant_and_a_callable_are_shared_between_tasks() -> None:
+    assert key(1, once=Once(key="reindex")) == "reindex"
+    assert key(1, once=Once(key=lambda x, **_: f"user-{x}")) == "user-1"
+
+
+@pytest.mark.parametrize("result", [None, 5, ""])
+def test_a_callable_that_returns_no_text_is_refused(result: Any) -> None:
+    with pytest.raises(InvalidEntry, match=r"once\.key"):
+        key(1, once=Once(key=lambda *_, **__: result))
+
+
+def test_an_argument_the_call_lacks_is_named() -> None:
+    with pytest.raises(InvalidEntry, match="template"):
+        key(1, once=Once(key="{missing}"))
+
+
+@given(st.text(min_size=MAX_KEY, max_size=3 * MAX_KEY), st.text(min_size=MAX_KEY, max_size=3 * MAX_KEY))
+def test_long_keys_are_cut_without_meeting(a: str, b: str) -> None:
+    keys = [key(text, once=Once(key="{x}")) for text in (a, b)]
+    assert all(len(one) <= MAX_KEY for one in keys)
+    assert (keys[0] == keys[1]) == (a == b)
+
+
+def test_without_the_function_the_call_counts_as_written() -> None:
+    assert key_of(Once(), "t", (1,), {}) != key_of(Once(), "t", (), {"x": 1})
+
+
+def test_a_call_that_does_not_fit_the_function_still_has_a_key() -> None:
+    assert key(1, x=2).startswith("t:")
+
+
+def test_canonical_json_is_json() -> None:
+    assert json.loads(canonical({"b": (1, 2.5, None, True), "a": "ä"})) == {"a": "ä", "b": [1, 2.5, None, True]}

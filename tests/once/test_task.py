@@ -1,0 +1,298 @@
+"""The task class without a worker: definition, eager mode, direct calls, and blocks under a lock."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat_lite.errors import InvalidEntry
+from redbeat_lite.once import LockLost, LockUnavailable, Once, OnceRejected, Task, install, lock, locks
+from redbeat_lite.once.runtime import Runtime
+from redbeat_lite.once.task import Current
+
+from .server import Server
+
+UNSPEAKABLE = object()
+
+
+def one() -> int:
+    """The function of tasks that need none."""
+    return 1
+
+
+def make_app(url: str = "redis+socket:///nowhere/s", **conf: Any) -> Celery:
+    app = Celery("unit", broker=url, backend="cache+memory://", task_cls=Task, set_as_current=False)
+    app.conf.update(redbeat_lite_key_prefix="u", **conf)
+    install(app)
+    return app
+
+
+@pytest.fixture
+def app(once_server: Server) -> Celery:
+    with once_server.client() as client:
+        client.flushall()
+    return make_app(once_server.url)
+
+
+# -- definition --------------------------------------------------------------------------------------------------------
+
+
+def test_a_template_that_names_no_argument_is_an_error_at_definition() -> None:
+    app = make_app()
+    app.finalize()
+    with pytest.raises(InvalidEntry, match=r"template of the arguments of .*\(feed_url\)"):
+
+        @app.task(shared=False, once=Once(key="{feed}"))
+        def import_feed(feed_url: str) -> None: ...
+
+
+def test_a_default_that_cannot_be_part_of_a_key_is_an_error_at_definition() -> None:
+    app = make_app()
+    app.finalize()
+    with pytest.raises(InvalidEntry, match="the default of x"):
+
+        @app.task(shared=False, once=True)
+        def task(x: Any = UNSPEAKABLE) -> None: ...
+
+
+@pytest.mark.parametrize("once", [{"lease": 0.5}, {"on_conflict": "drop"}, "yes"])
+def test_a_wrong_policy_is_an_error_at_definition(once: Any) -> None:
+    app = make_app()
+    app.finalize()
+    with pytest.raises(InvalidEntry, match="once"):
+
+        @app.task(shared=False, once=once)
+        def task() -> None: ...
+
+
+@pytest.mark.parametrize("bind", [True, False])
+def test_bound_and_free_functions_are_understood_alike(bind: bool) -> None:
+    app = make_app()
+
+    def free(x: Any) -> Any: ...
+
+    def bound(self: Any, x: Any) -> Any: ...
+
+    task = app.task(shared=False, name="t", bind=bind, once=Once(key="{x}"))(bound if bind else free)
+    assert list(task.once_signature.parameters) == ["x"]
+    assert task.once_policy == Once(key="{x}")
+
+
+def test_a_task_written_as_a_class_has_its_policy_too() -> None:
+    app = make_app()
+
+    class Import(Task):
+        name = "import"
+        once = Once(key="{url}")
+
+        def run(self, url: str) -> str:
+            return url
+
+    task = app.register_task(Import())
+    assert task.once_policy == Once(key="{url}")
+    assert list(task.once_signature.parameters) == ["url"]
+    assert isinstance(task.once, Current)
+    assert task.once.lease == 60
+
+
+def test_a_task_without_a_policy_has_none() -> None:
+    app = make_app()
+    task = app.task(shared=False, name="plain")(one)
+    assert task.once is None
+
+
+# -- bypass ------------------------------------------------------------------------------------------------------------
+
+
+def test_eager_mode_apply_and_direct_calls_need_no_server_and_never_deadlock() -> None:
+    app = make_app(task_always_eager=True)
+
+    @app.task(bind=True, shared=False, once=Once(key="{n}", scope="queue", on_conflict="raise"))
+    def nested(self: Any, n: int) -> list[int]:
+        if n == 0:
+            return [0]
+        inner = [
+            nested(0),
+            nested.apply((0,)).result,
+            nested.apply_async((0,), once_key="k", on_conflict="wait").result,
+        ]
+        assert self.once.fence is None
+        return [n, *(number for numbers in inner for number in numbers)]
+
+    assert nested(1) == nested.apply((1,)).get() == nested.delay(1).get() == [1, 0, 0, 0]
+
+
+def test_importing_opens_no_connection_and_loads_no_worker() -> None:
+    code = "import sys; from redbeat_lite.once import Once; print([m for m in sys.modules if m.startswith('celery')])"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"
+
+
+def test_installing_opens_no_connection_and_loads_no_worker() -> None:
+    code = (
+        "import sys; from celery import Celery; from redbeat_lite.once import Task, install\n"
+        "app = Celery('x', broker='redis://nowhere.invalid', task_cls=Task); install(app); install(app)\n"
+        "app.finalize()\n"
+        "print('celery.worker.consumer' in sys.modules, len(app.steps['consumer']))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "False 1"
+
+
+# -- without a server --------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_lock_that_cannot_be_taken_publishes_nothing() -> None:
+    app = make_app()
+    task = app.task(shared=False, name="t", once=True)(one)
+    with pytest.raises(LockUnavailable, match="was not published"):
+        task.delay()
+
+
+def test_publishing_a_run_lock_needs_no_lock_server(once_server: Server) -> None:
+    app = make_app(once_server.url, redbeat_lite_url="redis+socket:///nowhere/s")
+    task = app.task(shared=False, name="t", once=Once())(one)
+    assert task.delay().id
+
+
+# -- publishing --------------------------------------------------------------------------------------------------------
+
+
+def test_a_conflict_at_publish_raises_and_names_the_key(app: Celery) -> None:
+    task = app.task(shared=False, name="t", once=Once(key="k", scope="queue", on_conflict="raise"))(one)
+    task.delay()
+    with pytest.raises(OnceRejected) as caught:
+        task.delay()
+    assert caught.value.key == "k"
+
+
+def test_a_lock_taken_at_publish_lasts_until_the_eta_and_its_lease(app: Celery) -> None:
+    task = app.task(shared=False, name="t", once=Once(key="k", scope="queue", lease=5))(one)
+    task.apply_async(countdown=100)
+    info = locks(app).get("k")
+    assert info is not None
+    assert 100 < (info.expires_in or 0) <= 105
+    assert (info.state, info.holder) == ("queued", "queued t")
+
+
+def test_every_message_carries_a_deadline(app: Celery, once_server: Server) -> None:
+    sent: list[dict[str, Any]] = []
+    from celery.signals import before_task_publish
+
+    def keep(headers: dict[str, Any], **_: Any) -> None:
+        sent.append(headers)
+
+    before_task_publish.connect(keep, weak=False)
+    try:
+        task = app.task(shared=False, name="t", guard_life=100)(one)
+        now = time.time() * 1000
+        task.delay()
+        task.apply_async(countdown=50)
+    finally:
+        before_task_publish.disconnect(keep)
+    first, second = (headers["redbeat_deadline"] - now for headers in sent)
+    assert 100_000 <= first < 105_000
+    assert 150_000 <= second < 155_000
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_block_is_renewed_past_its_lease_and_freed_at_its_end(app: Celery) -> None:
+    with lock(app, "k", lease=1) as held:
+        assert held
+        time.sleep(1.6)
+        held.check()
+        with lock(app, "k", lease=1) as second:
+            assert not second
+            with pytest.raises(LockLost):
+                second.check()
+    assert locks(app).get("k") is None
+    assert Runtime.of(app).store.client.zcard("{u}:once:index") == 0
+
+
+def test_a_block_learns_that_its_lock_was_cleared(app: Celery) -> None:
+    with lock(app, "k", lease=1) as held:
+        assert locks(app).clear("k")
+        with lock(app, "k", lease=5) as second:
+            assert second.fence > held.fence
+            deadline = time.monotonic() + 2
+            while not held.lost:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+    with pytest.raises(LockLost):
+        held.check()
+
+
+def test_a_block_can_wait_for_its_turn(app: Celery) -> None:
+    entered = threading.Event()
+
+    def first() -> None:
+        with lock(app, "k"):
+            entered.set()
+            time.sleep(0.4)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    entered.wait(5)
+    with lock(app, "k", timeout=5) as held:
+        assert held
+    thread.join()
+
+
+def test_a_block_is_freed_by_an_exception(app: Celery) -> None:
+    with pytest.raises(RuntimeError), lock(app, "k"):
+        raise RuntimeError
+    with lock(app, "k") as held:
+        assert held
+
+
+@pytest.mark.parametrize("lease", [0.5, "5", True])
+def test_a_lease_that_is_too_short_is_refused(lease: Any) -> None:
+    with pytest.raises(InvalidEntry, match=r"once\.lease"), lock(make_app(), "k", lease=lease):
+        pass
+
+
+class Cache:
+    """As a Django cache; ``add`` is atomic."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def add(self, key: str, value: Any, timeout: float) -> bool:
+        return bool(self.client.set(key, value, px=round(timeout * 1000), nx=True))
+
+    def get(self, key: str) -> Any:
+        return self.client.get(key)
+
+    def delete(self, key: str) -> None:
+        self.client.delete(key)
+
+
+def test_a_cache_with_an_atomic_add_serves_as_well(once_server: Server) -> None:
+    with once_server.client() as client:
+        client.flushall()
+        cache = Cache(client)
+        with lock(cache, "k", lease=60) as held:
+            assert held
+            assert held.fence is None
+            with lock(cache, "k", lease=60) as second:
+                assert not second
+        assert client.get("k") is None
+
+
+def test_a_cache_lock_that_ran_out_is_not_deleted_under_its_next_holder(once_server: Server) -> None:
+    with once_server.client() as client:
+        client.flushall()
+        cache = Cache(client)
+        with lock(cache, "k", lease=1) as held:
+            time.sleep(1.05)
+            assert held.lost
+            assert cache.add("k", "another", 60)
+        assert client.get("k") == "another"
