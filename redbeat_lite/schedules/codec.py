@@ -52,6 +52,9 @@ def register_schedule(
 ) -> None:
     """Teach the store a schedule class of your own; do it in every process that imports the class.
 
+    When it runs is asked through Celery's ``is_due``, or through ``next_after(instant)`` where the class has that: the
+    first occurrence strictly later than an aware datetime, or None.
+
     Parameters:
         encode: makes JSON-able data of an instance.
         decode: makes an equal instance of that data, and raises ValueError for what it cannot read.

@@ -94,4 +94,15 @@ class ForeignRule:
         return hash(self._key())
 
     def __repr__(self) -> str:
-        return f"ForeignRule({self.schedule!r}, {zone_name(self.zone)!r})"
+        return f"{type(self).__name__}({self.schedule!r}, {zone_name(self.zone)!r})"
+
+
+class AnsweringRule(ForeignRule):
+    """Somebody else's schedule that has a ``next_after`` of its own, which knows best.
+
+    It is wrapped because Celery's schedules are equal when their clocks are, which says nothing about when they run.
+    """
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        answer: datetime | None = self.schedule.next_after(instant)
+        return answer

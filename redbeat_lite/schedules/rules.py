@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
 from datetime import UTC, timedelta, tzinfo
 from functools import lru_cache
 from typing import Any
@@ -16,7 +15,7 @@ from .base import Rule
 from .codec import coerce_schedule, encode_schedule
 from .cron import Cron, crontab_rule
 from .dst import CountedRule
-from .foreign import ForeignRule, RelativeRule
+from .foreign import AnsweringRule, ForeignRule, RelativeRule
 from .intervals import At, Every, interval_ms
 from .rrules import RRule
 from .sun import SolarRule
@@ -46,15 +45,14 @@ def rule_of(schedule_: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
         return _interval_rule(found, zone)
     if type(found) is solar:
         return SolarRule(found)
-    # A schedule of somebody else's that answers our own question knows best.
-    if isinstance(found, Rule) and isinstance(found, Hashable):
-        return found
-    return ForeignRule(found, portable(zone), _identity(found))
+    kind = AnsweringRule if hasattr(found, "next_after") else ForeignRule
+    return kind(found, portable(zone), _identity(found))
 
 
 def next_ms(rule: Rule, ms: int) -> int | None:
     """The first occurrence strictly later than an instant, both in milliseconds since 1970; None for never again."""
-    return _remembered(rule, ms)
+    # Arithmetic is cheaper than remembering what came out of it.
+    return rule.next_ms(ms) if isinstance(rule, (Every, At)) else _remembered(rule, ms)
 
 
 def first_ms(rule: Rule, now_ms: int, start_ms: int | None) -> int | None:
