@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 from uuid import uuid4
 
+from celery.beat import BeatLazyFunc
 from celery.utils.log import get_logger
 from kombu.serialization import dumps as dump_message
 
@@ -20,7 +21,7 @@ from .configured import entry_with_defaults
 from .definition import decode, encode
 from .emission import Occurrence, emission
 from .entry import Entry, is_name
-from .errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
+from .errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry, UnsupportedFormat
 from .keys import Keys
 from .misfire import Misfire
 from .once.policy import Once
@@ -350,10 +351,12 @@ class Schedules(MutableMapping[str, Entry]):
         emitted = emission(Occurrence(entry, str(uuid4()), now, following))
         options = {**emitted.options, "retry": entry.options.get("retry")}
         task = self._app.tasks.get(entry.task)
+        args = [_evaluated(value) for value in entry.args]
+        kwargs = {key: _evaluated(value) for key, value in entry.kwargs.items()}
         if task is not None:
-            result = task.apply_async(entry.args, entry.kwargs, **options)
+            result = task.apply_async(args, kwargs, **options)
         else:
-            result = self._app.send_task(entry.task, entry.args, entry.kwargs, **options)
+            result = self._app.send_task(entry.task, args, kwargs, **options)
         return str(result.id)
 
     def release(self, name: str) -> Entry:
@@ -415,7 +418,7 @@ class Schedules(MutableMapping[str, Entry]):
     def _listed(self, stored: Stored) -> Entry | None:
         try:
             return self._readable(stored)
-        except (CorruptEntry, UnicodeDecodeError) as exc:
+        except (CorruptEntry, UnsupportedFormat, UnicodeDecodeError) as exc:
             logger.warning("left out of the list, and of every run until it is mended: %s", exc)
             return None
 
@@ -488,6 +491,10 @@ class Schedules(MutableMapping[str, Entry]):
 def _state(entry: Entry) -> State:
     assert entry.state is not None
     return entry.state
+
+
+def _evaluated(value: Any) -> Any:
+    return value() if isinstance(value, BeatLazyFunc) else value
 
 
 def _check_complete(entry: Entry, *needed: str) -> None:

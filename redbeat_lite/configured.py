@@ -16,7 +16,7 @@ from celery.utils.log import get_logger
 from . import lifecycle
 from .definition import decode, encode
 from .entry import Entry
-from .errors import CorruptEntry, InvalidEntry
+from .errors import CorruptEntry, InvalidEntry, UnsupportedFormat
 from .once.policy import Once
 from .settings import Settings
 from .state import State
@@ -71,6 +71,7 @@ class ConfigEntries:
             try:
                 entry = entry_with_defaults(self._settings, str(name), fields, app=self._app)
                 lifecycle.check(entry, now, self._zone)
+                encode(entry, allow_local=True)
             except InvalidEntry as exc:
                 logger.error("beat: config entry %r is left out: %s", name, exc)
             except Exception:
@@ -105,6 +106,8 @@ class ConfigEntries:
             return [self._write(wanted, stored, fresh, definition)]
         if definition.encode() == stored.definition:
             return []
+        for field in existing.local:  # not stored, so nobody can tell whether it changed
+            setattr(existing, field, getattr(wanted, field))
         wanted_state = lifecycle.revised(existing, state, wanted, now, self._zone)
         return [self._write(wanted, stored, wanted_state, definition)]
 
@@ -141,7 +144,7 @@ def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any 
 def _decoded(name: str, stored: Stored) -> tuple[Entry | None, State | None]:
     try:
         entry = decode(name, stored.definition) if stored.definition is not None else None
-    except CorruptEntry:
+    except (CorruptEntry, UnsupportedFormat):
         entry = None
     try:
         state = State.decode(stored.state) if stored.state is not None else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
@@ -41,6 +41,18 @@ _MAX_ERROR = 500
 _CACHE = 20_000
 
 
+class _Ahead(NamedTuple):
+    """What the schedule says of the time after a batch. Asked for while planning, because a schedule may raise.
+
+    ``score`` is when the entry is due next, ``following`` the first nominal time that is still to come. ``instead`` is
+    the nominal time and the score of an entry that has to go on after its last run, because a once-lock left it out.
+    """
+
+    score: int | None
+    following: int | None
+    instead: tuple[int | None, int | None] = (None, None)
+
+
 @dataclass(slots=True)
 class _Job:
     """One due entry on its way through a batch."""
@@ -49,6 +61,8 @@ class _Job:
     entry: Entry
     state: State
     plan: Plan
+    ahead: _Ahead
+    wanted: list[Claim] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     locked_out: int = 0
     commands: list[Command] = field(default_factory=list)
@@ -118,7 +132,7 @@ class Dispatcher:
                 self._leader.progress("connecting to the broker")
                 connect(term)
                 self._take_locks(jobs)
-                jobs = self._publish(jobs, now)
+                jobs = self._publish(jobs)
             self._commit(term, now, jobs)
 
     # -- plan ---------------------------------------------------------------------------------------------------------
@@ -143,9 +157,23 @@ class Dispatcher:
             own = self._local(entry.name)
             if own is None:
                 error = f"holds what only the beat of {entry.owner!r} knows"
-                return _Job(stored, entry, state, Plan((), state.nominal, 0), error=error)
+                return _Job(stored, entry, state, Plan((), state.nominal, 0), _Ahead(None, None), error=error)
             entry = own
-        return _Job(stored, entry, state, lifecycle.plan(entry, state, now, self._zone))
+        plan = lifecycle.plan(entry, state, now, self._zone)
+        job = _Job(stored, entry, state, plan, self._ahead(entry, state, plan, now))
+        if entry.once is not None:
+            job.wanted = [self._claim(job, entry.once, nominal) for nominal in plan.emit]
+        return job
+
+    def _ahead(self, entry: Entry, state: State, plan: Plan, now: int) -> _Ahead:
+        if state.paused or not entry.enabled:
+            return _Ahead(None, None)
+        following = lifecycle.following(entry, plan.next, now, self._zone)
+        score = lifecycle.score(entry, plan.next, self._zone)
+        if entry.once is None or entry.max_runs is None:
+            return _Ahead(score, following)
+        instead = lifecycle.ahead(entry, state, now, self._zone)
+        return _Ahead(score, following, (instead, lifecycle.score(entry, instead, self._zone)))
 
     def _entry(self, name: bytes, definition: bytes) -> Entry:
         known = self._decoded.get(name)
@@ -161,21 +189,23 @@ class Dispatcher:
 
     def _take_locks(self, jobs: Iterable[_Job]) -> None:
         """Take the once-locks of a batch in one round trip; an occurrence whose lock is held is left out."""
-        wanted = [
-            (job, nominal, self._claim(job, job.entry.once, nominal))
-            for job in jobs
-            if job.entry.once is not None
-            for nominal in job.plan.emit
-        ]
+        wanted = [(job, claim) for job in jobs for claim in job.wanted]
         if not wanted:
             return
-        for (job, nominal, claim), taken in zip(wanted, take(self._locks, [c for *_, c in wanted]), strict=True):
+        for (job, claim), taken in zip(wanted, take(self._locks, [claim for _, claim in wanted]), strict=True):
             if taken:
                 job.claims.append(claim)
                 continue
-            job.locked_out += 1
-            job.plan = job.plan._replace(emit=tuple(each for each in job.plan.emit if each != nominal))
+            self._leave_out(job, claim.task_id)
             logger.info("beat: %r is left out this time: its last run is still queued or running", job.entry.name)
+
+    def _leave_out(self, job: _Job, name: str) -> None:
+        job.locked_out += 1
+        emit = tuple(nominal for nominal in job.plan.emit if job.id_of(nominal) != name)
+        job.plan = job.plan._replace(emit=emit)
+        if job.plan.next is None:  # planned as the last of max_runs, which it was not
+            nominal, score = job.ahead.instead
+            job.plan, job.ahead = job.plan._replace(next=nominal), job.ahead._replace(score=score)
 
     def _claim(self, job: _Job, once: Once, nominal: int) -> Claim:
         entry = job.entry
@@ -192,29 +222,28 @@ class Dispatcher:
 
     # -- publish ------------------------------------------------------------------------------------------------------
 
-    def _publish(self, jobs: list[_Job], now: int) -> list[_Job]:
+    def _publish(self, jobs: list[_Job]) -> list[_Job]:
         """Publish the jobs in turn; returns those that were tried, the others stay due."""
         tried = []
         with self._publisher.batch() as publish:
             for job in jobs:
                 tried.append(job)
-                if not self._publish_job(publish, job, now):
+                if not self._publish_job(publish, job):
                     break
         if len(tried) < len(jobs):
             self._publisher.close()
         return tried
 
-    def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: _Job, now: int) -> bool:
+    def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: _Job) -> bool:
         """Publish one job; ``False`` when the connection failed and must be made anew."""
         locks = {claim.task_id: once_headers(claim) for claim in job.claims}
-        following = lifecycle.following(job.entry, job.plan.next, now, self._zone)
         for nominal in job.plan.emit:
             if not self._leader.leading:
                 raise Lost
             self._leader.progress(f"publishing {job.entry.name!r}")
             name = job.id_of(nominal)
             try:
-                job.commands += publish(Occurrence(job.entry, name, nominal, following, locks.get(name)))
+                job.commands += publish(Occurrence(job.entry, name, nominal, job.ahead.following, locks.get(name)))
             except Exception as exc:  # noqa: BLE001 - see the module's docstring
                 return self._failed(job, exc)
         return True
@@ -263,8 +292,7 @@ class Dispatcher:
         state = lifecycle.dispatched(job.state, job.plan, job.locked_out)
         if state.finished and job.entry.remove_when_done:
             return Advance(job.stored.name, job.state.guard, None, None, job.commands)
-        score = lifecycle.due_time(job.entry, state, self._zone)
-        return Advance(job.stored.name, job.state.guard, state.encode(), score, job.commands)
+        return Advance(job.stored.name, job.state.guard, state.encode(), job.ahead.score, job.commands)
 
 
 def _quarantined(stored: Stored, exc: Exception, now: int) -> Bad:

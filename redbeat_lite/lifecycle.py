@@ -26,14 +26,20 @@ def check(entry: Entry, now: int, zone: tzinfo) -> None:
     Raises:
         InvalidEntry: the schedule has no occurrence to come, or ``jitter`` reaches the next one.
     """
-    rule = entry.rule(zone)
-    if _first(entry, now, zone) is None:
+    try:
+        first = _first(entry, now, zone)
+        gap = shortest_gap_ms(entry.rule(zone), now) if entry.jitter_ms else None
+    except InvalidEntry as exc:
+        raise exc.of(entry.name) from None
+    except Exception as exc:
+        hint = f"{type(exc).__name__}: {exc}"
+        expected = "a schedule that can tell its next occurrence"
+        raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name, hint=hint) from exc
+    if first is None:
         raise InvalidEntry("schedule", "a schedule with an occurrence still to come", entry.schedule, entry=entry.name)
-    if entry.jitter_ms:
-        gap = shortest_gap_ms(rule, now)
-        if gap is not None and entry.jitter_ms >= gap:
-            expected = f"less than the shortest gap between occurrences ({gap / 1000:g} s)"
-            raise InvalidEntry("jitter", expected, entry.jitter, entry=entry.name)
+    if gap is not None and entry.jitter_ms >= gap:
+        expected = f"less than the shortest gap between occurrences ({gap / 1000:g} s)"
+        raise InvalidEntry("jitter", expected, entry.jitter, entry=entry.name)
 
 
 def created(entry: Entry, now: int, zone: tzinfo) -> State:
@@ -51,8 +57,11 @@ def revised(before: Entry, state: State, after: Entry, now: int, zone: tzinfo) -
     timing_changed = any(getattr(before, field) != getattr(after, field) for field in _TIMING)
     if timing_changed or state.finished:
         nominal = _first(after, now, zone)
+        # A one-off has its instant even when that is past; what was sent or given up is not sent because of an edit.
+        if nominal is not None and (nominal == state.last or (not timing_changed and nominal <= now)):
+            nominal = None
     elif after.enabled and not before.enabled:
-        nominal = _ahead(after, state, now, zone)
+        nominal = ahead(after, state, now, zone)
     if _used_up(after, state.count) or _beyond(after, nominal):
         nominal = None
     return state.edited(nominal=nominal, attempts=0, error="")
@@ -65,8 +74,17 @@ def paused(state: State, note: str) -> State:
 
 def resumed(entry: Entry, state: State, now: int, zone: tzinfo, *, catch_up: bool) -> State:
     """The state after a resumption; what was missed counts as misfires with ``catch_up``, else as not scheduled."""
-    nominal = state.nominal if catch_up else _ahead(entry, state, now, zone)
+    nominal = state.nominal if catch_up else ahead(entry, state, now, zone)
     return state.edited(paused=False, note="", nominal=nominal)
+
+
+def ahead(entry: Entry, state: State, now: int, zone: tzinfo) -> int | None:
+    """The next occurrence that is not past, in the phase that the entry already has."""
+    if state.nominal is None or state.nominal > now:
+        return state.nominal
+    # A coalescing plan looks past everything missed, in the phase of the old occurrence and without walking there.
+    upcoming = plan_misfires(entry.rule(zone), state.nominal, now, Misfire("coalesce")).next
+    return None if _beyond(entry, upcoming) else upcoming
 
 
 def plan(entry: Entry, state: State, now: int, zone: tzinfo) -> Plan:
@@ -74,7 +92,15 @@ def plan(entry: Entry, state: State, now: int, zone: tzinfo) -> Plan:
     if state.nominal is None or state.paused or not entry.enabled:
         return Plan((), state.nominal, 0)
     runs_left = None if entry.max_runs is None else entry.max_runs - state.count
-    return plan_misfires(entry.rule(zone), state.nominal, now, entry.misfire, end=entry.end_ms, runs_left=runs_left)
+    return plan_misfires(
+        entry.rule(zone),
+        state.nominal,
+        now,
+        entry.misfire,
+        end=entry.end_ms,
+        runs_left=runs_left,
+        delay=_offset(entry, state.nominal, zone),
+    )
 
 
 def dispatched(state: State, done: Plan, locked_out: int) -> State:
@@ -107,27 +133,30 @@ def retry_delay(attempts: int) -> int:
 
 def due_time(entry: Entry, state: State, zone: tzinfo) -> int | None:
     """The score: nominal time plus jitter in epoch ms, or ``None`` for an entry that shall not fire by itself."""
-    if state.nominal is None or state.paused or not entry.enabled:
-        return None
+    return None if state.paused or not entry.enabled else score(entry, state.nominal, zone)
+
+
+def score(entry: Entry, nominal: int | None, zone: tzinfo) -> int | None:
+    """Nominal time plus jitter, in epoch ms."""
+    return None if nominal is None else nominal + _offset(entry, nominal, zone)
+
+
+def pulled_back(entry: Entry, state: State, now: int, zone: tzinfo) -> int | None:
+    """The occurrence to wait for after the wall clock was set back to ``now``: never later than for a new entry."""
+    first = _first(entry, now, zone)
+    return state.nominal if first is None or state.nominal is None else min(state.nominal, first)
+
+
+def _offset(entry: Entry, nominal: int, zone: tzinfo) -> int:
     if not entry.jitter_ms:
-        return state.nominal
-    following = next_ms(entry.rule(zone), state.nominal)
-    gap = None if following is None else following - state.nominal
-    return state.nominal + offset_ms(entry.name, state.nominal, entry.jitter_ms, gap)
+        return 0
+    following = next_ms(entry.rule(zone), nominal)
+    return offset_ms(entry.name, nominal, entry.jitter_ms, None if following is None else following - nominal)
 
 
 def _first(entry: Entry, now: int, zone: tzinfo) -> int | None:
     nominal = first_ms(entry.rule(zone), now, entry.start_ms)
     return None if _beyond(entry, nominal) else nominal
-
-
-def _ahead(entry: Entry, state: State, now: int, zone: tzinfo) -> int | None:
-    """The next occurrence that is not past, in the phase that the entry already has."""
-    if state.nominal is None or state.nominal > now:
-        return state.nominal
-    # A coalescing plan looks past everything missed, in the phase of the old occurrence and without walking there.
-    upcoming = plan_misfires(entry.rule(zone), state.nominal, now, Misfire("coalesce")).next
-    return None if _beyond(entry, upcoming) else upcoming
 
 
 def _beyond(entry: Entry, nominal: int | None) -> bool:

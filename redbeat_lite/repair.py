@@ -11,9 +11,9 @@ from celery.utils.log import get_logger
 from . import lifecycle
 from .backend import Backend
 from .definition import decode
-from .errors import CorruptEntry
+from .entry import Entry
+from .errors import CorruptEntry, RedbeatError
 from .keys import Keys
-from .misfire import pull_back
 from .state import State
 from .store import PAGE, Edit, Store, Stored, chunks
 
@@ -28,13 +28,17 @@ class Repair:
         store: the schedule.
         keys: the names of the keys.
         zone: the app's time zone.
+        local: finds the config entry of a name, for those that hold what cannot be stored.
     """
 
-    def __init__(self, backend: Backend, store: Store, keys: Keys, zone: tzinfo) -> None:
+    def __init__(
+        self, backend: Backend, store: Store, keys: Keys, zone: tzinfo, local: Callable[[str], Entry | None]
+    ) -> None:
         self._backend = backend
         self._store = store
         self._keys = keys
         self._zone = zone
+        self._local = local
 
     def run(self, now: int) -> None:
         """Remove what is of a foreign type or belongs to no definition; give the rest the state and due time it lacks.
@@ -80,7 +84,7 @@ class Repair:
             for stored in self._store.read(chunk):
                 try:
                     edits.append(mend(stored))
-                except CorruptEntry as exc:
+                except Exception as exc:  # noqa: BLE001 - a schedule may raise anything; the others must be mended
                     logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
             self._store.put(edit for edit in edits if edit is not None)
 
@@ -90,7 +94,7 @@ class Repair:
             return Edit(stored.name, stored.state, None)
         try:
             entry = decode(stored.name.decode(), stored.definition)
-        except (CorruptEntry, UnicodeDecodeError):
+        except (RedbeatError, UnicodeDecodeError):
             # Due at once: the tick that meets it puts it in quarantine.
             return Edit(stored.name, stored.state, State.new(now).encode(), None, now)
         try:
@@ -101,9 +105,9 @@ class Repair:
 
     def _pulled_back(self, stored: Stored, now: int) -> Edit | None:
         entry, state = decode(stored.name.decode(), stored.definition or b""), State.decode(stored.state or b"")
-        if state.nominal is None:
-            return None
-        nominal = pull_back(entry.rule(self._zone), state.nominal, now)
+        if entry.local:
+            entry = self._local(entry.name) or entry
+        nominal = state.nominal if "schedule" in entry.local else lifecycle.pulled_back(entry, state, now, self._zone)
         if nominal == state.nominal:
             return None
         moved = state.edited(nominal=nominal)

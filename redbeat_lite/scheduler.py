@@ -70,7 +70,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._wakeup = Wakeup(backend, keys.wake)
         zone: tzinfo = app.timezone
         self._config = ConfigEntries(app, self.store, settings, zone)
-        self._repair = Repair(backend, self.store, keys, zone)
+        self._repair = Repair(backend, self.store, keys, zone, self._config.get)
         self._publisher = Publisher(
             app,
             self._emit,

@@ -90,7 +90,7 @@ class State:
             parts = raw.decode("utf-8").split("|", _FIELDS - 1)
             version, generation, nominal, last, count, skipped, attempts, paused, notes = parts
             extra = loads(notes) if notes else {}
-            return cls(
+            state = cls(
                 int(version),
                 generation,
                 int(nominal) if nominal else None,
@@ -104,6 +104,10 @@ class State:
             )
         except (ValueError, AttributeError, CorruptEntry) as exc:
             raise CorruptEntry(f"state is not readable: {exc}") from exc
+        # A commit compares the text itself: an entry whose state only reads like one would stay due for ever.
+        if not raw.startswith(state.guard.encode()):
+            raise CorruptEntry(f"state is not as it is written here: {raw[:60]!r}")
+        return state
 
 
 def _text(instant: int | None) -> str:
