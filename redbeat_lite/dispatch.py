@@ -236,7 +236,7 @@ class Dispatcher:
 
     def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: _Job) -> bool:
         """Publish one job; ``False`` when the connection failed and must be made anew."""
-        locks = {claim.task_id: once_headers(claim) for claim in job.claims}
+        locks = {claim.task_id: once_headers(claim) for claim in job.claims} if job.claims else {}
         for nominal in job.plan.emit:
             if not self._leader.leading:
                 raise Lost

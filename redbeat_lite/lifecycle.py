@@ -91,6 +91,10 @@ def plan(entry: Entry, state: State, now: int, zone: tzinfo) -> Plan:
     """What to emit for an entry whose due time has come."""
     if state.nominal is None or state.paused or not entry.enabled:
         return Plan((), state.nominal, 0)
+    if _is_simple(entry) and state.nominal <= now:
+        upcoming = next_ms(entry.rule(zone), state.nominal)
+        if upcoming is None or upcoming > now:
+            return Plan((state.nominal,), upcoming, 0)
     runs_left = None if entry.max_runs is None else entry.max_runs - state.count
     return plan_misfires(
         entry.rule(zone),
@@ -103,16 +107,29 @@ def plan(entry: Entry, state: State, now: int, zone: tzinfo) -> Plan:
     )
 
 
+def _is_simple(entry: Entry) -> bool:
+    """Whether nothing but the schedule has a say in a single occurrence that is due."""
+    misfire = entry.misfire
+    return (
+        misfire.policy != "skip"
+        and misfire.grace is None
+        and entry.max_runs is None
+        and entry.end_at is None
+        and not entry.jitter
+    )
+
+
 def dispatched(state: State, done: Plan, locked_out: int) -> State:
     """The state after everything of a plan was published, but for what once-locks left out."""
-    return replace(
-        state,
+    return State(
+        version=state.version,
+        generation=state.generation,
         nominal=done.next,
         last=done.emit[-1] if done.emit else state.last,
         count=state.count + len(done.emit),
         skipped=state.skipped + done.skipped + locked_out,
-        attempts=0,
-        error="",
+        paused=state.paused,
+        note=state.note,
     )
 
 

@@ -2,18 +2,19 @@
 
 Between two messages of one entry only ids and times differ, as long as nobody listens to or changes what Celery does
 on the way. :func:`obstacle` and :meth:`Prepared.learn` make sure of that, by looking at the very functions that would
-run; where they cannot, every message goes the full way.
+run; where they cannot, every message goes the full way. Under the same conditions the messages of two entries with the
+same task and options differ further only in the entry's name and its arguments, so that most entries never need the
+full way at all: see :class:`redbeat_lite.templates.Shape`.
 """
 
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Hashable
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any, cast
 
 import celery.app.amqp
 import celery.app.base
@@ -24,23 +25,30 @@ from celery import signals
 from celery.utils.log import get_logger
 from celery.utils.time import add_seconds_to_datetime
 
+from .clock import wall_ms
+from .codec import dumps, pack
 from .emission import Occurrence
-from .instants import from_ms
+from .entry import Entry
+from .errors import InvalidEntry
 from .store import Command
+from .templates import Shape, Template, mark, shape_of, text_of
+from .uuids import random_uuid
 
 if TYPE_CHECKING:
     from celery import Celery
 
 logger = get_logger("celery.beat")
 
-#: Marks the gaps while a template is made. Drawn anew by each process, so that no argument can hold it.
-_SECRET = uuid4().hex
-_MARKS = re.compile(rf"<{_SECRET}:(\w+)>")
-
 _SIGNALS = ("before_task_publish", "after_task_publish", "task_sent")
 
 #: Options that make each message another one in ways a template does not know.
 _UNPREPARED_OPTIONS = frozenset({"countdown", "eta", "stamped_headers", "link", "link_error", "chord", "producer"})
+
+#: How messages expire, besides never and after some seconds: at the next nominal time, and in a way not known here.
+_AT_NEXT, _UNKNOWN = "interval", "unknown"
+
+#: Shapes kept: more would mean that hardly two entries have task and options in common.
+_MAX_SHAPES = 1000
 
 
 def obstacle(scheduler: Any, app: Celery) -> str | None:
@@ -66,23 +74,6 @@ def obstacle(scheduler: Any, app: Celery) -> str | None:
     return None
 
 
-class Template:
-    """The text of one message, with gaps for ids and times."""
-
-    __slots__ = ("_target", "_text", "_trailing", "gaps")
-
-    def __init__(self, text: str, gaps: tuple[str, ...], target: str, trailing: tuple[Command, ...]) -> None:
-        self._text = text
-        self.gaps = gaps
-        self._target = target
-        self._trailing = trailing
-
-    def fill(self, values: dict[str, str]) -> list[Command]:
-        """The commands that send the message with these values."""
-        payload = self._text % tuple([values[gap] for gap in self.gaps])
-        return [("lpush", self._target, payload), *self._trailing]
-
-
 class Prepared:
     """Templates by entry, valid for one broker connection.
 
@@ -92,43 +83,66 @@ class Prepared:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
+        self._shapes: dict[Hashable, Shape | None] = {}
+        self._now = 0
 
-    def commands(self, occurrence: Occurrence, now: datetime) -> list[Command] | None:
-        """The commands that send this occurrence; ``None`` if its entry has no template.
+    def begin(self) -> None:
+        """A new batch: lifetimes in seconds count from now."""
+        self._now = wall_ms()
 
-        Parameters:
-            now: the time in the app's zone, as ``app.now()`` gives it.
-        """
+    def commands(self, occurrence: Occurrence) -> list[Command] | None:
+        """The commands that send this occurrence; ``None`` if there is no template for it."""
         entry = occurrence.entry
-        if entry.template is None or entry.template[0] is not self or occurrence.extra:
+        expiry = _expiry(entry, occurrence.following)
+        template = self._template(occurrence, expiry)
+        if template is None or template.expiry != expiry or template.extra != occurrence.extra:
             return None
-        template: Template = entry.template[1]
-        values = {"id": occurrence.id, "tag": str(uuid4()), "scheduled_at": _text(occurrence.nominal)}
-        seconds = _lifetime(occurrence)
-        if seconds is None and occurrence.following is not None:
-            expires = from_ms(occurrence.following)
-            values["expires"] = _text(occurrence.following)
-            values["expiration"] = str(int(max((expires - now).total_seconds(), 0) * 1000))
-        elif seconds is not None:
-            values["expires"] = add_seconds_to_datetime(now, seconds).isoformat()
-        elif "expires" in template.gaps:
-            return None  # the last occurrence of its kind: there is no following one to expire with
+        values = {"id": occurrence.id, "tag": random_uuid(), "scheduled_at": _text(occurrence.nominal)}
+        if expiry is _AT_NEXT:
+            following = cast(int, occurrence.following)
+            values["expires"] = _text(following)
+            values["expiration"] = str(max(following - self._now, 0))
+        elif expiry is not None:
+            values["expires"] = add_seconds_to_datetime(self._app.now(), expiry).isoformat()
         logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
         return template.fill(values)
 
+    def _template(self, occurrence: Occurrence, expiry: object) -> Template | None:
+        entry = occurrence.entry
+        if entry.template is not None and entry.template[0] is self:
+            template: Template = entry.template[1]
+            return template
+        shape = self._shapes.get(_kind(entry, expiry)) if self._shapes and not occurrence.extra else None
+        if shape is None or not self._plain(entry.task):
+            return None
+        try:
+            template = shape.template(entry)
+        except Exception:  # noqa: BLE001 - the full way finds it too, and says it in Celery's words
+            return None
+        entry.template = (self, template)
+        return template
+
     def learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
-        """Keep the message that went the full way as its entry's template, if it may be one."""
+        """Keep the message that went the full way as a template for its entry and its like, if it may be one."""
         entry = occurrence.entry
         entry.template = None
-        if occurrence.extra or _UNPREPARED_OPTIONS & entry.options.keys() or not self._plain(entry.task):
+        expiry = _expiry(entry, occurrence.following)
+        if _UNPREPARED_OPTIONS & entry.options.keys() or expiry is _UNKNOWN or not self._plain(entry.task):
             return
         if any(isinstance(value, celery.beat.BeatLazyFunc) for value in (*entry.args, *entry.kwargs.values())):
             return  # another value at each run
         if not commands or commands[0][0] != "lpush" or any(name != "pexpire" for name, *_ in commands[1:]):
             return
-        template = _template(occurrence, commands)
-        if template is not None:
-            entry.template = (self, template)
+        _, target, payload = commands[0]
+        message = json.loads(payload)
+        if not _mark_gaps(message, occurrence, expiry):
+            return
+        template = Template(text_of(message), target, tuple(commands[1:]), expiry, occurrence.extra)
+        entry.template = (self, template)
+        kind = _kind(entry, expiry)
+        if kind is not None and kind not in self._shapes and len(self._shapes) < _MAX_SHAPES:
+            task = self._app.tasks.get(entry.task)
+            self._shapes[kind] = shape_of(message, template, entry, task, self._app)
 
     def _plain(self, name: str) -> bool:
         """Whether the task's class leaves the way of a message to Celery."""
@@ -139,40 +153,57 @@ class Prepared:
         return all(_written_in(function, celery.app.task) for function in own) and task.expires is None
 
 
-def _template(occurrence: Occurrence, commands: list[Command]) -> Template | None:
-    _, target, payload = commands[0]
-    message = json.loads(payload)
+def _mark_gaps(message: dict[str, Any], occurrence: Occurrence, expiry: object) -> bool:
+    """Put marks where a message holds ids and times; ``False`` if it is not the message that was expected."""
     headers, properties = message["headers"], message["properties"]
-    places = {"id": (headers, "id"), "tag": (properties, "delivery_tag"), "scheduled_at": (headers, "scheduled_at")}
     if headers["id"] != occurrence.id or headers["scheduled_at"] != _text(occurrence.nominal):
-        return None
+        return False
+    if (headers["expires"] is None) != (expiry is None):
+        return False
     for where, key in ((headers, "root_id"), (properties, "correlation_id")):
         if where[key] == occurrence.id:
-            where[key] = _mark("id")
-    if headers["expires"] is not None:
-        headers["expires"] = _mark("expires")
-        if _lifetime(occurrence) is None:
-            properties["expiration"] = _mark("expiration")
-    for gap, (where, key) in places.items():
-        where[key] = _mark(gap)
-    pieces = _MARKS.split(json.dumps(message))
-    text = "%s".join(piece.replace("%", "%%") for piece in pieces[::2])
-    return Template(text, tuple(pieces[1::2]), target, tuple(commands[1:]))
+            where[key] = mark("id")
+    if expiry is not None:
+        headers["expires"] = mark("expires")
+    if expiry is _AT_NEXT:
+        properties["expiration"] = mark("expiration")
+    headers["id"], headers["scheduled_at"] = mark("id"), mark("scheduled_at")
+    properties["delivery_tag"] = mark("tag")
+    return True
 
 
-def _mark(gap: str) -> str:
-    return f"<{_SECRET}:{gap}>"
+def _expiry(entry: Entry, following: int | None) -> Any:
+    """How a message expires: seconds after publishing, at the next nominal time, never (``None``), or else."""
+    if "expires" in entry.options:
+        expires = entry.options["expires"]
+    elif entry.expires == "interval":
+        return None if following is None else _AT_NEXT
+    else:
+        expires = entry.expires
+    return expires if expires is None or isinstance(expires, (int, float)) else _UNKNOWN
 
 
-def _lifetime(occurrence: Occurrence) -> float | None:
-    """Seconds after publishing at which the message expires; ``None`` if it expires at an instant, or never."""
-    expires = occurrence.entry.options.get("expires", occurrence.entry.expires)
-    return expires if isinstance(expires, (int, float)) else None
+def _kind(entry: Entry, expiry: object) -> Hashable | None:
+    """What entries have in common whose messages differ only in names, arguments, ids and times."""
+    if entry.local:
+        return None
+    if not entry.options:
+        return entry.task, expiry, ""
+    try:
+        return entry.task, expiry, dumps(pack(entry.options, "options"))
+    except InvalidEntry:
+        return None
 
 
 @lru_cache(maxsize=4096)
+def _second(instant: int) -> str:
+    return datetime.fromtimestamp(instant, UTC).isoformat().removesuffix("+00:00")
+
+
 def _text(instant: int) -> str:
-    return datetime.fromtimestamp(instant / 1000, UTC).isoformat()
+    """ISO 8601 of epoch milliseconds, as ``isoformat`` writes it."""
+    second, rest = divmod(instant, 1000)
+    return f"{_second(second)}.{rest:03d}000+00:00" if rest else f"{_second(second)}+00:00"
 
 
 def _written_in(function: Any, module: ModuleType) -> bool:

@@ -64,7 +64,6 @@ class Publisher:
         self._obstacle = obstacle
         self._prepared: Prepared | None = None
         self._may_prepare = False
-        self._now: Any = None
         self._connection: Any = None
         self._producer: Any = None
         self._handover: _Handover | None = None
@@ -159,7 +158,8 @@ class Publisher:
             yield self._publish
             return
         self._may_prepare = self._prepared is not None and self._obstacle() is None
-        self._now = self._app.now()
+        if self._prepared is not None:
+            self._prepared.begin()
         batch = producer.batch()
         batch.__enter__()
         try:
@@ -176,7 +176,7 @@ class Publisher:
     def _publish(self, occurrence: Occurrence) -> list[Command]:
         if self._prepared is None or not self._may_prepare:
             return self._publish_in_full(occurrence)
-        commands = self._prepared.commands(occurrence, self._now)
+        commands = self._prepared.commands(occurrence)
         if commands is None:
             commands = self._publish_in_full(occurrence)
             self._prepared.learn(occurrence, commands)

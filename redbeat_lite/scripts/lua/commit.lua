@@ -1,7 +1,7 @@
 -- Advance entries that were planned, each only if the term still runs and the entry is still what was planned;
 -- where broker and schedule share a database, send its messages in the same step.
 -- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta  KEYS[6..] lists of the broker
--- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms, then for each entry:
+-- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms, then for each entry, none of them twice:
 --   name, guard (what its state must begin with), new state or '' to remove it, new due time, number of commands,
 --   and for each command: 'lpush' index-of-KEYS payload | 'pexpire' index-of-KEYS ms | 'publish' channel payload
 -- returns {0} this term is over
@@ -11,51 +11,89 @@ if held[1] ~= ARGV[1] or held[2] ~= ARGV[2] then
   return {0}
 end
 local due, entries, state = KEYS[2], KEYS[3], KEYS[4]
+local CHUNK = 1000 -- values in one command: a call costs more than a value, and unpack() has a limit
 
-local function refused(first, count)
-  for c = first, first + 3 * (count - 1), 3 do
+local first, names = {}, {}
+local i = 4
+while i <= #ARGV do
+  first[#first + 1], names[#names + 1] = i, ARGV[i]
+  i = i + 5 + 3 * tonumber(ARGV[i + 4])
+end
+
+local function states_from(n)
+  return redis.call('HMGET', state, unpack(names, n, math.min(n + CHUNK - 1, #names)))
+end
+
+local function write(command, key, values)
+  for n = 1, #values, CHUNK do
+    redis.call(command, key, unpack(values, n, math.min(n + CHUNK - 1, #values)))
+  end
+end
+
+local kinds, payloads, states, scores, gone, later = {}, {}, {}, {}, {}, {}
+
+local function refused(at, count)
+  for c = at, at + 3 * (count - 1), 3 do
     if ARGV[c] == 'lpush' then
-      local kind = redis.call('TYPE', KEYS[tonumber(ARGV[c + 1])])['ok']
-      if kind ~= 'list' and kind ~= 'none' then
-        return 'the queue is a ' .. kind .. ', not a list'
+      local index = ARGV[c + 1]
+      if not kinds[index] then
+        kinds[index] = redis.call('TYPE', KEYS[tonumber(index)])['ok']
+        payloads[index] = {}
+      end
+      if kinds[index] ~= 'list' and kinds[index] ~= 'none' then
+        return 'the queue is a ' .. kinds[index] .. ', not a list'
       end
     end
   end
 end
 
-local function send(first, count)
-  for c = first, first + 3 * (count - 1), 3 do
-    local command, target, value = ARGV[c], ARGV[c + 1], ARGV[c + 2]
-    if command == 'publish' then
-      redis.call('PUBLISH', target, value)
+local function send(at, count)
+  for c = at, at + 3 * (count - 1), 3 do
+    if ARGV[c] == 'lpush' then
+      local queue = payloads[ARGV[c + 1]]
+      queue[#queue + 1] = ARGV[c + 2]
     else
-      redis.call(command, KEYS[tonumber(target)], value)
+      later[#later + 1] = c
     end
   end
 end
 
-local results, i = {1}, 4
-while i <= #ARGV do
-  local name, guard, after, score, count = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4])
-  local before = redis.call('HGET', state, name)
+local results, before = {1}, nil
+for n, at in ipairs(first) do
+  if n % CHUNK == 1 then
+    before = states_from(n)
+  end
+  local name, guard, after, count = names[n], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 4])
+  local found = before[(n - 1) % CHUNK + 1]
   local result = 0
-  if before and string.sub(before, 1, #guard) == guard then
-    local reason = refused(i + 5, count)
+  if found and string.sub(found, 1, #guard) == guard then
+    local reason = refused(at + 5, count)
     result = reason or 1
     if not reason then
-      send(i + 5, count)
+      send(at + 5, count)
       if after == '' then
-        redis.call('HDEL', state, name)
-        redis.call('HDEL', entries, name)
-        redis.call('ZREM', due, name)
+        gone[#gone + 1] = name
       else
-        redis.call('HSET', state, name, after)
-        redis.call('ZADD', due, score, name)
+        states[#states + 1], states[#states + 2] = name, after
+        scores[#scores + 1], scores[#scores + 2] = ARGV[at + 3], name
       end
     end
   end
-  results[#results + 1] = result
-  i = i + 5 + 3 * count
+  results[n + 1] = result
+end
+
+-- What is sent comes first: nothing may be advanced that was not.
+for index, queue in pairs(payloads) do
+  write('LPUSH', KEYS[tonumber(index)], queue)
+end
+write('HSET', state, states)
+write('ZADD', due, scores)
+write('HDEL', state, gone)
+write('HDEL', entries, gone)
+write('ZREM', due, gone)
+for _, c in ipairs(later) do
+  local target = ARGV[c + 1]
+  redis.call(ARGV[c], ARGV[c] == 'publish' and target or KEYS[tonumber(target)], ARGV[c + 2])
 end
 redis.call('HSET', KEYS[5], 'clock', ARGV[3])
 return results
