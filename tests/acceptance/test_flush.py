@@ -1,0 +1,116 @@
+"""Parts of the schedule, or all of it, vanish from Redis under a running leader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from redbeat_lite import Schedules, every
+from tests.support.beats import EACH, INTERVAL, KEYS, conf, doubled, leads, stream
+from tests.support.messages import of_entry, queued
+from tests.support.processes import Process
+from tests.support.waiting import eventually
+
+Beat = Callable[..., Process]
+
+#: How often the leader renews its lease here: the turn in which it finds out, at the latest, what is gone.
+RENEWAL = 0.25
+
+
+@pytest.fixture
+def leader(beat: Beat, client: redis.Redis) -> Process:
+    """A leader with a config entry that runs often and one that does not, and runtime entries of both kinds."""
+    hourly = {"task": "proj.add", "schedule": 3600}
+    process = beat(PROJ_CONF=conf(schedule={"config": EACH, "hourly": hourly}, lease=4 * RENEWAL))
+    leads(process, client)
+    eventually(lambda: stream(client, "config"), what="the stream of the config entry")
+    return process
+
+
+@pytest.fixture
+def runtime(leader: Process, client: redis.Redis, schedules: Schedules) -> str:
+    """A runtime entry that runs often."""
+    schedules.add("runtime", "proj.add", every(INTERVAL), misfire="all", expires=600)
+    schedules.add("sleepy", "proj.add", every(7200))
+    schedules.pause("sleepy", note="for the night")
+    eventually(lambda: stream(client, "runtime"), what="the stream of the runtime entry")
+    return "runtime"
+
+
+def goes_on(client: redis.Redis, name: str, *, within: float) -> float:
+    """Wait until two more messages of an entry are in the queue; returns the seconds until the first."""
+    start = time.monotonic()
+    client.delete("celery")
+    eventually(lambda: of_entry(client, name), within=within, what=f"a message of {name!r}")
+    took = time.monotonic() - start
+    print(f"{name!r} is back after {took:.3f} s")
+    eventually(lambda: len(of_entry(client, name)) >= 3, within=3 * INTERVAL + 1, what=f"more messages of {name!r}")
+    assert not doubled(queued(client))
+    return took
+
+
+@pytest.mark.parametrize("command", ["flushdb", "flushall"])
+def test_after_a_flush_config_entries_are_back_within_a_tick(
+    leader: Process, client: redis.Redis, schedules: Schedules, runtime: str, command: str
+) -> None:
+    getattr(client, command)()
+    start = time.monotonic()
+    eventually(lambda: {"config", "hourly"} <= set(schedules), what="the config entries")
+    took = time.monotonic() - start
+    print(f"stored again after {took:.3f} s")
+    # The next thing to do is at most an interval away; a leader with nothing to do finds out when it renews.
+    assert took < max(INTERVAL, RENEWAL) + 0.3
+    goes_on(client, "config", within=2 * INTERVAL + 0.5)
+    assert runtime not in schedules, "Redis has forgotten it, and nobody else knew it"
+    assert leader.alive
+    assert len(leader.lines("WARNING.*no longer leading")) == 1
+    assert not leader.lines("CRITICAL|Traceback")
+
+
+@pytest.mark.parametrize("lost", ["due", "state", "meta", "leader"])
+def test_when_one_key_is_gone_every_entry_goes_on(
+    leader: Process, client: redis.Redis, schedules: Schedules, runtime: str, lost: str
+) -> None:
+    client.delete(getattr(KEYS, lost))
+    goes_on(client, "config", within=INTERVAL + RENEWAL + 0.8)
+    goes_on(client, runtime, within=INTERVAL + RENEWAL + 0.8)
+    assert set(schedules) >= {"config", "hourly", "runtime", "sleepy"}
+    assert schedules["hourly"].next_run_at is not None
+    assert not schedules.quarantined()
+    if lost != "state":
+        assert schedules["sleepy"].paused_note == "for the night"
+    assert leader.alive
+    assert not leader.lines("CRITICAL|Traceback")
+
+
+def test_when_the_definitions_are_gone_config_entries_go_on(
+    leader: Process, client: redis.Redis, schedules: Schedules, runtime: str
+) -> None:
+    client.delete(KEYS.entries)
+    goes_on(client, "config", within=INTERVAL + RENEWAL + 0.8)
+    assert {"config", "hourly"} <= set(schedules)
+    with pytest.raises(KeyError):
+        schedules[runtime]
+    assert leader.alive
+    assert not leader.lines("CRITICAL|Traceback")
+
+
+@pytest.mark.parametrize("lost", ["due", "entries", "state", "all"])
+def test_a_sleeping_leader_notices_that_a_key_is_gone_when_it_renews(
+    beat: Beat, client: redis.Redis, schedules: Schedules, lost: str
+) -> None:
+    process = beat(PROJ_CONF=conf(schedule={"hourly": {"task": "proj.add", "schedule": 3600}}, lease=4 * RENEWAL))
+    process.says("beat: leading")
+    keys = (KEYS.due, KEYS.entries, KEYS.state)
+    client.flushall() if lost == "all" else client.delete(getattr(KEYS, lost))
+    start = time.monotonic()
+    eventually(lambda: client.exists(*keys) == 3, within=3, what="the three keys")
+    took = time.monotonic() - start
+    print(f"{lost} is back after {took:.3f} s")
+    assert took < RENEWAL + 0.8
+    eventually(lambda: "hourly" in schedules and schedules["hourly"].next_run_at is not None, what="the entry")
+    assert not schedules.quarantined()
+    assert process.alive

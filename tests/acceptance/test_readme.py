@@ -1,0 +1,36 @@
+"""What README and the tutorial tell their readers to do, done as they say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.pages import Reader, blocks
+from tests.support.processes import ROOT
+from tests.support.server import Server
+from tests.support.waiting import eventually
+from tests.support.wheel import Installation
+
+
+@pytest.fixture
+def reader(installation: Installation, server: Server) -> Iterator[Reader]:
+    """Follows pages with an installation of the wheel; stops what it started."""
+    with Reader(installation, server.url) as reader:
+        yield reader
+
+
+@pytest.mark.timeout(180)
+def test_the_quickstart_of_the_readme_works(reader: Reader) -> None:
+    page = ROOT / "README.md"
+    # That nothing was renamed out of sight of this test.
+    assert Counter(block.language for block in blocks(page, "Quickstart")) == {"sh": 5, "python": 2, "text": 1}
+    reader.follow(page, "Quickstart")
+    worker, beat = reader.processes
+    seen = len(worker.lines("every five seconds"))
+    eventually(lambda: len(worker.lines("every five seconds")) > seen + 1, within=20, what="the beat goes on")
+    len(worker.lines("hello"))
+    worker.says("every five seconds")
+    assert beat.lines(r"beat: leading \(term 1\)")
+    assert not beat.lines("ERROR|CRITICAL|Traceback")
