@@ -12,7 +12,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
 from .errors import OnceRejected, OnceSkipped
-from .hold import Hold
+from .hold import Hold, policy_of
 from .message import encode
 from .runtime import Runtime
 from .store import Verdict
@@ -21,6 +21,9 @@ logger = get_logger(__name__)
 
 #: Where a run keeps its hold, on its request.
 ATTRIBUTE = "redbeat_hold"
+
+#: Where a run keeps the signature it has replaced itself with.
+SUCCESSOR = "redbeat_successor"
 
 
 def begin(task: Any) -> None:
@@ -95,11 +98,35 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
     if hold is None:
         return
     torn = state is None
+    successor = task.request.__dict__.pop(SUCCESSOR, None)
     requeued = state == states.REJECTED and isinstance(retval, Reject) and bool(retval.requeue)
     hold_ms = 0
     if state == states.RETRY and hold.once is not None and hold.once.hold_on_retry:
+        successor = getattr(retval, "sig", None)
         hold_ms = hold.held.lease_ms + _until_retry_ms(retval)
+    elif successor is not None:
+        hold_ms = hold.held.lease_ms
+    if hold_ms and not _same_key(task, hold, successor):
+        hold_ms = 0
     Runtime.of(task.app).end(hold, again=torn or requeued, hold_ms=hold_ms)
+
+
+def note_replacement(task: Any, signature: Any) -> None:
+    """A task replaces itself: it gets the id, and the lock where it has the same key."""
+    if getattr(signature, "task", None) == task.name:
+        setattr(task.request, SUCCESSOR, signature)
+
+
+def _same_key(task: Any, hold: Hold, signature: Any) -> bool:
+    """Whether the message that goes on with this task's id wants the same lock; else nobody would release it."""
+    if signature is None:
+        return True
+    fields = {**(signature.options.get("headers") or {}), "args": signature.args, "kwargs": signature.kwargs}
+    try:
+        found = policy_of(task, fields)
+    except Exception:  # noqa: BLE001 - a callable key may raise anything; the next run will show it
+        return False
+    return found is not None and found[1] == hold.held.key
 
 
 def _until_retry_ms(retry: Any) -> int:

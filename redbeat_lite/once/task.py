@@ -117,6 +117,11 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             run.begin(self)
         super().before_start(task_id, args, kwargs)
 
+    def on_replace(self, sig: Any) -> Any:
+        """Celery's, with a note that the replacement may want the lock."""
+        run.note_replacement(self, sig)
+        return super().on_replace(sig)
+
     def apply_async(
         self,
         args: Any = None,

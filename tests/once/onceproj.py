@@ -103,7 +103,9 @@ def body(task: Any, key: str, seconds: float, how: str) -> str:
     if how == "ignore":
         raise Ignore("as asked")
     if how == "replace":
-        raise task.replace(app.tasks[task.name].si(key, seconds=seconds))
+        raise task.replace(app.tasks[task.name].si(key, seconds=seconds).set(countdown=0.5))
+    if how == "move":
+        raise task.replace(app.tasks[task.name].si(key + "-moved", seconds=seconds))
     if how == "gil":
         # PyDLL keeps the interpreter's lock: no other thread of this process runs meanwhile.
         ctypes.PyDLL(None).usleep(int(seconds * 1e6))
@@ -182,7 +184,7 @@ def loose(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
 
 
-@app.task(bind=True, once=Once(key="{key}", lease=LEASE, max_hold=4))
+@app.task(bind=True, once=Once(key="{key}", lease=1, max_hold=1.5))
 def bounded(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
 

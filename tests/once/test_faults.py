@@ -139,31 +139,6 @@ def test_revoking_a_running_task_frees_the_key(proj: Proj, prefork: Crew, key: s
     assert proj.tasks.skip.delay(key + "x").get(timeout=10)
 
 
-def test_revoking_a_queued_task_frees_the_key(proj: Proj, prefork: Crew, key: str) -> None:
-    result = proj.tasks.queue_skip.apply_async((key,), countdown=1)
-    result.revoke()
-    until(lambda: result.state == "REVOKED")
-    until(lambda: not proj.lock(key, "queue_skip"), 1)
-    assert proj.count(key) == 0
-
-
-def test_revoking_a_parked_task_lets_the_next_one_run(proj: Proj, prefork: Crew, key: str) -> None:
-    first = proj.tasks.wait.delay(key, how="until")
-    proj.started(key)
-    second = proj.tasks.wait.delay(key, n=2)
-    until(lambda: len(proj.waiters(key)) == 1)
-    third = proj.tasks.wait.delay(key, n=3)
-    until(lambda: len(proj.waiters(key)) == 2)
-    second.revoke()
-    # The command is a broadcast: it has arrived when a later one is answered.
-    until(lambda: len(proj.app.control.ping(timeout=1)) >= 2)
-    proj.go(key)
-    assert first.get(timeout=10) == 0
-    assert third.get(timeout=10) == 3
-    until(lambda: second.state == "REVOKED")
-    assert proj.count(key) == 2
-
-
 def test_a_c_call_that_holds_the_interpreter_keeps_its_lock(proj: Proj, prefork: Crew, key: str) -> None:
     result = proj.tasks.skip.delay(key, how="gil", seconds=LEASE + 2)
     (start,) = proj.started(key)
@@ -246,7 +221,7 @@ def test_a_cold_shutdown_frees_the_key(stages: Any) -> None:
         stage.proj.started(stage.key)
         first.signal(signal.SIGQUIT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            first.wait(10)
+            first.wait(4)
         # A thread that sleeps for an hour keeps its process; a supervisor kills it.
         with contextlib.suppress(ProcessLookupError):
             first.signal_all(signal.SIGKILL)
@@ -454,7 +429,7 @@ def test_an_interval_shorter_than_its_task_has_one_message_queued_or_running(sta
 def test_a_hundred_periods_without_workers_give_one_run(stages: Any) -> None:
     def fault(stage: Stage) -> None:
         proj = stage.proj
-        period, periods, sent = 0.06, 100, 0
+        period, periods, sent = 0.045, 100, 0
         for _ in range(periods):
             key = f"onceproj.queue_skip:{stage.key}"
             once = Once(key=key, scope="queue", lease=LEASE)

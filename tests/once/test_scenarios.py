@@ -143,9 +143,17 @@ def test_automatic_retries_keep_the_lock_and_run(proj: Proj, key: str) -> None:
 
 def test_a_task_that_replaces_itself_runs_on_under_its_id(proj: Proj, key: str) -> None:
     result = proj.tasks.skip.delay(key, how="replace")
+    until(lambda: proj.lock(key, "skip").get("state") == "queued")
+    with pytest.raises(OnceSkipped):
+        proj.tasks.skip.delay(key).get(timeout=10)
     assert result.get(timeout=15) == key
     assert {entry["id"] for entry in proj.log(key)} == {result.id}
     assert proj.count(key) == 2
+
+
+def test_a_task_that_replaces_itself_with_another_key_frees_its_own(proj: Proj, key: str) -> None:
+    assert proj.tasks.skip.delay(key, how="move").get(timeout=15) == key + "-moved"
+    until(lambda: not proj.lock(key, "skip"), 1)
 
 
 def test_a_rejected_message_that_is_requeued_runs_again(proj: Proj, key: str) -> None:
@@ -262,6 +270,36 @@ def test_the_beats_lock_is_released_by_any_class_of_task(proj: Proj, key: str) -
     proj.ended(key, 2)
 
 
+# -- revoked ---------------------------------------------------------------------------------------------------------
+
+
+def test_revoking_a_queued_task_frees_the_key(proj: Proj, any_pool: Crew, key: str) -> None:
+    result = proj.tasks.queue_skip.apply_async((key,), countdown=1)
+    result.revoke()
+    until(lambda: result.state == "REVOKED")
+    until(lambda: not proj.lock(key, "queue_skip"), 1)
+    assert proj.count(key) == 0
+
+
+def test_revoking_a_parked_task_lets_the_next_one_run(proj: Proj, any_pool: Crew, key: str) -> None:
+    if any_pool.pool == "solo":
+        pytest.skip("a solo worker that runs a task hears of no revoke")
+    first = proj.tasks.wait.delay(key, how="until")
+    proj.started(key)
+    second = proj.tasks.wait.delay(key, n=2)
+    until(lambda: len(proj.waiters(key)) == 1)
+    third = proj.tasks.wait.delay(key, n=3)
+    until(lambda: len(proj.waiters(key)) == 2)
+    second.revoke()
+    # The command is a broadcast: it has arrived when a later one is answered.
+    until(lambda: len(proj.app.control.ping(timeout=1)) >= 2)
+    proj.go(key)
+    assert first.get(timeout=10) == 0
+    assert third.get(timeout=10) == 3
+    until(lambda: second.state == "REVOKED")
+    assert proj.count(key) == 2
+
+
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 
@@ -368,8 +406,8 @@ def test_a_class_with_hooks_of_its_own_works(proj: Proj, key: str) -> None:
 def test_max_hold_lets_go_of_a_task_that_hangs(proj: Proj, key: str) -> None:
     first = proj.tasks.bounded.delay(key, how="until")
     proj.started(key)
-    # Renewed up to 4 s, then the lease of 3 s runs out.
-    assert until(lambda: not proj.lock(key, "bounded"), 12) is True
+    # Renewed for a second and a half, then the lease of one second runs out.
+    assert until(lambda: not proj.lock(key, "bounded"), 4) is True
     proj.go(key)
     assert proj.tasks.bounded.delay(key).get(timeout=10) == key
     first.get(timeout=10)
