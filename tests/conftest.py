@@ -11,6 +11,7 @@ from celery import Celery
 
 from tests.support.processes import Process, celery
 from tests.support.server import Server
+from tests.support.wheel import Installation
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +29,12 @@ def server(shared_server: Server) -> Iterator[Server]:
     yield shared_server
     with shared_server.client() as client:
         client.flushall()
+
+
+@pytest.fixture(scope="session")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """The wheel in an environment of its own, and a directory to work in."""
+    return Installation(tmp_path_factory.mktemp("installed")).make()
 
 
 @pytest.fixture

@@ -24,13 +24,19 @@ def reader(installation: Installation, server: Server) -> Iterator[Reader]:
 @pytest.mark.timeout(180)
 def test_the_quickstart_of_the_readme_works(reader: Reader) -> None:
     page = ROOT / "README.md"
-    # That nothing was renamed out of sight of this test.
+    # So that nothing is renamed out of sight of this test.
     assert Counter(block.language for block in blocks(page, "Quickstart")) == {"sh": 5, "python": 2, "text": 1}
     reader.follow(page, "Quickstart")
     worker, beat = reader.processes
-    seen = len(worker.lines("every five seconds"))
-    eventually(lambda: len(worker.lines("every five seconds")) > seen + 1, within=20, what="the beat goes on")
-    len(worker.lines("hello"))
-    worker.says("every five seconds")
+    greeted, said_hello = (len(worker.lines(words)) for words in ("every five seconds", "hello from add.py"))
+    eventually(lambda: len(worker.lines("every five seconds")) > greeted, what="the beat goes on")
+    assert len(worker.lines("hello from add.py")) <= said_hello + 1, "one may have been on its way"
     assert beat.lines(r"beat: leading \(term 1\)")
     assert not beat.lines("ERROR|CRITICAL|Traceback")
+
+
+@pytest.mark.timeout(180)
+def test_the_tutorial_works(reader: Reader) -> None:
+    reader.follow(ROOT / "docs" / "quickstart.md")
+    assert len(reader.processes) == 3
+    assert not any(process.lines("ERROR|CRITICAL|Traceback") for process in reader.processes)

@@ -21,12 +21,12 @@ ROOT = Path(__file__).resolve().parents[2]
 class Process:
     """A process whose output goes to a file that can be searched while it runs."""
 
-    def __init__(self, command: list[str], env: dict[str, str]) -> None:
+    def __init__(self, command: list[str], env: dict[str, str], *, cwd: Path = ROOT, inherit: bool = True) -> None:
         self._log = tempfile.NamedTemporaryFile(prefix="rbl-", suffix=".log", delete=False)  # noqa: SIM115 - closed in destroy()
-        full = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "200", **env}
+        own = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "200"} if inherit else {}
         self.started = time.monotonic()
         self._process = subprocess.Popen(
-            command, stdout=self._log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=full, cwd=ROOT
+            command, stdout=self._log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env={**own, **env}, cwd=cwd
         )
 
     @property

@@ -1,0 +1,68 @@
+"""The wheel, installed into an empty environment, is all that a user needs."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.support.messages import of_entry
+from tests.support.processes import ROOT
+from tests.support.server import Server
+from tests.support.waiting import eventually
+from tests.support.wheel import Installation
+
+pytestmark = pytest.mark.timeout(180)
+
+_PROJECT = """
+from celery import Celery
+
+app = Celery("proj", broker={url!r})
+app.conf.beat_schedule = {{"often": {{"task": "proj.nothing", "schedule": 0.5}}}}
+"""
+
+
+@pytest.fixture
+def project(installation: Installation, server: Server) -> Iterator[Installation]:
+    """A Celery project on the shared server, beside nothing but the installed wheel."""
+    path = installation.project / "proj.py"
+    path.write_text(_PROJECT.format(url=server.url))
+    yield installation
+    path.unlink()
+
+
+def test_holds_every_file_of_the_package(installation: Installation) -> None:
+    where = Path(installation.run("python", "-c", "import redbeat_lite; print(redbeat_lite.__path__[0])").strip())
+    assert not where.is_relative_to(ROOT)
+    installed = _files(where)
+    assert {"py.typed", "scripts/lua/commit.lua"} <= installed
+    assert installed == _files(installation.sources / "redbeat_lite")
+
+
+def _files(directory: Path) -> set[str]:
+    names = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+    return {name for name in names if "__pycache__" not in name}
+
+
+@pytest.mark.parametrize("scheduler", ["redbeat_lite.Scheduler", "redbeat_lite"])
+def test_a_beat_runs_and_ends(project: Installation, client: redis.Redis, scheduler: str) -> None:
+    beat = project.start("celery", "-A", "proj", "beat", "-S", scheduler, "-l", "INFO")
+    try:
+        beat.says(r"scheduler -> redbeat_lite\.scheduler\.Scheduler")
+        eventually(lambda: len(of_entry(client, "often")) >= 2, within=20, what="messages")
+        beat.signal(signal.SIGTERM)
+        assert beat.wait() == 0, beat.output
+        assert not beat.lines("ERROR|CRITICAL|Traceback"), beat.output
+    finally:
+        beat.destroy()
+
+
+def test_the_demonstration_runs(installation: Installation) -> None:
+    said = installation.run("python", "-m", "redbeat_lite", "demo", "--seconds", "8")
+    assert "received 'heartbeat'" in said
+    assert "standing by" in said
+    assert "ERROR" not in said
+    assert said.splitlines()[-1].endswith("--- stopped")

@@ -1,0 +1,60 @@
+"""The package as its users get it: a wheel, installed into an empty environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.processes import ROOT, Process
+
+#: What a checkout holds besides its sources; building in the checkout itself would add to it.
+_NOT_SOURCES = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "dump.rdb")
+
+
+class Installation:
+    """An environment of its own and a directory to work in, as somebody has who installed the wheel.
+
+    Parameters:
+        directory: where all of it goes.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.sources = directory / "sources"
+        self.project = directory / "project"
+        self._bin = directory / "venv" / "bin"
+
+    def make(self) -> Installation:
+        """Build the wheel and install it, with its ``embedded`` extra."""
+        shutil.copytree(ROOT, self.sources, ignore=_NOT_SOURCES)
+        self.project.mkdir()
+        _run(sys.executable, "-m", "venv", str(self.directory / "venv"))
+        self.run("pip", "wheel", "--no-deps", "--wheel-dir", str(self.directory / "dist"), str(self.sources))
+        [wheel] = (self.directory / "dist").glob("*.whl")
+        self.run("pip", "install", f"{wheel}[embedded]")
+        return self
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment variables of somebody who works in this environment and has no checkout."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CELERY"))}
+        return {**inherited, "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
+
+    def run(self, *command: str, cwd: Path | None = None) -> str:
+        """Run a command of this environment to its end and return what it says; it must succeed."""
+        return _run(str(self._bin / command[0]), *command[1:], cwd=cwd or self.project, env=self.env)
+
+    def start(self, *command: str, cwd: Path | None = None) -> Process:
+        """Start a command of this environment; the caller destroys it."""
+        return Process([str(self._bin / command[0]), *command[1:]], self.env, cwd=cwd or self.project, inherit=False)
+
+
+def _run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert done.returncode == 0, f"{' '.join(command)} exited with {done.returncode}:\n{done.stdout}"
+    return done.stdout
