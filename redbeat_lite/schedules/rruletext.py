@@ -93,7 +93,8 @@ class _Reader:
     """Reads the parts of one rule, whose text it shows in its errors."""
 
     def __init__(self, text: str, rule: str) -> None:
-        self.text, self.given = text, self._split(rule)
+        self.text = text
+        self.given = self._split(rule)
 
     def read(self, start: datetime | None, zone: str | None) -> RuleText:
         freq = self.given.get("FREQ", "")
