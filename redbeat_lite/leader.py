@@ -81,7 +81,7 @@ class Leader:
             )
         if reply[0] == 0:
             return max(float(reply[1]) / 1000, 0.001)
-        self.last_clock = int(reply[2]) if reply[2] else None
+        self.last_clock = int(reply[2]) if reply[2].isdigit() else None
         self._renewal = _Renewal(self._backend, self._keys, Term(self._token, int(reply[1])), self._lease)
         self._renewal.trust_from(sent)
         self.progress("starting to lead")

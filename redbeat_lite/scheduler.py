@@ -10,7 +10,7 @@ import celery.beat
 import click
 from celery.beat import ScheduleEntry, SchedulingError
 from celery.utils.log import get_logger
-from redis.exceptions import AuthenticationError
+from redis.exceptions import AuthenticationError, ResponseError
 
 from .backend import FAULTS, Backend, hide_password
 from .checks import server_warnings
@@ -142,6 +142,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         except BrokerDown as exc:
             seconds = self._outage("cannot reach the broker", exc)
         except FAULTS as exc:
+            if isinstance(exc, ResponseError):
+                self._begun = None  # a key may be of a foreign type: look the schedule over before going on
             seconds = self._outage(f"cannot use {self.backend.display_url}", exc)
         self.leader.progress("waiting", within=seconds)
         led = self.leader.leading

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from .codec import dumps, loads
 from .errors import CorruptEntry
+from .instants import MAX_MS, MIN_MS
 from .uuids import named_uuid
 
 #: The namespace of all task ids made here: an arbitrary constant, which must never change.
@@ -99,8 +100,8 @@ class State:
             state = cls(
                 int(version),
                 generation,
-                int(nominal) if nominal else None,
-                int(last) if last else None,
+                _instant(nominal),
+                _instant(last),
                 int(count),
                 int(skipped),
                 int(attempts),
@@ -114,6 +115,15 @@ class State:
         if not raw.startswith(state.guard.encode()):
             raise CorruptEntry(f"state is not as it is written here: {raw[:60]!r}")
         return state
+
+
+def _instant(text: str) -> int | None:
+    if not text:
+        return None
+    instant = int(text)
+    if not MIN_MS <= instant <= MAX_MS:
+        raise ValueError(f"{text[:30]} is no instant")
+    return instant
 
 
 def task_id(name: str, generation: str, nominal: int) -> str:

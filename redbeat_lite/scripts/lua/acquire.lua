@@ -7,15 +7,20 @@
 local leader, meta = KEYS[1], KEYS[2]
 local token, lease, format = ARGV[1], ARGV[2], tonumber(ARGV[5])
 
+local function cleared_of_garbage(key) -- it must not keep everybody from leading; returns what is there
+  local kind = redis.call('TYPE', key)['ok']
+  if kind == 'hash' or kind == 'none' then
+    return kind
+  end
+  redis.call('DEL', key)
+  return 'none'
+end
+
+cleared_of_garbage(meta)
+local kind = cleared_of_garbage(leader)
 local stored = tonumber(redis.call('HGET', meta, 'format') or format)
 if stored and stored > format then
   return {-1, stored}
-end
-
-local kind = redis.call('TYPE', leader)['ok']
-if kind ~= 'hash' and kind ~= 'none' then
-  redis.call('DEL', leader) -- garbage must not keep everybody from leading
-  kind = 'none'
 end
 
 if kind == 'hash' and redis.call('HGET', leader, 'token') ~= token then
@@ -29,9 +34,13 @@ end
 
 if kind == 'none' then
   local now = redis.call('TIME')
+  local term = redis.pcall('HINCRBY', meta, 'term', 1)
+  if type(term) == 'table' then -- an error: it was no number
+    redis.call('HSET', meta, 'term', 1)
+    term = 1
+  end
   redis.call('HSET', meta, 'format', format)
-  redis.call('HSET', leader, 'token', token, 'term', redis.call('HINCRBY', meta, 'term', 1),
-    'host', ARGV[3], 'pid', ARGV[4], 'since', now[1])
+  redis.call('HSET', leader, 'token', token, 'term', term, 'host', ARGV[3], 'pid', ARGV[4], 'since', now[1])
 end
 redis.call('PEXPIRE', leader, lease)
 return {1, tonumber(redis.call('HGET', leader, 'term')), redis.call('HGET', meta, 'clock') or ''}
