@@ -1,0 +1,128 @@
+"""Garbage in the keys of the schedule stops itself and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import redis
+
+from redbeat_lite import Entry, Schedules, every
+from tests.support.beats import EACH, KEYS, conf, doubled, leads, stream
+from tests.support.messages import queued
+from tests.support.processes import Process
+from tests.support.waiting import eventually
+
+Beat = Callable[..., Process]
+
+NAMES = ["due", "entries", "state", "leader", "meta", "quarantine"]
+
+#: What somebody may have written into an entry's definition, and into its state.
+DEFINITIONS = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b'"text"',
+    b"\xff\xfe\x00",
+    b'{"v": 1}',
+    b'{"v": 99, "task": "proj.add", "schedule": ["every", 1]}',
+    b'{"v": 1, "task": 5, "schedule": ["nonsense", {}]}',
+    b"[" * 5000,
+]
+STATES = [
+    b"",
+    b"junk",
+    b"|||||||||",
+    b"1|abc|never|||||||",
+    b"\xff",
+    b"1|abc|99999999999999999999||0|0|0|0|",
+    b"9" * 5000,
+]
+
+
+def spoil(client: redis.Redis, key: str) -> None:
+    """Replace a key by one of a type it never has."""
+    pipe = client.pipeline(transaction=True)
+    pipe.delete(key)
+    pipe.rpush(key, "junk")
+    pipe.execute()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_key_of_a_foreign_type_stops_nothing_for_long(
+    beat: Beat, client: redis.Redis, schedules: Schedules, name: str
+) -> None:
+    process = beat(PROJ_CONF=conf(schedule={"each": EACH}, lease=1))
+    leads(process, client)
+    eventually(lambda: stream(client, "each"), what="the stream")
+    spoil(client, getattr(KEYS, name))
+    # Something for the quarantine to do while it is spoiled.
+    client.hset(KEYS.state, "broken", "junk") if name == "quarantine" else None
+    client.hset(KEYS.entries, "broken", "junk") if name == "quarantine" else None
+    client.zadd(KEYS.due, {"broken": 0}) if name == "quarantine" else None
+    client.delete("celery")
+    eventually(lambda: len(stream(client, "each")) >= 10, within=6, what="the stream goes on")
+    assert not doubled(queued(client))
+    eventually(lambda: "each" in schedules, what="the entry")
+    if name == "quarantine":
+        eventually(lambda: "broken" in schedules.quarantined(), what="the quarantine")
+    assert process.alive
+    assert len(process.lines("ERROR")) <= 5, process.output
+    assert not process.lines("CRITICAL|Traceback")
+
+
+def test_a_beat_that_finds_every_key_spoiled_leads_and_mends_them(beat: Beat, client: redis.Redis) -> None:
+    for name in NAMES:
+        spoil(client, getattr(KEYS, name))
+    process = beat(PROJ_CONF=conf(schedule={"each": EACH}, lease=1))
+    eventually(lambda: len(stream(client, "each")) >= 3, within=6, what="the stream")
+    assert process.alive
+    assert not process.lines("CRITICAL|Traceback")
+
+
+def test_of_a_thousand_entries_two_hundred_spoiled_ones_stop_alone(
+    beat: Beat, client: redis.Redis, schedules: Schedules
+) -> None:
+    process = beat(PROJ_CONF=conf(schedule={"each": EACH}))
+    leads(process, client)
+    due = datetime.now(UTC) + timedelta(seconds=2)
+    schedules.add_many(Entry(f"e{n}", "proj.add", every(3600), start_at=due, expires=None) for n in range(1000))
+    pipe = client.pipeline(transaction=True)
+    for n in range(100):
+        pipe.hset(KEYS.entries, f"e{n}", DEFINITIONS[n % len(DEFINITIONS)])
+    for n in range(100, 200):
+        pipe.hset(KEYS.state, f"e{n}", STATES[n % len(STATES)])
+    pipe.execute()
+    sound = {f"e{n}" for n in range(200, 1000)}
+    eventually(lambda: client.llen("celery") >= len(sound), within=6, what="the sound entries")
+    late = datetime.now(UTC) - due
+    print(f"the last of 800 came {late.total_seconds():.3f} s after its time")
+    eventually(lambda: sound <= {m.entry for m in queued(client)}, what="the sound entries")
+    assert late < timedelta(seconds=1.5)
+    assert {m.entry for m in queued(client)} == sound | {"each"}
+    assert not doubled(queued(client))
+    records = eventually(lambda: len(q := schedules.quarantined()) >= 200 and q, what="the quarantine")
+    assert {f"e{n}" for n in range(200)} == set(records)
+    assert all(record["error"] for record in records.values())
+    assert len(process.lines("ERROR.*is quarantined")) == 200
+    seen = len(stream(client, "each"))
+    eventually(lambda: len(stream(client, "each")) >= seen + 3, what="the stream goes on")
+    assert process.alive
+    assert not process.lines("CRITICAL|Traceback")
+
+
+def test_junk_in_the_hashes_of_the_lease_and_of_the_meta_data_stops_nobody(
+    beat: Beat, client: redis.Redis, schedules: Schedules
+) -> None:
+    client.hset(
+        KEYS.meta, mapping={"format": "x", "term": "many", "clock": "noon", "config:proj": "[[", "other": b"\xff"}
+    )
+    client.hset(KEYS.leader, mapping={"token": b"\xff", "pid": "nobody"})  # and it never ends
+    client.hset(KEYS.quarantine, "old", b"\xff{")
+    process = beat(PROJ_CONF=conf(schedule={"each": EACH}, lease=1))
+    eventually(lambda: len(stream(client, "each")) >= 3, within=8, what="the stream")
+    assert list(schedules.quarantined()) == ["old"]
+    assert process.alive
+    assert not process.lines("CRITICAL|Traceback")
