@@ -1,0 +1,127 @@
+"""The configuration owns the definition of its entries, Redis owns their state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat_lite import ConfigOwned, Schedules, every
+from tests.support.beats import EACH, FAST, INTERVAL, KEYS, conf, gaps, leads, stream
+from tests.support.messages import of_entry
+from tests.support.processes import Process
+from tests.support.waiting import eventually
+
+Beat = Callable[..., Process]
+
+HOURLY = {"task": "proj.add", "schedule": 3600}
+
+
+@pytest.fixture
+def run(beat: Beat, client: redis.Redis) -> Callable[..., Process]:
+    """Starts a beat that leads, with this ``beat_schedule``."""
+
+    def start(schedule: dict[str, Any], name: str = "proj") -> Process:
+        process = beat(PROJ_CONF=conf(schedule=schedule), PROJ_NAME=name)
+        leads(process, client)
+        process.says("beat: leading")
+        return process
+
+    return start
+
+
+def stop(process: Process) -> None:
+    process.terminate()
+    assert process.wait() == 0
+
+
+def test_a_bad_config_entry_is_left_out_alone(
+    run: Callable[..., Process], client: redis.Redis, schedules: Schedules
+) -> None:
+    process = run(
+        {
+            "fast": FAST,
+            "unknown field": {**HOURLY, "expire": 10},
+            "bad schedule": {"task": "proj.add", "schedule": "whenever"},
+            "no task": {"schedule": 10},
+            "no mapping": "proj.add",
+        }
+    )
+    eventually(lambda: of_entry(client, "fast"), what="the sound entry")
+    assert "expire: " in process.says("ERROR.*config entry 'unknown field' is left out: ")
+    assert "schedule: " in process.says("ERROR.*config entry 'bad schedule' is left out: ")
+    assert "task: " in process.says("ERROR.*config entry 'no task' is left out: ")
+    process.says("ERROR.*config entry 'no mapping' is left out: ")
+    assert len(process.lines("ERROR")) == 4
+    assert "Traceback" not in process.output
+    assert set(schedules) == {"fast", "celery.backend_cleanup"}
+
+
+def test_a_config_entry_whose_name_is_taken_is_an_error_for_that_name(
+    run: Callable[..., Process], client: redis.Redis, schedules: Schedules
+) -> None:
+    schedules.add("taken", "proj.add", every(INTERVAL), kwargs={"x": 1})
+    process = run({"taken": {**FAST, "kwargs": {"x": 2}}, "free": FAST})
+    process.says("ERROR.*config entry 'taken' is left out: the name is taken by a runtime entry")
+    eventually(lambda: of_entry(client, "free") and len(of_entry(client, "taken")) > 2, what="both entries")
+    assert all(message.kwargs == {"x": 1} for message in of_entry(client, "taken"))
+    assert schedules["taken"].source != schedules["free"].source
+    with pytest.raises(ConfigOwned):
+        schedules.update("free", kwargs={"x": 3})
+
+
+def test_entries_that_left_the_configuration_are_removed_and_those_of_others_stay(
+    run: Callable[..., Process], client: redis.Redis, schedules: Schedules
+) -> None:
+    schedules.add("runtime", "proj.add", every(3600))
+    stop(run({"theirs": HOURLY, "shared": HOURLY}, name="billing"))
+    stop(run({"ours": HOURLY, "leaves": FAST}))
+    assert set(schedules) == {"runtime", "theirs", "shared", "ours", "leaves", "celery.backend_cleanup"}
+    process = run({"ours": HOURLY, "shared": HOURLY})
+    assert set(schedules) == {"runtime", "theirs", "shared", "ours", "celery.backend_cleanup"}
+    process.says("ERROR.*config entry 'shared' is left out: the name is taken by the configuration of 'billing'")
+    assert not process.lines("CRITICAL|Traceback")
+
+
+def test_a_pause_and_the_history_of_a_config_entry_outlive_restarts(
+    run: Callable[..., Process], client: redis.Redis, schedules: Schedules
+) -> None:
+    process = run({"fast": FAST})
+    eventually(lambda: len(of_entry(client, "fast")) >= 3, what="a few runs")
+    schedules.pause("fast", note="data centre move")
+    before = schedules["fast"]
+    stop(process)
+    # A changed definition takes effect, and is still paused.
+    process = run({"fast": {**FAST, "kwargs": {"x": 7}}, "other": FAST})
+    sent = len(of_entry(client, "fast"))
+    eventually(lambda: len(of_entry(client, "other")) >= 3, what="another entry")
+    after = schedules["fast"]
+    assert (after.paused_note, after.kwargs) == ("data centre move", {"x": 7})
+    assert (after.total_run_count, after.last_run_at) == (before.total_run_count, before.last_run_at)
+    assert len(of_entry(client, "fast")) == sent == before.total_run_count
+    schedules.resume("fast")
+    eventually(lambda: len(of_entry(client, "fast")) > sent, what="the resumed entry")
+    assert of_entry(client, "fast")[-1].kwargs == {"x": 7}
+
+
+def test_restarting_again_and_again_postpones_nothing(
+    run: Callable[..., Process], client: redis.Redis, schedules: Schedules
+) -> None:
+    # Each life of the process is shorter than the interval, so that it would never come if it were counted anew.
+    schedule = {"each": EACH, "hourly": HOURLY, "slow": {**EACH, "schedule": 2.5}}
+    process = run(schedule)
+    planned = schedules["hourly"].next_run_at
+    generation = schedules["hourly"].generation
+    first = schedules["slow"].next_run_at
+    assert first is not None
+    for _ in range(4):
+        stop(process)
+        process = run(schedule)
+    assert schedules["hourly"].next_run_at == planned
+    assert schedules["hourly"].generation == generation
+    [message] = eventually(lambda: of_entry(client, "slow")[:1], what="an entry that is slower than the restarts")
+    assert message.scheduled_at == first
+    assert gaps(stream(client, "each")) == {1000 * INTERVAL}
+    assert int(client.hget(KEYS.meta, "term") or 0) == 5
