@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 from celery.result import denied_join_result
+from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
 from .emission import Occurrence, emission
@@ -108,6 +109,7 @@ class Publisher:
                 max_retries=1, interval_start=0, interval_step=0, reraise_as_library_errors=False
             )
             producer = self._app.amqp.Producer(connection, auto_declare=False)
+            _declare_broadcasts(self._app, producer.channel)
             self._handover = self._try_handover(producer.channel, leader_key, token) if self._collect else None
         except _errors_of(connection) as exc:
             if connection is not None:
@@ -230,6 +232,17 @@ class _Handover:
 
     def close(self) -> None:
         """There is nothing to release."""
+
+
+def _declare_broadcasts(app: Celery, channel: Any) -> None:
+    """Declare the exchanges of broadcast queues.
+
+    Celery declares a queue before it publishes to it, but for those: on Redis a process that has never declared their
+    exchange takes it for a direct one, finds no queue bound, and the message is lost without a word.
+    """
+    for queue in app.amqp.queues.values():
+        if isinstance(queue, Broadcast):
+            queue.exchange(channel).declare()  # type: ignore[no-untyped-call]  # untyped in kombu
 
 
 def _errors_of(connection: Any) -> tuple[type[Exception], ...]:
