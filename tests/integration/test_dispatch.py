@@ -1,0 +1,358 @@
+"""The ways messages go out: in one step with the schedule, in batches, one by one; and what a crash does to each."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import celery.beat
+import pytest
+import redis
+from celery import Celery, signals
+from kombu import Exchange, Queue
+from kombu.common import Broadcast
+
+from redbeat_lite import Entry, Scheduler, Schedules, every
+from redbeat_lite.publisher import BrokerDown
+from tests.support.commands import commands, round_trips
+from tests.support.frozen import NOW, Clock
+from tests.support.messages import parse, queued
+from tests.support.server import Server
+
+MakeApp = Callable[..., Celery]
+MakeBeat = Callable[[Celery], Scheduler]
+
+#: Every way of dispatch there is, by the settings that bring it about.
+WAYS: dict[str, dict[str, Any]] = {
+    "one step": {},
+    "one step, in full": {"redbeat_lite_dispatch": "batch"},
+    "one by one": {"redbeat_lite_dispatch": "plain"},
+    "batches to another database": {"broker": 1},
+    "one by one to another database": {"broker": 1, "redbeat_lite_dispatch": "plain"},
+}
+
+
+class Setup:
+    """An app, its schedules and a beat, dispatching in one of the ways."""
+
+    def __init__(self, way: str, make_app: MakeApp, make_beat: MakeBeat, server: Server, **conf: Any) -> None:
+        conf = {**WAYS[way], **conf}
+        database = conf.pop("broker", 0)
+        url = server.url.removesuffix("/0")
+        self.app = make_app(broker_url=f"{url}/{database}", redbeat_lite_url=server.url, **conf)
+        self.schedules = Schedules(self.app)
+        self.make_beat = make_beat
+        self.beat = make_beat(self.app)
+        self.broker = server.client(db=database)
+
+    def restart(self) -> None:
+        self.beat.close()
+        self.beat = self.make_beat(self.app)
+
+
+@pytest.fixture(params=WAYS)
+def setup(request: pytest.FixtureRequest, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock) -> Any:
+    setup = Setup(request.param, make_app, make_beat, server)
+    yield setup
+    setup.broker.close()
+
+
+exactly_once = pytest.mark.parametrize("setup", ["one step", "one step, in full"], indirect=True)
+
+
+class TestEveryWay:
+    def test_sends_each_occurrence_once(self, setup: Setup, clock: Clock) -> None:
+        setup.schedules.add_many(Entry(f"e{number}", "t", every(10), (number,)) for number in range(700))
+        for _ in range(3):
+            clock.forward(10)
+            setup.beat.run_due()
+        messages = queued(setup.broker)
+        assert len({message.id for message in messages}) == len(messages) == 2100
+        assert all(entry.total_run_count == 3 for entry in setup.schedules.values())
+
+    def test_says_how_it_sends(self, setup: Setup, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO")
+        setup.schedules.add("a", "t", every(10))
+        clock.forward(10)
+        setup.beat.run_due()
+        [line] = [each for each in caplog.messages if "messages go out" in each]
+        one_step, batches = "one step" in line, "in batches" in line
+        if setup.broker.connection_pool.connection_kwargs["db"]:
+            assert (one_step, batches) == (False, setup.app.conf.get("redbeat_lite_dispatch") != "plain")
+        else:
+            assert (one_step, batches) == (setup.app.conf.get("redbeat_lite_dispatch") != "plain", False)
+
+    def test_after_a_crash_between_publish_and_commit_the_same_ids_go_out(self, setup: Setup, clock: Clock) -> None:
+        setup.schedules.add_many(Entry(f"e{number}", "t", every(10)) for number in range(20))
+        clock.forward(10)
+        with (
+            mock.patch.object(setup.beat.store, "commit", side_effect=redis.ConnectionError("crash")),
+            pytest.raises(redis.ConnectionError),
+        ):
+            setup.beat.run_due()
+        before = {message.id for message in queued(setup.broker)}
+        setup.restart()
+        setup.beat.run_due()
+        messages = queued(setup.broker)
+        assert len({message.id for message in messages}) == 20
+        assert before <= {message.id for message in messages}
+        assert len(messages) == 20 + len(before)
+        assert all(entry.total_run_count == 1 for entry in setup.schedules.values())
+        assert {entry.last_task_id for entry in setup.schedules.values()} == {message.id for message in messages}
+
+    @exactly_once
+    def test_a_crash_between_publish_and_commit_doubles_nothing_in_one_step(self, setup: Setup, clock: Clock) -> None:
+        setup.schedules.add_many(Entry(f"e{number}", "t", every(10)) for number in range(20))
+        clock.forward(10)
+        with (
+            mock.patch.object(setup.beat.store, "commit", side_effect=redis.ConnectionError("crash")),
+            pytest.raises(redis.ConnectionError),
+        ):
+            setup.beat.run_due()
+        assert queued(setup.broker) == []
+        setup.restart()
+        setup.beat.run_due()
+        assert len(queued(setup.broker)) == 20
+
+    @exactly_once
+    def test_a_commit_whose_answer_is_lost_doubles_nothing_in_one_step(self, setup: Setup, clock: Clock) -> None:
+        setup.schedules.add("a", "t", every(10))
+        clock.forward(10)
+        commit = setup.beat.store.commit
+
+        def lost(*args: Any) -> Any:
+            commit(*args)
+            raise redis.ConnectionError("the answer was lost")
+
+        with (
+            mock.patch.object(setup.beat.store, "commit", side_effect=lost),
+            pytest.raises(redis.ConnectionError),
+        ):
+            setup.beat.run_due()
+        setup.beat.run_due()
+        assert len(queued(setup.broker)) == 1
+
+    @exactly_once
+    def test_an_entry_removed_between_plan_and_commit_is_not_sent_in_one_step(self, setup: Setup, clock: Clock) -> None:
+        # The interleaving: peeked by the beat, removed and edited by somebody, committed by the beat.
+        setup.schedules.add("removed", "t", every(10))
+        setup.schedules.add("edited", "t", every(10), (1,))
+        setup.schedules.add("paused", "t", every(10))
+        clock.forward(10)
+        commit = setup.beat.store.commit
+
+        def late(*args: Any) -> Any:
+            if "removed" in setup.schedules:
+                del setup.schedules["removed"]
+                setup.schedules.update("edited", args=(2,))
+                setup.schedules.pause("paused")
+            return commit(*args)
+
+        with mock.patch.object(setup.beat.store, "commit", side_effect=late):
+            setup.beat.run_due()
+        assert [(message.entry, message.args) for message in queued(setup.broker)] == [("edited", [2])]
+        assert "removed" not in setup.schedules
+        assert setup.schedules["paused"].paused_note == ""
+
+    def test_a_removed_entry_does_not_come_back_by_a_late_commit(self, setup: Setup, clock: Clock) -> None:
+        setup.schedules.add("a", "t", every(10))
+        clock.forward(10)
+        commit = setup.beat.store.commit
+
+        def late(*args: Any) -> Any:
+            setup.schedules.remove("a", missing_ok=True)
+            return commit(*args)
+
+        with mock.patch.object(setup.beat.store, "commit", side_effect=late):
+            setup.beat.run_due()
+        assert "a" not in setup.schedules
+        assert setup.schedules.list() == []
+
+    def test_the_transports_key_prefix_is_honoured(
+        self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
+    ) -> None:
+        for way in WAYS:
+            setup = Setup(way, make_app, make_beat, server, broker_transport_options={"global_keyprefix": f"{way}:"})
+            setup.schedules.add("a", "t", every(10))
+            for _ in range(2):
+                clock.forward(10)
+                setup.beat.run_due()
+            assert setup.broker.llen(f"{way}:celery") == 2
+            assert not setup.broker.exists("celery")
+            setup.broker.delete(*setup.broker.keys(f"{way}:*"))
+            setup.beat.close()
+            setup.schedules.clear()
+            setup.broker.close()
+
+
+class TestQueues:
+    def test_a_queue_that_expires_gets_its_expiry(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        queue = Queue("short", Exchange("short"), "short", expires=100)
+        app = make_app(task_queues=[queue], task_default_queue="short")
+        Schedules(app).add("a", "t", every(10))
+        beat = make_beat(app)
+        for expected in (1, 2):
+            clock.forward(10)
+            beat.run_due()
+            assert client.llen("short") == expected
+            assert 0 < client.pttl("short") <= 100_000
+            client.persist("short")
+        clock.forward(10)
+        beat.run_due()
+        assert client.pttl("short") > 0
+
+    def test_a_broadcast_queue_reaches_its_listeners(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        app = make_app(task_queues=[Broadcast("everybody")], task_routes={"t": {"queue": "everybody"}})
+        heard = client.pubsub()
+        heard.psubscribe("*everybody*")
+        assert heard.get_message(timeout=5)["type"] == "psubscribe"
+        Schedules(app).add("a", "t", every(10))
+        beat = make_beat(app)
+        for _ in range(2):
+            clock.forward(10)
+            beat.run_due()
+        messages = [parse(heard.get_message(timeout=5)["data"]) for _ in range(2)]
+        assert [message.entry for message in messages] == ["a", "a"]
+        assert messages[0].id != messages[1].id
+        heard.close()
+
+    def test_a_topic_exchange_with_several_queues_reaches_each(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        topic = Exchange("news", type="topic")
+        queues = [Queue("all", topic, routing_key="#"), Queue("sport", topic, routing_key="sport.*")]
+        app = make_app(task_queues=queues)
+        with app.connection_for_write() as connection:
+            for queue in queues:
+                queue(connection.default_channel).declare()
+        Schedules(app).add("a", "t", every(10), options={"queue": "sport", "routing_key": "sport.chess"})
+        beat = make_beat(app)
+        for _ in range(2):
+            clock.forward(10)
+            beat.run_due()
+        assert [message.entry for message in queued(client, "all")] == ["a", "a"]
+        assert [message.id for message in queued(client, "all")] == [message.id for message in queued(client, "sport")]
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_sent_events_are_sent(
+        self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, client: redis.Redis, way: str
+    ) -> None:
+        setup = Setup(way, make_app, make_beat, server, task_send_sent_event=True)
+        events = setup.broker.pubsub()
+        events.psubscribe("*celeryev*")
+        assert events.get_message(timeout=5)["type"] == "psubscribe"
+        setup.schedules.add("a", "t", every(10))
+        clock.forward(10)
+        setup.beat.run_due()
+        [message] = queued(setup.broker)
+        body = json.loads(base64.b64decode(json.loads(events.get_message(timeout=5)["data"])["body"]))
+        found = body[0] if isinstance(body, list) else body
+        assert (found["type"], found["uuid"]) == ("task-sent", message.id)
+        events.close()
+        setup.broker.close()
+
+    def test_a_signal_handler_sees_every_message_and_may_change_it(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        seen = []
+
+        def before(sender: str, headers: dict[str, Any], **_: Any) -> None:
+            seen.append((sender, headers["periodic_task_name"]))
+            headers["added"] = len(seen)
+
+        app = make_app()
+        Schedules(app).add("a", "t", every(10))
+        beat = make_beat(app)
+        clock.forward(10)
+        beat.run_due()
+        signals.before_task_publish.connect(before)
+        try:
+            for _ in range(2):
+                clock.forward(10)
+                beat.run_due()
+        finally:
+            signals.before_task_publish.disconnect(before)
+        assert seen == [("t", "a"), ("t", "a")]
+        assert [message.headers.get("added") for message in queued(client)] == [None, 1, 2]
+
+    def test_apply_entry_sees_every_run(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # As Sentry's beat monitoring does it.
+        seen: list[tuple[str, str]] = []
+        original = celery.beat.Scheduler.apply_entry
+
+        def monitored(self: Any, entry: Any, *args: Any, **kwargs: Any) -> Any:
+            seen.append((entry.name, entry.options["headers"]["scheduled_at"]))
+            entry.options["headers"]["sentry-trace"] = "trace"
+            return original(self, entry, *args, **kwargs)
+
+        monkeypatch.setattr(celery.beat.Scheduler, "apply_entry", monitored)
+        app = make_app()
+        Schedules(app).add("a", "t", every(10))
+        beat = make_beat(app)
+        for _ in range(3):
+            clock.forward(10)
+            beat.run_due()
+        assert seen == [("a", message.headers["scheduled_at"]) for message in queued(client)]
+        assert len(seen) == 3
+        assert all(message.headers["sentry-trace"] == "trace" for message in queued(client))
+
+
+class TestBrokerDown:
+    def test_keeps_what_is_due_and_sends_it_once_it_is_back(
+        self, make_app: MakeApp, make_beat: MakeBeat, server: Server, own_server: Callable[..., Server], clock: Clock
+    ) -> None:
+        broker = own_server()
+        app = make_app(broker_url=broker.url, redbeat_lite_url=server.url)
+        schedules, beat = Schedules(app), make_beat(app)
+        schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(10))
+        clock.forward(60)
+        beat.run_due()
+        broker.stop(kill=True)
+        clock.forward(60)
+        for _ in range(2):
+            with pytest.raises(BrokerDown):
+                beat.run_due()
+        assert all(entry.total_run_count == 1 for entry in schedules.values())
+        broker.start()
+        beat.run_due()
+        assert all(entry.total_run_count == 2 for entry in schedules.values())
+        with broker.client() as client:
+            assert len({message.id for message in queued(client)}) == 10
+
+    def test_costs_no_entry_a_backoff_of_its_own(
+        self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
+    ) -> None:
+        app = make_app(broker_url="redis://127.0.0.1:1/0", redbeat_lite_url=server.url)
+        schedules, beat = Schedules(app), make_beat(app)
+        schedules.add("a", "t", every(60))
+        clock.forward(60)
+        with pytest.raises(BrokerDown):
+            beat.run_due()
+        assert schedules["a"].last_error is None
+        assert schedules["a"].next_run_at == clock.now
+        assert clock.now > NOW
+
+
+def test_a_broker_in_another_database_is_written_in_one_batch(
+    make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
+) -> None:
+    setup = Setup("batches to another database", make_app, make_beat, server)
+    setup.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(500))
+    clock.forward(60)
+    setup.beat.run_due()
+    clock.forward(60)
+    with commands(server) as seen, round_trips() as trips:
+        setup.beat.run_due()
+    assert setup.broker.llen("celery") == 1000
+    assert len([command for command in seen if not command.startswith("LPUSH")]) <= 8
+    assert len(trips) <= 10
+    setup.broker.close()
