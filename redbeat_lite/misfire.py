@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from .errors import InvalidEntry
 from .schedules import Every, Rule, first_ms, next_ms
+from .schedules.missed import Missed, missed_of
 
 POLICIES = ("coalesce", "skip", "all")
 #: Without a limit, `all` emits this many per plan; the rest is planned in the next round.
@@ -21,8 +21,6 @@ MAX_LIMIT = 1000
 #: Under `skip` without a grace of its own an occurrence may be this late. A standby takes over within 4.5 s of a crash
 #: (a lease of 4 s and half a second): a fail-over is not an outage.
 DEFAULT_GRACE_MS = 5000
-#: Rules that cannot be counted by arithmetic are walked for at most this many occurrences per plan.
-WALK = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,7 @@ def plan(
     until = now if end is None else min(now, end)
     if nominal > until or runs_left == 0:
         return Plan((), None, 0)
-    missed = _missed(rule, nominal, until)
+    missed = missed_of(rule, nominal, until)
     chosen = _latest(missed, now, misfire) if _is_single(misfire) else _each(missed, now, misfire, runs_left)
     used_up = runs_left is not None and len(chosen.emit) >= runs_left
     if used_up or (end is not None and chosen.next is not None and chosen.next > end):
@@ -186,7 +184,7 @@ def _is_single(misfire: Misfire) -> bool:
     return misfire.policy == "coalesce" or (misfire.policy == "skip" and misfire.grace is None)
 
 
-def _latest(missed: _Missed, now: int, misfire: Misfire) -> Plan:
+def _latest(missed: Missed, now: int, misfire: Misfire) -> Plan:
     if missed.unfinished:
         return Plan((), missed.following(), missed.total())
     latest, following = missed.last(), missed.following()
@@ -198,7 +196,7 @@ def _latest(missed: _Missed, now: int, misfire: Misfire) -> Plan:
     return Plan((latest,), following, missed.total() - 1)
 
 
-def _each(missed: _Missed, now: int, misfire: Misfire, runs_left: int | None) -> Plan:
+def _each(missed: Missed, now: int, misfire: Misfire, runs_left: int | None) -> Plan:
     grace, bound = misfire.grace_ms, misfire.limit or CHUNK
     oldest = missed.nominal if grace is None else now - grace
     too_late = missed.count_before(oldest)
@@ -212,100 +210,3 @@ def _each(missed: _Missed, now: int, misfire: Misfire, runs_left: int | None) ->
     # Another round would send as many again, so what was not walked yet is passed over, and not counted.
     following = next_ms(missed.rule, missed.until) if missed.unfinished else missed.following()
     return Plan(emit, following, too_late + rest)
-
-
-@runtime_checkable
-class Countable(Rule, Protocol):
-    """A rule whose occurrences in a span are found by arithmetic."""
-
-    def count_ms(self, after: int, until: int) -> int: ...
-
-    def last_ms(self, after: int, until: int) -> int: ...
-
-    def first_ms_from(self, after: int, at_least: int) -> int | None: ...
-
-
-class _Missed(Protocol):
-    """The occurrences from ``nominal`` to ``until``."""
-
-    rule: Rule
-    nominal: int
-    until: int
-    #: Whether there are more up to ``until``, which are left to the next round.
-    unfinished: bool
-
-    def total(self) -> int: ...
-
-    def last(self) -> int: ...
-
-    def following(self) -> int | None: ...
-
-    def count_before(self, floor: int) -> int: ...
-
-    def since(self, floor: int) -> Iterator[int]: ...
-
-
-def _missed(rule: Rule, nominal: int, until: int) -> _Missed:
-    following = next_ms(rule, nominal)
-    if following is None or following > until:
-        return _Walked(rule, (nominal,), following, until)
-    if isinstance(rule, Countable):
-        return _Counted(rule, nominal, until)
-    walked: list[int] = [nominal]
-    while following is not None and following <= until and len(walked) < WALK:
-        walked.append(following)
-        following = next_ms(rule, following)
-    return _Walked(rule, tuple(walked), following, until)
-
-
-class _Walked:
-    """Missed occurrences that were looked at one by one."""
-
-    def __init__(self, rule: Rule, walked: tuple[int, ...], following: int | None, until: int) -> None:
-        self.rule, self.nominal, self.until = rule, walked[0], until
-        self._walked, self._following = walked, following
-        self.unfinished = following is not None and following <= until
-
-    def total(self) -> int:
-        return len(self._walked)
-
-    def last(self) -> int:
-        return self._walked[-1]
-
-    def following(self) -> int | None:
-        return self._following
-
-    def count_before(self, floor: int) -> int:
-        return bisect_left(self._walked, floor)
-
-    def since(self, floor: int) -> Iterator[int]:
-        return iter(self._walked[self.count_before(floor) :])
-
-
-class _Counted:
-    """Missed occurrences found by arithmetic: a year of them costs no more than a minute."""
-
-    unfinished = False
-
-    def __init__(self, rule: Countable, nominal: int, until: int) -> None:
-        self.nominal, self.until, self._count = nominal, until, rule
-        self.rule: Rule = rule
-        self._total = 1 + rule.count_ms(nominal, until)
-
-    def total(self) -> int:
-        return self._total
-
-    def last(self) -> int:
-        return self._count.last_ms(self.nominal, self.until)
-
-    def following(self) -> int | None:
-        return next_ms(self.rule, self.last())
-
-    def count_before(self, floor: int) -> int:
-        return 0 if self.nominal >= floor else 1 + self._count.count_ms(self.nominal, min(floor - 1, self.until))
-
-    def since(self, floor: int) -> Iterator[int]:
-        ms = self.nominal if self.nominal >= floor else self._count.first_ms_from(self.nominal, floor)
-        while ms is not None and ms <= self.until:
-            yield ms
-            ms = next_ms(self.rule, ms)

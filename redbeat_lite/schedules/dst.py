@@ -168,14 +168,14 @@ class CountedRule(ZonedRule):
         """
         latest = self.next_ms(after) or until
         beyond = until
-        while beyond - latest > 1:
+        while latest < beyond:
             middle = (latest + beyond) // 2
             following = self.next_ms(middle)
             if following is not None and following <= until:
                 latest = following
             else:
                 beyond = middle
-        return until if self.next_ms(until - 1) == until else latest
+        return latest
 
     def first_ms_from(self, after: int, at_least: int) -> int | None:
         """The first successor of ``after`` that is not earlier than ``at_least``."""

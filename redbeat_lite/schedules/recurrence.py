@@ -53,7 +53,9 @@ class Recurrence:
 
     parts: Parts
     start: datetime
-    _hash: int = field(default=0, init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
+    _days: _DayFilter = field(init=False, repr=False, compare=False)
+    _times: tuple[time, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.parts, self.start)))
@@ -96,14 +98,12 @@ class Recurrence:
 
     def _long_periods(self, wall: datetime) -> Iterator[tuple[Sequence[date], Sequence[time]]]:
         """The matching days of each period from that of ``wall`` on, with the times of a day."""
-        days: _DayFilter = self._days  # type: ignore[attr-defined]
-        times: Sequence[time] = self._times  # type: ignore[attr-defined]
         first = self._index(wall.date()) // self.parts.interval
         for index in range(first, first + _MAX_PERIODS[self.parts.freq]):
             dates = self._dates(index * self.parts.interval)
             if dates is None:
                 return
-            yield [day for day in dates if days.has(day)], times
+            yield [day for day in dates if self._days.has(day)], self._times
 
     def _index(self, day: date) -> int:
         """How many years, months, weeks or days ``day`` is after the start."""
@@ -138,14 +138,13 @@ class Recurrence:
 
     def _short_periods(self, wall: datetime) -> Iterator[tuple[Sequence[date], Sequence[time]]]:
         """The hours, minutes or seconds from that of ``wall`` on which the rule allows, with the times in each."""
-        parts, days = self.parts, self._days  # type: ignore[attr-defined]
-        unit = _UNITS[parts.freq]
-        stride = unit * parts.interval * _SECOND
+        unit = _UNITS[self.parts.freq]
+        stride = unit * self.parts.interval * _SECOND
         base = self.start - self._into_unit(unit)
         index = max(0, (wall - base) // stride)
         for _ in range(_MAX_SHORT_PERIODS):
             begin = base + index * stride
-            end = self._first_refusal_end(begin, days)
+            end = self._left_out_until(begin)
             if end is None:
                 yield [begin.date()], self._times_in(begin, unit)
             index = max(index + 1, -((base - end) // stride) if end is not None else 0)
@@ -153,10 +152,10 @@ class Recurrence:
     def _into_unit(self, unit: int) -> timedelta:
         return (self.start.minute * 60 + self.start.second) % unit * _SECOND
 
-    def _first_refusal_end(self, begin: datetime, days: _DayFilter) -> datetime | None:
+    def _left_out_until(self, begin: datetime) -> datetime | None:
         """None if a period may begin here; else the end of the day, hour or minute that the rule leaves out."""
         parts = self.parts
-        if not days.has(begin.date()):
+        if not self._days.has(begin.date()):
             return datetime.combine(begin.date() + _DAY, time())
         if parts.byhour and begin.hour not in parts.byhour:
             return begin.replace(minute=0, second=0) + timedelta(hours=1)

@@ -12,8 +12,9 @@ from celery.schedules import BaseSchedule, schedule
 
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.instants import to_ms
-from redbeat_lite.misfire import CHUNK, WALK, Misfire, Plan, ahead_ms, plan, pull_back
+from redbeat_lite.misfire import CHUNK, Misfire, Plan, ahead_ms, plan, pull_back
 from redbeat_lite.schedules import at, cron, every, next_ms, rrule, rule_of
+from redbeat_lite.schedules.missed import WALK
 
 T = to_ms(datetime(2026, 1, 1, tzinfo=UTC))
 MINUTE = 60_000

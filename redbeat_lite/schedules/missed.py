@@ -1,0 +1,114 @@
+"""Missed occurrences: every one between the one waited for and now, counted or walked."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+from .base import Rule
+from .rules import next_ms
+
+#: Rules that cannot be counted by arithmetic are walked for at most this many occurrences at a time.
+WALK = 2000
+
+
+@runtime_checkable
+class Countable(Rule, Protocol):
+    """A rule whose occurrences in a span are found by arithmetic."""
+
+    def count_ms(self, after: int, until: int) -> int: ...
+
+    def last_ms(self, after: int, until: int) -> int: ...
+
+    def first_ms_from(self, after: int, at_least: int) -> int | None: ...
+
+
+class Missed(Protocol):
+    """The occurrences from ``nominal`` to ``until``."""
+
+    rule: Rule
+    nominal: int
+    until: int
+    #: Whether there are more up to ``until``, which are left to the next round.
+    unfinished: bool
+
+    def total(self) -> int: ...
+
+    def last(self) -> int: ...
+
+    def following(self) -> int | None: ...
+
+    def count_before(self, floor: int) -> int: ...
+
+    def since(self, floor: int) -> Iterator[int]: ...
+
+
+def missed_of(rule: Rule, nominal: int, until: int) -> Missed:
+    """The occurrences of ``rule`` from ``nominal``, which is one and not later, to ``until``, both included.
+
+    All in milliseconds since 1970.
+    """
+    following = next_ms(rule, nominal)
+    if following is None or following > until:
+        return _Walked(rule, (nominal,), following, until)
+    if isinstance(rule, Countable):
+        return _Counted(rule, nominal, until)
+    walked: list[int] = [nominal]
+    while following is not None and following <= until and len(walked) < WALK:
+        walked.append(following)
+        following = next_ms(rule, following)
+    return _Walked(rule, tuple(walked), following, until)
+
+
+class _Walked:
+    """Missed occurrences that were looked at one by one."""
+
+    def __init__(self, rule: Rule, walked: tuple[int, ...], following: int | None, until: int) -> None:
+        self.rule, self.nominal, self.until = rule, walked[0], until
+        self._walked, self._following = walked, following
+        self.unfinished = following is not None and following <= until
+
+    def total(self) -> int:
+        return len(self._walked)
+
+    def last(self) -> int:
+        return self._walked[-1]
+
+    def following(self) -> int | None:
+        return self._following
+
+    def count_before(self, floor: int) -> int:
+        return bisect_left(self._walked, floor)
+
+    def since(self, floor: int) -> Iterator[int]:
+        return iter(self._walked[self.count_before(floor) :])
+
+
+class _Counted:
+    """Missed occurrences found by arithmetic: a year of them costs no more than a minute."""
+
+    unfinished = False
+
+    def __init__(self, rule: Countable, nominal: int, until: int) -> None:
+        self.nominal, self.until, self._count = nominal, until, rule
+        self.rule: Rule = rule
+        self._total = 1 + rule.count_ms(nominal, until)
+
+    def total(self) -> int:
+        return self._total
+
+    def last(self) -> int:
+        return self._count.last_ms(self.nominal, self.until)
+
+    def following(self) -> int | None:
+        return next_ms(self.rule, self.last())
+
+    def count_before(self, floor: int) -> int:
+        return 0 if self.nominal >= floor else 1 + self._count.count_ms(self.nominal, min(floor - 1, self.until))
+
+    def since(self, floor: int) -> Iterator[int]:
+        ms = self.nominal if self.nominal >= floor else self._count.first_ms_from(self.nominal, floor)
+        while ms is not None and ms <= self.until:
+            yield ms
+            ms = next_ms(self.rule, ms)
