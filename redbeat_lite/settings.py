@@ -99,10 +99,12 @@ class Settings:
 
 def _given(app: Celery) -> dict[str, str]:
     """Names set by the user, without the prefix, and how they were spelled."""
+    # Reading the names loads a configuration that is still pending. Only then it knows of its namespace: asked earlier,
+    # it has none, and every setting in Django's form would go unnoticed.
+    keys = [str(key) for key in app.conf]
     namespace = app.conf.prefix or ""
     given = {}
-    for key in app.conf:
-        spelled = str(key)
+    for spelled in keys:
         plain = spelled[len(namespace) :] if namespace and spelled.startswith(namespace) else spelled
         if plain.lower().startswith(_PREFIX):
             given[plain.lower()[len(_PREFIX) :]] = spelled
