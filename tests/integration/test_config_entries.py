@@ -1,0 +1,324 @@
+"""Config entries: the configuration owns their definition, Redis their state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
+
+from redbeat_lite import ConfigOwned, Entry, Misfire, Once, Scheduler, Schedules, cron, every
+from tests.support.frozen import NOW, Clock
+from tests.support.messages import of_entry, queued
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+MakeApp = Callable[..., Celery]
+MakeBeat = Callable[[Celery], Scheduler]
+
+
+class Workdays(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
+    """Every 20 s; a class of the user's own, which nothing can store."""
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        since = (self.now() - last_run_at).total_seconds()
+        return schedstate(is_due=since >= 20, next=20 if since >= 20 else 20 - since)
+
+
+def entries(make_app: MakeApp, beat_schedule: dict[str, Any], **conf: Any) -> Celery:
+    return make_app(beat_schedule=beat_schedule, **conf)
+
+
+def one_turn(app: Celery, make_beat: MakeBeat) -> Schedules:
+    beat = make_beat(app)
+    beat.run_due()
+    beat.close()
+    return Schedules(app)
+
+
+class TestForms:
+    @pytest.mark.parametrize(
+        ("written", "expected", "first"),
+        [
+            (30, schedule(30), NOW + timedelta(seconds=30)),
+            (30.5, schedule(30.5), NOW + timedelta(seconds=30.5)),
+            (timedelta(minutes=2), schedule(120), NOW + timedelta(minutes=2)),
+            (schedule(10), schedule(10), NOW + timedelta(seconds=10)),
+            (crontab(minute="*/15"), crontab(minute="*/15"), datetime(2026, 3, 2, 12, 15, tzinfo=UTC)),
+            (
+                crontab(minute=0, hour=9, day_of_week="mon-fri"),
+                crontab(minute=0, hour=9, day_of_week="mon-fri"),
+                datetime(2026, 3, 3, 9, 0, tzinfo=UTC),
+            ),
+            (solar("sunset", 52.5, 13.4), solar("sunset", 52.5, 13.4), None),
+            (every(7), every(7), NOW + timedelta(seconds=7)),
+            (cron("0 9 * * *", tz="Asia/Tokyo"), cron("0 9 * * *", tz="Asia/Tokyo"), datetime(2026, 3, 3, tzinfo=UTC)),
+        ],
+        ids=str,
+    )
+    def test_celerys_own_and_ours_work_unchanged(
+        self, make_app: MakeApp, make_beat: MakeBeat, written: Any, expected: Any, first: datetime | None
+    ) -> None:
+        app = entries(make_app, {"a": {"task": "t", "schedule": written, "args": (1, 2), "options": {"queue": "q"}}})
+        entry = one_turn(app, make_beat)["a"]
+        assert entry.schedule == expected
+        assert (entry.args, entry.options, entry.source) == ((1, 2), {"queue": "q"}, "config:proj")
+        assert entry.next_run_at is not None
+        assert first is None or entry.next_run_at == first
+
+    def test_a_relative_interval_is_celerys(self, make_app: MakeApp, make_beat: MakeBeat) -> None:
+        app = entries(make_app, {"a": {"task": "t", "schedule": timedelta(hours=1), "relative": True}})
+        assert one_turn(app, make_beat)["a"].next_run_at == datetime(2026, 3, 2, 13, 0, tzinfo=UTC)
+
+    def test_take_the_keys_of_this_package_too(self, make_app: MakeApp, make_beat: MakeBeat) -> None:
+        fields = {
+            "task": "t",
+            "schedule": 60,
+            "once": True,
+            "expires": 5,
+            "misfire": {"policy": "all", "limit": 3},
+            "jitter": 2,
+            "start_at": NOW + timedelta(days=1),
+            "max_runs": 4,
+            "description": "why",
+        }
+        entry = one_turn(entries(make_app, {"a": fields}), make_beat)["a"]
+        assert (entry.once, entry.expires, entry.misfire) == (Once(scope="queue"), 5.0, Misfire("all", limit=3))
+        assert (entry.jitter, entry.start_at, entry.max_runs) == (2.0, fields["start_at"], 4)
+        assert entry.description == "why"
+
+    def test_a_schedule_that_cannot_be_stored_is_kept_by_its_beat(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        app = entries(make_app, {"a": {"task": "t", "schedule": Workdays()}})
+        beat = make_beat(app)
+        for _ in range(5):
+            beat.run_due()
+            clock.forward(10)
+        assert [message.scheduled_at for message in queued(client)] == [
+            NOW + timedelta(seconds=20),
+            NOW + timedelta(seconds=40),
+        ]
+        schedules = Schedules(app)
+        assert isinstance(schedules["a"].schedule, Workdays)
+        assert [each.at for each in schedules.upcoming(NOW + timedelta(seconds=90))] == [
+            NOW + timedelta(seconds=60),
+            NOW + timedelta(seconds=80),
+        ]
+        schedules.pause("a")
+        clock.forward(105)
+        assert schedules.resume("a").next_run_at == NOW + timedelta(seconds=160)
+
+    def test_a_schedule_that_cannot_be_stored_is_left_to_the_app_that_knows_it(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        app = entries(make_app, {"a": {"task": "t", "schedule": Workdays()}})
+        one_turn(app, make_beat)
+        elsewhere = Schedules(make_app("elsewhere"))
+        assert elsewhere["a"].next_run_at == NOW + timedelta(seconds=20)
+        assert elsewhere.upcoming(NOW + timedelta(seconds=200)) == []
+        elsewhere.pause("a")
+        clock.forward(100)
+        with pytest.raises(ConfigOwned, match="entry 'a' holds what cannot be stored, and only the app of 'proj'"):
+            elsewhere.resume("a")
+        with pytest.raises(ConfigOwned):
+            elsewhere.run_now("a")
+        Schedules(app).resume("a", catch_up=True)
+        beat = make_beat(make_app("elsewhere"))
+        beat.run_due()
+        assert "only the beat of 'proj' knows" in (elsewhere["a"].last_error or "")
+        assert queued(client) == []
+
+
+class TestOverRestarts:
+    def test_an_unchanged_definition_keeps_next_run_history_and_pause(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock
+    ) -> None:
+        def app() -> Celery:
+            fields = {"task": "t", "schedule": every(3600)}
+            return entries(make_app, {"a": dict(fields), "b": dict(fields)})
+
+        schedules = one_turn(app(), make_beat)
+        schedules.pause("b", "operator")
+        clock.forward(3600)
+        one_turn(app(), make_beat)
+        clock.forward(1800)
+        one_turn(app(), make_beat)
+        entry = schedules["a"]
+        assert (entry.total_run_count, entry.next_run_at) == (1, NOW + timedelta(seconds=7200))
+        assert entry.version == 1
+        assert schedules["b"].paused_note == "operator"
+
+    def test_a_changed_schedule_counts_from_the_restart(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        one_turn(entries(make_app, {"a": {"task": "t", "schedule": 86_400}}), make_beat)
+        clock.forward(600)
+        schedules = one_turn(entries(make_app, {"a": {"task": "t", "schedule": 60}}), make_beat)
+        assert schedules["a"].next_run_at == NOW + timedelta(seconds=660)
+        assert queued(client) == []
+
+    def test_any_other_change_keeps_the_next_run(self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock) -> None:
+        one_turn(entries(make_app, {"a": {"task": "t", "schedule": 3600}}), make_beat)
+        clock.forward(600)
+        schedules = one_turn(entries(make_app, {"a": {"task": "u", "schedule": 3600, "args": [5]}}), make_beat)
+        entry = schedules["a"]
+        assert (entry.task, entry.args, entry.next_run_at) == ("u", (5,), NOW + timedelta(seconds=3600))
+
+    def test_any_other_change_beside_a_schedule_that_cannot_be_stored_keeps_the_next_run(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock
+    ) -> None:
+        one_turn(entries(make_app, {"a": {"task": "t", "schedule": Workdays()}}), make_beat)
+        clock.forward(15)
+        schedules = one_turn(entries(make_app, {"a": {"task": "u", "schedule": Workdays()}}), make_beat)
+        assert (schedules["a"].task, schedules["a"].next_run_at) == ("u", NOW + timedelta(seconds=20))
+
+    def test_what_left_the_configuration_is_removed(self, make_app: MakeApp, make_beat: MakeBeat) -> None:
+        both = {"a": {"task": "t", "schedule": 60}, "b": {"task": "t", "schedule": 60}}
+        assert sorted(one_turn(entries(make_app, both), make_beat)) == ["a", "b"]
+        assert list(one_turn(entries(make_app, {"b": both["b"]}), make_beat)) == ["b"]
+        assert list(one_turn(entries(make_app, {}), make_beat)) == []
+
+    def test_runtime_entries_and_those_of_other_owners_are_not_touched(
+        self, make_app: MakeApp, make_beat: MakeBeat
+    ) -> None:
+        Schedules(make_app()).add("runtime", "t", 60)
+        one_turn(make_app("first", beat_schedule={"a": {"task": "t", "schedule": 60}}), make_beat)
+        schedules = one_turn(make_app("second", beat_schedule={"b": {"task": "t", "schedule": 60}}), make_beat)
+        assert {entry.name: entry.source for entry in schedules.values()} == {
+            "runtime": "runtime",
+            "a": "config:first",
+            "b": "config:second",
+        }
+        one_turn(make_app("first", beat_schedule={}), make_beat)
+        assert sorted(schedules) == ["b", "runtime"]
+
+    def test_the_owner_can_be_named(self, make_app: MakeApp, make_beat: MakeBeat) -> None:
+        app = entries(make_app, {"a": {"task": "t", "schedule": 60}}, redbeat_lite_owner="team-a")
+        assert one_turn(app, make_beat)["a"].source == "config:team-a"
+
+    def test_a_removed_config_entry_comes_back_with_the_next_leader(
+        self, make_app: MakeApp, make_beat: MakeBeat
+    ) -> None:
+        app = entries(make_app, {"a": {"task": "t", "schedule": 60}})
+        schedules = one_turn(app, make_beat)
+        del schedules["a"]
+        one_turn(app, make_beat)
+        assert "a" in schedules
+
+
+class TestClash:
+    def test_a_name_taken_at_runtime_stays_so_and_is_an_error_for_that_name_alone(
+        self,
+        make_app: MakeApp,
+        make_beat: MakeBeat,
+        clock: Clock,
+        client: redis.Redis,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        app = entries(make_app, {"a": {"task": "config", "schedule": 60}, "b": {"task": "config", "schedule": 60}})
+        Schedules(app).add("a", "runtime", 60)
+        beat = make_beat(app)
+        beat.run_due()
+        clock.forward(60)
+        beat.run_due()
+        assert of_entry(client, "a")[0].task == "runtime"
+        assert of_entry(client, "b")[0].task == "config"
+        assert "config entry 'a' is left out: the name is taken by a runtime entry" in caplog.text
+
+    def test_a_name_taken_by_another_owner_is_an_error_for_that_name_alone(
+        self, make_app: MakeApp, make_beat: MakeBeat, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        one_turn(make_app("first", beat_schedule={"a": {"task": "t", "schedule": 60}}), make_beat)
+        schedules = one_turn(make_app("second", beat_schedule={"a": {"task": "u", "schedule": 60}}), make_beat)
+        assert (schedules["a"].task, schedules["a"].source) == ("t", "config:first")
+        assert "config entry 'a' is left out: the name is taken by the configuration of 'first'" in caplog.text
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda schedules: schedules.update("a", args=[1]),
+            lambda schedules: schedules.add("a", "t", 60, replace=True),
+            lambda schedules: schedules.add_many([Entry("a", "t", 60)], replace=True),
+            lambda schedules: schedules.__setitem__("a", Entry("a", "t", 60)),
+        ],
+    )
+    def test_the_definition_of_a_config_entry_is_not_for_the_api_to_change(
+        self, make_app: MakeApp, make_beat: MakeBeat, change: Callable[[Schedules], object]
+    ) -> None:
+        schedules = one_turn(entries(make_app, {"a": {"task": "t", "schedule": 60}}), make_beat)
+        with pytest.raises(ConfigOwned, match="entry 'a' belongs to the configuration of 'proj'; change it there"):
+            change(schedules)
+        assert schedules["a"].source == "config:proj"
+
+    def test_a_config_entry_can_be_paused_resumed_and_run(
+        self, make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
+    ) -> None:
+        schedules = one_turn(entries(make_app, {"a": {"task": "t", "schedule": 60}}), make_beat)
+        assert schedules.pause("a").next_run_at is None
+        assert schedules.resume("a").next_run_at == NOW + timedelta(seconds=60)
+        assert queued(client) == []
+        assert schedules.run_now("a") == queued(client)[0].id
+
+
+BAD: dict[str, Any] = {
+    "no schedule": {"task": "t"},
+    "no task": {"schedule": 60},
+    "unknown field": {"task": "t", "schedule": 60, "expire": 5},
+    "wrong schedule": {"task": "t", "schedule": "5 minutes"},
+    "raising schedule": {"task": "t", "schedule": type("Raising", (BaseSchedule,), {})()},
+    "too large": {"task": "t", "schedule": 60, "args": ["x" * 70_000]},
+    "no dict": 60,
+    "a lock whose key is a function": {"task": "t", "schedule": 60, "once": Once(key=lambda: "x")},
+    "": {"task": "t", "schedule": 60},
+    "over": {"task": "t", "schedule": 60, "end_at": NOW - timedelta(days=1)},
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_config_entry_is_told_and_blocks_no_other(
+    make_app: MakeApp,
+    make_beat: MakeBeat,
+    clock: Clock,
+    client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+) -> None:
+    app = entries(make_app, {"good": {"task": "t", "schedule": 60}, kind: BAD[kind], "fine": every(60)})
+    app.conf.beat_schedule["fine"] = {"task": "t", "schedule": every(60)}
+    beat = make_beat(app)
+    beat.run_due()
+    clock.forward(60)
+    beat.run_due()
+    assert sorted(message.entry or "" for message in queued(client)) == ["fine", "good"]
+    [line] = [each for each in caplog.messages if f"config entry {kind!r} is left out" in each]
+    assert line
+
+
+def test_the_cleanup_of_result_backends_is_scheduled_as_celery_does(make_app: MakeApp, make_beat: MakeBeat) -> None:
+    schedules = one_turn(make_app(result_expires=86_400), make_beat)
+    entry = schedules["celery.backend_cleanup"]
+    assert entry.schedule == crontab("0", "4", "*")
+    assert entry.options == {"expires": 12 * 3600}
+
+
+def test_djangos_namespace_works(make_beat: MakeBeat, server: Any, no_leaks: None, make_app: MakeApp) -> None:
+    class Django:
+        CELERY_BROKER_URL = server.url
+        CELERY_REDBEAT_LITE_KEY_PREFIX = "django"
+        CELERY_REDBEAT_LITE_LEASE = 600
+        CELERY_RESULT_EXPIRES = None
+        CELERY_BEAT_SCHEDULE = {"a": {"task": "t", "schedule": 60}}  # noqa: RUF012 - as a settings module has it
+
+    app = Celery("django", set_as_current=False)
+    app.config_from_object(Django(), namespace="CELERY")
+    schedules = one_turn(app, make_beat)
+    assert list(schedules) == ["a"]
+    with server.client() as client:
+        assert client.keys("{django}:*")
+        client.delete(*client.keys("{django}:*"))
+    app.close()
