@@ -102,7 +102,6 @@ def _given(app: Celery) -> dict[str, str]:
     # Reading the names loads a configuration that is still pending. Only then it knows of its namespace: asked earlier,
     # it has none, and every setting in Django's form would go unnoticed.
     keys = [str(key) for key in app.conf]
-    app.conf.get("broker_url")  # only once a key was read is the configuration loaded, and knows its prefix
     namespace = app.conf.prefix or ""
     given = {}
     for spelled in keys:
