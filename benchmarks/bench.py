@@ -1,0 +1,129 @@
+"""The run: one server, all subjects in turn, round after round."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+from benchmarks import live
+from benchmarks.beats import ROOT
+from benchmarks.progress import Progress
+from benchmarks.sizes import Sizes
+from benchmarks.stats import quantile
+from benchmarks.subjects.common import Task, client
+from benchmarks.subjects.stored import fill
+from redbeat_lite.embedded import embedded_server
+
+#: What each subject brings with it, and whose version is quoted.
+PACKAGES = ("redbeat-lite", "celery", "kombu", "redis", "hiredis", "celery-redbeat", "django-celery-beat", "Django")
+
+#: The shares that a long list of figures is kept as.
+SHARES = (0.0, *(percent / 100 for percent in range(1, 100)), 0.995, 0.999, 1.0)
+
+Samples = dict[str, list[Any]]
+
+
+class Step(NamedTuple):
+    """One thing to do, and what to call it in the progress bar."""
+
+    label: str
+    run: Callable[[], None]
+
+
+class Bench:
+    """One run.
+
+    Parameters:
+        sizes: how much is measured.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
+        self._samples: Samples = {}
+        self._base = ""
+
+    def run(self) -> dict[str, Any]:
+        """Measure everything; returns what goes into ``results.json``."""
+        with embedded_server(save="", appendonly="no") as url:
+            self._base = url.rsplit("/", 1)[0]
+            steps = [*self._filling(), *(step for _ in range(self._sizes.rounds) for step in self._round())]
+            progress = Progress(len(steps))
+            for step in steps:
+                progress.begin(step.label)
+                step.run()
+            progress.finish()
+            return {"about": self._about(url), "sizes": asdict(self._sizes), "samples": self._samples}
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def _filling(self) -> Iterator[Step]:
+        for database, count in enumerate(self._sizes.stored, 1):
+            yield Step(f"storing {count:,} entries", lambda d=database, c=count: fill(self._url(d), c))
+
+    def _round(self) -> Iterator[Step]:
+        for name in ("ours", "redbeat", "persistent", "djangobeat"):
+            yield Step(f"dispatch: {name}", lambda n=name: self._subject(n, n, self._task(0)))
+        yield Step("once-locks", lambda: self._subject("locks", "ours", self._task(0, ticks=self._sizes.locks)))
+        for database, count in enumerate(self._sizes.stored, 1):
+            task = self._task(database, ticks=self._sizes.peeked)
+            yield Step(f"{count:,} stored", lambda c=count, t=task: self._subject("stored", f"stored.{c}", t))
+        yield from self._live()
+
+    def _live(self) -> Iterator[Step]:
+        sizes, url = self._sizes, self._url(0)
+        yield Step("entries added due now", lambda: self._keep("added.ms", live.added(url, sizes.added)))
+        yield Step(f"{live.PER_SECOND} entries a second for {sizes.seconds} s", lambda: self._steady(url))
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            yield Step(f"take-over after {how.name}", lambda h=how: self._keep(h.name, live.take_over(url, h)))
+        for database, count in ((1, sizes.stored[0]), (len(sizes.stored), sizes.stored[-1])):
+            yield Step(
+                f"start with {count:,} stored",
+                lambda d=database, c=count: self._keep(f"stored.{c}.process", live.start(self._url(d))),
+            )
+
+    def _steady(self, url: str) -> None:
+        late = live.steady(url, self._sizes.seconds)
+        self._keep("steady.ms", [round(quantile(late, share), 3) for share in SHARES])
+
+    # -- within -------------------------------------------------------------------------------------------------------
+
+    def _url(self, database: int) -> str:
+        return f"{self._base}/{database}"
+
+    def _task(self, database: int, ticks: int | None = None) -> Task:
+        sizes = self._sizes
+        return Task(self._url(database), sizes.due, sizes.due_steps, ticks or sizes.ticks, sizes.singles)
+
+    def _subject(self, module: str, name: str, task: Task) -> None:
+        command = [sys.executable, "-m", "benchmarks.subjects", module]
+        done = subprocess.run(
+            command, input=json.dumps(asdict(task)), capture_output=True, text=True, cwd=ROOT, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{module} failed:\n{done.stderr}")
+        for figure, value in json.loads(done.stdout).items():
+            self._keep(f"{name}.{figure}", value)
+
+    def _keep(self, name: str, value: Any) -> None:
+        self._samples.setdefault(name, []).append(value)
+
+    def _about(self, url: str) -> dict[str, Any]:
+        with client(url) as server:
+            info = server.info("server")
+        name = "Valkey" if "valkey_version" in info else "Redis"
+        return {
+            "date": datetime.now(UTC).date().isoformat(),
+            "server": f"{name} {info.get('valkey_version') or info['redis_version']}",
+            "python": platform.python_version(),
+            "cores": os.cpu_count(),
+            "versions": {package: version(package) for package in PACKAGES},
+        }

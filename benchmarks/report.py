@@ -1,0 +1,157 @@
+"""From samples to the table: each figure with its goal, and whether it is met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from benchmarks.bench import SHARES, Samples
+from benchmarks.stats import Figure, pooled, ratios, spread
+
+#: Seconds that the default lease lasts.
+_LEASE = 4
+
+
+class Row(NamedTuple):
+    """One line of the table.
+
+    Parameters:
+        what: what was measured.
+        figure: what came out.
+        unit: how to write it: ``"×"``, ``"ms"``, ``"s"``, ``"µs"``, ``"/s"`` or nothing.
+        least, most: the goal; neither, where there is none.
+    """
+
+    what: str
+    figure: Figure
+    unit: str
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def goal(self) -> str:
+        """The goal in words."""
+        if self.least is not None:
+            return f"≥ {_with_unit(self.least, self.unit)}"
+        return f"≤ {_with_unit(self.most, self.unit)}" if self.most is not None else "—"
+
+    @property
+    def verdict(self) -> str:
+        if self.least is None and self.most is None:
+            return "—"
+        low = self.least is None or self.figure.value >= self.least
+        high = self.most is None or self.figure.value <= self.most
+        return "met" if low and high else "**not met**"
+
+    @property
+    def measured(self) -> str:
+        """The figure with its range."""
+        value, low, high = self.figure
+        shown = _with_unit(value, self.unit)
+        return shown if low == high else f"{shown} ({number(low)} – {number(high)})"
+
+
+def rows(samples: Samples, sizes: dict[str, Any]) -> list[Row]:
+    """The table of goals."""
+    return [
+        *_dispatch(samples, sizes["due"]),
+        *_ticks(samples, sizes["stored"]),
+        *_storing(samples),
+        *_live(samples, sizes),
+        Row("once-lock, acquire + release: round trips", spread(samples["ours.lock.trips"]), "", most=2),
+        Row("once-lock, acquire + release: time", spread(samples["ours.lock.us"]), "µs", most=250),
+    ]
+
+
+def _dispatch(samples: Samples, due: int) -> Iterator[Row]:
+    ours, redbeat = samples["ours.rate.interval"], samples["redbeat.rate.interval"]
+    what = f"dispatch of {due:,} due at once"
+    yield Row(f"{what}: entries a second, sent before", spread(ours), "/s")
+    yield Row(f"{what}: entries a second, never sent before", spread(samples["ours.rate.cold"]), "/s")
+    yield Row(f"{what}, against celery-redbeat: interval", ratios(ours, redbeat), "×", least=25)
+    cron = ratios(samples["ours.rate.cron"], samples["redbeat.rate.cron"])
+    yield Row(f"{what}, against celery-redbeat: cron", cron, "×", least=25)
+    cold = ratios(samples["ours.rate.cold"], redbeat)
+    yield Row(f"{what}, never sent before, against celery-redbeat: interval", cold, "×")
+    batch = ratios(samples["ours.rate.batch"], redbeat)
+    yield Row(f"{what}, batch mode, against celery-redbeat: interval", batch, "×", least=4)
+    persistent = ratios(ours, samples[f"persistent.rate.interval.{due}"])
+    yield Row(f"{what}, against PersistentScheduler with {due:,} entries", persistent, "×", least=250)
+    django = ratios(ours, samples[f"djangobeat.rate.interval.{due}"])
+    yield Row(f"{what}, against django-celery-beat with {due:,} entries", django, "×")
+
+
+def _ticks(samples: Samples, stored: Sequence[int]) -> Iterator[Row]:
+    few, many = stored[0], stored[-1]
+    ticks = ratios(samples[f"stored.{many}.tick"], samples[f"stored.{few}.tick"])
+    yield Row(f"tick with 100 due, {many:,} stored against {few:,}", ticks, "×", most=1.5)
+    yield Row("commands of a tick with nothing due", spread(samples["ours.commands.idle"]), "", most=1)
+    yield Row("commands per due entry", spread(samples["ours.commands.due"]), "", most=0.02)
+    yield Row("commands per due entry of celery-redbeat", spread(samples["redbeat.commands.due"]), "")
+    start = spread(samples[f"stored.{many}.start"])
+    yield Row(f"start to first dispatch with {many:,} stored, in a process that has loaded Celery", start, "s", most=1)
+    for count in (few, many):
+        process = spread(samples[f"stored.{count}.process"])
+        yield Row(f"the same with {count:,} stored, from the start of the process", process, "s")
+
+
+def _storing(samples: Samples) -> Iterator[Row]:
+    used = ratios(samples["ours.bytes"], samples["redbeat.bytes.interval"])
+    yield Row("bytes in Redis per entry, against celery-redbeat", used, "×", most=0.5)
+    save = samples["redbeat.added"]
+    yield Row("adding one by one, against celery-redbeat's save()", ratios(samples["ours.added"], save), "×", least=1)
+    bulk = ratios(samples["ours.added.bulk"], save)
+    yield Row("adding in bulk, against celery-redbeat's save()", bulk, "×", least=10)
+
+
+def _live(samples: Samples, sizes: dict[str, Any]) -> Iterator[Row]:
+    added = pooled(samples["added.ms"], 0.99)
+    yield Row("an entry added due now, max_interval 300 s: message in the queue, p99", added, "ms", most=20)
+    what = f"500 entries a second for {sizes['seconds']} s: lateness"
+    for share, most in ((0.5, 5), (0.99, 30)):
+        late = spread([quantiles[SHARES.index(share)] for quantiles in samples["steady.ms"]])
+        yield Row(f"{what} p{share * 100:.0f}", late, "ms", most=most)
+    yield Row("take-over after SIGTERM, to the first message", spread(samples["SIGTERM"]), "s", most=0.2)
+    yield Row("take-over after SIGKILL, to the first message", spread(samples["SIGKILL"]), "s", most=_LEASE + 0.5)
+
+
+def number(value: float) -> str:
+    """Three digits that mean something."""
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    if float(value).is_integer():
+        return f"{value:.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
+
+
+def _with_unit(value: float | None, unit: str) -> str:
+    shown = number(value or 0)
+    return f"{shown}{unit}" if unit == "/s" else f"{shown} {unit}".rstrip()
+
+
+def plain(table: Sequence[Row]) -> str:
+    """The table for a terminal."""
+    cells = [("", "measured (range)", "goal", ""), *((row.what, row.measured, row.goal, row.verdict) for row in table)]
+    widths = [max(len(line[column]) for line in cells) for column in range(3)]
+    lines = (
+        f"{what:<{widths[0]}}  {measured:>{widths[1]}}  {goal:>{widths[2]}}  {verdict.strip('*')}"
+        for what, measured, goal, verdict in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def markdown(table: Sequence[Row]) -> str:
+    """The table for the docs."""
+    lines = ["| what | measured (range) | goal | |", "|---|---|---|---|"]
+    lines += [f"| {row.what} | {row.measured} | {row.goal} | {row.verdict} |" for row in table]
+    return "\n".join(lines)
+
+
+def about(results: dict[str, Any]) -> str:
+    """Where and with what this was measured, in one paragraph."""
+    facts, rounds = results["about"], results["sizes"]["rounds"]
+    versions = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())
+    return (
+        f"Measured on {facts['date']}: {facts['server']} on loopback, {facts['cores']} cores, Python "
+        f"{facts['python']}, {versions}; the median of {rounds} interleaved rounds, and their range."
+    )

@@ -1,0 +1,38 @@
+"""How much is measured: all of it, or so little that it is done in two minutes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """One set of sizes.
+
+    Parameters:
+        rounds: how often everything is measured, in turn.
+        due: entries due at once.
+        due_steps: entries due at once, for the plot.
+        stored: entries stored while 100 are due.
+        ticks: dispatches looked at of schedulers that take one entry per tick.
+        peeked: measured ticks per number stored and round.
+        singles: entries added one by one.
+        added: entries added due now, each timed, per round.
+        seconds: how long 500 entries a second go on, per round.
+        locks: once-locks taken and given back per round.
+    """
+
+    rounds: int
+    due: int
+    due_steps: tuple[int, ...]
+    stored: tuple[int, ...]
+    ticks: int
+    peeked: int
+    singles: int
+    added: int
+    seconds: int
+    locks: int
+
+
+FULL = Sizes(5, 10_000, (10, 100, 1000), (1000, 10_000, 100_000, 1_000_000), 200, 15, 1000, 60, 30, 2000)
+QUICK = Sizes(3, 2000, (10, 100), (1000, 100_000), 60, 7, 300, 25, 5, 500)
