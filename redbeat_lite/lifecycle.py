@@ -8,7 +8,7 @@ from datetime import tzinfo
 from .entry import Entry
 from .errors import InvalidEntry
 from .jitter import offset_ms
-from .misfire import Misfire, Plan
+from .misfire import Plan, ahead_ms, pull_back
 from .misfire import plan as plan_misfires
 from .schedules import first_ms, next_ms, shortest_gap_ms
 from .state import State
@@ -80,10 +80,7 @@ def resumed(entry: Entry, state: State, now: int, zone: tzinfo, *, catch_up: boo
 
 def ahead(entry: Entry, state: State, now: int, zone: tzinfo) -> int | None:
     """The next occurrence that is not past, in the phase that the entry already has."""
-    if state.nominal is None or state.nominal > now:
-        return state.nominal
-    # A coalescing plan looks past everything missed, in the phase of the old occurrence and without walking there.
-    upcoming = plan_misfires(entry.rule(zone), state.nominal, now, Misfire("coalesce")).next
+    upcoming = following(entry, state.nominal, now, zone)
     return None if _beyond(entry, upcoming) else upcoming
 
 
@@ -135,7 +132,7 @@ def dispatched(state: State, done: Plan, locked_out: int) -> State:
 
 def following(entry: Entry, nominal: int | None, now: int, zone: tzinfo) -> int | None:
     """The first occurrence that is still to come, given the next one in turn; it may be part of a backlog."""
-    return next_ms(entry.rule(zone), now) if nominal is not None and nominal <= now else nominal
+    return None if nominal is None else ahead_ms(entry.rule(zone), nominal, now)
 
 
 def failed(state: State, error: str) -> State:
@@ -160,8 +157,9 @@ def score(entry: Entry, nominal: int | None, zone: tzinfo) -> int | None:
 
 def pulled_back(entry: Entry, state: State, now: int, zone: tzinfo) -> int | None:
     """The occurrence to wait for after the wall clock was set back to ``now``: never later than for a new entry."""
-    first = _first(entry, now, zone)
-    return state.nominal if first is None or state.nominal is None else min(state.nominal, first)
+    if state.nominal is None:
+        return None
+    return pull_back(entry.rule(zone), state.nominal, now, start=entry.start_ms)
 
 
 def _offset(entry: Entry, nominal: int, zone: tzinfo) -> int:

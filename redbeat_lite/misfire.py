@@ -161,7 +161,9 @@ def ahead_ms(rule: Rule, nominal: int, now: int) -> int | None:
         return nominal
     if isinstance(rule, Every):
         return rule.next_ms(rule.last_ms(nominal, now))
-    return next_ms(rule, now)
+    # A foreign schedule may have a phase too. A plan keeps it, unless there is too much to walk through.
+    upcoming = plan(rule, nominal, now, Misfire("coalesce")).next
+    return next_ms(rule, now) if upcoming is not None and upcoming <= now else upcoming
 
 
 def pull_back(rule: Rule, nominal: int, now: int, *, start: int | None = None) -> int:
