@@ -38,8 +38,12 @@ def worker_server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def proj(worker_server: Server) -> Proj:
-    return Proj(worker_server)
+def proj(worker_server: Server) -> Iterator[Proj]:
+    """The client's side of the workers' app."""
+    proj = Proj(worker_server)
+    yield proj
+    # A result that is collected once the server is gone would try for twenty seconds to unsubscribe from it.
+    proj.app.backend.remove_pending_result = lambda result: result
 
 
 class Crew:
