@@ -88,7 +88,7 @@ class Settings:
                 near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
                 hint = f"; did you mean {_spelled_as(spelled, near[0])}?" if near else ""
                 raise ConfigurationError(f"{spelled}: there is no such setting{hint}")
-        values = {name: app.conf[_PREFIX + name] for name in given}
+        values = {name: _value(app, name, spelled) for name, spelled in given.items()}
         if isinstance(values.get("expires"), timedelta):
             values["expires"] = values["expires"].total_seconds()
         if values.get("url") is None:
@@ -109,6 +109,15 @@ def _given(app: Celery) -> dict[str, str]:
         if plain.lower().startswith(_PREFIX):
             given[plain.lower()[len(_PREFIX) :]] = spelled
     return given
+
+
+def _value(app: Celery, name: str, spelled: str) -> Any:
+    try:
+        return app.conf[_PREFIX + name]
+    except KeyError:  # in capitals without the namespace, or without there being one: Celery would pass over it
+        namespace = app.conf.prefix or ""
+        right = namespace + (_PREFIX + name).upper() if namespace else _PREFIX + name
+        raise ConfigurationError(f"{spelled}: there is no such setting; did you mean {right}?") from None
 
 
 def _spelled_as(given: str, name: str) -> str:
