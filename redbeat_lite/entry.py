@@ -105,7 +105,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
             self.schedule = _schedule(schedule, relative)
             self.args = _args(args)
             self.kwargs = _mapping("kwargs", kwargs)
-            self.options = _mapping("options", options)
+            self.options = _options(options)
             self.expires = _expires(expires)
             self.once = Once.of(once)
             self.misfire = Misfire.of(misfire)
@@ -311,6 +311,12 @@ def _mapping(field: str, value: Any) -> dict[str, Any]:
         if not isinstance(key, str):
             raise InvalidEntry(field, "a dict with text keys", key)
     return dict(value)
+
+
+def _options(value: Any) -> dict[str, Any]:
+    options = _mapping("options", value)
+    _mapping("options.headers", options.get("headers"))  # ours are merged into them at each run
+    return options
 
 
 def _of_type(field: str, value: Any, kind: type) -> Any:
