@@ -1,0 +1,154 @@
+"""Settings are read once, checked, and wrong ones told in one line that names them."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat_lite.errors import ConfigurationError
+from redbeat_lite.settings import Settings
+
+
+def settings(name: str = "proj", broker: str | None = "redis://localhost/0", **conf: Any) -> Settings:
+    app = Celery(name, broker=broker, set_as_current=False)
+    app.conf.update(conf)
+    return Settings.from_app(app)
+
+
+def test_the_defaults_need_nothing_but_a_redis_broker() -> None:
+    found = settings()
+    assert (found.url, found.owner, found.key_prefix) == ("redis://localhost/0", "proj", "redbeat-lite")
+    assert (found.lease, found.batch_size, found.expires, found.misfire) == (4.0, 500, "interval", "coalesce")
+    assert (found.once_lease, found.publish_timeout, found.stall_timeout) == (60.0, 5.0, 30.0)
+    assert (found.dispatch, dict(found.redis_options)) == ("auto", {})
+
+
+def test_what_is_given_counts() -> None:
+    found = settings(
+        redbeat_lite_url="rediss://u:p@elsewhere:6380/3",
+        redbeat_lite_owner="me",
+        redbeat_lite_expires=timedelta(minutes=1),
+        redbeat_lite_lease=2,
+        redbeat_lite_redis_options={"socket_timeout": 1},
+    )
+    assert (found.url, found.owner, found.expires, found.lease) == ("rediss://u:p@elsewhere:6380/3", "me", 60.0, 2)
+    assert found.redis_options == {"socket_timeout": 1}
+
+
+@pytest.mark.parametrize("url", ["redis://h/1", "rediss://h/1", "redis+socket:///tmp/s"])
+def test_the_broker_holds_the_schedule_where_it_can(url: str) -> None:
+    assert settings(broker=url).url == url
+    assert settings(broker=f"{url};redis://other/0").url == url
+
+
+def test_the_broker_for_writing_is_the_one_that_counts() -> None:
+    assert settings(broker_write_url="redis://write/0", broker_read_url="redis://read/0").url == "redis://write/0"
+
+
+def test_an_app_without_a_name_has_an_owner() -> None:
+    assert settings(None).owner == "celery"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("broker", ["amqp://guest@localhost//", "sqs://", "memory://"])
+def test_any_other_broker_wants_a_url(broker: str) -> None:
+    scheme = broker.split("://")[0]
+    message = f"redbeat_lite_url: expected the URL of a Redis server, because the broker ({scheme}) cannot hold"
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        settings(broker=broker)
+    assert settings(broker=broker, redbeat_lite_url="redis://h/0").url == "redis://h/0"
+
+
+@pytest.mark.parametrize(
+    ("conf", "message"),
+    [
+        ({"lease": 0.5}, "redbeat_lite_lease: expected seconds, at least 1, got 0.5"),
+        ({"lease": "4"}, "redbeat_lite_lease: expected seconds, at least 1, got '4'"),
+        ({"lease": True}, "redbeat_lite_lease: expected seconds, at least 1, got True"),
+        ({"lease": float("nan")}, "redbeat_lite_lease: expected seconds, at least 1, got nan"),
+        ({"once_lease": 0}, "redbeat_lite_once_lease: expected seconds, at least 1, got 0"),
+        ({"publish_timeout": 0}, "redbeat_lite_publish_timeout: expected seconds, at least 0.1, got 0"),
+        ({"stall_timeout": float("inf")}, "redbeat_lite_stall_timeout: expected seconds, at least 1, got inf"),
+        ({"batch_size": 0}, "redbeat_lite_batch_size: expected a whole number from 1 to 5000, got 0"),
+        ({"batch_size": 5001}, "redbeat_lite_batch_size: expected a whole number from 1 to 5000, got 5001"),
+        ({"batch_size": 10.0}, "redbeat_lite_batch_size: expected a whole number from 1 to 5000, got 10.0"),
+        ({"expires": "never"}, "redbeat_lite_expires: expected None, positive seconds or \"interval\", got 'never'"),
+        ({"expires": 0}, 'redbeat_lite_expires: expected None, positive seconds or "interval", got 0'),
+        ({"misfire": "some"}, "redbeat_lite_misfire: expected one of coalesce, skip, all, got 'some'"),
+        ({"dispatch": "fast"}, "redbeat_lite_dispatch: expected one of auto, prepared, batch, plain, got 'fast'"),
+        ({"key_prefix": ""}, "redbeat_lite_key_prefix: expected 1 to 200 printable characters, got ''"),
+        ({"key_prefix": "{a}"}, "redbeat_lite_key_prefix: expected text without braces, got '{a}'"),
+        ({"owner": "a\nb"}, "redbeat_lite_owner: expected 1 to 200 printable characters, got 'a\\nb'"),
+        ({"redis_options": [1]}, "redbeat_lite_redis_options: expected a mapping, got [1]"),
+        ({"url": "http://h"}, "redbeat_lite_url: expected one of redis, rediss, redis+socket, unix, got 'http'"),
+        ({"url": "localhost:6379"}, "redbeat_lite_url: expected a URL such as redis://host:6379/0"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_told_with_what_was_expected(conf: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        settings(**{f"redbeat_lite_{name}": value for name, value in conf.items()})
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("redbeat_lite_leas", "redbeat_lite_lease"), ("redbeat_lite_prefix", "redbeat_lite_key_prefix")],
+)
+def test_an_unknown_name_is_told_with_the_nearest_known_one(name: str, near: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}: there is no such setting; did you mean {near}"):
+        settings(**{name: 5})
+
+
+def test_an_unknown_name_with_nothing_near_is_told() -> None:
+    with pytest.raises(ConfigurationError, match="redbeat_lite_zzzzzz: there is no such setting"):
+        settings(redbeat_lite_zzzzzz=5)
+
+
+@pytest.mark.parametrize("url", ["http://user:secret@h", "user:secret@h"])
+def test_no_password_gets_into_an_error(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        settings(redbeat_lite_url=url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("looked_at_before", [False, True])
+def test_djangos_form_counts_whether_or_not_the_configuration_was_looked_at(looked_at_before: bool) -> None:
+    class Module:
+        CELERY_BROKER_URL = "redis://h/0"
+        CELERY_REDBEAT_LITE_URL = "redis://elsewhere/0"
+        CELERY_REDBEAT_LITE_LEASE = 7
+
+    app = Celery("django", set_as_current=False)
+    app.config_from_object(Module(), namespace="CELERY")
+    if looked_at_before:
+        assert app.conf.broker_url == "redis://h/0"
+    found = Settings.from_app(app)
+    assert (found.url, found.lease) == ("redis://elsewhere/0", 7)
+
+
+def test_a_mistake_in_djangos_form_is_told_in_djangos_form() -> None:
+    class Module:
+        CELERY_BROKER_URL = "redis://h/0"
+        CELERY_REDBEAT_LITE_LEAS = 7
+
+    app = Celery("django", set_as_current=False)
+    app.config_from_object(Module(), namespace="CELERY")
+    with pytest.raises(ConfigurationError, match=r"CELERY_REDBEAT_LITE_LEAS: .*did you mean CELERY_REDBEAT_LITE_LEASE"):
+        Settings.from_app(app)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "right"), [("CELERY", "CELERY_REDBEAT_LITE_OWNER"), (None, "redbeat_lite_owner")]
+)
+def test_capitals_that_celery_would_pass_over_are_told(namespace: str | None, right: str) -> None:
+    class Module:
+        broker_url = CELERY_BROKER_URL = "redis://h/0"
+        REDBEAT_LITE_OWNER = "me"
+
+    app = Celery("django", set_as_current=False)
+    app.config_from_object(Module(), namespace=namespace)
+    with pytest.raises(ConfigurationError, match=f"^REDBEAT_LITE_OWNER: .*did you mean {right}"):
+        Settings.from_app(app)
