@@ -515,6 +515,14 @@ def _check_message(entry: Entry, app: Celery) -> None:
     """Refuse arguments that the message's serializer cannot write, now and not at the first run."""
     task = app.tasks.get(entry.task) if app.finalized else None
     serializer = entry.options.get("serializer") or getattr(task, "serializer", None) or app.conf.task_serializer
+    try:
+        # All at once, which is cheap; one by one only to tell which it was.
+        dump_message((entry.args, entry.kwargs), serializer=serializer)  # type: ignore[no-untyped-call]
+    except Exception:  # noqa: BLE001 - whatever a serializer raises
+        _check_each_argument(entry, serializer)
+
+
+def _check_each_argument(entry: Entry, serializer: Any) -> None:
     named = [(f"args[{index}]", value) for index, value in enumerate(entry.args)]
     named += [(f"kwargs.{key}", value) for key, value in entry.kwargs.items()]
     for field, value in named:

@@ -17,12 +17,13 @@ from kombu.utils.json import JSONEncoder, object_hook
 from .errors import CorruptEntry, InvalidEntry
 
 _TYPE, _VALUE = "__type__", "__value__"
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _convert: Callable[[Any], Any] = JSONEncoder().default
 
 
 def dumps(packed: object) -> str:
     """Compact JSON text of an already packed value."""
-    return json.dumps(packed, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _ENCODER.encode(packed)
 
 
 def loads(text: str | bytes) -> Any:

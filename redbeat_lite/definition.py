@@ -22,6 +22,9 @@ _LOCAL_FIELDS = ("schedule", "args", "kwargs", "options")
 
 _DEFAULTS = Entry("defaults", "defaults", 60).definition()
 
+#: What need not be stored: a field that has its default. A schedule has none.
+_OMITTED = {field: value for field, value in _DEFAULTS.items() if field != "schedule"}
+
 
 def encode(entry: Entry, *, allow_local: bool = False) -> str:
     """The JSON text of an entry's definition.
@@ -36,7 +39,7 @@ def encode(entry: Entry, *, allow_local: bool = False) -> str:
     local = []
     for field, encoder in _ENCODERS.items():
         value = getattr(entry, field)
-        if field in _DEFAULTS and field != "schedule" and value == _DEFAULTS[field]:
+        if field in _OMITTED and value == _OMITTED[field]:
             continue
         try:
             stored[field] = encoder(value, field)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
-import unicodedata
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, tzinfo
-from functools import cached_property
 from typing import Any, TypeGuard
 
 from celery.beat import ScheduleEntry
@@ -22,6 +21,9 @@ from .state import State, task_id
 
 #: Longest name of an entry or a task, in characters.
 MAX_NAME = 200
+
+#: Unicode's control characters (Cc), and lone surrogates (Cs), which UTF-8 cannot hold.
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 #: What a user may write in an entry, in the order of the signature; the rest of an Entry is state.
 DEFINITION_FIELDS = (
@@ -162,17 +164,17 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
 
     _rule: tuple[tzinfo, Rule] | None = None
 
-    @cached_property
+    @property
     def start_ms(self) -> int | None:
         """``start_at`` in epoch milliseconds."""
         return None if self.start_at is None else instants.to_ms(self.start_at)
 
-    @cached_property
+    @property
     def end_ms(self) -> int | None:
         """``end_at`` in epoch milliseconds."""
         return None if self.end_at is None else instants.to_ms(self.end_at)
 
-    @cached_property
+    @property
     def jitter_ms(self) -> int:
         """``jitter`` in milliseconds."""
         return round(self.jitter * 1000)
@@ -281,10 +283,7 @@ def check_name(field: str, value: object) -> str:
 
 def is_name(value: object) -> TypeGuard[str]:
     """Whether ``value`` can be the name of an entry or a task."""
-    if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME:
-        return False
-    # Cc: control characters; Cs: lone surrogates, which UTF-8 cannot hold.
-    return not any(unicodedata.category(char) in ("Cc", "Cs") for char in value)
+    return isinstance(value, str) and 1 <= len(value) <= MAX_NAME and _FORBIDDEN.search(value) is None
 
 
 def _schedule(value: Any, relative: bool) -> BaseSchedule:

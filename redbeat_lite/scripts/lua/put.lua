@@ -15,6 +15,7 @@ local function head()
   return tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or 'inf')
 end
 
+local quarantined = redis.call('EXISTS', quarantine) == 1
 local was, results = head(), {1}
 for i = 3, #ARGV, 5 do
   local name, expected, after, definition, score = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
@@ -25,7 +26,9 @@ for i = 3, #ARGV, 5 do
     and (definition == '' or redis.call('HGET', entries, name) == definition)
   if not done and current == expected then
     done = true
-    redis.call('HDEL', quarantine, name)
+    if quarantined then
+      redis.call('HDEL', quarantine, name)
+    end
     if after == '' then
       redis.call('HDEL', state, name)
       redis.call('HDEL', entries, name)
