@@ -95,7 +95,7 @@ class Schedules(MutableMapping[str, Entry]):
     def _store(self) -> Store:
         return Store(Backend(self._settings), Keys.of(self._settings.key_prefix))
 
-    @property
+    @cached_property
     def _zone(self) -> tzinfo:
         return self._app.timezone  # type: ignore[no-any-return]  # Celery ships no types
 
