@@ -56,7 +56,7 @@ class Departures:
             again: a copy of the task may run.
         """
         pid = request.worker_pid
-        if not isinstance(pid, int) or not _is_child(pid):
+        if not is_child(pid):
             return  # A thread or a greenlet of this process ends by itself, and gives back by itself.
         hold = hold_of_request(request)
         if hold is None:
@@ -103,6 +103,7 @@ def is_gone(pid: int) -> bool:
     return state in "ZX"
 
 
-def _is_child(pid: int) -> bool:
-    # The threads and solo pools report this process, gevent the identity of a greenlet.
-    return pid != os.getpid() and 0 < pid < 2**31
+def is_child(pid: Any) -> bool:
+    """Whether what a pool reports as the process of a run is one: the threads and solo pools report this process,
+    gevent the identity of a greenlet."""
+    return isinstance(pid, int) and pid != os.getpid() and 0 < pid < 2**31

@@ -11,7 +11,7 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from ..errors import ConfigurationError
-from .departures import hold_of_request
+from .departures import hold_of_request, is_child, is_gone
 from .hold import Hold
 from .reaper import PERIOD, Reaper
 from .renewal import PER_LEASE
@@ -22,6 +22,9 @@ from .threads import Beat
 from .visibility import REPORT, Heartbeat, disagreements, heartbeat_for, report
 
 logger = get_logger(__name__)
+
+#: Seconds between two looks at the children.
+_LOOK = 0.25
 
 
 class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no types
@@ -72,7 +75,7 @@ class Keeper:
         self._threads = (
             self._visibility,
             Beat("redbeat-lite-reaper", lambda: PERIOD, self._reap),
-            Beat("redbeat-lite-parent-renewal", lambda: 0.25, self._renew),
+            Beat("redbeat-lite-children", lambda: _LOOK, self._watch),
         )
         self._running = False
 
@@ -113,20 +116,23 @@ class Keeper:
                     logger.warning("%s", sentence)
             self._reported = time.monotonic()
 
-    def _renew(self) -> None:
-        """Renew for children whose own thread cannot, because their task holds the interpreter's lock."""
+    def _watch(self) -> None:
+        """Look after the children's runs: renew for those whose own thread cannot, because their task holds the
+        interpreter's lock, and give back for those that died, which Celery may take five seconds to notice."""
         active = {request.id: request for request in list(state.active_requests)}
         for task_id in self._renewed.keys() - active.keys():
             del self._renewed[task_id]
         now = time.monotonic()
         for task_id, request in active.items():
-            if task_id not in self._renewed:
-                self._renewed[task_id] = (hold_of_request(request), now)
+            hold, last = self._renewed.setdefault(task_id, (hold_of_request(request), now))
+            if hold is None:
                 continue
-            hold, last = self._renewed[task_id]
-            if hold is not None and now - last >= hold.lease / PER_LEASE and hold.may_renew(now):
+            if is_child(request.worker_pid) and is_gone(request.worker_pid):
+                self._renewed[task_id] = (None, now)
+                self._runtime.end(hold, again=True)
+            elif now - last >= hold.lease / PER_LEASE and hold.may_renew(now):
+                self._renewed[task_id] = (hold, now)
                 try:
                     self._runtime.store.renew(hold.held, revive=False)
                 except DOWN as exc:
                     logger.debug("Renewal for task %s failed, trying again: %s", task_id, exc)
-                self._renewed[task_id] = (hold, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import time
 from typing import Any
 
@@ -109,6 +110,9 @@ def body(task: Any, key: str, seconds: float, how: str) -> str:
     if how == "gil":
         # PyDLL keeps the interpreter's lock: no other thread of this process runs meanwhile.
         ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    elif how == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(3600)
     elif how == "until":
         while not client().exists(f"go:{key}"):
             time.sleep(0.02)
