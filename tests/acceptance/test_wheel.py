@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.support.messages import of_entry
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, descendants, is_running
 from tests.support.server import Server
 from tests.support.waiting import eventually
 from tests.support.wheel import Installation
@@ -60,9 +60,18 @@ def test_a_beat_runs_and_ends(project: Installation, client: redis.Redis, schedu
         beat.destroy()
 
 
-def test_the_demonstration_runs(installation: Installation) -> None:
-    said = installation.run("python", "-m", "redbeat_lite", "demo", "--seconds", "8")
-    assert "received 'heartbeat'" in said
-    assert "standing by" in said
-    assert "ERROR" not in said
-    assert said.splitlines()[-1].endswith("--- stopped")
+def test_the_demonstration_runs_and_ends_by_itself(installation: Installation) -> None:
+    # Which Celery would use instead of the server of the demonstration.
+    elsewhere = {"CELERY_BROKER_URL": "redis://nowhere.invalid:1/0"}
+    demo = installation.start("python", "-m", "redbeat_lite", "demo", "--seconds", "8", **elsewhere)
+    try:
+        demo.says("standing by")
+        children = descendants(demo.pid)
+        assert len(children) == 4, "a server, a worker and two beats"
+        assert demo.wait() == 0
+        assert demo.lines("received 'heartbeat'")
+        assert demo.lines(r"--- stopped$")
+        assert not demo.lines("nowhere|Traceback|ERROR|CRITICAL")
+        assert not any(map(is_running, children))
+    finally:
+        demo.destroy()

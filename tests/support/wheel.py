@@ -43,13 +43,14 @@ class Installation:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CELERY"))}
         return {**inherited, "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
 
-    def run(self, *command: str, cwd: Path | None = None) -> str:
+    def run(self, *command: str) -> str:
         """Run a command of this environment to its end and return what it says; it must succeed."""
-        return _run(str(self._bin / command[0]), *command[1:], cwd=cwd or self.project, env=self.env)
+        return _run(str(self._bin / command[0]), *command[1:], cwd=self.project, env=self.env)
 
-    def start(self, *command: str, cwd: Path | None = None) -> Process:
+    def start(self, *command: str, **env: str) -> Process:
         """Start a command of this environment; the caller destroys it."""
-        return Process([str(self._bin / command[0]), *command[1:]], self.env, cwd=cwd or self.project, inherit=False)
+        words = [str(self._bin / command[0]), *command[1:]]
+        return Process(words, {**self.env, **env}, cwd=self.project, inherit=False)
 
 
 def _run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
