@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -23,7 +23,6 @@ import celery.app.task
 import celery.beat
 from celery import signals
 from celery.utils.log import get_logger
-from celery.utils.time import add_seconds_to_datetime
 
 from .clock import wall_ms
 from .codec import dumps, pack
@@ -103,7 +102,9 @@ class Prepared:
             values["expires"] = _text(following)
             values["expiration"] = str(max(following - self._now, 0))
         elif expiry is not None:
-            values["expires"] = add_seconds_to_datetime(self._app.now(), expiry).isoformat()
+            # In UTC and back, because adding to local time ignores its changes; Celery has a helper since 5.6.
+            now = self._app.now()
+            values["expires"] = (now.astimezone(UTC) + timedelta(seconds=expiry)).astimezone(now.tzinfo).isoformat()
         logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
         return template.fill(values)
 
