@@ -72,6 +72,7 @@ class Bench:
     def _round(self) -> Iterator[Step]:
         for name in ("ours", "redbeat", "persistent", "djangobeat"):
             yield Step(f"dispatch: {name}", lambda n=name: self._subject(n, n, self._task(0)))
+        yield Step("where the time goes", lambda: self._subject("profile", "profile", self._task(0)))
         yield Step("once-locks", lambda: self._subject("locks", "ours", self._task(0, ticks=self._sizes.locks)))
         for database, count in enumerate(self._sizes.stored, 1):
             task = self._task(database, ticks=self._sizes.peeked)

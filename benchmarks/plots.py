@@ -85,7 +85,7 @@ def _take_over(samples: Samples) -> Chart:
     chart = Chart(
         "Take-over: from the end of the leader to the first message of the stand-by",
         Axis("round", 0, rounds + 1),
-        Axis("seconds", 0, 5),
+        Axis("seconds", 0.01, 10, log=True),
     )
     for name, colour, goal in zip(names, (_OURS, _REDBEAT), (0.2, 4.5), strict=True):
         points: list[Point] = [(number, value) for number, value in enumerate(samples[name], 1)]

@@ -18,7 +18,9 @@ def write(results: dict[str, Any], table: Sequence[report.Row]) -> None:
     """Renew ``docs/performance.md`` and ``docs/img``."""
     page = DOCS / "performance.md"
     text = page.read_text()
-    section = f"{BEGIN}\n{report.about(results)}\n\n{report.markdown(table)}\n{END}"
+    section = (
+        f"{BEGIN}\n{report.about(results)}\n\n{report.markdown(table)}\n\n{report.profile(results['samples'])}\n{END}"
+    )
     page.write_text(re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: section, text, flags=re.DOTALL))
     (DOCS / "img").mkdir(parents=True, exist_ok=True)
     plots.write(results, DOCS / "img")

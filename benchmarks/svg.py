@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-WIDTH, HEIGHT = 720, 400
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 48, 56
+WIDTH, HEIGHT = 720, 420
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 40, 82, 56
 _GRID, _INK = "#e3e6ea", "#3b4252"
 
 #: Colours that are told apart by everybody, ours first.
@@ -117,11 +117,15 @@ class Chart:
         return parts
 
     def _names(self) -> list[str]:
-        parts, x = [], float(_LEFT)
+        parts: list[str] = []
+        x, y = float(_LEFT), 46
         for label, colour in self._legend:
-            parts.append(f'<rect x="{x:.0f}" y="31" width="12" height="4" fill="{colour}"/>')
-            parts.append(_text(x + 17, 38, label, _INK, "start"))
-            x += 34 + 6.9 * len(label)
+            width = 34 + 6.9 * len(label)
+            if x + width > WIDTH:
+                x, y = float(_LEFT), y + 19
+            parts.append(f'<rect x="{x:.0f}" y="{y - 7}" width="12" height="4" fill="{colour}"/>')
+            parts.append(_text(x + 17, y, label, _INK, "start"))
+            x += width
         return parts
 
 

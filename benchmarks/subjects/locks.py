@@ -6,6 +6,8 @@ import time
 from statistics import median
 from uuid import uuid4
 
+import redis
+
 from benchmarks.subjects.common import Figures, Task, client, commands, empty
 from redbeat_lite.once.store import Held, LockStore
 
@@ -23,7 +25,17 @@ def measure(task: Task) -> Figures:
         started = time.perf_counter()
         _take_and_give_back(store, number)
         took.append(time.perf_counter() - started)
-    return {"lock.us": 1e6 * median(took), "lock.trips": len(seen)}
+    return {"lock.us": 1e6 * median(took), "lock.trips": len(seen), "ping.us": 1e6 * _ping(server, task.ticks)}
+
+
+def _ping(server: redis.Redis, count: int) -> float:
+    """Seconds of the cheapest round trip there is: what nobody can go below."""
+    took = []
+    for _ in range(count):
+        started = time.perf_counter()
+        server.ping()
+        took.append(time.perf_counter() - started)
+    return median(took)
 
 
 def _take_and_give_back(store: LockStore, number: int) -> None:
