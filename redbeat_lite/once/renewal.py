@@ -66,27 +66,33 @@ class Renewer:
         return min([_IDLE, *(max(left, 0.1) for left in due)])
 
     def _renew(self, hold: Hold, now: float) -> None:
-        if hold.lost or not hold.may_renew(now):
-            self._holds.pop(hold.held.token, None)
-            return
         # Longer than the lease since the last good renewal: somebody else may have come and gone meanwhile, so what
         # is not there any more is not put back.
         late = now - hold.renewed >= hold.lease
+        if not hold.may_renew(now):
+            if late:
+                self._lose(hold, "it was held for max_hold")
+            return
         try:
             if self._store is None:
                 self._store = self._connect(max(0.5, hold.lease / PER_LEASE))
             guard, lock = self._store.renew(hold.held, revive=not late)
         except Exception as exc:  # noqa: BLE001 - whatever it is, one failed beat must not end renewal
             logger.warning("Renewal of %s failed, trying again: %s", describe(hold), exc)
+            # For all one can tell. Should the server come back with the lock still ours, it was not lost after all.
+            hold.lost = late
             return
         if hold.held.token not in self._holds:
             return  # It ended while the renewal was under way.
         if guard and lock:
-            hold.renewed = now
-            return
+            hold.renewed, hold.lost = now, False
+        else:
+            self._lose(hold, f"its lease of {hold.lease:g}s ran out or it was cleared")
+
+    def _lose(self, hold: Hold, why: str) -> None:
         hold.lost = True
-        self._holds.pop(hold.held.token, None)
-        logger.warning("Lost %s: its lease of %gs ran out or it was cleared", describe(hold), hold.lease)
+        if self._holds.pop(hold.held.token, None) is not None:
+            logger.warning("Lost %s: %s", describe(hold), why)
 
 
 def describe(hold: Hold) -> str:

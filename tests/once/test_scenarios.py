@@ -403,11 +403,13 @@ def test_a_class_with_hooks_of_its_own_works(proj: Proj, key: str) -> None:
     until(lambda: not proj.lock(key, "own"))
 
 
-def test_max_hold_lets_go_of_a_task_that_hangs(proj: Proj, key: str) -> None:
+def test_max_hold_lets_go_of_a_task_that_hangs(proj: Proj, key: str, any_pool: Crew) -> None:
     first = proj.tasks.bounded.delay(key, how="until")
     proj.started(key)
     # Renewed for a second and a half, then the lease of one second runs out.
     assert until(lambda: not proj.lock(key, "bounded"), 4) is True
+    until(lambda: f"Lost the once-lock 'onceproj.bounded:{key}'" in any_pool.text(), 2)
     proj.go(key)
     assert proj.tasks.bounded.delay(key).get(timeout=10) == key
     first.get(timeout=10)
+    assert {entry["id"]: entry["lost"] for entry in proj.ended(key, 2)}[first.id] is True

@@ -296,3 +296,30 @@ def test_a_cache_lock_that_ran_out_is_not_deleted_under_its_next_holder(once_ser
             assert held.lost
             assert cache.add("k", "another", 60)
         assert client.get("k") == "another"
+
+
+def test_a_block_survives_a_server_that_is_away_for_less_than_its_lease_and_knows_if_for_longer() -> None:
+    server = Server("--appendonly", "yes", "--appendfsync", "always")
+    try:
+        app = make_app(server.url)
+        with lock(app, "short", lease=2) as short:
+            server.stop()
+            time.sleep(1)
+            assert not short.lost
+            server.start()
+            with lock(app, "short", lease=2) as second:
+                assert not second
+            time.sleep(2)
+            assert not short.lost
+        with lock(app, "long", lease=1) as long:
+            server.stop()
+            deadline = time.monotonic() + 4
+            while not long.lost:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            server.start()
+            with lock(app, "long", lease=5, timeout=2) as second:
+                assert second
+            assert long.lost
+    finally:
+        server.close()
