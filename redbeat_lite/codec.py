@@ -17,6 +17,7 @@ from kombu.utils.json import JSONEncoder, object_hook
 from .errors import CorruptEntry, InvalidEntry
 
 _TYPE, _VALUE = "__type__", "__value__"
+_SCALARS = frozenset({int, bool, type(None)})
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _convert: Callable[[Any], Any] = JSONEncoder().default
 
@@ -54,8 +55,14 @@ def pack(value: object, field: str) -> Any:
         raise InvalidEntry(field, "a value that is not nested hundreds of levels deep", type(value)) from None
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether a value is plain JSON at first sight, as most are."""
+    kind = type(value)
+    return kind in _SCALARS or (kind is str and value.isascii())
+
+
 def _pack(value: Any, field: str) -> Any:
-    if value is None or isinstance(value, (bool, int)):
+    if _is_plain(value) or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
         return _checked_text(value, field)
@@ -64,7 +71,7 @@ def _pack(value: Any, field: str) -> Any:
             raise InvalidEntry(field, "a finite number", value)
         return value
     if isinstance(value, (list, tuple)):
-        return [_pack(item, f"{field}[{index}]") for index, item in enumerate(value)]
+        return [item if _is_plain(item) else _pack(item, f"{field}[{index}]") for index, item in enumerate(value)]
     if isinstance(value, Mapping):
         return _pack_mapping(value, field)
     if isinstance(value, (set, frozenset)):
@@ -85,7 +92,10 @@ def _pack_mapping(value: Mapping[Any, Any], field: str) -> dict[str, Any]:
     for key in value:
         if not isinstance(key, str):
             raise InvalidEntry(field, "a mapping with text keys, as JSON has no others", key)
-    packed = {_checked_text(key, field): _pack(item, f"{field}.{key}") for key, item in value.items()}
+    packed = {
+        _checked_text(key, field): item if _is_plain(item) else _pack(item, f"{field}.{key}")
+        for key, item in value.items()
+    }
     if _TYPE in packed:
         return {_TYPE: "dict", _VALUE: list(packed.items())}
     return packed
