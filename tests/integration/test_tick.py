@@ -323,6 +323,7 @@ class TestFailedPublish:
 
         def failing(producer: Any, name: str, message: Any, **options: Any) -> Any:
             tried.append((clock.now, message.headers["id"]))
+            assert options["retry"] is False, "a retry inside the publish would hold up all others"
             if len(tried) <= 3:
                 raise RuntimeError(f"failure {len(tried)}")
             return send(producer, name, message, **options)
@@ -759,8 +760,7 @@ class TestMisfires:
         assert nominals(client, "a") == expected
         clock.forward(2)
         inner_beat.run_due()
-        if not (isinstance(misfire, Misfire) and misfire.limit == 4):
-            assert nominals(client, "a") == [*expected, 110]
+        assert nominals(client, "a") == [*expected, 110]
 
     @pytest.mark.parametrize("misfire", ["skip", Misfire("coalesce", grace=0.5), Misfire("all", grace=0.5)], ids=str)
     def test_jitter_is_no_lateness(
@@ -947,14 +947,17 @@ class TestCost:
             inner_beat.run_due()
         assert len(seen) == 1
 
+    @pytest.mark.parametrize(("dispatch", "most"), [("auto", 3), ("batch", 3), ("plain", 300)])
     def test_a_result_backend_is_asked_nothing(
         self,
         make_app: Callable[..., Celery],
         make_beat: Callable[[Celery], Scheduler],
         clock: Clock,
         server: Server,
+        dispatch: str,
+        most: int,
     ) -> None:
-        app = make_app(result_backend=server.url)
+        app = make_app(result_backend=server.url, redbeat_lite_dispatch=dispatch)
 
         @app.task(name="add", shared=False)
         def add() -> None: ...
@@ -966,7 +969,7 @@ class TestCost:
         clock.forward(60)
         with commands(server) as seen:
             beat.run_due()
-        assert len(seen) == 3
+        assert len(seen) <= most
         assert not any("SUBSCRIBE" in command for command in seen)
 
 
