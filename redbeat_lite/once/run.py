@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from celery import states
-from celery.app.task import Context, get_actual_ignore_result
+from celery.app.task import Context
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
@@ -78,11 +78,13 @@ def _too_old(task: Any, request: Any) -> None:
 def settle_skipped(task: Any, request: Context, why: OnceSkipped) -> None:
     """End a task that is skipped, so that nobody waits for it: its result, the rest of its chain, its chord."""
     logger.info("Skipped %s", why)
+    # What the call said, or else the task. The request's class has the attribute too, which says nothing.
+    ignored = vars(request).get("ignore_result")
     task.backend.mark_as_failure(
         request.id,
         why,
         request=request,
-        store_result=not get_actual_ignore_result(task, request),
+        store_result=not (task.ignore_result if ignored is None else ignored),
         call_errbacks=False,
         state=states.REVOKED,
     )
