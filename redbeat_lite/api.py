@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta, tzinfo
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
@@ -24,7 +25,9 @@ from .entry import Entry, is_name
 from .errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry, UnsupportedFormat
 from .keys import Keys
 from .misfire import Misfire
+from .once.emission import ONCE_HEADER, Claim, give_back, once_header, take
 from .once.policy import Once
+from .once.store import LockStore
 from .settings import Settings
 from .state import State
 from .store import PAGE, Edit, Store, Stored, chunks
@@ -93,7 +96,11 @@ class Schedules(MutableMapping[str, Entry]):
 
     @cached_property
     def _store(self) -> Store:
-        return Store(Backend(self._settings), Keys.of(self._settings.key_prefix))
+        return Store(self._backend, Keys.of(self._settings.key_prefix))
+
+    @cached_property
+    def _backend(self) -> Backend:
+        return Backend(self._settings)
 
     @cached_property
     def _zone(self) -> tzinfo:
@@ -340,6 +347,8 @@ class Schedules(MutableMapping[str, Entry]):
     def run_now(self, name: str) -> str:
         """Publish one extra task with the entry's own arguments and options, and return its id. The plan is untouched.
 
+        It takes the entry's once-lock; where another task holds that, the worker does as the policy says.
+
         Raises:
             EntryNotFound: there is none.
             ConfigOwned: it holds what cannot be stored, and this app's configuration does not have it.
@@ -348,16 +357,34 @@ class Schedules(MutableMapping[str, Entry]):
         entry, now = self[name], wall_ms()
         _check_complete(entry, *entry.local)
         following = lifecycle.following(entry, _state(entry).nominal, now, self._zone)
-        emitted = emission(Occurrence(entry, str(uuid4()), now, following))
-        options = {**emitted.options, "retry": entry.options.get("retry")}
-        task = self._app.tasks.get(entry.task)
-        args = [_evaluated(value) for value in entry.args]
-        kwargs = {key: _evaluated(value) for key, value in entry.kwargs.items()}
-        if task is not None:
-            result = task.apply_async(args, kwargs, **options)
-        else:
-            result = self._app.send_task(entry.task, args, kwargs, **options)
-        return str(result.id)
+        task_id, task = str(uuid4()), self._app.tasks.get(entry.task)
+        entry.args = tuple(_evaluated(value) for value in entry.args)
+        entry.kwargs = {key: _evaluated(value) for key, value in entry.kwargs.items()}
+        with self._once_lock(entry, task_id) as headers:
+            emitted = emission(Occurrence(entry, task_id, now, following, headers))
+            options = {**emitted.options, "retry": entry.options.get("retry")}
+            if task is not None:
+                task.apply_async(entry.args, entry.kwargs, **options)
+            else:
+                self._app.send_task(entry.task, entry.args, entry.kwargs, **options)
+        return task_id
+
+    @contextmanager
+    def _once_lock(self, entry: Entry, task_id: str) -> Iterator[dict[str, Any] | None]:
+        """Take the once-lock of an extra run, if it is free; yields the headers that tell the worker of it."""
+        if entry.once is None:
+            yield None
+            return
+        queue, task = str(entry.options.get("queue") or ""), self._app.tasks.get(entry.task)
+        claim = Claim(entry.name, entry.task, entry.args, entry.kwargs, entry.once, task_id, task=task, queue=queue)
+        locks = LockStore(self._backend.client, self._settings.key_prefix)
+        [taken] = take(locks, [claim])
+        try:
+            yield {ONCE_HEADER: once_header(claim.key, claim.once, queued=claim.at_publish and taken)}
+        except BaseException:
+            if taken:
+                give_back(locks, [claim])
+            raise
 
     def release(self, name: str) -> Entry:
         """Put a quarantined entry back, as new, once what was wrong with it is mended.
