@@ -437,6 +437,35 @@ class TestRunNow:
         with pytest.raises(EntryNotFound):
             schedules.run_now("a")
 
+    def test_the_once_lock_is_taken_and_where_it_is_held_left_to_the_worker(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", every(60), once=True)
+        first, second = schedules.run_now("a"), schedules.run_now("a")
+        told = {message.id: message.headers["redbeat_once"] for message in queued(client)}
+        assert told[first]["key"] == told[second]["key"]
+        assert (told[first]["queued"], told[second]["queued"]) == (True, False)
+        clock.forward(60)
+        inner_beat.run_due()
+        assert len(queued(client)) == 2
+        assert schedules["a"].skipped_count == 1
+
+    def test_a_failure_gives_the_once_lock_back(
+        self, app: Celery, schedules: Schedules, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        schedules.add("a", "some.task", every(60), once=True)
+
+        def failing(*args: object, **kwargs: object) -> None:
+            raise OperationalError("no broker")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(app, "send_task", failing)
+            with pytest.raises(OperationalError):
+                schedules.run_now("a")
+        assert not client.keys("*once:lock*")
+        schedules.run_now("a")
+        assert queued(client)[0].headers["redbeat_once"]["queued"] is True
+
 
 class TestAddMany:
     def test_stores_a_thousand_in_a_round_trip(self, schedules: Schedules) -> None:
