@@ -18,6 +18,7 @@ from . import instants, lifecycle
 from .backend import Backend
 from .clock import wall_ms
 from .codec import pack
+from .codec import is_plain
 from .configured import entry_with_defaults
 from .definition import decode, encode
 from .emission import Occurrence, emission
@@ -542,6 +543,8 @@ def _check_message(entry: Entry, app: Celery) -> None:
     """Refuse arguments that the message's serializer cannot write, now and not at the first run."""
     task = app.tasks.get(entry.task) if app.finalized else None
     serializer = entry.options.get("serializer") or getattr(task, "serializer", None) or app.conf.task_serializer
+    if serializer == "json" and all(map(is_plain, entry.args)) and all(map(is_plain, entry.kwargs.values())):
+        return
     try:
         # All at once, which is cheap; one by one only to tell which it was.
         dump_message((entry.args, entry.kwargs), serializer=serializer)  # type: ignore[no-untyped-call]

@@ -55,14 +55,14 @@ def pack(value: object, field: str) -> Any:
         raise InvalidEntry(field, "a value that is not nested hundreds of levels deep", type(value)) from None
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether a value is plain JSON at first sight, as most are."""
+def is_plain(value: Any) -> bool:
+    """Whether a value can be written as JSON for all to see, as most can: no container, no number that may be infinite."""
     kind = type(value)
     return kind in _SCALARS or (kind is str and value.isascii())
 
 
 def _pack(value: Any, field: str) -> Any:
-    if _is_plain(value) or isinstance(value, (bool, int)):
+    if is_plain(value) or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
         return _checked_text(value, field)
@@ -71,7 +71,7 @@ def _pack(value: Any, field: str) -> Any:
             raise InvalidEntry(field, "a finite number", value)
         return value
     if isinstance(value, (list, tuple)):
-        return [item if _is_plain(item) else _pack(item, f"{field}[{index}]") for index, item in enumerate(value)]
+        return [item if is_plain(item) else _pack(item, f"{field}[{index}]") for index, item in enumerate(value)]
     if isinstance(value, Mapping):
         return _pack_mapping(value, field)
     if isinstance(value, (set, frozenset)):
@@ -93,7 +93,7 @@ def _pack_mapping(value: Mapping[Any, Any], field: str) -> dict[str, Any]:
         if not isinstance(key, str):
             raise InvalidEntry(field, "a mapping with text keys, as JSON has no others", key)
     packed = {
-        _checked_text(key, field): item if _is_plain(item) else _pack(item, f"{field}.{key}")
+        _checked_text(key, field): item if is_plain(item) else _pack(item, f"{field}.{key}")
         for key, item in value.items()
     }
     if _TYPE in packed:

@@ -7,7 +7,7 @@ still the one that was planned; ``notes`` is JSON, or nothing, and comes last be
 
 from __future__ import annotations
 
-import secrets
+import os
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -56,7 +56,7 @@ class State:
     @classmethod
     def new(cls, nominal: int | None) -> State:
         """The state of an entry that has just been created."""
-        return cls(version=1, generation=secrets.token_hex(4), nominal=nominal)
+        return cls(version=1, generation=os.urandom(4).hex(), nominal=nominal)
 
     def edited(self, **changes: object) -> State:
         """The state after an edit: these changes, and the next version."""
