@@ -17,8 +17,7 @@ from kombu.serialization import dumps as dump_message
 from . import instants, lifecycle
 from .backend import Backend
 from .clock import wall_ms
-from .codec import pack
-from .codec import is_plain
+from .codec import is_plain, pack
 from .configured import entry_with_defaults
 from .definition import decode, encode
 from .emission import Occurrence, emission

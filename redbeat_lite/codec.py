@@ -56,7 +56,7 @@ def pack(value: object, field: str) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value can be written as JSON for all to see, as most can: no container, no number that may be infinite."""
+    """Whether a value is plainly JSON, as most are: neither a container nor a number that may be infinite."""
     kind = type(value)
     return kind in _SCALARS or (kind is str and value.isascii())
 
