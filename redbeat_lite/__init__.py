@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         UnsupportedFormat,
     )
     from .misfire import Misfire
+    from .once import LockLost, LockUnavailable, OnceRejected, OnceSkipped, Task, install, lock, locks
     from .once.policy import Once
     from .scheduler import Scheduler
     from .schedules import at, cron, every, register_schedule, rrule
@@ -44,6 +45,7 @@ _HOMES = {
         "UnsupportedFormat",
     ),
     "misfire": ("Misfire",),
+    "once": ("LockLost", "LockUnavailable", "OnceRejected", "OnceSkipped", "Task", "install", "lock", "locks"),
     "once.policy": ("Once",),
     "scheduler": ("Scheduler",),
     "schedules": ("at", "cron", "every", "register_schedule", "rrule"),
@@ -59,8 +61,12 @@ __all__ = [
     "EntryExists",
     "EntryNotFound",
     "InvalidEntry",
+    "LockLost",
+    "LockUnavailable",
     "Misfire",
     "Once",
+    "OnceRejected",
+    "OnceSkipped",
     "RedbeatError",
     "Scheduler",
     "Schedules",
@@ -70,6 +76,9 @@ __all__ = [
     "at",
     "cron",
     "every",
+    "install",
+    "lock",
+    "locks",
     "register_schedule",
     "rrule",
 ]
