@@ -49,10 +49,12 @@ class Runtime:
         Raises:
             ConfigurationError: the app's settings are wrong, or name no Redis.
         """
-        found: Runtime | None = getattr(app, _ATTRIBUTE, None)
-        if found is None or found.pid != os.getpid():
-            found = cls(app)
-            setattr(app, _ATTRIBUTE, found)
+        name = f"{_ATTRIBUTE}_{os.getpid()}"
+        found: Runtime | None = app.__dict__.get(name)
+        if found is None:
+            # Two threads may come here at once; setdefault is atomic and lets one of them win. A lock could be held
+            # by another thread at a fork, and would then never be released in the child.
+            found = app.__dict__.setdefault(name, cls(app))
         return found
 
     def hold(self, task: Any, fields: dict[str, Any]) -> Hold:

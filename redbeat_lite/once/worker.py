@@ -119,7 +119,7 @@ class Keeper:
     def _watch(self) -> None:
         """Look after the children's runs: renew for those whose own thread cannot, because their task holds the
         interpreter's lock, and give back for those that died, which Celery may take five seconds to notice."""
-        active = {request.id: request for request in list(state.active_requests)}
+        active = {request.id: request for request in _snapshot(state.active_requests)}
         for task_id in self._renewed.keys() - active.keys():
             del self._renewed[task_id]
         now = time.monotonic()
@@ -136,3 +136,13 @@ class Keeper:
                     self._runtime.store.renew(hold.held, revive=False)
                 except DOWN as exc:
                     logger.debug("Renewal for task %s failed, trying again: %s", task_id, exc)
+
+
+def _snapshot(requests: Any) -> list[Any]:
+    """The members of a set that the main thread changes meanwhile."""
+    for _ in range(100):
+        try:
+            return list(requests)
+        except RuntimeError:
+            continue
+    return []

@@ -110,6 +110,10 @@ def body(task: Any, key: str, seconds: float, how: str) -> str:
     if how == "gil":
         # PyDLL keeps the interpreter's lock: no other thread of this process runs meanwhile.
         ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    elif how == "compute":
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
     elif how == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(3600)

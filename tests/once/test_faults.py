@@ -163,6 +163,24 @@ def test_a_c_call_that_holds_the_interpreter_keeps_its_lock(proj: Proj, prefork:
     assert proj.ended(key)[0]["lost"] is False
 
 
+def test_a_task_that_computes_without_a_pause_keeps_its_lock_in_every_pool(stages: Any) -> None:
+    """In the gevent pool no greenlet runs meanwhile, and in the solo pool not even the worker's main loop."""
+
+    def fault(stage: Stage) -> None:
+        stage.worker()
+        stage.send("skip", how="compute", seconds=LEASE + 1)
+        stage.proj.started(stage.key)
+        ended = False
+        while not ended:
+            lock = stage.proj.lock(stage.key, "skip")
+            ended = stage.ends() == 1
+            assert lock or ended, "the lock was lost"
+            time.sleep(0.05)
+        assert stage.proj.ended(stage.key)[0]["lost"] is False
+
+    stages(ALL, fault)
+
+
 def test_the_reaper_wakes_for_a_releaser_that_died_before_it_could(proj: Proj, prefork: Crew, key: str) -> None:
     store = Runtime.of(proj.app).store
     releaser = Held("token", f"block-{key}", 0, 60_000, key=f"onceproj.wait:{key}")
