@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import redis
 
@@ -104,7 +104,7 @@ class Collector(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped:
-            found = self._client.blpop(["celery"], timeout=1)
+            found: Any = self._client.blpop(["celery"], timeout=1)
             if found is not None:
                 self._raw.append((time.time(), found[1]))
 

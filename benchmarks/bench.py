@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -67,16 +68,16 @@ class Bench:
 
     def _filling(self) -> Iterator[Step]:
         for database, count in enumerate(self._sizes.stored, 1):
-            yield Step(f"storing {count:,} entries", lambda d=database, c=count: fill(self._url(d), c))
+            yield Step(f"storing {count:,} entries", partial(fill, self._url(database), count))
 
     def _round(self) -> Iterator[Step]:
         for name in ("ours", "redbeat", "persistent", "djangobeat"):
-            yield Step(f"dispatch: {name}", lambda n=name: self._subject(n, n, self._task(0)))
+            yield Step(f"dispatch: {name}", partial(self._subject, name, name, self._task(0)))
         yield Step("where the time goes", lambda: self._subject("profile", "profile", self._task(0)))
         yield Step("once-locks", lambda: self._subject("locks", "ours", self._task(0, ticks=self._sizes.locks)))
         for database, count in enumerate(self._sizes.stored, 1):
             task = self._task(database, ticks=self._sizes.peeked)
-            yield Step(f"{count:,} stored", lambda c=count, t=task: self._subject("stored", f"stored.{c}", t))
+            yield Step(f"{count:,} stored", partial(self._subject, "stored", f"stored.{count}", task))
         yield from self._live()
 
     def _live(self) -> Iterator[Step]:
@@ -84,12 +85,15 @@ class Bench:
         yield Step("entries added due now", lambda: self._keep("added.ms", live.added(url, sizes.added)))
         yield Step(f"{live.PER_SECOND} entries a second for {sizes.seconds} s", lambda: self._steady(url))
         for how in (signal.SIGTERM, signal.SIGKILL):
-            yield Step(f"take-over after {how.name}", lambda h=how: self._keep(h.name, live.take_over(url, h)))
+            yield Step(f"take-over after {how.name}", partial(self._take_over, url, how))
         for database, count in ((1, sizes.stored[0]), (len(sizes.stored), sizes.stored[-1])):
-            yield Step(
-                f"start with {count:,} stored",
-                lambda d=database, c=count: self._keep(f"stored.{c}.process", live.start(self._url(d))),
-            )
+            yield Step(f"start with {count:,} stored", partial(self._start, self._url(database), count))
+
+    def _take_over(self, url: str, how: signal.Signals) -> None:
+        self._keep(how.name, live.take_over(url, how))
+
+    def _start(self, url: str, count: int) -> None:
+        self._keep(f"stored.{count}.process", live.start(url))
 
     def _steady(self, url: str) -> None:
         late = live.steady(url, self._sizes.seconds)

@@ -164,7 +164,8 @@ def about(results: dict[str, Any]) -> str:
     """Where and with what this was measured, in one paragraph."""
     facts, rounds = results["about"], results["sizes"]["rounds"]
     versions = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())
+    small = "**Small sizes (`QUICK=1`), not the full measurement.** " if rounds < 5 else ""
     return (
-        f"Measured on {facts['date']}: {facts['server']} on loopback, {facts['cores']} cores, Python "
+        f"{small}Measured on {facts['date']}: {facts['server']} on loopback, {facts['cores']} cores, Python "
         f"{facts['python']}, {versions}; the median of {rounds} interleaved rounds, and their range."
     )

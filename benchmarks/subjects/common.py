@@ -41,7 +41,7 @@ def make_app(url: str, **conf: Any) -> Celery:
     app = Celery("proj", broker=url, set_as_current=False)
     app.conf.update(conf)
 
-    @app.task(name=TASK, shared=False)
+    @app.task(name=TASK, shared=False)  # type: ignore[untyped-decorator]
     def refresh(customer: int, region: str = "eu") -> None: ...
 
     app.finalize()
@@ -69,7 +69,7 @@ def client(url: str) -> redis.Redis:
 
 def empty(server: redis.Redis) -> None:
     """Remove everything, and be done with it on return: servers by now free memory in the background."""
-    server.execute_command("FLUSHDB", "SYNC")
+    server.execute_command("FLUSHDB", "SYNC")  # type: ignore[no-untyped-call]
 
 
 def memory(server: redis.Redis) -> int:
@@ -92,7 +92,7 @@ def commands(server: redis.Redis) -> Iterator[list[str]]:
     server.ping()  # a new connection says more than one command
     # From a pool of its own, so that what comes next is not left without a connection.
     watcher = redis.Redis(connection_pool=redis.ConnectionPool(**server.connection_pool.connection_kwargs))
-    with watcher, watcher.monitor() as monitor:
+    with watcher, watcher.monitor() as monitor:  # type: ignore[no-untyped-call]
         yield seen
         end = uuid4().hex
         server.echo(end)

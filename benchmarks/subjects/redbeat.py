@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import redis
@@ -35,7 +36,7 @@ def measure(task: Task) -> Figures:
     for key, rule in rules.items():
         empty(server)
         before = memory(server)
-        figures["added"] = task.due / seconds(lambda rule=rule: _save_all(app, rule, task.due))
+        figures["added"] = task.due / seconds(partial(_save_all, app, rule, task.due))
         figures[f"bytes.{key}"] = (memory(server) - before) / task.due
         figures[f"rate.{key}"] = task.due / _dispatch(app, server, task.due)
     for due in task.due_steps:
