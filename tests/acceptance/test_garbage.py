@@ -100,7 +100,7 @@ def test_of_a_thousand_entries_two_hundred_spoiled_ones_stop_alone(
     late = datetime.now(UTC) - due
     print(f"the last of 800 came {late.total_seconds():.3f} s after its time")
     eventually(lambda: sound <= {m.entry for m in queued(client)}, what="the sound entries")
-    assert late < timedelta(seconds=1.5)
+    assert late < timedelta(seconds=3)
     assert {m.entry for m in queued(client)} == sound | {"each"}
     assert not doubled(queued(client))
     records = eventually(lambda: len(q := schedules.quarantined()) >= 200 and q, what="the quarantine")

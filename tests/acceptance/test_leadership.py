@@ -192,4 +192,4 @@ def test_a_hung_leader_is_replaced_and_does_nothing_when_it_wakes_up(
     # It is as good as any other from here on.
     successor.terminate()
     assert successor.wait() == 0
-    leads(hung, client, within=1)
+    leads(hung, client, within=2)
