@@ -163,6 +163,14 @@ def wait_late(self: Any, key: str, seconds: float = 0, how: str = "", n: int = 0
     return n
 
 
+@app.task(
+    bind=True, acks_late=True, reject_on_worker_lost=True, once=Once(key="{key}", on_conflict="wait", lease=LEASE)
+)
+def wait_requeue(self: Any, key: str, seconds: float = 0, how: str = "", n: int = 0) -> int:
+    body(self, key, seconds, how)
+    return n
+
+
 @app.task(bind=True, once=Once(key="{key}", on_conflict="raise", lease=LEASE))
 def reject(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
