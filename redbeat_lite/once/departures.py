@@ -38,6 +38,8 @@ class Departures:
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._pid = os.getpid()
+        #: Tokens of the runs whose end is known and whose process is not gone yet.
+        self.awaited: set[str] = set()
 
     @classmethod
     def of(cls, app: Celery) -> Departures:
@@ -64,6 +66,7 @@ class Departures:
         if is_gone(pid):
             Runtime.of(self._app).end(hold, again=again)
             return
+        self.awaited.add(hold.held.token)
         args = (pid, hold, again)
         threading.Thread(target=self._follow, args=args, name="redbeat-lite-departure", daemon=True).start()
 
@@ -72,9 +75,11 @@ class Departures:
         while not is_gone(pid):
             if time.monotonic() > deadline:
                 logger.warning("Process %s does not end; task %s keeps its lock for its lease", pid, hold.held.task_id)
-                return
+                break
             time.sleep(_LOOK)
-        Runtime.of(self._app).end(hold, again=again)
+        else:
+            Runtime.of(self._app).end(hold, again=again)
+        self.awaited.discard(hold.held.token)
 
 
 def hold_of_request(request: Any) -> Hold | None:

@@ -53,7 +53,6 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         return bool(super().revoked())
 
     def _is_expired_copy(self) -> bool:
-
         expires, task = self.expires, self.task
         if not getattr(task, "guarded", False) or datetime.now(UTC if expires.tzinfo else None) <= expires:
             return False
@@ -80,16 +79,15 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
 
     def terminate(self, pool: Any, signal: Any = None) -> Any:
         """Celery's, for a revoke: the lock is given back once the child is gone."""
-        done = super().terminate(pool, signal)
         if self.time_start:
+            # First, so that whoever finds the child dead knows that no copy may run.
             Departures.of(self.app).watch(self, again=False)
-        return done
+        return super().terminate(pool, signal)
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> Any:
         """Celery's, for a lost connection and a cold shutdown: the message comes again, so a copy may run."""
-        done = super().cancel(pool, signal, emit_retry=emit_retry)
         Departures.of(self.app).watch(self, again=True)
-        return done
+        return super().cancel(pool, signal, emit_retry=emit_retry)
 
 
 class Request(RequestMixin, CeleryRequest):  # type: ignore[misc] # Celery has no types

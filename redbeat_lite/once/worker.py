@@ -11,7 +11,7 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from ..errors import ConfigurationError
-from .departures import hold_of_request, is_child, is_gone
+from .departures import Departures, hold_of_request, is_child, is_gone
 from .hold import Hold
 from .reaper import PERIOD, Reaper
 from .renewal import PER_LEASE
@@ -122,10 +122,11 @@ class Keeper:
         active = {request.id: request for request in _snapshot(state.active_requests)}
         for task_id in self._renewed.keys() - active.keys():
             del self._renewed[task_id]
+        departures = Departures.of(self._runtime.app)
         now = time.monotonic()
         for task_id, request in active.items():
             hold, last = self._renewed.setdefault(task_id, (hold_of_request(request), now))
-            if hold is None:
+            if hold is None or hold.held.token in departures.awaited:
                 continue
             if is_child(request.worker_pid) and is_gone(request.worker_pid):
                 self._renewed[task_id] = (None, now)

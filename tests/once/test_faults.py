@@ -130,6 +130,8 @@ def test_a_hard_time_limit_frees_the_key_once_the_child_is_gone(proj: Proj, pref
     with pytest.raises(Exception, match="TimeLimitExceeded"):
         result.get(timeout=15)
     assert proj.tasks.skip.delay(key + "x").get(timeout=10)
+    # It has failed, it did not die: a copy of it is not run.
+    until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
