@@ -70,6 +70,7 @@ __all__ = [
     "RedbeatError",
     "Scheduler",
     "Schedules",
+    "Task",
     "UnsupportedFormat",
     "Upcoming",
     "__version__",

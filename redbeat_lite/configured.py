@@ -49,6 +49,9 @@ class ConfigEntries:
         """The config entry of this name as the configuration holds it, with what cannot be stored."""
         return self._entries.get(name)
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def sync(self, now: int) -> None:
         """Bring Redis in line with the configuration. What is wrong with one entry is logged and leaves the others.
 

@@ -120,9 +120,14 @@ class Leader:
         """Whether the last renewal found part of the schedule gone."""
         return self._renewal is not None and self._renewal.damaged
 
-    def mending(self) -> None:
-        """Forget what the last renewal found, because it is being seen to."""
+    def made_whole(self, least: int) -> None:
+        """Forget what the last renewal found, because it has been seen to.
+
+        Parameters:
+            least: how many entries there are from now on at least; with fewer, a part is gone.
+        """
         if self._renewal is not None:
+            self._renewal.least = least
             self._renewal.damaged = False
 
     def progress(self, doing: str, within: float = 0.0) -> None:
@@ -171,8 +176,9 @@ class _Renewal:
         self.term = term
         self.why = ""
         self.damaged = False
+        self.least = 0
         self._backend = backend
-        self._keys = (keys.leader, keys.due, keys.entries, keys.state)
+        self._keys = (keys.leader, keys.due, keys.entries, keys.state, keys.meta)
         self._lease = lease
         self._trusted_until = 0.0
         self._doing = ""
@@ -225,7 +231,7 @@ class _Renewal:
         """Renew once; ``False`` when the lease belongs to somebody else."""
         sent = elapsed()
         try:
-            held = scripts.run("renew", self._keys, (*self.term, round(self._lease * 1000)))
+            held = scripts.run("renew", self._keys, (*self.term, round(self._lease * 1000), self.least))
         except FAULTS as exc:
             self.why = f"the lease could not be renewed: {exc}"
             return True  # the window closes by itself if this goes on

@@ -238,10 +238,10 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
 
     def _make_whole(self, now: int) -> None:
         """Bring Redis in line with the configuration, and mend what it has lost."""
-        self.leader.mending()
         self.leader.progress("reading the configuration")
         self._repair.run(now)
         self._config.sync(now)
+        self.leader.made_whole(least=len(self._config))
 
     def _connect(self, term: Term) -> None:
         before = self._publisher.mode if self._publisher.connected else None

@@ -229,26 +229,32 @@ class TestLease:
     def test_renews_for_its_holder_only(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one", lease=2000)
         run = backend.scripts.run
-        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state)
-        assert run("renew", keys, ("two", 1, 9000)) == 0
-        assert run("renew", keys, ("one", 2, 9000)) == 0
+        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta)
+        assert run("renew", keys, ("two", 1, 9000, 0)) == 0
+        assert run("renew", keys, ("one", 2, 9000, 0)) == 0
         assert client.pttl(KEYS.leader) <= 2000
-        assert run("renew", keys, ("one", 1, 9000)) == 1
+        assert run("renew", keys, ("one", 1, 9000, 0)) == 1
         assert client.pttl(KEYS.leader) > 2000
 
-    @pytest.mark.parametrize("key", [KEYS.due, KEYS.entries, KEYS.state])
+    @pytest.mark.parametrize("key", [KEYS.due, KEYS.entries, KEYS.state, KEYS.meta])
     @pytest.mark.parametrize("foreign", [False, True])
     def test_a_renewal_notices_that_part_of_the_schedule_is_gone(
         self, backend: Backend, store: Store, client: redis.Redis, key: str, foreign: bool
     ) -> None:
         self.acquire(backend, "one")
         put(store, "a", 1000)
-        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state)
-        assert backend.scripts.run("renew", keys, ("one", 1, 9000)) == 1
+        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta)
+        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 0)) == 1
         client.delete(key)
-        if foreign:
+        if foreign and key != KEYS.meta:
             client.set(key, "garbage")
-        assert backend.scripts.run("renew", keys, ("one", 1, 9000)) == 2
+        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 0)) == 2
+
+    def test_a_renewal_notices_that_all_entries_are_gone(self, backend: Backend, client: redis.Redis) -> None:
+        self.acquire(backend, "one")
+        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta)
+        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 0)) == 1
+        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 1)) == 2
 
     def test_resigns_for_its_holder_only_and_wakes_the_others(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
