@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .api import Schedules, Upcoming
+    from .api import Schedules
     from .entry import Entry
     from .errors import (
         ConfigOwned,
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from .misfire import Misfire
     from .once import LockLost, LockUnavailable, OnceRejected, OnceSkipped, Task, install, lock, locks
     from .once.policy import Once
+    from .preview import Upcoming
     from .scheduler import Scheduler
     from .schedules import at, cron, every, register_schedule, rrule
 
 _HOMES = {
-    "api": ("Schedules", "Upcoming"),
+    "api": ("Schedules",),
     "entry": ("Entry",),
     "errors": (
         "ConfigOwned",
@@ -47,6 +48,7 @@ _HOMES = {
     "misfire": ("Misfire",),
     "once": ("LockLost", "LockUnavailable", "OnceRejected", "OnceSkipped", "Task", "install", "lock", "locks"),
     "once.policy": ("Once",),
+    "preview": ("Upcoming",),
     "scheduler": ("Scheduler",),
     "schedules": ("at", "cron", "every", "register_schedule", "rrule"),
 }

@@ -182,6 +182,12 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
     # -- read-only state ----------------------------------------------------------------------------------------------
 
     @property
+    def known_state(self) -> State:
+        """The state of an entry that was read or written."""
+        assert self.state is not None
+        return self.state
+
+    @property
     def next_run_at(self) -> datetime | None:
         return None if self.due is None else instants.from_ms(self.due)
 

@@ -1,0 +1,42 @@
+"""What will fire: the beat's own plan, played ahead without a beat. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from datetime import datetime, tzinfo
+from typing import NamedTuple
+
+from . import instants, lifecycle
+from .entry import Entry
+from .state import State
+
+
+class Upcoming(NamedTuple):
+    """One occurrence to come: when it fires, of which entry, and the nominal time the schedule says."""
+
+    at: datetime
+    name: str
+    nominal: datetime
+
+
+def upcoming(entries: Iterable[Entry], *, now: int, until: int, limit: int, zone: tzinfo) -> list[Upcoming]:
+    """The occurrences of these entries from ``now`` to ``until`` (epoch milliseconds), in order, at most ``limit``."""
+    found: list[Upcoming] = []
+    queue: list[tuple[int, str, Entry, State]] = [
+        (max(entry.due, now), entry.name, entry, entry.known_state)
+        for entry in entries
+        if entry.due is not None and "schedule" not in entry.local
+    ]
+    heapq.heapify(queue)
+    while queue and len(found) < limit:
+        at, name, entry, state = heapq.heappop(queue)
+        if at > until:
+            break
+        plan = lifecycle.plan(entry, state, at, zone)
+        found += [Upcoming(instants.from_ms(at), name, instants.from_ms(nominal)) for nominal in plan.emit]
+        after = lifecycle.dispatched(state, plan, 0)
+        due = lifecycle.due_time(entry, after, zone)
+        if due is not None:
+            heapq.heappush(queue, (max(due, at), name, entry, after))
+    return found[:limit]

@@ -1,0 +1,144 @@
+"""How the API writes: check everything, read, decide, write if nothing has changed meanwhile, else once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import tzinfo
+from typing import TYPE_CHECKING, TypeVar
+
+from celery.utils.log import get_logger
+
+from . import lifecycle
+from .arguments import check_arguments
+from .clock import wall_ms
+from .definition import encode
+from .entry import Entry
+from .errors import ConfigOwned, EntryChanged, EntryExists, InvalidEntry
+from .reading import Reader
+from .state import State
+from .store import PAGE, Edit, Store, Stored, chunks
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+#: How often an edit is tried over when the beat advanced the entry at the same moment. An entry of 50 ms can lose this
+#: race a few times in a row, not fifty times.
+_TRIES = 50
+
+_Result = TypeVar("_Result")
+
+
+class Writer:
+    """Writes entries for one app.
+
+    Parameters:
+        app: the Celery app.
+        store: where the entries go.
+        reader: reads what is there.
+        zone: the app's time zone.
+    """
+
+    def __init__(self, app: Celery, store: Store, reader: Reader, zone: tzinfo) -> None:
+        self._app = app
+        self._store = store
+        self._reader = reader
+        self._zone = zone
+
+    def checked(self, entry: Entry) -> Entry:
+        """The entry, if nothing is wrong with it that can be told before it is written, or that ``encode`` tells.
+
+        Raises:
+            InvalidEntry: a field is wrong.
+        """
+        if not isinstance(entry, Entry):
+            raise InvalidEntry("entry", "an Entry", entry)
+        lifecycle.check(entry, wall_ms(), self._zone)
+        check_arguments(entry, self._app)
+        if self._app.finalized and entry.task not in self._app.tasks:
+            logger.warning("entry %r: no task %r is registered in this app", entry.name, entry.task)
+        return entry
+
+    def create(self, entries: Sequence[Entry]) -> None:
+        """Store new entries, which get their state.
+
+        Raises:
+            EntryExists: names were taken; all others are stored.
+        """
+        edits = [self._creation(entry, None) for entry in entries]
+        done = self._store.put(edits)
+        taken = [entry.name for entry, ok in zip(entries, done, strict=True) if not ok]
+        if taken:
+            names = ", ".join(map(repr, taken[:10])) + (f" and {len(taken) - 10} more" if len(taken) > 10 else "")
+            raise EntryExists(f"already stored: {names}; pass replace=True to overwrite")
+
+    def replace(self, entry: Entry) -> Entry:
+        """Store an entry over one of its name, or as new; returns it with its state."""
+        for _ in range(_TRIES):
+            [stored] = self._store.read([entry.name])
+            if self._store.put([self._replacement(entry, stored)]) == [True]:
+                return entry
+        raise EntryChanged(f"entry {entry.name!r} is being changed too often to be replaced")
+
+    def replace_many(self, entries: Iterable[Entry]) -> None:
+        """As :meth:`replace`, in two round trips for a page of entries."""
+        for chunk in chunks(entries, PAGE):
+            stored = self._store.read([entry.name for entry in chunk])
+            edits = [self._replacement(entry, old) for entry, old in zip(chunk, stored, strict=True)]
+            done = self._store.put(edits)
+            for entry, ok in zip(chunk, done, strict=True):
+                if not ok:  # the beat advanced it at this very moment
+                    self.replace(entry)
+
+    def edit(self, name: str, change: Callable[[Stored], tuple[_Result, Edit]]) -> _Result:
+        """Make a change that ``change`` decides on by what is stored; asks it anew if that was changed meanwhile.
+
+        Raises:
+            EntryNotFound: there is no such entry.
+        """
+        for _ in range(_TRIES):
+            result, edit = change(self._reader.stored(name))
+            if self._store.put([edit]) == [True]:
+                return result
+        raise EntryChanged(f"entry {name!r} is being changed too often to be edited")
+
+    def revision(self, before: Entry, after: Entry, stored: Stored) -> Edit:
+        """The edit that makes ``before`` to ``after``, which gets its new state."""
+        after.state = before.known_state
+        if before != after:
+            after.state = lifecycle.revised(before, after.state, after, wall_ms(), self._zone)
+        return self._write(after, stored.state, encode(after))
+
+    def restatement(self, entry: Entry, stored: Stored, state: State) -> Edit:
+        """The edit that gives an entry this state and leaves its definition."""
+        entry.state = state
+        return self._write(entry, stored.state, None)
+
+    def _replacement(self, entry: Entry, stored: Stored) -> Edit:
+        before = next(self._reader.readable([stored]), None) if stored.definition is not None else None
+        if before is None:
+            return self._creation(entry, stored.state)
+        check_runtime(before)
+        return self.revision(before, entry, stored)
+
+    def _creation(self, entry: Entry, expected: bytes | None) -> Edit:
+        entry.state = lifecycle.created(entry, wall_ms(), self._zone)
+        return self._write(entry, expected, encode(entry))
+
+    def _write(self, entry: Entry, expected: bytes | None, definition: str | None) -> Edit:
+        state = entry.known_state
+        entry.due = lifecycle.due_time(entry, state, self._zone)
+        return Edit(entry.name, expected, state.encode(), definition, entry.due)
+
+
+def check_runtime(entry: Entry) -> None:
+    """Refuse to change the definition of a config entry.
+
+    Raises:
+        ConfigOwned: it is one.
+    """
+    if entry.owner is not None:
+        raise ConfigOwned(
+            f"entry {entry.name!r} belongs to the configuration of {entry.owner!r}; change it there, or pause it here"
+        )
