@@ -236,14 +236,15 @@ class Dispatcher:
 
     def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: _Job) -> bool:
         """Publish one job; ``False`` when the connection failed and must be made anew."""
-        locks = {claim.task_id: once_headers(claim) for claim in job.claims} if job.claims else {}
+        entry, generation, following = job.entry, job.state.generation, job.ahead.following
+        locks = {claim.task_id: once_headers(claim) for claim in job.claims} if job.claims else None
         for nominal in job.plan.emit:
             if not self._leader.leading:
                 raise Lost
-            self._leader.progress(f"publishing {job.entry.name!r}")
-            name = job.id_of(nominal)
+            self._leader.progress(f"publishing {entry.name!r}")
+            name = task_id(entry.name, generation, nominal)
             try:
-                job.commands += publish(Occurrence(job.entry, name, nominal, job.ahead.following, locks.get(name)))
+                job.commands += publish(Occurrence(entry, name, nominal, following, locks and locks.get(name)))
             except Exception as exc:  # noqa: BLE001 - see the module's docstring
                 return self._failed(job, exc)
         return True

@@ -163,7 +163,7 @@ def pulled_back(entry: Entry, state: State, now: int, zone: tzinfo) -> int | Non
 
 
 def _offset(entry: Entry, nominal: int, zone: tzinfo) -> int:
-    if not entry.jitter_ms:
+    if not entry.jitter:
         return 0
     following = next_ms(entry.rule(zone), nominal)
     return offset_ms(entry.name, nominal, entry.jitter_ms, None if following is None else following - nominal)

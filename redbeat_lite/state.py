@@ -17,7 +17,7 @@ from .instants import MAX_MS, MIN_MS
 from .uuids import named_uuid
 
 #: The namespace of all task ids made here: an arbitrary constant, which must never change.
-_NAMESPACE = UUID("5c6f1e0a-3b1d-4b0e-9f0e-8d9a7c6b2a10")
+_NAMESPACE = UUID("5c6f1e0a-3b1d-4b0e-9f0e-8d9a7c6b2a10").bytes
 
 #: Score in the sorted set of an entry that will not fire by itself.
 PARKED = "+inf"

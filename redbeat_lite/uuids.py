@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from hashlib import sha1
-from uuid import UUID
 
 
 def random_uuid() -> str:
@@ -12,9 +11,9 @@ def random_uuid() -> str:
     return _text(os.urandom(16).hex(), "4")
 
 
-def named_uuid(namespace: UUID, name: str) -> str:
-    """What ``str(uuid5(namespace, name))`` gives."""
-    return _text(sha1(namespace.bytes + name.encode(), usedforsecurity=False).hexdigest(), "5")
+def named_uuid(namespace: bytes, name: str) -> str:
+    """What ``str(uuid5(UUID(bytes=namespace), name))`` gives."""
+    return _text(sha1(namespace + name.encode(), usedforsecurity=False).hexdigest(), "5")
 
 
 def _text(digits: str, version: str) -> str:

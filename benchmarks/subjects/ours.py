@@ -31,7 +31,7 @@ from redbeat_lite.store import PAGE, Edit, Store, chunks
 HOUR = 3_600_000
 
 #: How often a dispatch that is over in a moment is repeated within a round.
-_REPEATS = 3
+_REPEATS = 5
 
 
 def entry(number: int, name: str, schedule: Any) -> Entry:
