@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
+from hypothesis import settings
 
 from tests.support.processes import Process, celery
 from tests.support.server import Server
 from tests.support.wheel import Installation
+
+# The same examples in every run: a test that fails must fail again. `make soak` looks for new ones.
+settings.register_profile("repeatable", derandomize=True)
+if "SOAK_MINUTES" not in os.environ:
+    settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,8 @@ from tests.support.messages import of_entry, queued
 from tests.support.processes import Process
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.alone
+
 Beat = Callable[..., Process]
 
 #: The default lease, and how often it is renewed.

@@ -18,6 +18,8 @@ from tests.support.processes import Process
 from tests.support.server import Server, free_port
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.alone
+
 Beat = Callable[..., Process]
 
 #: Seconds that the end may take, however badly the moment is chosen.

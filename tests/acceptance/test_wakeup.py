@@ -18,6 +18,8 @@ from tests.support.processes import Process, celery
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.alone
+
 #: Seconds within which an entry that is due in one second has to be in the queue.
 BOUND = 1.1
 

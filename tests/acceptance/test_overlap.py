@@ -1,0 +1,99 @@
+"""Entries with a once-lock, or that expire with their interval, under real beats and workers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from redbeat_lite import Schedules, every
+from tests.support.messages import of_entry
+from tests.support.processes import Process, celery
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+Start = Callable[[], Process]
+CONF = json.dumps({"redbeat_lite_lease": 1, "redbeat_lite_once_lease": 2, "worker_prefetch_multiplier": 1})
+
+
+@pytest.fixture
+def start_worker(server: Server) -> Iterator[Start]:
+    """Starts workers with room for four tasks at a time."""
+    workers: list[Process] = []
+
+    def start() -> Process:
+        words = ("worker", "-P", "threads", "-c", "4", "-l", "INFO")
+        workers.append(celery("tests.acceptance.onceproj", *words, PROJ_URL=server.url, PROJ_CONF=CONF))
+        workers[-1].says("ready")
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.destroy()
+
+
+@pytest.fixture
+def schedules(app: object) -> Schedules:
+    app.conf.redbeat_lite_once_lease = 2  # type: ignore[attr-defined]
+    return Schedules(app)  # type: ignore[arg-type]
+
+
+def alive(client: redis.Redis, worker: Process, name: str) -> int:
+    """Messages of the entry that are queued or running."""
+    running = len(worker.lines(r"proj\.slow.*received")) - len(worker.lines(r"proj\.slow.*succeeded"))
+    return len(of_entry(client, name)) + running
+
+
+def test_a_task_that_outlasts_its_interval_is_queued_or_running_once(
+    beat: Callable[..., Process], start_worker: Start, client: redis.Redis, schedules: Schedules
+) -> None:
+    worker = start_worker()
+    schedules.add("slow", "proj.slow", every(0.3), args=(1.5,), once=True)
+    running = beat(PROJ_CONF=CONF)
+    running.says("leading")
+    most = 0
+
+    def two_runs() -> bool:
+        nonlocal most
+        most = max(most, alive(client, worker, "slow"))
+        return len(worker.lines(r"proj\.slow.*succeeded")) >= 2
+
+    eventually(two_runs, within=20, what="two runs")
+    assert most == 1
+    entry = schedules["slow"]
+    assert entry.skipped_count >= 4
+    assert running.lines(r"'slow' is left out this time")
+    assert not running.lines("ERROR")
+
+
+def test_a_worker_that_is_killed_delays_the_next_run_by_the_lease_at_most(
+    beat: Callable[..., Process], start_worker: Start, client: redis.Redis, schedules: Schedules
+) -> None:
+    worker = start_worker()
+    schedules.add("slow", "proj.slow", every(0.3), args=(60,), once=True)
+    beat(PROJ_CONF=CONF)
+    worker.says(r"proj\.slow.*received")
+    eventually(lambda: schedules["slow"].skipped_count >= 2, what="the lock at work")
+    sent = schedules["slow"].total_run_count
+    worker.kill()
+    killed = time.monotonic()
+    eventually(lambda: schedules["slow"].total_run_count > sent, what="the next run")
+    assert time.monotonic() - killed < 2 + 0.3 + 1
+
+
+def test_workers_that_were_away_for_many_periods_run_the_task_once(
+    beat: Callable[..., Process], start_worker: Start, client: redis.Redis, schedules: Schedules
+) -> None:
+    schedules.add("often", "proj.add", every(0.2), expires="interval")
+    running = beat(PROJ_CONF=CONF)
+    eventually(lambda: len(of_entry(client, "often")) >= 15, within=20, what="a backlog")
+    running.terminate()
+    running.wait()
+    backlog = len(of_entry(client, "often"))
+    worker = start_worker()
+    ended = r"Discarding revoked task: proj\.add|proj\.add.*succeeded"
+    eventually(lambda: len(worker.lines(ended)) >= backlog, within=20, what="the end of the backlog")
+    assert len(worker.lines(r"proj\.add.*succeeded")) <= 1
