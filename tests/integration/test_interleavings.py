@@ -170,7 +170,9 @@ def violations(spans: list[Span], messages: list[Message]) -> list[str]:
 def _is_later(message: Message, span: Span, spans: list[Span]) -> bool:
     """Whether a change that was under way, and acknowledged right after, had let the entry fire again."""
     mine = [each for each in spans if each.name == span.name]
-    following = mine[mine.index(span) + 1 :]
+    # By identity: two pauses in a row, with nothing sent between them, make spans that are equal.
+    last = next(index for index, each in enumerate(mine) if each is span)
+    following = mine[last + 1 :]
     return bool(following) and following[0].rule is not None and message.kwargs["rule"] == following[0].rule
 
 

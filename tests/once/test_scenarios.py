@@ -277,7 +277,7 @@ def test_revoking_a_queued_task_frees_the_key(proj: Proj, any_pool: Crew, key: s
     result = proj.tasks.queue_skip.apply_async((key,), countdown=1)
     result.revoke()
     until(lambda: result.state == "REVOKED")
-    until(lambda: not proj.lock(key, "queue_skip"), 1)
+    until(lambda: not proj.lock(key, "queue_skip"), 5)
     assert proj.count(key) == 0
 
 
