@@ -8,7 +8,7 @@ it: a definition that cannot be used is quarantined, a publish that fails is tri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, NamedTuple
 
@@ -62,10 +62,10 @@ class _Job:
     state: State
     plan: Plan
     ahead: _Ahead
-    wanted: list[Claim] = field(default_factory=list)
-    claims: list[Claim] = field(default_factory=list)
+    wanted: Sequence[Claim] = ()
+    claims: Sequence[Claim] = ()
     locked_out: int = 0
-    commands: list[Command] = field(default_factory=list)
+    commands: Sequence[Command] = ()
     error: str = ""
 
     def id_of(self, nominal: int) -> str:
@@ -168,6 +168,8 @@ class Dispatcher:
     def _ahead(self, entry: Entry, state: State, plan: Plan, now: int) -> _Ahead:
         if state.paused or not entry.enabled:
             return _Ahead(None, None)
+        if plan.next is not None and plan.next > now and not entry.jitter and entry.once is None:
+            return _Ahead(plan.next, plan.next)
         following = lifecycle.following(entry, plan.next, now, self._zone)
         score = lifecycle.score(entry, plan.next, self._zone)
         if entry.once is None or entry.max_runs is None:
@@ -194,7 +196,7 @@ class Dispatcher:
             return
         for (job, claim), taken in zip(wanted, take(self._locks, [claim for _, claim in wanted]), strict=True):
             if taken:
-                job.claims.append(claim)
+                job.claims = (*job.claims, claim)
                 continue
             self._leave_out(job, claim.task_id)
             logger.info("beat: %r is left out this time: its last run is still queued or running", job.entry.name)
@@ -225,7 +227,7 @@ class Dispatcher:
     def _publish(self, jobs: list[_Job]) -> list[_Job]:
         """Publish the jobs in turn; returns those that were tried, the others stay due."""
         tried = []
-        with self._publisher.batch() as publish:
+        with self._publisher.batch(self._before_publish) as publish:
             for job in jobs:
                 tried.append(job)
                 if not self._publish_job(publish, job):
@@ -239,19 +241,25 @@ class Dispatcher:
         entry, generation, following = job.entry, job.state.generation, job.ahead.following
         locks = {claim.task_id: once_headers(claim) for claim in job.claims} if job.claims else None
         for nominal in job.plan.emit:
-            if not self._leader.leading:
-                raise Lost
-            self._leader.progress(f"publishing {entry.name!r}")
             name = task_id(entry.name, generation, nominal)
             try:
-                job.commands += publish(Occurrence(entry, name, nominal, following, locks and locks.get(name)))
+                commands = publish(Occurrence(entry, name, nominal, following, locks and locks.get(name)))
+            except Lost:
+                raise
             except Exception as exc:  # noqa: BLE001 - see the module's docstring
                 return self._failed(job, exc)
+            job.commands = [*job.commands, *commands] if job.commands else commands
         return True
+
+    def _before_publish(self, occurrence: Occurrence) -> None:
+        """What a message that is only filled in, for the commit to send, need not care about."""
+        if not self._leader.leading:
+            raise Lost
+        self._leader.progress(f"publishing {occurrence.entry.name!r}")
 
     def _failed(self, job: _Job, exc: Exception) -> bool:
         """Keep a failure with its entry, unless the broker turns out to be gone for all."""
-        job.commands.clear()
+        job.commands = ()
         job.error = _describe(exc)
         logger.error("beat: could not publish %r, trying again later: %s", job.entry.name, job.error)
         logger.debug("beat: how it came to that", exc_info=exc)
@@ -268,7 +276,7 @@ class Dispatcher:
         refused = []
         for job, result in self._advance(term, now, jobs):
             if isinstance(result, str):
-                job.error, job.commands = f"the broker refused the message: {result}", []
+                job.error, job.commands = f"the broker refused the message: {result}", ()
                 logger.error("beat: could not publish %r, trying again later: %s", job.entry.name, job.error)
                 refused.append(job)
             elif result:

@@ -10,6 +10,7 @@ full way at all: see :class:`redbeat_lite.templates.Shape`.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Hashable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -84,10 +85,12 @@ class Prepared:
         self._app = app
         self._shapes: dict[Hashable, Shape | None] = {}
         self._now = 0
+        self._loud = True
 
     def begin(self) -> None:
         """A new batch: lifetimes in seconds count from now."""
         self._now = wall_ms()
+        self._loud = logger.isEnabledFor(logging.INFO)
 
     def commands(self, occurrence: Occurrence) -> list[Command] | None:
         """The commands that send this occurrence; ``None`` if there is no template for it."""
@@ -105,7 +108,8 @@ class Prepared:
             # In UTC and back, because adding to local time ignores its changes; Celery has a helper since 5.6.
             now = self._app.now()
             values["expires"] = (now.astimezone(UTC) + timedelta(seconds=expiry)).astimezone(now.tzinfo).isoformat()
-        logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
+        if self._loud:
+            logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
         return template.fill(values)
 
     def _template(self, occurrence: Occurrence, expiry: object) -> Template | None:

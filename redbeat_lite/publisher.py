@@ -65,6 +65,7 @@ class Publisher:
         self._obstacle = obstacle
         self._prepared: Prepared | None = None
         self._may_prepare = False
+        self._before: Callable[[Occurrence], None] = lambda occurrence: None
         self._connection: Any = None
         self._producer: Any = None
         self._handover: _Handover | None = None
@@ -149,12 +150,18 @@ class Publisher:
         return handover
 
     @contextmanager
-    def batch(self) -> Iterator[Callable[[Occurrence], list[Command]]]:
+    def batch(
+        self, before: Callable[[Occurrence], None] = lambda occurrence: None
+    ) -> Iterator[Callable[[Occurrence], list[Command]]]:
         """Publish many occurrences: yields the function that publishes one and returns what is left to the commit.
+
+        Parameters:
+            before: called before each message that goes the full way; what it raises comes out of the function.
 
         Raises:
             BrokerDown: what was collected could not be sent; what of it arrived is unknown.
         """
+        self._before = before
         producer = self._producer
         if not self._collect or not hasattr(producer, "batch"):
             yield self._publish
@@ -185,6 +192,7 @@ class Publisher:
         return commands
 
     def _publish_in_full(self, occurrence: Occurrence) -> list[Command]:
+        self._before(occurrence)
         try:
             # Beat never waits for results. Without this a result backend would subscribe to each one's channel.
             with denied_join_result():

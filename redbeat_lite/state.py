@@ -8,7 +8,7 @@ still the one that was planned; ``notes`` is JSON, or nothing, and comes last be
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from .codec import dumps, loads
@@ -52,6 +52,7 @@ class State:
     paused: bool = False
     note: str = ""
     error: str = ""
+    _guard: str = field(default="", init=False, repr=False, compare=False)
 
     @classmethod
     def new(cls, nominal: int | None) -> State:
@@ -68,7 +69,9 @@ class State:
 
         The nominal time is part of it so that a commit which is sent twice does its work once.
         """
-        return f"{self.version}|{self.generation}|{'' if self.nominal is None else self.nominal}|"
+        if not self._guard:  # asked for several times in the life of a state
+            self._guard = f"{self.version}|{self.generation}|{'' if self.nominal is None else self.nominal}|"
+        return self._guard
 
     @property
     def finished(self) -> bool:

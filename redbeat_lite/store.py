@@ -270,7 +270,7 @@ def _stored(reply: Any) -> list[Stored]:
     if not ranked:
         return []
     names, scores = ranked[::2], map(_score, ranked[1::2])
-    return [Stored(*row) for row in zip(names, scores, reply[1], reply[2], strict=True)]
+    return list(map(Stored._make, zip(names, scores, reply[1], reply[2], strict=True)))
 
 
 def chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:

@@ -66,7 +66,7 @@ for n, at in ipairs(first) do
   local name, guard, after, count = names[n], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 4])
   local found = before[(n - 1) % CHUNK + 1]
   local result = 0
-  if found and string.sub(found, 1, #guard) == guard then
+  if found and string.find(found, guard, 1, true) == 1 then
     local reason = refused(at + 5, count)
     result = reason or 1
     if not reason then
