@@ -1,0 +1,37 @@
+"""Turns the beat's loop many times in a process of its own, and prints how much memory it uses on the way.
+
+``python -m tests.faults.ticks URL TICKS``; a line per tenth of the way: ticks made, messages sent, kilobytes resident.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import redis
+from celery import Celery
+
+from redbeat_lite import Entry, Scheduler, Schedules, every
+
+
+def resident() -> int:
+    """Kilobytes of memory that this process has in use."""
+    return int(subprocess.run(["ps", "-o", "rss=", "-p", str(os.getpid())], capture_output=True, text=True).stdout)
+
+
+def main(url: str, ticks: int) -> None:
+    app = Celery("ticks", broker=url, set_as_current=False)
+    Schedules(app).add_many([Entry(f"e{n}", "add", every(0.05), args=(n,)) for n in range(20)])
+    beat, client, sent = Scheduler(app), redis.Redis.from_url(url), 0
+    for tick in range(1, ticks + 1):
+        beat.run_due()
+        if tick % (ticks // 10) == 0:
+            sent += client.llen("celery")
+            client.delete("celery")
+            print(tick, sent, resident(), flush=True)
+    beat.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
