@@ -13,10 +13,11 @@ from benchmarks.subjects.common import Figures, Task, check_queue, client, empty
 from benchmarks.subjects.ours import entry, make_due
 from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.dispatch import Dispatcher
+from redbeat_lite.planning import Planner
 from redbeat_lite.store import Store
 
 #: The parts with a clock around them: what lies within another is taken off that one.
-_PARTS = ((Dispatcher, "_plan"), (Dispatcher, "_publish"), (Dispatcher, "_commit"), (Store, "peek"), (Store, "commit"))
+_PARTS = ((Planner, "plan"), (Dispatcher, "_publish"), (Dispatcher, "_commit"), (Store, "peek"), (Store, "commit"))
 
 
 class Clocks:
@@ -76,7 +77,7 @@ def _parts(spent: dict[str, float], whole: float, scripts: float) -> dict[str, f
     named = {
         "scripts in the server": scripts,
         "packing, sending and receiving": transfer,
-        "planning: decoding states, next occurrences": spent["Dispatcher._plan"],
+        "planning: decoding states, next occurrences": spent["Planner.plan"],
         "messages: ids, times, filling in": spent["Dispatcher._publish"],
         "advancing: next states and due times": spent["Dispatcher._commit"],
     }

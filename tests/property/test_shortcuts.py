@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Misfire, cron, every, lifecycle
+from redbeat_lite.dispatch import _no_collection
 from redbeat_lite.misfire import plan
 from redbeat_lite.prepared import _text
 from redbeat_lite.publisher import Publisher
@@ -163,3 +165,16 @@ def test_headers_of_a_once_lock_are_part_of_the_template(
     assert comparable(prepared) == comparable(expected)
     publish(publishers[0], occurrence(entry, 3))
     assert names == ["locked"], "other headers, another message"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_left_as_it_was_found(enabled: bool) -> None:
+    found = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with pytest.raises(KeyError), _no_collection():
+            assert not gc.isenabled()
+            raise KeyError
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if found else gc.disable)()

@@ -1,0 +1,156 @@
+"""Planning: from what lies in Redis to what is to be published and what comes after. Talks to nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Any, NamedTuple
+
+from celery.utils.log import get_logger
+
+from . import lifecycle
+from .codec import dumps
+from .definition import decode
+from .entry import Entry
+from .errors import CorruptEntry
+from .misfire import Plan
+from .once.emission import Claim
+from .once.policy import Once
+from .state import State, task_id
+from .store import Bad, Command, Stored
+
+logger = get_logger(__name__)
+
+#: Longest text of an error that is kept with an entry.
+_MAX_ERROR = 500
+
+#: Decoded entries kept between ticks.
+_CACHE = 20_000
+
+
+class Ahead(NamedTuple):
+    """What the schedule says of the time after a batch. Asked for while planning, because a schedule may raise.
+
+    ``score`` is when the entry is due next, ``following`` the first nominal time that is still to come. ``instead`` is
+    the nominal time and the score of an entry that has to go on after its last run, because a once-lock left it out.
+    """
+
+    score: int | None
+    following: int | None
+    instead: tuple[int | None, int | None] = (None, None)
+
+
+@dataclass(slots=True)
+class Job:
+    """One due entry on its way through a batch."""
+
+    stored: Stored
+    entry: Entry
+    state: State
+    plan: Plan
+    ahead: Ahead
+    wanted: Sequence[Claim] = ()
+    claims: Sequence[Claim] = ()
+    locked_out: int = 0
+    commands: Sequence[Command] = ()
+    error: str = ""
+
+    def id_of(self, nominal: int) -> str:
+        return task_id(self.entry.name, self.state.generation, nominal)
+
+
+class Planner:
+    """Plans batches, and remembers decoded entries between them.
+
+    Parameters:
+        zone: the app's time zone.
+        tasks: the app's registered tasks by name.
+        local: finds the config entry of a name, for those that hold what cannot be stored.
+    """
+
+    def __init__(self, *, zone: tzinfo, tasks: Callable[[str], Any], local: Callable[[str], Entry | None]) -> None:
+        self._zone = zone
+        self._tasks = tasks
+        self._local = local
+        self._decoded: dict[bytes, tuple[bytes, Entry]] = {}
+
+    def plan(self, due: Iterable[Stored], now: int) -> tuple[list[Job], list[Bad]]:
+        """What to do about these entries at ``now`` (epoch ms), and those that cannot be used."""
+        jobs, bad = [], []
+        for stored in due:
+            try:
+                jobs.append(self._job(stored, now))
+            except Exception as exc:  # noqa: BLE001 - whatever is wrong with one entry must not reach the others
+                bad.append(_quarantined(stored, exc, now))
+        return jobs, bad
+
+    def _job(self, stored: Stored, now: int) -> Job:
+        if stored.definition is None or stored.state is None:
+            raise CorruptEntry("its definition or its state is gone from Redis")
+        state = State.decode(stored.state)
+        entry = self._entry(stored.name, stored.definition)
+        if entry.local:
+            own = self._local(entry.name)
+            if own is None:
+                error = f"holds what only the beat of {entry.owner!r} knows"
+                return Job(stored, entry, state, Plan((), state.nominal, 0), Ahead(None, None), error=error)
+            entry = own
+        plan = lifecycle.plan(entry, state, now, self._zone)
+        job = Job(stored, entry, state, plan, self._ahead(entry, state, plan, now))
+        if entry.once is not None:
+            job.wanted = [self._claim(job, entry.once, nominal) for nominal in plan.emit]
+        return job
+
+    def _ahead(self, entry: Entry, state: State, plan: Plan, now: int) -> Ahead:
+        if state.paused or not entry.enabled:
+            return Ahead(None, None)
+        if plan.next is not None and plan.next > now and not entry.jitter and entry.once is None:
+            return Ahead(plan.next, plan.next)
+        following = lifecycle.following(entry, plan.next, now, self._zone)
+        score = lifecycle.score(entry, plan.next, self._zone)
+        if entry.once is None or entry.max_runs is None:
+            return Ahead(score, following)
+        instead = lifecycle.ahead(entry, state, now, self._zone)
+        return Ahead(score, following, (instead, lifecycle.score(entry, instead, self._zone)))
+
+    def _entry(self, name: bytes, definition: bytes) -> Entry:
+        known = self._decoded.get(name)
+        if known is not None and known[0] == definition:
+            return known[1]
+        entry = decode(name.decode("utf-8"), definition)
+        if len(self._decoded) >= _CACHE:
+            self._decoded.clear()
+        self._decoded[name] = (definition, entry)
+        return entry
+
+    def _claim(self, job: Job, once: Once, nominal: int) -> Claim:
+        entry = job.entry
+        return Claim(
+            entry.name,
+            entry.task,
+            entry.args,
+            entry.kwargs,
+            once,
+            job.id_of(nominal),
+            task=self._tasks(entry.task),
+            queue=str(entry.options.get("queue") or ""),
+        )
+
+
+def _quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
+    name = stored.name.decode("utf-8", "backslashreplace")
+    error = describe(exc)
+    logger.error("beat: entry %r cannot be used and is quarantined: %s", name, error)
+    record = {"error": error, "definition": _shown(stored.definition), "state": _shown(stored.state), "at": now}
+    return Bad(stored, dumps(record))
+
+
+def _shown(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode("utf-8", "backslashreplace")
+
+
+def describe(exc: BaseException) -> str:
+    """An error in one line that is kept with an entry."""
+    text, kind = str(exc), type(exc).__name__
+    return (f"{kind}: {text}" if text else kind)[:_MAX_ERROR]
