@@ -186,5 +186,5 @@ def test_a_sleeping_beat_sends_renewals_and_nothing_else(busy_sleeper: Sleeper) 
     eventually(lambda: client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0) >= 2, what="renewals")
     ran = client.info("commandstats")
     own = {"cmdstat_info", "cmdstat_config|resetstat", "cmdstat_ping"}
-    renewal = {"cmdstat_evalsha", "cmdstat_hmget", "cmdstat_pexpire", "cmdstat_zcard", "cmdstat_hlen"}
+    renewal = {"cmdstat_evalsha", "cmdstat_hmget", "cmdstat_pexpire", "cmdstat_zcard", "cmdstat_hlen", "cmdstat_exists"}
     assert {name for name in ran if name.startswith("cmdstat_")} <= own | renewal
