@@ -1,0 +1,281 @@
+"""What a pipeline is: steps by stage, and params. Pure: knows no Redis, and of an app only the tasks' names."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import groupby
+from typing import Any
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from celery.canvas import Signature
+
+from ..codec import dumps, loads, pack, unpack
+from ..errors import CorruptEntry, InvalidEntry, UnsupportedFormat
+
+#: Version of the stored definition.
+FORMAT = 1
+
+#: Most steps of a pipeline: what one script may look at.
+MAX_STEPS = 1000
+
+#: Seconds that the record of a run lives after its end: the week of seed 002.
+TTL = 7 * 86_400.0
+
+_NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline")
+
+#: Options of a signature that would go their own way beside the pipeline's.
+_REFUSED = ("link", "link_error", "chord", "group_id", "task_id", "reply_to")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One task of a pipeline.
+
+    Parameters:
+        name: what people and :meth:`RunStatus.step` call it.
+        task: the registered name of its task.
+        priority: higher ones go first.
+        args, kwargs: further arguments, after the params.
+        options: options of ``apply_async``.
+    """
+
+    name: str
+    task: str
+    priority: float
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A valid pipeline: stages in the order of their priority, steps within them in the order they were given.
+
+    Parameters:
+        stages: the steps, by stage.
+        params: what the first stage gets.
+        revoke_siblings: whether a failure revokes what runs beside it.
+        ttl: seconds that the record lives after the end.
+        seed: whether steps get seed 002's whole data instead of the params.
+    """
+
+    stages: tuple[tuple[Step, ...], ...]
+    params: Mapping[str, Any]
+    revoke_siblings: bool = False
+    ttl: float = TTL
+    seed: bool = False
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps by their number."""
+        return tuple(step for stage in self.stages for step in stage)
+
+    @property
+    def sizes(self) -> str:
+        """The sizes of the stages as the scripts read them."""
+        return ",".join(str(len(stage)) for stage in self.stages)
+
+    def stage_of(self, number: int) -> int:
+        """In which stage the step of this number is."""
+        for index, stage in enumerate(self.stages):
+            if number < len(stage):
+                return index
+            number -= len(stage)
+        raise IndexError(number)
+
+    def encode(self) -> str:
+        """As JSON text.
+
+        Raises:
+            InvalidEntry: an argument or an option of a step cannot be stored.
+        """
+        steps = [_encode_step(number, step) for number, step in enumerate(self.steps)]
+        stored = {
+            "v": FORMAT,
+            "sizes": [len(stage) for stage in self.stages],
+            "steps": steps,
+            "params": pack(self.params, "params"),
+            "revoke_siblings": self.revoke_siblings,
+            "ttl": self.ttl,
+            "seed": self.seed,
+        }
+        return dumps(stored)
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> Definition:
+        """The inverse of :meth:`encode`.
+
+        Raises:
+            CorruptEntry: it is no definition.
+            UnsupportedFormat: a newer version of this package wrote it.
+        """
+        stored = loads(text)
+        if not isinstance(stored, dict):
+            raise CorruptEntry("definition of a pipeline is not an object")
+        if isinstance(stored.get("v"), int) and stored["v"] > FORMAT:
+            raise UnsupportedFormat(f"definition of a pipeline has format {stored['v']}; this reads up to {FORMAT}")
+        try:
+            steps = iter([_decode_step(step) for step in stored["steps"]])
+            stages = tuple(tuple(next(steps) for _ in range(size)) for size in stored["sizes"])
+            return cls(
+                stages, unpack(stored["params"]), stored["revoke_siblings"], stored["ttl"], stored.get("seed", False)
+            )
+        except (KeyError, TypeError, ValueError, RuntimeError) as exc:
+            raise CorruptEntry(f"definition of a pipeline is not usable: {exc!r}") from exc
+
+
+def define(
+    steps: Iterable[Any],
+    params: Any = None,
+    *,
+    find: Callable[[str, str], str],
+    revoke_siblings: bool = False,
+    ttl: Any = TTL,
+    seed: bool = False,
+) -> Definition:
+    """Check what a user wrote and make a definition of it.
+
+    Parameters:
+        steps: ``(task, priority)`` pairs; or with a name in front of them, ``(name, task, priority)``.
+        find: gives the registered name of a task as somebody wrote it, or raises ``InvalidEntry`` for the field that is
+            its second argument.
+
+    Raises:
+        InvalidEntry: something is wrong; names what.
+    """
+    if isinstance(steps, (str, bytes, Mapping)) or not isinstance(steps, Iterable):
+        raise InvalidEntry("steps", "a list of (task, priority)", steps)
+    parsed = [_parse(f"steps[{index}]", item, find) for index, item in enumerate(steps)]
+    if not 0 < len(parsed) <= MAX_STEPS:
+        raise InvalidEntry("steps", f"1 to {MAX_STEPS} steps", len(parsed))
+    _check_names(parsed)
+    if not isinstance(revoke_siblings, bool):
+        raise InvalidEntry("revoke_siblings", "true or false", revoke_siblings)
+    # Sorting is stable: within a stage the steps stay in the order they were given.
+    ordered = sorted(parsed, key=lambda step: -step.priority)
+    stages = tuple(tuple(stage) for _, stage in groupby(ordered, key=lambda step: step.priority))
+    definition = Definition(stages, check_params("params", params), revoke_siblings, _check_ttl(ttl), seed)
+    definition.encode()
+    return definition
+
+
+def check_params(name: str, params: Any) -> dict[str, Any]:
+    """``params`` as a dict that can be stored; ``None`` is an empty one.
+
+    Raises:
+        InvalidEntry: it is no JSON object.
+    """
+    if params is None:
+        return {}
+    if not isinstance(params, dict):
+        raise InvalidEntry(name, "a JSON object (a dict)", params)
+    pack(params, name)
+    return params
+
+
+def task_id(run_id: str, stage: int, number: int, round_: int) -> str:
+    """The id of a step's task: the same whoever publishes it, and however often."""
+    return str(uuid5(_NAMESPACE, f"{run_id}\0{stage}\0{number}\0{round_}"))
+
+
+def finder(known: Iterable[str], usable: Callable[[str], bool]) -> Callable[[str, str], str]:
+    """The ``find`` of :func:`define` over registered tasks: by full name, or by the last part of one alone.
+
+    Parameters:
+        known: the registered names.
+        usable: whether the task of such a name can be a step.
+    """
+    names = set(known)
+
+    def find(name: str, where: str) -> str:
+        found = [name] if name in names else [each for each in names if each.rpartition(".")[2] == name]
+        if len(found) > 1:
+            raise InvalidEntry(where, "the full name of a task", name, hint=f"there are {', '.join(sorted(found))}")
+        if not found:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "no task of that name is registered in this app"
+            raise InvalidEntry(where, "the name of a registered task", name, hint=hint)
+        if not usable(found[0]):
+            raise InvalidEntry(where, "a task whose base is redbeat_lite.PipelineTask", found[0])
+        return found[0]
+
+    return find
+
+
+def _parse(where: str, item: Any, find: Callable[[str, str], str]) -> Step:
+    if not isinstance(item, (list, tuple)) or len(item) not in (2, 3):
+        raise InvalidEntry(where, "a pair (task, priority)", item)
+    *name, task, priority = item
+    if isinstance(priority, bool) or not isinstance(priority, (int, float)) or not math.isfinite(priority):
+        raise InvalidEntry(f"{where}.priority", "a number", priority)
+    step = _of_signature(where, task, priority) if isinstance(task, Signature) else _of_name(where, task, priority)
+    full = find(step.task, f"{where}.task")
+    return Step(_text(f"{where}.name", name[0]) if name else step.name, full, *_rest(step))
+
+
+def _rest(step: Step) -> tuple[Any, ...]:
+    return step.priority, step.args, step.kwargs, step.options
+
+
+def _of_name(where: str, task: Any, priority: float) -> Step:
+    name = _text(f"{where}.task", getattr(task, "name", task))
+    return Step(name, name, priority)
+
+
+def _of_signature(where: str, signature: Signature, priority: float) -> Step:
+    if signature.get("subtask_type"):
+        raise InvalidEntry(where, "the signature of one task", signature, hint="no chain, group or chord")
+    options = dict(signature.options)
+    for refused in _REFUSED:
+        if options.pop(refused, None):
+            raise InvalidEntry(f"{where}.options.{refused}", "no such option in a step", signature)
+    name = options.pop("shadow", None) or signature.task
+    return Step(str(name), signature.task, priority, tuple(signature.args), dict(signature.kwargs), options)
+
+
+def _text(where: str, value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
+        raise InvalidEntry(where, "1 to 200 printable characters", value)
+    return value
+
+
+def _check_names(steps: list[Step]) -> None:
+    seen: set[str] = set()
+    for index, step in enumerate(steps):
+        if step.name in seen:
+            hint = "name one of them with (name, task, priority)"
+            raise InvalidEntry(f"steps[{index}].name", "a name that no other step has", step.name, hint=hint)
+        seen.add(step.name)
+
+
+def _check_ttl(ttl: Any) -> float:
+    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 1 <= seconds < float("inf"):
+        raise InvalidEntry("ttl", "seconds or a timedelta, at least 1 s", ttl)
+    return float(seconds)
+
+
+def _encode_step(number: int, step: Step) -> list[Any]:
+    where = f"steps[{number}]"
+    rest = [
+        pack(value, f"{where}.{name}")
+        for name, value in zip(("args", "kwargs", "options"), _rest(step)[1:], strict=True)
+    ]
+    return [step.name, step.task, step.priority, *rest]
+
+
+def _decode_step(stored: list[Any]) -> Step:
+    name, task, priority, args, kwargs, options = stored
+    return Step(name, task, priority, tuple(unpack(args)), unpack(kwargs), unpack(options))
+
+
+def is_run_id(value: Any) -> bool:
+    """Whether this can be the id of a run."""
+    return (
+        isinstance(value, (str, UUID)) and 0 < len(str(value)) <= 200 and str(value).isprintable()
+        and not set(str(value)) & set("{}")
+    )  # fmt: skip

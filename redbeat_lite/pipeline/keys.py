@@ -1,0 +1,54 @@
+"""The keys of the pipelines, and what they hold.
+
+The keys of one run carry its id in their braces, so that on Redis Cluster each run is in one hash slot of its own: the
+runs spread over the cluster, and a script may touch everything of one run. The index alone lies with the schedule's
+keys, and no script touches it.
+
+=====================  ======  ========================================================================================
+key                    type    holds
+=====================  ======  ========================================================================================
+``{p}:pipelines``      zset    run id -> when the sweeper looks at it, epoch ms; every run that has not ended is in it
+``{p:run}:run``        hash    ``definition`` (JSON), ``sizes`` of the stages, ``state``, ``stage``, ``left`` (steps of
+                               the stage that have not ended), ``created``, ``ended`` (ms), ``error_step`` (number),
+                               ``error``, ``filled`` (when the outbox was), ``ttl``, ``keep`` (ms), ``revoke_siblings``,
+                               ``revoke`` (running steps are still to be revoked)
+``{p:run}:steps``      hash    for each step that was published, ``<number>:`` and ``state``, ``round`` (grows each time
+                               the sweeper starts it anew), ``attempt`` (of Celery's retries), ``token`` of the copy
+                               that runs, ``task`` (id), ``again`` (1: may run again after its worker died), ``deaths``,
+                               ``started``, ``ended``, ``due`` (when its message counts as lost, ms), ``tries``,
+                               ``suspect`` (since when nothing beats for it), ``worker``, ``error``
+``{p:run}:results``    hash    ``stage:<k>`` -> the params that stage began with; number of a step -> what it returned:
+                               JSON that no script looks into
+``{p:run}:outbox``     hash    number of a step to be published -> ``<round>.<attempt>``
+``{p:run}:gone``       string  how the run ended; outlives its record, to tell one that is gone from one that never was
+=====================  ======  ========================================================================================
+
+Steps are numbered from 0, by stage and by their place in it. ``run``, ``steps`` and ``results`` live for ``ttl`` after
+the end of the run; before it, for ``keep`` after anybody last looked, the sweeper included. The state of a step that
+never began is not stored: it waits, or it was aborted with its run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RunKeys:
+    """The keys of one run."""
+
+    run: str
+    steps: str
+    results: str
+    outbox: str
+    gone: str
+
+    @classmethod
+    def of(cls, prefix: str, run_id: str) -> RunKeys:
+        """Name them under ``prefix``, for example ``"redbeat-lite"``."""
+        return cls(*(f"{{{prefix}:{run_id}}}:{part}" for part in cls.__slots__))
+
+
+def index_key(prefix: str) -> str:
+    """The name of the index of runs."""
+    return f"{{{prefix}}}:pipelines"

@@ -1,0 +1,171 @@
+"""How a run stands, as plain values. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from .. import instants
+from .definition import Definition, task_id
+
+
+class State(StrEnum):
+    """Of a run, and of a step. A run is never ``WAITING``, a step never ``GONE``."""
+
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    #: A run that was cancelled; a step that did not run to its end because its run had ended.
+    ABORTED = "ABORTED"
+    #: The run ended so long ago that its record is gone.
+    GONE = "GONE"
+
+
+@dataclass(frozen=True, slots=True)
+class StepStatus:
+    """One step of a run.
+
+    Parameters:
+        name: of the step.
+        task: registered name of its task.
+        stage: number of its stage, from 0.
+        state: how it stands.
+        task_id: of its Celery task; known before it is published.
+        started_at: when it first began.
+        ended_at: when it ended.
+        error: why it failed.
+        attempt: which of Celery's retries it is at, from 0.
+        round: how often it was started anew because its worker had died.
+        worker: where it runs or ran.
+    """
+
+    name: str
+    task: str
+    stage: int
+    state: State
+    task_id: str
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    error: str | None = None
+    attempt: int = 0
+    round: int = 0
+    worker: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A run.
+
+    Parameters:
+        id: of the run.
+        state: how it stands.
+        stage: number of the stage it is in, or was in at its end, from 0.
+        stages: how many there are.
+        steps: all steps, in the order of their stages.
+        error_step: name of the step that ended the run.
+        error: why.
+        created_at, ended_at: when it was started and when it ended.
+    """
+
+    id: str
+    state: State
+    stage: int = 0
+    stages: int = 0
+    steps: tuple[StepStatus, ...] = ()
+    error_step: str | None = None
+    error: str | None = None
+    created_at: datetime | None = None
+    ended_at: datetime | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will start any more."""
+        return self.state is not State.RUNNING
+
+    def step(self, name: str) -> StepStatus:
+        """The step of this name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for step in self.steps:
+            if step.name == name:
+                return step
+        raise KeyError(name)
+
+
+def progress_line(status: RunStatus) -> str:
+    """One plain line about a run, for a log or a terminal."""
+    if status.state is State.GONE:
+        return f"{status.id}  GONE"
+    counts = Counter(step.state for step in status.steps)
+    done = counts[State.SUCCEEDED]
+    parts = [status.id, f"{status.state:<9}", f"stage {status.stage + 1}/{status.stages}"]
+    parts.append(f"{done}/{len(status.steps)} steps")
+    running = [step.name for step in status.steps if step.state is State.RUNNING]
+    if running:
+        more = f" and {len(running) - 3} more" if len(running) > 3 else ""
+        parts.append(f"running: {', '.join(running[:3])}{more}")
+    if status.error_step is not None:
+        first, *_ = (status.error or "").splitlines() or [""]
+        parts.append(f"{status.error_step} failed: {first[:120]}")
+    return "  ".join(parts)
+
+
+def read(run_id: str, run: Mapping[str, str], steps: Mapping[str, str], alive: Mapping[str, bool]) -> RunStatus:
+    """Make a status of what lies in Redis.
+
+    Parameters:
+        run, steps: the hashes of a run, as text.
+        alive: for the ids of tasks that should be running although the run has ended, whether they do.
+    """
+    definition = Definition.decode(run["definition"])
+    state = State(run["state"])
+    error_step = run.get("error_step")
+    listed = definition.steps
+    return RunStatus(
+        run_id,
+        state,
+        int(run["stage"]),
+        len(definition.stages),
+        tuple(_step(run_id, definition, number, steps, state, alive) for number in range(len(listed))),
+        listed[int(error_step)].name if error_step is not None else None,
+        run.get("error"),
+        _time(run.get("created")),
+        _time(run.get("ended")),
+    )
+
+
+def _step(
+    run_id: str, definition: Definition, number: int, steps: Mapping[str, str], run: State, alive: Mapping[str, bool]
+) -> StepStatus:
+    def get(field: str) -> Any:
+        return steps.get(f"{number}:{field}")
+
+    step, stage, round_ = definition.steps[number], definition.stage_of(number), int(get("round") or 0)
+    state = State(get("state") or State.WAITING)
+    ident = task_id(run_id, stage, number, round_)
+    if run is not State.RUNNING and (state is State.WAITING or (state is State.RUNNING and not alive.get(ident, True))):
+        state = State.ABORTED
+    return StepStatus(
+        step.name,
+        step.task,
+        stage,
+        state,
+        ident,
+        _time(get("started")),
+        _time(get("ended")),
+        get("error"),
+        int(get("attempt") or 0),
+        round_,
+        get("worker"),
+    )
+
+
+def _time(raw: str | None) -> datetime | None:
+    return None if raw is None else instants.from_ms(int(float(raw)))

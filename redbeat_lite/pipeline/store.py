@@ -1,0 +1,283 @@
+"""What pipelines do in Redis: one method for each script, plain values in and out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from ..once.keys import OnceKeys
+from ..once.store import DOWN
+from ..scripts import Scripts
+from .definition import Definition
+from .keys import RunKeys, index_key
+
+#: ms that a run without a sign of life is kept, where its ttl is not longer.
+KEEP_MS = 7 * 86_400_000
+
+#: ms for which it is known, after the record is gone, that there was such a run.
+REMEMBER_MS = 90 * 86_400_000
+
+#: How often a step may lose its worker. One more ends the run: what kills five workers kills the sixth.
+MAX_DEATHS = 5
+
+#: A message that does not begin is published again at most once in this many ms; the guard drops the copies.
+RESEND_MAX_MS = 3_600_000
+
+#: ms that whoever filled an outbox has to empty it.
+OUTBOX_GRACE_MS = 3_000
+
+#: ms between the suspicion that a step's worker is dead and the verdict.
+SUSPICION_MS = 2_000
+
+#: Seconds between attempts to record something while the server does not answer; together about half a minute.
+_PATIENCE = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+
+_T = TypeVar("_T")
+
+#: Step number -> (round, attempt).
+Outbox = dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """One copy of one step's message.
+
+    Parameters:
+        run: id of the run.
+        step: number of the step.
+        stage: its stage.
+        round, attempt: which start by the sweeper, and which of Celery's retries.
+        token: of the delivery; empty where there was none.
+    """
+
+    run: str
+    step: int
+    stage: int
+    round: int
+    attempt: int = 0
+    token: str = ""
+
+
+class Completed(NamedTuple):
+    """A word of ``pipeline_complete.lua``, the state of the run, and what is to be done now."""
+
+    word: str
+    state: str
+    outbox: Outbox
+    revoke: list[str]
+
+
+class Running(NamedTuple):
+    """A step that should be running."""
+
+    ref: Ref
+    task_id: str
+
+
+class PipelineStore:
+    """The runs under one prefix.
+
+    Parameters:
+        client: a redis-py client whose replies are bytes.
+        prefix: ``key_prefix`` of the settings.
+        lease: seconds that the guard believes in a run without a beat.
+    """
+
+    def __init__(self, client: Any, prefix: str, lease: float) -> None:
+        self.client = client
+        self.index = index_key(prefix)
+        self.period_ms = round(1000 * min(max(lease / 2, 0.5), 10.0))
+        self.resend_ms = round(1000 * max(lease, 1.0))
+        self._prefix = prefix
+        self._guards = OnceKeys(prefix)
+        self._scripts = Scripts(client)
+
+    def keys(self, run_id: str) -> RunKeys:
+        return RunKeys.of(self._prefix, run_id)
+
+    # -- a run --------------------------------------------------------------------------------------------------------
+
+    def start(self, run_id: str, definition: Definition, params: str) -> tuple[str, Outbox]:
+        """Create a run; a word of ``pipeline_start.lua`` and what to publish."""
+        keys, ttl = self.keys(run_id), round(definition.ttl * 1000)
+        # First the index: a run that nobody would ever look at again must not be.
+        self.look_again(run_id)
+        word, outbox = self._scripts.run(
+            "pipeline_start",
+            (keys.run, keys.results, keys.outbox, keys.gone),
+            (definition.encode(), definition.sizes, params, ttl, _keep_ms(definition), int(definition.revoke_siblings)),
+        )
+        return _text(word), _outbox(outbox)
+
+    def sent(self, run_id: str, items: Outbox) -> None:
+        """Take from the outbox what was published."""
+        keys = self.keys(run_id)
+        args: list[Any] = [self.resend_ms, RESEND_MAX_MS]
+        for step, (round_, attempt) in items.items():
+            args += (step, f"{round_}.{attempt}")
+        self._scripts.run("pipeline_sent", (keys.run, keys.steps, keys.outbox), args)
+
+    def begin(self, ref: Ref, task_id: str, *, again: bool, worker: str) -> tuple[str, bytes]:
+        """Whether a step may run: a word of ``pipeline_begin.lua``, and with ``run`` the params as JSON."""
+        keys = self.keys(ref.run)
+        where = (keys.run, keys.steps, keys.results, keys.outbox)
+        what = (ref.step, ref.stage, ref.round, ref.attempt, ref.token, task_id, int(again), worker, MAX_DEATHS)
+        word, text = patiently(lambda: self._scripts.run("pipeline_begin", where, what))
+        return _text(word), text
+
+    def complete(self, ref: Ref, outcome: str, text: str) -> Completed:
+        """Record how a step ended: ``"SUCCEEDED"`` with its JSON, ``"FAILED"`` or ``"REVOKED"`` with the reason."""
+        keys = self.keys(ref.run)
+        where = (keys.run, keys.steps, keys.results, keys.outbox, keys.gone)
+        what = (ref.step, ref.round, ref.attempt, ref.token, outcome, text, REMEMBER_MS)
+        word, state, outbox, revoke = patiently(lambda: self._scripts.run("pipeline_complete", where, what))
+        return Completed(_text(word), _text(state), _outbox(outbox), [_text(each) for each in revoke])
+
+    def wait(self, ref: Ref, attempt: int, delay_ms: int) -> bool:
+        """The step of ``ref`` waits for the message of its ``attempt``, due in ``delay_ms``."""
+        keys = self.keys(ref.run)
+        what = (ref.step, ref.round, ref.token, attempt, delay_ms + self.resend_ms)
+        return bool(patiently(lambda: self._scripts.run("pipeline_wait", (keys.run, keys.steps), what)))
+
+    def cancel(self, run_id: str) -> tuple[int, list[str]]:
+        """As ``pipeline_cancel.lua`` says."""
+        keys = self.keys(run_id)
+        where = (keys.run, keys.steps, keys.results, keys.outbox, keys.gone)
+        result, running = self._scripts.run("pipeline_cancel", where, (REMEMBER_MS,))
+        return int(result), [_text(each) for each in running]
+
+    def revoked(self, run_id: str) -> None:
+        """The running siblings of the step that failed were revoked."""
+        self.client.hdel(self.keys(run_id).run, "revoke")
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, run_id: str) -> tuple[dict[str, str], dict[str, str], str | None]:
+        """The hashes ``run`` and ``steps`` as text, and how the run ended if only that is known."""
+        keys = self.keys(run_id)
+        pipe = self.client.pipeline(transaction=True)
+        pipe.hgetall(keys.run)
+        pipe.hgetall(keys.steps)
+        pipe.get(keys.gone)
+        run, steps, gone = pipe.execute()
+        return _texts(run), _texts(steps), None if gone is None else _text(gone)
+
+    def definition(self, run_id: str) -> Definition | None:
+        """The definition of a run; ``None`` if there is none."""
+        text = self.client.hget(self.keys(run_id).run, "definition")
+        return None if text is None else Definition.decode(text)
+
+    def results(self, run_id: str, stage: int, steps: Iterable[int]) -> list[bytes | None]:
+        """The params a stage began with, and what these steps returned, as JSON."""
+        found: list[bytes | None] = self.client.hmget(self.keys(run_id).results, [f"stage:{stage}", *map(str, steps)])
+        return found
+
+    def set_params(self, run_id: str, definition: Definition, stage: int, params: str) -> None:
+        """Keep the params a stage begins with; the same whoever works them out."""
+        results = self.keys(run_id).results
+        pipe = self.client.pipeline(transaction=True)
+        pipe.hset(results, f"stage:{stage}", params)
+        pipe.pexpire(results, _keep_ms(definition))
+        pipe.execute()
+
+    def alive(self, task_ids: Sequence[str]) -> dict[str, bool]:
+        """For each task, whether the guard believes that it runs."""
+        if not task_ids:
+            return {}
+        now, guards = self._guards_of(task_ids, "state", "until")
+        return {
+            task_id: state == b"running" and float(until or 0) > now
+            for task_id, (state, until) in zip(task_ids, guards, strict=True)
+        }
+
+    def over(self, tasks: Mapping[str, int]) -> set[str]:
+        """Those tasks of which the guard remembers that this attempt, or a later one, has ended: no copy would run."""
+        if not tasks:
+            return set()
+        _, guards = self._guards_of(list(tasks), "state", "attempt")
+        return {
+            task_id
+            for (task_id, attempt), (state, seen) in zip(tasks.items(), guards, strict=True)
+            if state is not None and (int(seen or 0), state == b"done") >= (attempt, True)
+        }
+
+    def _guards_of(self, task_ids: Sequence[str], *fields: str) -> tuple[float, list[list[bytes | None]]]:
+        """The server's time in ms, and these fields of each task's record."""
+        pipe = self.client.pipeline(transaction=False)
+        pipe.time()
+        for task_id in task_ids:
+            pipe.hmget(self._guards.guard(task_id), *fields)
+        (seconds, micros), *guards = pipe.execute()
+        return seconds * 1000 + micros / 1000, guards
+
+    # -- the sweeper --------------------------------------------------------------------------------------------------
+
+    def due(self, limit: int) -> list[str]:
+        """Runs to be looked at now."""
+        found = self.client.zrangebyscore(self.index, "-inf", self._now(), start=0, num=limit)
+        return [_text(each) for each in found]
+
+    def look_again(self, run_id: str) -> None:
+        """Have the sweeper look at a run after its period."""
+        self.client.zadd(self.index, {run_id: self._now() + self.period_ms})
+
+    def forget(self, run_id: str) -> None:
+        """The sweeper need not look at this run any more."""
+        self.client.zrem(self.index, run_id)
+
+    def check(self, run_id: str) -> tuple[str, Outbox, list[Running]]:
+        """As ``pipeline_check.lua`` says."""
+        keys = self.keys(run_id)
+        where = (keys.run, keys.steps, keys.results, keys.outbox)
+        word, outbox, flat = self._scripts.run("pipeline_check", where, (OUTBOX_GRACE_MS,))
+        rows = [[_text(each) for each in flat[at : at + 6]] for at in range(0, len(flat), 6)]
+        running = [
+            Running(Ref(run_id, int(step), -1, int(round_), int(attempt), token), task_id)
+            for step, round_, token, task_id, attempt, _ in rows
+        ]
+        return _text(word), _outbox(outbox), running
+
+    def lost(self, ref: Ref) -> str:
+        """Nothing beats for a step: a word of ``pipeline_lost.lua``."""
+        keys = self.keys(ref.run)
+        what = (ref.step, ref.round, ref.token, SUSPICION_MS, MAX_DEATHS)
+        return _text(self._scripts.run("pipeline_lost", (keys.run, keys.steps, keys.outbox), what))
+
+    def _now(self) -> int:
+        seconds, micros = self.client.time()
+        return int(seconds) * 1000 + int(micros) // 1000
+
+
+def patiently(call: Callable[[], _T]) -> _T:
+    """What ``call`` returns, asked again for half a minute while the server does not answer.
+
+    A body's outcome is not to be lost because the server restarts; and each script knows its own earlier work.
+    """
+    for pause in _PATIENCE:
+        try:
+            return call()
+        except DOWN:
+            time.sleep(pause)
+    return call()
+
+
+def _keep_ms(definition: Definition) -> int:
+    return max(round(definition.ttl * 1000), KEEP_MS)
+
+
+def _outbox(flat: Sequence[Any]) -> Outbox:
+    items: Outbox = {}
+    for step, value in zip(flat[::2], flat[1::2], strict=True):
+        round_, _, attempt = _text(value).partition(".")
+        items[int(step)] = (int(round_), int(attempt))
+    return dict(sorted(items.items()))
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _texts(mapping: Mapping[Any, Any]) -> dict[str, str]:
+    return {_text(key): _text(value) for key, value in mapping.items()}
