@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from .once import LockLost, LockUnavailable, OnceRejected, OnceSkipped, Task, install, lock, locks
     from .once.policy import Once
     from .preview import Upcoming
+    from .pipeline.errors import PipelineNotFound
+    from .pipeline.pipeline import Pipeline
+    from .pipeline.run import PipelineRun
+    from .pipeline.seed import start_task_process
+    from .pipeline.task import PipelineTask
     from .scheduler import Scheduler
     from .schedules import at, cron, every, register_schedule, rrule
 
@@ -49,6 +54,11 @@ _HOMES = {
     "once": ("LockLost", "LockUnavailable", "OnceRejected", "OnceSkipped", "Task", "install", "lock", "locks"),
     "once.policy": ("Once",),
     "preview": ("Upcoming",),
+    "pipeline.errors": ("PipelineNotFound",),
+    "pipeline.pipeline": ("Pipeline",),
+    "pipeline.run": ("PipelineRun",),
+    "pipeline.seed": ("start_task_process",),
+    "pipeline.task": ("PipelineTask",),
     "scheduler": ("Scheduler",),
     "schedules": ("at", "cron", "every", "register_schedule", "rrule"),
 }
@@ -69,6 +79,10 @@ __all__ = [
     "Once",
     "OnceRejected",
     "OnceSkipped",
+    "Pipeline",
+    "PipelineNotFound",
+    "PipelineRun",
+    "PipelineTask",
     "RedbeatError",
     "Scheduler",
     "Schedules",
@@ -84,6 +98,7 @@ __all__ = [
     "locks",
     "register_schedule",
     "rrule",
+    "start_task_process",
 ]
 
 

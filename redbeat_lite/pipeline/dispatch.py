@@ -1,0 +1,128 @@
+"""Publishing: what a script put into the outbox goes to the broker, and out of the outbox.
+
+The ids come from the run, the stage, the step and its round, so whoever publishes, and however often, publishes the
+same tasks; a copy is dropped where it arrives. Whoever dies in between leaves the outbox to the sweeper.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery.result import denied_join_result
+from celery.utils.log import get_logger
+from kombu.exceptions import OperationalError
+
+from ..once.store import DOWN
+from . import values
+from .definition import Definition, task_id
+from .store import Outbox, PipelineStore, Ref
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+#: Message header: which step of which run this is. The params stay in Redis.
+HEADER = "redbeat_pipeline"
+
+_OUTAGES: tuple[type[Exception], ...] = (*DOWN, OperationalError)
+
+#: Longest reason that is kept, in characters.
+_MAX_ERROR = 2_000
+
+
+def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> None:
+    """Publish these steps of a run and take them out of its outbox.
+
+    What the broker does not take stays in the outbox, with a warning; a step that cannot be published at all ends the
+    run.
+
+    Raises:
+        redis.exceptions.RedisError: the server does not answer; the sweeper repeats what is left.
+    """
+    if not outbox:
+        return
+    definition = store.definition(run_id)
+    if definition is None:
+        return
+    stage = definition.stage_of(next(iter(outbox)))
+    if stage:
+        store.set_params(run_id, definition, stage, values.encode(params_of(store, run_id, definition, stage)))
+    sent: Outbox = {}
+    try:
+        for number, (round_, attempt) in outbox.items():
+            ref = Ref(run_id, number, stage, round_, attempt)
+            try:
+                _publish(app, definition, ref)
+            except _OUTAGES as exc:
+                logger.warning("Pipeline %s: the broker does not take its steps, trying again later: %s", run_id, exc)
+                return
+            except Exception as exc:
+                # A router or a serializer may raise anything, and would again.
+                logger.exception("Pipeline %s: step %d cannot be published", run_id, number)
+                conclude(app, store, ref, "FAILED", f"cannot be published: {describe(exc)}")
+                return
+            sent[number] = (round_, attempt)
+    finally:
+        if sent:
+            store.sent(run_id, sent)
+
+
+def params_of(store: PipelineStore, run_id: str, definition: Definition, stage: int) -> dict[str, Any]:
+    """The params that ``stage`` begins with: those of the one before, and what its steps returned, in their order."""
+    if stage == 0:
+        return dict(definition.params)
+    first = sum(len(each) for each in definition.stages[: stage - 1])
+    return values.merge(store.results(run_id, stage - 1, range(first, first + len(definition.stages[stage - 1]))))
+
+
+def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: str) -> str:
+    """Record how a step ended, and do what follows from it: publish the next stage, revoke siblings.
+
+    Returns:
+        the word of ``pipeline_complete.lua``.
+    """
+    done = store.complete(ref, outcome, text[:_MAX_ERROR] if outcome != "SUCCEEDED" else text)
+    if done.word == "stale":
+        logger.info("Pipeline %s: step %d had been taken over by another copy", ref.run, ref.step)
+    elif done.word == "done" and done.state != "RUNNING":
+        logger.info("Pipeline %s ended: %s", ref.run, done.state)
+    try:
+        if done.revoke:
+            revoke(app, store, ref.run, done.revoke)
+        dispatch(app, store, ref.run, done.outbox)
+    except _OUTAGES as exc:
+        # The step has ended, whatever becomes of the next ones.
+        logger.warning("Pipeline %s: cannot go on, leaving it to the sweeper: %s", ref.run, exc)
+    return done.word
+
+
+def revoke(app: Celery, store: PipelineStore, run_id: str, task_ids: list[str]) -> None:
+    """End the running siblings of a step that failed."""
+    app.control.revoke(task_ids, terminate=True)
+    store.revoked(run_id)
+
+
+def describe(exc: BaseException) -> str:
+    """An exception in one line and its kind."""
+    text, kind = str(exc), type(exc).__name__
+    return f"{kind}: {text}" if text else kind
+
+
+def _publish(app: Celery, definition: Definition, ref: Ref) -> None:
+    step = definition.steps[ref.step]
+    header = {"run": ref.run, "step": ref.step, "stage": ref.stage, "round": ref.round, "name": step.name}
+    options = dict(step.options)
+    options["headers"] = {**(options.get("headers") or {}), HEADER: {**header, "seed": definition.seed}}
+    options["task_id"] = task_id(ref.run, ref.stage, ref.step, ref.round)
+    if ref.attempt:
+        options["retries"] = ref.attempt
+    # The body gets the params in place of the run's id.
+    args = (ref.run, *step.args)
+    task = app.tasks.get(step.task)
+    # A step publishes the next stage from within its own task, and is nobody's parent for that.
+    with denied_join_result():
+        if task is not None:
+            task.apply_async(args, dict(step.kwargs), add_to_parent=False, **options)
+        else:
+            app.send_task(step.task, args, dict(step.kwargs), add_to_parent=False, **options)

@@ -1,0 +1,91 @@
+"""``Pipeline``: what a user writes, and how a run of it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from ..errors import ConfigurationError
+from . import values
+from .definition import TTL, Definition, define, finder
+from .dispatch import dispatch
+from .errors import PipelineNotFound
+from .run import PipelineRun
+from .runtime import store_of
+from .task import START, PipelineTask
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+class Pipeline:
+    """The tasks of one job by priority: equal ones run side by side, lower ones start when all higher ones succeeded.
+
+    Parameters:
+        app: the Celery app; it must know the tasks.
+        steps: ``(task, priority)`` pairs, higher priorities first. A task is its registered name, or the last part of
+            one; the task; or a signature, whose arguments follow the params and whose options are kept. A step is named
+            after its task, or with ``(name, task, priority)``. Every task has the base :class:`PipelineTask`.
+        params: a JSON object that the first stage gets. What steps return is merged into it.
+        revoke_siblings: kill what runs beside a step that fails; otherwise it runs to its end, for nothing.
+        ttl: seconds or a timedelta that the record of a run lives after its end; 7 days.
+
+    Raises:
+        InvalidEntry: no steps, equal names, an unknown task, a priority that is no number, params that are no JSON
+            object: nothing was published.
+    """
+
+    def __init__(
+        self,
+        app: Celery,
+        steps: Iterable[Any],
+        params: dict[str, Any] | None = None,
+        *,
+        revoke_siblings: bool = False,
+        ttl: float | timedelta = TTL,
+    ) -> None:
+        find = finder(app.tasks, lambda name: isinstance(app.tasks[name], PipelineTask))
+        self._set(app, define(steps, params, find=find, revoke_siblings=revoke_siblings, ttl=ttl))
+
+    def _set(self, app: Celery, definition: Definition) -> None:
+        self.app, self.definition = app, definition
+
+    @classmethod
+    def of(cls, app: Celery, definition: Definition) -> Pipeline:
+        """A pipeline with a definition that was checked before."""
+        pipeline = cls.__new__(cls)
+        pipeline._set(app, definition)
+        return pipeline
+
+    def __repr__(self) -> str:
+        stages = " | ".join(", ".join(step.name for step in stage) for stage in self.definition.stages)
+        return f"<Pipeline {stages}>"
+
+    def start(self, run_id: str | None = None) -> PipelineRun:
+        """Start a run and publish its first stage. While the broker does not answer, the sweeper tries again.
+
+        Parameters:
+            run_id: instead of a new one; a run of this id that was started before is not started again.
+
+        Raises:
+            ConfigurationError: the app runs its tasks eagerly, which a pipeline cannot.
+            PipelineNotFound: there was a run of this id, and its record is gone.
+        """
+        if self.app.conf.task_always_eager:
+            raise ConfigurationError("task_always_eager: a pipeline needs workers; set it to False")
+        run = PipelineRun(self.app, run_id if run_id is not None else str(uuid4()))
+        store = store_of(self.app)
+        word, outbox = store.start(run.id, self.definition, values.encode(self.definition.params))
+        if word == "gone":
+            raise PipelineNotFound(f"pipeline run {run.id!r} has ended and its record is gone; it is not run again")
+        dispatch(self.app, store, run.id, outbox)
+        return run
+
+    def as_entry(self) -> dict[str, Any]:
+        """The fields of a schedule's entry that starts a run; the run's id is the occurrence's.
+
+        As text, because a message's JSON would turn what looks like kombu's types into those.
+        """
+        return {"task": START, "kwargs": {"definition": self.definition.encode()}}

@@ -1,0 +1,135 @@
+"""``PipelineRun``: one run of a pipeline, from anywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.log import get_logger
+
+from ..backend import UNREACHABLE
+from ..errors import InvalidEntry
+from . import status, values
+from .definition import Definition, is_run_id
+from .errors import PipelineNotFound
+from .runtime import store_of
+from .status import RunStatus, State
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+#: Seconds between two looks of :meth:`PipelineRun.wait`: at first, and at most.
+_POLL = (0.05, 0.5)
+
+
+class PipelineRun:
+    """A run of a pipeline. Making one opens no connection and does not tell whether there is such a run.
+
+    Parameters:
+        app: the Celery app whose settings say where the runs are.
+        run_id: of the run.
+
+    Raises:
+        InvalidEntry: no run has such an id.
+    """
+
+    def __init__(self, app: Celery, run_id: str) -> None:
+        if not is_run_id(run_id):
+            raise InvalidEntry("run_id", "1 to 200 printable characters, no braces", run_id)
+        self.app, self.id = app, str(run_id)
+
+    def __repr__(self) -> str:
+        return f"<PipelineRun {self.id}>"
+
+    def status(self) -> RunStatus:
+        """How the run stands. ``State.GONE`` where it ended longer ago than its record lives.
+
+        Raises:
+            PipelineNotFound: nobody knows of such a run.
+        """
+        store = store_of(self.app)
+        run, steps, gone = store.read(self.id)
+        if not run:
+            if gone is None:
+                raise self._not_found()
+            return RunStatus(self.id, State.GONE)
+        found = status.read(self.id, run, steps, {})
+        running = [step.task_id for step in found.steps if step.state is State.RUNNING]
+        if not found.ended or not running:
+            return found
+        # Whoever still works for a run that has ended may have died since, and nobody looks after it any more.
+        return status.read(self.id, run, steps, store.alive(running))
+
+    def params(self) -> dict[str, Any]:
+        """The params so far: those of the start, and what the steps that succeeded have returned, merged in the order
+        of the stages and of the steps within them.
+
+        Raises:
+            PipelineNotFound: nobody knows of such a run, or its record is gone.
+        """
+        store = store_of(self.app)
+        run, steps, _ = store.read(self.id)
+        if not run:
+            raise self._not_found()
+        definition = Definition.decode(run["definition"])
+        numbers = [n for n in range(len(definition.steps)) if steps.get(f"{n}:state") == "SUCCEEDED"]
+        return values.merge(store.results(self.id, 0, numbers))
+
+    def wait(self, timeout: float | None = None, progress: Callable[[RunStatus], None] | None = None) -> RunStatus:
+        """Wait until the run has ended, however it did, and return how. A server that restarts meanwhile is waited for.
+
+        Parameters:
+            timeout: seconds to wait at most.
+            progress: called with the status at first and at every change; :func:`progress_line` makes a line of it.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+            PipelineNotFound: nobody knows of such a run.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause, seen = _POLL[0], None
+        while True:
+            found = self._status_or_none()
+            if found is not None and found != seen:
+                seen, pause = found, _POLL[0]
+                if progress is not None:
+                    progress(found)
+            if found is not None and found.ended:
+                return found
+            left = pause if deadline is None else min(pause, deadline - time.monotonic())
+            if left <= 0:
+                raise TimeoutError(f"pipeline {self.id} has not ended within {timeout:g} s")
+            time.sleep(left)
+            pause = min(pause * 1.5, _POLL[1])
+
+    def _status_or_none(self) -> RunStatus | None:
+        try:
+            return self.status()
+        except UNREACHABLE as exc:
+            logger.warning("Pipeline %s: cannot look at it, trying again: %s", self.id, exc)
+            return None
+
+    def cancel(self, *, terminate: bool = False) -> bool:
+        """End the run before its time: nothing of it starts any more.
+
+        Parameters:
+            terminate: also kill what runs (``revoke(terminate=True)``); otherwise it runs to its end, for nothing.
+
+        Returns:
+            whether this call ended it; ``False`` if it had ended.
+
+        Raises:
+            PipelineNotFound: nobody knows of such a run, or its record is gone.
+        """
+        result, running = store_of(self.app).cancel(self.id)
+        if result < 0:
+            raise self._not_found()
+        if terminate and running:
+            self.app.control.revoke(running, terminate=True)
+        return result == 1
+
+    def _not_found(self) -> PipelineNotFound:
+        return PipelineNotFound(f"there is no pipeline run {self.id!r}")

@@ -1,0 +1,74 @@
+"""Seed 002's own call, for people who come from it.
+
+What has to change in a job that was written for it: its tasks get ``base=PipelineTask``. Names, data, both styles of a
+task and what they return stay as they are; ``next_task_process``, ``TaskTempResult`` and the hand-made lock go away.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from celery import current_app
+
+from ..errors import InvalidEntry
+from .definition import define, finder
+from .pipeline import Pipeline
+from .run import PipelineRun
+from .task import PipelineTask
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+def start_task_process(
+    data: dict[str, Any], tasks: Mapping[str, Any] | None = None, *, app: Celery | None = None
+) -> PipelineRun:
+    """Start a run from seed 002's data; its ``task_id`` is filled in with the run's id, ``status`` and ``queue`` too.
+
+    Parameters:
+        data: ``{"sub_tasks": [["task1", 1], ["task2", 3]], "params": {...}}``, higher priorities first.
+        tasks: the seed's ``TASK_LIST``: name -> task. A name that is not in it is one of a registered task.
+        app: the Celery app; the current one where absent.
+
+    Raises:
+        InvalidEntry: the data is wrong: what :class:`Pipeline` refuses is refused here.
+    """
+    if not isinstance(data, dict):
+        raise InvalidEntry("data", "a dict with sub_tasks and params", data)
+    known = dict(tasks or {})
+    # The seed's own examples spell it both ways.
+    sub_tasks = data.get("sub_tasks", data.get("sub_task"))
+    if not isinstance(sub_tasks, (list, tuple)):
+        raise InvalidEntry("sub_tasks", "a list of [name, priority]", sub_tasks)
+    steps = [_step(index, item, known) for index, item in enumerate(sub_tasks)]
+    app = app or current_app._get_current_object()
+    find = finder(app.tasks, lambda name: isinstance(app.tasks[name], PipelineTask))
+    pipeline = Pipeline.of(app, define(steps, data.get("params"), find=find, seed=True))
+    run = pipeline.start()
+    queue = [[step.name for step in stage] for stage in pipeline.definition.stages]
+    data.update({"task_id": run.id, "queue": queue, "status": "waiting"})
+    return run
+
+
+def _step(index: int, item: Any, known: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    if not isinstance(item, (list, tuple)) or len(item) != 2:
+        raise InvalidEntry(f"sub_tasks[{index}]", "a pair [name, priority]", item)
+    name, priority = item
+    return name, known.get(name, name) if isinstance(name, str) else name, priority
+
+
+def task_process(func: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
+    """Seed 002's decorator: the function gets the data alone, and returns ``(result, params)``.
+
+    Under ``@app.task(bind=True, base=PipelineTask)``, as there. A function without it may do the same.
+    """
+
+    @functools.wraps(func)
+    def wrap(self: Any, obj: dict[str, Any], name: str) -> Any:
+        return func(obj)
+
+    # Celery reads the signature of what it is given, and wraps() would show it the inner one.
+    del wrap.__wrapped__
+    return wrap

@@ -1,0 +1,151 @@
+"""The sweeper: no run waits for somebody who died.
+
+It looks at every run that has not ended, now and then, and repeats what whoever should have done it did not do: publish
+an outbox, publish again a message that does not begin, run again or give up a step whose worker is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from celery.utils.log import get_logger
+
+from .definition import task_id
+from .dispatch import conclude, dispatch, revoke
+from .runtime import store_of
+from .store import Outbox, PipelineStore, Ref
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+#: Most runs of one sweep; the rest is due at the next one.
+LIMIT = 1_000
+
+#: Seconds between two sweeps of the leading beat.
+PERIOD = 2.0
+
+
+@dataclass(slots=True)
+class Swept:
+    """What a sweep did.
+
+    Parameters:
+        looked: runs it looked at.
+        published: messages it published, for the first time or again.
+        restarted: steps it starts anew because their worker is gone.
+        failed: steps it gave up.
+    """
+
+    looked: int = 0
+    published: int = 0
+    restarted: int = 0
+    failed: int = 0
+
+
+def sweep(app: Celery, *, limit: int = LIMIT) -> Swept:
+    """Look once at every run that is due for a look. Any number of processes may do so at once.
+
+    The leading beat does it every two seconds; call it where there is no beat.
+
+    Parameters:
+        limit: how many runs at most.
+
+    Raises:
+        redis.exceptions.RedisError: the server does not answer.
+    """
+    store, swept = store_of(app), Swept()
+    for run_id in store.due(limit):
+        swept.looked += 1
+        try:
+            _look(app, store, run_id, swept)
+        except Exception:
+            logger.exception("Pipeline %s cannot be swept; looking at it again later", run_id)
+            store.look_again(run_id)
+    return swept
+
+
+def _look(app: Celery, store: PipelineStore, run_id: str, swept: Swept) -> None:
+    # First of all, so that a run which kills its sweeper does not kill every one at once.
+    store.look_again(run_id)
+    word, outbox, running = store.check(run_id)
+    if word == "over" and running:
+        revoke(app, store, run_id, [each.task_id for each in running])
+    if word != "run":
+        store.forget(run_id)
+        return
+    alive = store.alive([each.task_id for each in running])
+    lost = [each.ref for each in running if not alive[each.task_id]]
+    for ref in [*lost, *_dropped(store, run_id, outbox)]:
+        outbox.pop(ref.step, None)
+        outbox.update(_lost(app, store, ref, swept))
+    dispatch(app, store, run_id, outbox)
+    swept.published += len(outbox)
+
+
+def _dropped(store: PipelineStore, run_id: str, outbox: Outbox) -> list[Ref]:
+    """Steps that wait for a message which the guard would drop: it ran, and its outcome never came to be known."""
+    definition = store.definition(run_id) if outbox else None
+    if definition is None:
+        return []
+    refs = {
+        task_id(run_id, definition.stage_of(step), step, round_): Ref(run_id, step, -1, round_, attempt)
+        for step, (round_, attempt) in outbox.items()
+    }
+    over = store.over({name: ref.attempt for name, ref in refs.items()})
+    return [ref for name, ref in refs.items() if name in over]
+
+
+def _lost(app: Celery, store: PipelineStore, ref: Ref, swept: Swept) -> Outbox:
+    """Deal with a step that nothing will be heard of; returns what is to be published because of it."""
+    word = store.lost(ref)
+    if word == "again":
+        logger.warning("Pipeline %s: the worker of step %d is gone, it is started anew", ref.run, ref.step)
+        swept.restarted += 1
+        return {ref.step: (ref.round + 1, 0)}
+    if word == "dead":
+        logger.warning("Pipeline %s: the worker of step %d is gone, and it may not run again", ref.run, ref.step)
+        swept.failed += 1
+        conclude(app, store, ref, "FAILED", "its worker is gone, and the step may not run again")
+    return {}
+
+
+class Sweeper:
+    """The thread that sweeps in the leading beat. It shares nothing with the beat's own loop.
+
+    Parameters:
+        app: the Celery app.
+        leading: whether this process leads.
+    """
+
+    def __init__(self, app: Celery, leading: Callable[[], bool]) -> None:
+        self._app, self._leading = app, leading
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin, if it has not begun."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="redbeat-lite-sweeper", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Begin no further sweep; does not wait."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        failing = False
+        while not self._stop.wait(PERIOD):
+            if not self._leading():
+                continue
+            try:
+                sweep(self._app)
+                failing = False
+            except Exception as exc:  # noqa: BLE001 - one failed sweep must not end the sweeping
+                log = logger.debug if failing else logger.warning
+                log("beat: cannot sweep the pipelines, trying again: %s", exc)
+                failing = True

@@ -1,0 +1,202 @@
+"""``PipelineTask``: the class of every task that is a step, and the built-in task that starts a run."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from celery import shared_task, signals
+from celery.exceptions import Ignore, Reject, Retry
+from celery.utils.log import get_logger
+from kombu.exceptions import OperationalError
+
+from ..errors import CorruptEntry
+from ..once import run as once_run
+from ..once.errors import OnceSkipped
+from ..once.hold import attempt_of
+from ..once.message import DELIVERY
+from ..once.store import DOWN
+from ..once.task import Task
+from . import values
+from .definition import Definition
+from .dispatch import HEADER, conclude, describe
+from .errors import PipelineNotFound
+from .runtime import store_of
+from .seed_data import arguments
+from .store import MAX_DEATHS, Ref
+
+logger = get_logger(__name__)
+
+#: Name of the task that starts a run; its own id becomes the run's.
+START = "redbeat_lite.start_pipeline"
+
+#: Reasons for which the guard puts a message aside for good. The others bring it back, or belong to a mere copy.
+_NEVER = ("skipped", "too old")
+
+#: Where a step keeps what it got, on its request.
+_PARAMS = "redbeat_pipeline_params"
+
+
+def ref_of(fields: Mapping[str, Any]) -> Ref | None:
+    """Which step a message is; ``None`` for none.
+
+    Parameters:
+        fields: the headers of the message, as a request holds them.
+    """
+    header = fields.get(HEADER)
+    if not header:
+        return None
+    token = (fields.get(DELIVERY) or {}).get("token") or ""
+    hold = fields.get(once_run.ATTRIBUTE)
+    if hold is not None:
+        token = hold.held.token
+    return Ref(
+        str(header["run"]), int(header["step"]), int(header["stage"]), int(header["round"]), attempt_of(fields), token
+    )
+
+
+class PipelineTask(Task):
+    """A task that can be a step of a pipeline, and otherwise is a :class:`redbeat_lite.Task`.
+
+    As a step it gets the params as its first argument, and after them the arguments of its signature. It returns
+    ``None``, a dict of params for the stages to come, or ``(True, dict or None)``. An exception or ``(False, reason)``
+    ends the pipeline.
+
+    A step whose worker dies is run again if the task has ``acks_late`` (or ``retry_on_worker_lost``), else the pipeline
+    fails. A subclass with a ``before_start`` of its own calls ``super().before_start(task_id, args, kwargs)`` first.
+    """
+
+    abstract = True
+    Request = "redbeat_lite.pipeline.request:PipelineRequest"
+
+    #: A message carries the run's id where the body gets the params, so its arguments cannot be checked.
+    typing = False
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        """Begin the step, if it may run."""
+        try:
+            super().before_start(task_id, args, kwargs)
+        except Ignore as exc:
+            reason = str(exc)
+            ref = ref_of(self.request.__dict__)
+            if ref is not None and reason in _NEVER:
+                conclude(self.app, store_of(self.app), ref, "FAILED", f"was not run: {reason}")
+            raise
+        ref = ref_of(self.request.__dict__)
+        if ref is not None and not (self.request.is_eager or self.request.called_directly):
+            self._begin_step(ref)
+
+    def _begin_step(self, ref: Ref) -> None:
+        store, request = store_of(self.app), self.request
+        again = bool(self.acks_late or getattr(self, "retry_on_worker_lost", False))
+        word, text = store.begin(ref, request.id, again=again, worker=str(request.hostname or socket.gethostname()))
+        if word == "run":
+            try:
+                setattr(request, _PARAMS, values.decode(text))
+            except CorruptEntry as exc:
+                conclude(self.app, store, ref, "FAILED", f"its params cannot be read: {exc}")
+                raise
+            return
+        what = f"{self.name}[{request.id}], step {ref.step} of pipeline {ref.run}"
+        if word == "over":
+            state = text.decode() if isinstance(text, bytes) else text
+            once_run.settle_skipped(self, request, OnceSkipped(f"{what}: the pipeline has ended ({state})"))
+        elif word == "dead":
+            conclude(self.app, store, ref, "FAILED", f"its worker died more than {MAX_DEATHS} times")
+        else:
+            logger.info("%s is dropped: %s", what, word)
+        raise Ignore(word)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the body: of a step with its params, and its outcome recorded."""
+        ref = ref_of(self.request.__dict__)
+        params = self.request.__dict__.pop(_PARAMS, None)
+        if ref is None or params is None:
+            return super().__call__(*args, **kwargs)
+        header = self.request.__dict__[HEADER]
+        store = store_of(self.app)
+        try:
+            returned = self.run(*arguments(self.run, header, params, args), **kwargs)
+            text = values.outcome(returned, seed=bool(header.get("seed")))
+        except Retry as exc:
+            store.wait(ref, ref.attempt + 1, _delay_ms(exc))
+            raise
+        except Reject as exc:
+            if exc.requeue:
+                store.wait(ref, ref.attempt, 0)
+            else:
+                conclude(self.app, store, ref, "FAILED", f"rejected its message: {describe(exc)}")
+            raise
+        except Ignore as exc:
+            conclude(self.app, store, ref, "FAILED", f"ended without a result: {describe(exc)}")
+            raise
+        # An exception goes its way through Celery, which tells of it below, in whatever process it is known.
+        conclude(self.app, store, ref, "SUCCEEDED", text)
+        return returned
+
+    def replace(self, sig: Any) -> Any:
+        """Refused within a step: the replacement would have to answer for it.
+
+        Raises:
+            RuntimeError: the task runs as a step.
+        """
+        if ref_of(self.request.__dict__) is not None:
+            raise RuntimeError("a step of a pipeline cannot be replaced by another task")
+        return super().replace(sig)
+
+
+def _delay_ms(retry: Retry) -> int:
+    """Until the retry's message may run. An eta in another zone than it says costs a copy that is dropped."""
+    when = retry.when
+    if isinstance(when, datetime):
+        when = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - time.time()
+    return max(0, round(float(when or 0) * 1000))
+
+
+def report(app: Any, fields: Mapping[str, Any], outcome: str, text: str) -> None:
+    """Record that a step failed or was revoked. Never raises: what is not recorded, the sweeper finds."""
+    ref = ref_of(fields)
+    if ref is None:
+        return
+    try:
+        conclude(app, store_of(app), ref, outcome, text)
+    except Exception as exc:  # noqa: BLE001 - in the worker's main process nothing may escape
+        logger.warning("Pipeline %s: cannot record that step %d ended: %s", ref.run, ref.step, exc)
+
+
+@signals.task_failure.connect(weak=False, dispatch_uid="redbeat_lite.pipeline.failure")  # type: ignore[untyped-decorator]
+def _failed(sender: Any = None, exception: Any = None, **_: Any) -> None:
+    # In the child for an exception, in the worker's main process for a child that died.
+    report(sender.app, sender.request.__dict__, "FAILED", describe(exception))
+
+
+@signals.task_revoked.connect(weak=False, dispatch_uid="redbeat_lite.pipeline.revoked")  # type: ignore[untyped-decorator]
+def _revoked(sender: Any = None, request: Any = None, expired: bool = False, **_: Any) -> None:
+    text = "expired before it began" if expired else "was revoked"
+    report(sender.app, request.__dict__, "REVOKED", text)
+
+
+@shared_task(
+    name=START,
+    base=Task,
+    bind=True,
+    acks_late=True,
+    ignore_result=True,
+    autoretry_for=(*DOWN, OperationalError),
+    retry_backoff=1,
+    retry_backoff_max=60,
+    max_retries=None,
+)  # type: ignore[untyped-decorator]
+def start_pipeline(self: Any, definition: str) -> str:
+    """Start a run whose id is this task's: an occurrence that is emitted twice is one run."""
+    from .pipeline import Pipeline
+
+    run_id = str(self.request.id)
+    try:
+        Pipeline.of(self.app, Definition.decode(definition)).start(run_id)
+    except PipelineNotFound:
+        logger.info("Pipeline %s has run long ago; this copy of its start is dropped", run_id)
+    return run_id
