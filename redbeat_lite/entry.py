@@ -50,7 +50,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
 
     Parameters:
         name: 1 to 200 characters, no control characters.
-        task: the task's registered name, or the task.
+        task: the task's registered name, or the task; or a :class:`redbeat_lite.Pipeline`, of which each occurrence
+            starts a run.
         schedule: :func:`every`, :func:`cron`, :func:`at`, :func:`rrule`, any Celery schedule, seconds or a timedelta.
         args, kwargs: the task's arguments.
         options: options of ``apply_async``, such as ``queue`` and ``priority``.
@@ -103,6 +104,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
         self.name = check_name("name", name)
         self.app = app
         try:
+            task, kwargs = _expanded(task, kwargs)
             self.task = check_name("task", getattr(task, "name", task))
             self.schedule = _schedule(schedule, relative)
             self.args = _args(args)
@@ -359,3 +361,13 @@ def _max_runs(value: Any) -> int | None:
     if value is not None and (type(value) is not int or value < 1):
         raise InvalidEntry("max_runs", "None or a whole number from 1", value)
     return value
+
+
+def _expanded(task: Any, kwargs: Any) -> tuple[Any, Any]:
+    """What starts a run of it, if ``task`` is a pipeline."""
+    if not hasattr(task, "as_entry"):
+        return task, kwargs
+    if kwargs:
+        raise InvalidEntry("kwargs", "none beside a pipeline, which has its own params", kwargs)
+    fields = task.as_entry()
+    return fields["task"], fields["kwargs"]

@@ -22,6 +22,7 @@ from .errors import ConfigurationError, UnsupportedFormat
 from .keys import Keys
 from .leader import Leader
 from .once.store import LockStore
+from .pipeline.sweeper import Sweeper
 from .prepared import obstacle
 from .publisher import BrokerDown, Publisher
 from .repair import Repair
@@ -88,6 +89,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             tasks=lambda name: app.tasks.get(name),
             local=self._config.get,
         )
+        self._sweeper = Sweeper(app, lambda: self.leader.leading)
         self._failure: BaseException | None = None
         self._exit_code = 0
         self._introduced = False
@@ -133,6 +135,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             self._wakeup.listen()
             seconds = self.run_due()
             self._recovered()
+            self._sweeper.start()
         except UnsupportedFormat as exc:
             self._give_up(str(exc))
         except AuthenticationError as exc:
@@ -192,6 +195,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
 
         Celery calls this from its signal handler, which may have interrupted anything, and again when the loop ends.
         """
+        self._sweeper.stop()
         self.leader.resign()
         if self._ticking:
             # Closed under the tick that reads from it, a connection would raise ValueError there, in place of the
