@@ -196,7 +196,7 @@ def finder(known: Iterable[str], usable: Callable[[str], bool]) -> Callable[[str
         if len(found) > 1:
             raise InvalidEntry(where, "the full name of a task", name, hint=f"there are {', '.join(sorted(found))}")
         if not found:
-            near = difflib.get_close_matches(name, names, n=1)
+            near = difflib.get_close_matches(name, names | {each.rpartition(".")[2] for each in names}, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "no task of that name is registered in this app"
             raise InvalidEntry(where, "the name of a registered task", name, hint=hint)
         if not usable(found[0]):

@@ -1,0 +1,73 @@
+"""Fixtures of the pipeline tests: a server, an app, worker processes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from tests.pipeline.crew import Lab, Worker
+from tests.pipeline.pipeproj import make_app
+from tests.support.server import Server
+
+
+@pytest.fixture(scope="session")
+def pipe_server() -> Iterator[Server]:
+    """A server of their own for the pipelines and their workers; tests keep apart by the ids of their runs."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pipe_app(pipe_server: Server) -> Iterator[Celery]:
+    """The workers' app, in the tests' process."""
+    app = make_app(pipe_server.url)
+    yield app
+    app.close()
+
+
+@pytest.fixture(scope="session")
+def crew(pipe_server: Server) -> Iterator[Worker]:
+    """A prefork worker with four children."""
+    worker = Worker(pipe_server.url, concurrency=4)
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def lab(pipe_server: Server, pipe_app: Celery) -> Lab:
+    """What tests ask of runs, without a worker."""
+    return Lab(pipe_server, pipe_app)
+
+
+@pytest.fixture
+def hire() -> Iterator[Callable[..., Worker]]:
+    """Starts workers that a test may kill; queue names keep them apart."""
+    workers: list[Worker] = []
+
+    def start(url: str, **options: Any) -> Worker:
+        workers.append(Worker(url, **options))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.close()
+
+
+@pytest.fixture
+def queue() -> str:
+    """A queue that no other test uses."""
+    return f"queue{next(_numbers)}"
+
+
+@pytest.fixture
+def pipe_client(pipe_server: Server) -> Iterator[redis.Redis]:
+    with pipe_server.client() as client:
+        yield client
+
+
+_numbers = itertools.count()

@@ -1,0 +1,113 @@
+"""Real worker processes, and what the tests ask of runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from celery import Celery
+
+from redbeat_lite import Pipeline, PipelineRun
+from redbeat_lite.pipeline import RunStatus, sweep
+from tests.support.processes import Process, celery, descendants
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+APP = "tests.pipeline.pipeproj"
+
+
+class Worker:
+    """One ``celery worker`` process."""
+
+    def __init__(
+        self, url: str, *, concurrency: int = 2, queue: str = "celery", ready: bool = True, **env: Any
+    ) -> None:
+        name = f"w{time.monotonic_ns()}@test"
+        words = ["worker", "-c", str(concurrency), "-n", name, "-Q", queue, "-l", "INFO"]
+        self.process: Process = celery(APP, *words, "--without-gossip", "--without-mingle", **{"PIPE_URL": url, **env})
+        if ready:
+            self.ready()
+
+    def ready(self) -> None:
+        """Wait until it consumes."""
+        self.process.says(r" ready\.", within=40)
+
+    def kill(self) -> None:
+        """The whole worker at once, as when its machine is gone."""
+        for pid in [self.process.pid, *descendants(self.process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        if self.process.alive:
+            self.kill()
+        self.process.destroy()
+
+
+class Lab:
+    """Starts pipelines and looks at what became of them."""
+
+    def __init__(self, server: Server, app: Celery) -> None:
+        self.server, self.app = server, app
+        self.client = server.client(decode_responses=True)
+
+    def sig(self, task: str = "proj.step", *, queue: str | None = None, **kwargs: Any) -> Any:
+        """The signature of a step that does as its keyword arguments say."""
+        signature = self.app.tasks[task].s(**kwargs)
+        return signature.set(queue=queue) if queue else signature
+
+    def start(self, *steps: Any, params: Any = None, run_id: str | None = None, **options: Any) -> PipelineRun:
+        return Pipeline(self.app, steps, params, **options).start(run_id)
+
+    def log(self, run: PipelineRun, event: str = "start") -> list[dict[str, Any]]:
+        """What the steps of a run wrote, in the order in which they did."""
+        entries = [json.loads(line) for line in self.client.lrange(f"log:{run.id}", 0, -1)]
+        return [entry for entry in entries if entry["event"] == event]
+
+    def names(self, run: PipelineRun, event: str = "start") -> list[str]:
+        return [entry["step"] for entry in self.log(run, event)]
+
+    def started(self, run: PipelineRun, *names: str, times: int = 1) -> None:
+        """Wait until these steps have started so often."""
+        eventually(
+            lambda: all(self.names(run).count(name) >= times for name in names), within=20, what=f"start of {names}"
+        )
+
+    def go(self, run: PipelineRun) -> None:
+        """Let steps with ``how="until"`` end."""
+        self.client.set(f"go:{run.id}", 1)
+
+    def swept(self, run: PipelineRun, *, within: float = 20.0) -> RunStatus:
+        """Sweep until the run has ended."""
+
+        def ended() -> RunStatus | None:
+            sweep(self.app)
+            status = run.status()
+            return status if status.ended else None
+
+        found = eventually(ended, within=within, what=f"the end of {run.id}")
+        assert found is not None
+        return found
+
+
+def states(status: RunStatus) -> dict[str, str]:
+    """Step name -> state."""
+    return {step.name: str(step.state) for step in status.steps}
+
+
+def in_order(entries: Iterable[dict[str, Any]]) -> bool:
+    """Whether no step started before all of the stages before had ended for the first time."""
+    starts: dict[int, float] = {}
+    ends: dict[int, dict[str, float]] = {}
+    for entry in entries:
+        if entry["event"] == "start":
+            starts[entry["stage"]] = min(starts.get(entry["stage"], entry["at"]), entry["at"])
+        else:
+            ends.setdefault(entry["stage"], {}).setdefault(entry["step"], entry["at"])
+    return all(starts[stage] >= max(ends[stage - 1].values()) for stage in starts if stage)

@@ -1,0 +1,180 @@
+"""The Celery app of the pipeline tests: workers import it, the tests make the same one with :func:`make_app`.
+
+What a step does is told by its keyword arguments; what it did, it writes into a list in Redis.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from typing import Any
+
+import redis
+from celery import Celery
+from celery.exceptions import Ignore, Reject
+
+import redbeat_lite.once
+from redbeat_lite import PipelineTask
+from redbeat_lite.pipeline import task_process
+
+#: Seconds that the guard believes in a run without a beat; so a dead worker is noticed soon.
+LEASE = 2.0
+
+
+def make_app(url: str, **conf: Any) -> Celery:
+    """The app with its tasks, on the server at ``url``."""
+    app = Celery("pipeproj", broker=url, backend=url, set_as_current=False)
+    app.conf.update(
+        redbeat_lite_once_lease=LEASE,
+        worker_prefetch_multiplier=1,
+        broker_connection_retry_on_startup=True,
+        task_create_missing_queues=True,
+        result_expires=600,
+    )
+    app.conf.update(conf)
+    redbeat_lite.once.install(app)
+    client = redis.Redis.from_url(url, decode_responses=True)
+
+    def note(task: Any, event: str, **more: Any) -> None:
+        seconds, micros = client.time()
+        header = task.request.redbeat_pipeline
+        entry = {"event": event, "step": header["name"], "stage": header["stage"], "pid": os.getpid()}
+        entry |= {"at": seconds + micros / 1e6, "retries": task.request.retries, "id": task.request.id, **more}
+        client.rpush(f"log:{header['run']}", json.dumps(entry))
+
+    def body(task: Any, params: dict[str, Any], how: str, give: Any, seconds: float) -> Any:
+        note(task, "start", params=params if how == "show" else None)
+        first = client.incr(f"ran:{task.request.redbeat_pipeline['run']}:{task.request.redbeat_pipeline['name']}") == 1
+        _misbehave(task, how, first=first)
+        if how == "until":
+            while not client.exists(f"go:{task.request.redbeat_pipeline['run']}"):
+                time.sleep(0.02)
+        time.sleep(seconds)
+        note(task, "end")
+        return give
+
+    options = {"bind": True, "shared": False, "base": PipelineTask}
+
+    @app.task(name="proj.step", **options)
+    def step(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
+        return body(self, params, how, give, seconds)
+
+    @app.task(name="proj.late", acks_late=True, **options)
+    def late(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
+        return body(self, params, how, give, seconds)
+
+    @app.task(name="proj.requeue", acks_late=True, reject_on_worker_lost=True, **options)
+    def requeue(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
+        return body(self, params, how, give, seconds)
+
+    @app.task(name="proj.auto", autoretry_for=(ValueError,), default_retry_delay=0.2, max_retries=2, **options)
+    def auto(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
+        return body(self, params, how, give, seconds)
+
+    @app.task(name="proj.locked", once=redbeat_lite.once.Once(key="locked", lease=LEASE), **options)
+    def locked(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
+        return body(self, params, how, give, seconds)
+
+    @app.task(name="proj.add", **options)
+    def add(self: Any, params: dict[str, Any], key: str, values: list[int]) -> Any:
+        """Adds what the params hold under ``values`` already, so a parameter that is missing or stale shows."""
+        note(self, "start")
+        if key.endswith("crash") and random.random() < float(os.environ.get("PIPE_KILL", "0")):
+            os.kill(os.getpid(), signal.SIGKILL)
+        total = sum(len(json.dumps(params[name])) for name in sorted(params))
+        note(self, "end")
+        return {key: [*values, total], "last": key}
+
+    @app.task(name="proj.styles", **options)
+    def styles(self: Any, obj: dict[str, Any], name: str) -> Any:
+        note(self, "start", obj=obj, name=name)
+        return {"id": obj["task_id"], "name": name, "result": True, "params": {"styles": obj["params"]}}
+
+    @app.task(name="proj.decorated", **options)
+    @task_process
+    def decorated(obj: dict[str, Any]) -> Any:
+        return True, {"decorated": obj["params"]["styles"]}
+
+    @app.task(name="proj.refused", **options)
+    @task_process
+    def refused(obj: dict[str, Any]) -> Any:
+        return False, None
+
+    @app.task(name="proj.foreign", shared=False)
+    def foreign() -> None:
+        """No step."""
+
+    return app
+
+
+def _misbehave(task: Any, how: str, *, first: bool) -> None:
+    if how == "fail":
+        raise ValueError("as asked")
+    if how == "fail twice" and task.request.retries < 2:
+        raise ValueError("as asked")
+    if how == "retry" and task.request.retries == 0:
+        raise task.retry(countdown=0.3)
+    if how == "ignore":
+        raise Ignore("as asked")
+    if how == "reject":
+        raise Reject("as asked", requeue=False)
+    if how == "requeue" and first:
+        raise Reject("as asked", requeue=True)
+    if how == "die" or (how == "die once" and first):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "stop worker" and first:
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "hang" or (how == "hang once" and first):
+        time.sleep(3600)
+    if how == "replace":
+        raise task.replace(task.app.tasks["proj.foreign"].si())
+
+
+def _kill_dispatchers(share: float) -> None:
+    """Let processes die in the middle of publishing, before or after a message."""
+    from redbeat_lite.pipeline import dispatch
+
+    publish = dispatch._publish
+
+    def dangerous(*args: Any) -> None:
+        if random.random() < share / 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        publish(*args)
+        if random.random() < share / 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    dispatch._publish = dangerous
+
+
+def _double(deliveries: float, completions: float) -> None:
+    """Let messages be published twice, and completions be recorded twice."""
+    from redbeat_lite.pipeline import dispatch
+    from redbeat_lite.pipeline.store import PipelineStore
+
+    publish, complete = dispatch._publish, PipelineStore.complete
+
+    def twice(*args: Any) -> None:
+        publish(*args)
+        if random.random() < deliveries:
+            publish(*args)
+
+    def again(self: Any, ref: Any, outcome: str, text: str) -> Any:
+        done = complete(self, ref, outcome, text)
+        if random.random() < completions:
+            assert complete(self, ref, outcome, text).word in ("again", "stale")
+        return done
+
+    dispatch._publish = twice
+    PipelineStore.complete = again  # type: ignore[method-assign] # for the length of this process
+
+
+if "PIPE_URL" in os.environ:
+    app = make_app(os.environ["PIPE_URL"], **json.loads(os.environ.get("PIPE_CONF", "{}")))
+    if "PIPE_DOUBLE" in os.environ:
+        _double(0.10, 0.10)
+    if "PIPE_KILL_DISPATCH" in os.environ:
+        _kill_dispatchers(float(os.environ["PIPE_KILL_DISPATCH"]))

@@ -1,0 +1,171 @@
+"""What a pipeline may be, and what a step may return: all without a server."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery, chain
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redbeat_lite import InvalidEntry, Pipeline, PipelineTask
+from redbeat_lite.pipeline import RunStatus, State, StepFailed, StepStatus, progress_line, values
+from redbeat_lite.pipeline.definition import Definition, task_id
+from tests.pipeline.pipeproj import make_app
+
+
+@pytest.fixture(scope="module")
+def app() -> Celery:
+    return make_app("redis://127.0.0.1:1/0")
+
+
+def stages(pipeline: Pipeline) -> list[list[str]]:
+    return [[step.name for step in stage] for stage in pipeline.definition.stages]
+
+
+def test_stages_go_by_priority_and_steps_keep_their_places(app: Celery) -> None:
+    pipeline = Pipeline(
+        app, [("late", 1), ("step", 3), ("proj.add", 2), (app.tasks["proj.auto"], 2.0), ("requeue", -1)]
+    )
+    assert stages(pipeline) == [["step"], ["proj.add", "proj.auto"], ["late"], ["requeue"]]
+    assert pipeline.definition.stages[0][0].task == "proj.step"
+
+
+def test_a_signature_brings_its_arguments_and_options(app: Celery) -> None:
+    signature = app.tasks["proj.step"].s(1, how="x").set(queue="q", priority=3)
+    [step] = Pipeline(app, [("mine", signature, 1)]).definition.steps
+    assert (step.name, step.args, step.kwargs, step.options) == (
+        "mine",
+        (1,),
+        {"how": "x"},
+        {"queue": "q", "priority": 3},
+    )
+
+
+def test_a_definition_survives_its_text(app: Celery) -> None:
+    params = {"n": 2**60, "e": [], "o": {}, "ü": "💧", "f": 0.1, "__type__": "mine", "t": None}
+    pipeline = Pipeline(app, [("step", 1), ("add", 2)], params, revoke_siblings=True, ttl=timedelta(hours=1))
+    assert Definition.decode(pipeline.definition.encode()) == pipeline.definition
+
+
+@pytest.mark.parametrize(
+    ("steps", "params", "message"),
+    [
+        ([], None, r"steps: expected 1 to 1000 steps, got 0"),
+        ([("step", i) for i in range(1001)], None, r"steps: expected 1 to 1000 steps"),
+        ("step", None, r"steps: expected a list of \(task, priority\)"),
+        ([("step",)], None, r"steps\[0\]: expected a pair"),
+        (["step"], None, r"steps\[0\]: expected a pair"),
+        ([("step", 1), ("step", 2)], None, r"steps\[1\]\.name: expected a name that no other step has, got 'step'"),
+        ([("stepp", 1)], None, r"steps\[0\]\.task: expected the name of a registered task.*did you mean"),
+        ([("zzzzzz", 1)], None, r"no task of that name is registered"),
+        ([("proj.foreign", 1)], None, r"expected a task whose base is redbeat_lite\.PipelineTask"),
+        ([("step", "1")], None, r"steps\[0\]\.priority: expected a number, got '1'"),
+        ([("step", True)], None, r"priority: expected a number"),
+        ([("step", float("nan"))], None, r"priority: expected a number"),
+        ([("step", None)], None, r"priority: expected a number"),
+        ([("", 1)], None, r"steps\[0\]\.task"),
+        ([("step", 1)], [1], r"params: expected a JSON object"),
+        ([("step", 1)], "text", r"params: expected a JSON object"),
+        ([("step", 1)], {"x": object()}, r"params\.x: expected a value that JSON"),
+        ([("step", 1)], {"x": {1: 2}}, r"params\.x: expected a mapping with text keys"),
+        ([("step", 1)], {"x": [float("inf")]}, r"params\.x\[0\]: expected a finite number"),
+    ],
+)
+def test_bad_input_is_named(app: Celery, steps: Any, params: Any, message: str) -> None:
+    with pytest.raises(InvalidEntry, match=message):
+        Pipeline(app, steps, params)
+
+
+def test_what_cannot_be_one_step_is_refused(app: Celery) -> None:
+    step = app.tasks["proj.step"]
+    with pytest.raises(InvalidEntry, match="no chain"):
+        Pipeline(app, [(chain(step.s(), step.s()), 1)])
+    with pytest.raises(InvalidEntry, match=r"options\.link"):
+        Pipeline(app, [(step.s().set(link=step.s()), 1)])
+    with pytest.raises(InvalidEntry, match=r"steps\[0\]\.kwargs\.give"):
+        Pipeline(app, [(step.s(give=object()), 1)])
+    with pytest.raises(InvalidEntry, match="ttl"):
+        Pipeline(app, [("step", 1)], ttl=0)
+
+
+def test_a_name_that_two_tasks_have_is_ambiguous(app: Celery) -> None:
+    other = make_app("redis://127.0.0.1:1/0")
+    other.task(name="other.step", base=PipelineTask, shared=False)(stages)
+    with pytest.raises(InvalidEntry, match=r"full name.*other\.step, proj\.step"):
+        Pipeline(other, [("step", 1)])
+
+
+@pytest.mark.parametrize(
+    ("returned", "added"),
+    [(None, {}), ({"a": []}, {"a": []}), ((True, {"a": 1}), {"a": 1}), ((True, None), {}), ({}, {})],
+)
+def test_what_a_step_may_return(returned: Any, added: dict[str, Any]) -> None:
+    assert values.decode(values.outcome(returned)) == added
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (7, "expected a JSON object"),
+        ("text", "expected a JSON object"),
+        ([1, 2], "expected a JSON object"),
+        (True, "expected a JSON object"),
+        ((True, [1]), "expected a JSON object"),
+        ({"a": object()}, r"return value\.a"),
+        ({"a": float("nan")}, "finite"),
+        ((False, None), "said that it failed"),
+        ((False, "no rows"), "no rows"),
+    ],
+)
+def test_what_a_step_may_not_return(returned: Any, message: str) -> None:
+    with pytest.raises(StepFailed, match=message):
+        values.outcome(returned)
+
+
+def test_the_first_style_of_the_seed_is_one_only_in_its_runs() -> None:
+    returned = {"id": "x", "name": "t", "result": True, "params": {"a": 1}}
+    assert values.decode(values.outcome(returned, seed=True)) == {"a": 1}
+    assert values.decode(values.outcome(returned)) == returned
+    with pytest.raises(StepFailed, match="broken"):
+        values.outcome({"result": False, "error_info": "broken"}, seed=True)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=2), JSON, max_size=4), max_size=5))
+def test_merging_is_that_of_dicts_and_changes_no_value(dicts: list[dict[str, Any]]) -> None:
+    merged: dict[str, Any] = {}
+    for each in dicts:
+        merged.update(each)
+    got = values.merge([values.encode(each) for each in dicts])
+    assert json.dumps(got) == json.dumps(merged)
+
+
+def test_ids_differ_wherever_steps_do() -> None:
+    places = [
+        (run, stage, step, round_) for run in ("a", "b") for stage in (0, 1) for step in (0, 1) for round_ in (0, 1)
+    ]
+    random.shuffle(places)
+    ids = {task_id(*place) for place in places}
+    assert len(ids) == len(places)
+    assert task_id("a", 0, 1, 0) == task_id("a", 0, 1, 0)
+
+
+def test_a_progress_line_says_what_runs_and_what_failed() -> None:
+    steps = tuple(StepStatus(f"s{n}", "t", 0, State.RUNNING, f"id{n}") for n in range(5))
+    running = RunStatus("r", State.RUNNING, 0, 2, steps)
+    assert progress_line(running) == "r  RUNNING    stage 1/2  0/5 steps  running: s0, s1, s2 and 2 more"
+    failed = RunStatus("r", State.FAILED, 1, 2, error_step="s1", error="ValueError: no\nmore")
+    assert progress_line(failed).endswith("s1 failed: ValueError: no")
+    assert "\n" not in progress_line(failed)
+    assert progress_line(RunStatus("r", State.GONE)) == "r  GONE"
