@@ -10,11 +10,14 @@ import os
 import random
 import signal
 import time
+import zlib
 from typing import Any
 
 import redis
 from celery import Celery
 from celery.exceptions import Ignore, Reject
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
 
 import redbeat_lite.once
 from redbeat_lite import PipelineTask
@@ -36,7 +39,9 @@ def make_app(url: str, **conf: Any) -> Celery:
     )
     app.conf.update(conf)
     redbeat_lite.once.install(app)
-    client = redis.Redis.from_url(url, decode_responses=True)
+    # The tests' own notes outlast a restart of the server.
+    retry = Retry(ConstantBackoff(0.2), 100)
+    client = redis.Redis.from_url(url, decode_responses=True, retry=retry, retry_on_error=[redis.ConnectionError])
 
     def note(task: Any, event: str, **more: Any) -> None:
         seconds, micros = client.time()
@@ -78,15 +83,17 @@ def make_app(url: str, **conf: Any) -> Celery:
     def locked(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
         return body(self, params, how, give, seconds)
 
-    @app.task(name="proj.add", **options)
-    def add(self: Any, params: dict[str, Any], key: str, values: list[int]) -> Any:
-        """Adds what the params hold under ``values`` already, so a parameter that is missing or stale shows."""
+    @app.task(name="proj.add", acks_late=True, reject_on_worker_lost=True, **options)
+    def add(self: Any, params: dict[str, Any], key: str) -> Any:
         note(self, "start")
-        if key.endswith("crash") and random.random() < float(os.environ.get("PIPE_KILL", "0")):
+        deadly = float(os.environ.get("PIPE_KILL", "0"))
+        if random.random() < deadly / 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        total = sum(len(json.dumps(params[name])) for name in sorted(params))
+        added = added_by(key, params)
         note(self, "end")
-        return {key: [*values, total], "last": key}
+        if random.random() < deadly / 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return added
 
     @app.task(name="proj.styles", **options)
     def styles(self: Any, obj: dict[str, Any], name: str) -> Any:
@@ -108,6 +115,11 @@ def make_app(url: str, **conf: Any) -> Celery:
         """No step."""
 
     return app
+
+
+def added_by(key: str, params: dict[str, Any]) -> dict[str, Any]:
+    """What ``proj.add`` returns: depends on every value it was given, so one that is missing or stale shows."""
+    return {key: zlib.crc32(json.dumps(params, sort_keys=True).encode()), "last": key}
 
 
 def _misbehave(task: Any, how: str, *, first: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any
 
@@ -29,7 +30,8 @@ def test_stages_run_in_turn_and_their_steps_side_by_side(lab: Lab) -> None:
     status = run.status()
     assert states(status) == {"load": "SUCCEEDED", "clean": "RUNNING", "index": "RUNNING", "report": "WAITING"}
     assert (status.state, status.stage, status.stages, status.ended) == ("RUNNING", 1, 3, False)
-    assert status.step("clean").started_at is not None and status.step("clean").worker
+    assert status.step("clean").started_at is not None
+    assert status.step("clean").worker
     assert status.step("load").ended_at is not None
     lab.go(run)
     done = run.wait(END)
@@ -62,7 +64,8 @@ def test_values_come_through_unchanged(lab: Lab) -> None:
     run = lab.start(("give", lab.sig(give={"given": hard}), 2), ("show", lab.sig(how="show"), 1), params=hard)
     assert run.wait(END).state == "SUCCEEDED"
     seen = lab.log(run)[-1]["params"]
-    assert seen == {**hard, "given": hard} and repr(seen) == repr({**hard, "given": hard})
+    assert seen == {**hard, "given": hard}
+    assert repr(seen) == repr({**hard, "given": hard})
     assert repr(run.params()) == repr(seen)
 
 
@@ -84,7 +87,8 @@ def test_a_step_that_fails_ends_the_run(lab: Lab, task: str, how: str, give: Any
     run = lab.start(("ok", lab.sig(), 3), ("bad", lab.sig(task, how=how, give=give), 2), ("never", lab.sig(), 1))
     status = run.wait(END)
     assert (status.state, status.error_step, status.stage) == ("FAILED", "bad", 1)
-    assert error in (status.error or "") and status.step("bad").error == status.error
+    assert error in (status.error or "")
+    assert status.step("bad").error == status.error
     assert states(status) == {"ok": "SUCCEEDED", "bad": "FAILED", "never": "ABORTED"}
     assert "never" not in lab.names(run)
 
@@ -167,19 +171,22 @@ def test_cancel_may_kill_what_runs(lab: Lab) -> None:
     lab.started(run, "long")
     assert run.cancel(terminate=True)
     eventually(lambda: run.status().step("long").state == "ABORTED", what="its death")
-    assert run.status().state == "ABORTED" and run.status().error_step is None
+    assert run.status().state == "ABORTED"
+    assert run.status().error_step is None
 
 
 def test_wait_tells_of_progress_and_of_its_timeout(lab: Lab) -> None:
     run = lab.start(("a", lab.sig(how="until"), 2), ("b", lab.sig(), 1))
-    with pytest.raises(TimeoutError, match="has not ended within 0.2 s"):
+    with pytest.raises(TimeoutError, match=r"has not ended within 0\.2 s"):
         run.wait(0.2)
     seen: list[RunStatus] = []
     threading.Timer(0.3, lab.go, [run]).start()
     last = run.wait(END, progress=seen.append)
-    assert seen[-1] == last and last.state == "SUCCEEDED"
-    assert all(before != after for before, after in zip(seen, seen[1:], strict=False))
-    assert "0/2 steps" in progress_line(seen[0]) and "2/2 steps" in progress_line(seen[-1])
+    assert seen[-1] == last
+    assert last.state == "SUCCEEDED"
+    assert all(before != after for before, after in itertools.pairwise(seen))
+    assert "0/2 steps" in progress_line(seen[0])
+    assert "2/2 steps" in progress_line(seen[-1])
 
 
 def test_a_run_of_the_same_id_is_one_run(lab: Lab) -> None:
@@ -216,7 +223,8 @@ def test_seed_002_runs_with_its_own_data_and_both_styles(lab: Lab) -> None:
     tasks = {"task1": lab.app.tasks["proj.styles"], "task2": lab.app.tasks["proj.decorated"]}
     data: dict[str, Any] = {"sub_tasks": [["task2", 1], ["task1", 3]], "params": {"a": "a", "b": []}}
     run = start_task_process(data, tasks, app=lab.app)
-    assert data["task_id"] == run.id and data["queue"] == [["task1"], ["task2"]]
+    assert data["task_id"] == run.id
+    assert data["queue"] == [["task1"], ["task2"]]
     assert run.wait(END).state == "SUCCEEDED", run.status()
     first = lab.log(run)[0]
     assert (first["name"], first["obj"]["params"], first["obj"]["task_id"]) == ("task1", {"a": "a", "b": []}, run.id)
@@ -274,4 +282,5 @@ def test_a_hundred_steps_of_a_stage_overlap(lab: Lab, hire: Any, queue: str) -> 
         level += change
         most = max(most, level)
     assert most >= 4, "as many at a time as there are workers, at least"
-    assert len(starts) == 101 and starts["last"] >= max(ends[name] for name in ends if name != "last")
+    assert len(starts) == 101
+    assert starts["last"] >= max(ends[name] for name in ends if name != "last")

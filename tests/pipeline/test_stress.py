@@ -1,0 +1,100 @@
+"""Many pipelines under double deliveries, double completions and sudden deaths: in order, right, and all of them end."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from redbeat_lite.pipeline import PipelineRun, RunStatus, sweep
+from tests.pipeline.crew import Lab, Worker
+from tests.pipeline.pipeproj import added_by, make_app
+from tests.support.server import Server
+
+#: Steps by stage: thirteen.
+STAGES = (1, 4, 3, 2, 3)
+
+
+def serial(params: dict[str, Any]) -> dict[str, Any]:
+    """The params of a run whose steps are done one after the other."""
+    params = dict(params)
+    for stage, size in enumerate(STAGES):
+        begun = dict(params)
+        for step in range(size):
+            params.update(added_by(f"s{stage}.{step}", begun))
+    return params
+
+
+def in_turn(status: RunStatus, starts: list[dict[str, Any]]) -> bool:
+    """Whether every start, also one that came to nothing, lies after the success of all steps of the stage before."""
+    done = dict.fromkeys(range(-1, len(STAGES)), 0.0)
+    for step in status.steps:
+        assert step.ended_at is not None
+        done[step.stage] = max(done[step.stage], step.ended_at.timestamp())
+    return all(start["at"] >= done[start["stage"] - 1] for start in starts)
+
+
+def run_all(
+    lab: Lab, count: int, workers: list[Worker], hire: Callable[[], Worker], *, within: float
+) -> list[PipelineRun]:
+    """Start so many pipelines and keep the workers up until all of them have ended."""
+    runs = []
+    for number in range(count):
+        steps = [
+            (f"s{stage}.{step}", lab.app.tasks["proj.add"].s(f"s{stage}.{step}"), -stage)
+            for stage, size in enumerate(STAGES)
+            for step in range(size)
+        ]
+        runs.append(lab.start(*steps, params={"number": number, "big": 2**60 + number, "none": []}))
+    open_runs, deadline = list(runs), time.monotonic() + within
+    while open_runs:
+        assert time.monotonic() < deadline, f"{len(open_runs)} runs have not ended: {open_runs[0].status()}"
+        sweep(lab.app)
+        for index, worker in enumerate(workers):
+            if not worker.process.alive:
+                workers[index] = hire()
+        open_runs = [run for run in open_runs if not run.status().ended]
+        time.sleep(0.05)  # between two looks; nothing depends on it
+    return runs
+
+
+def check(lab: Lab, runs: list[PipelineRun]) -> Counter[int]:
+    """Check every run; returns how many steps started how often."""
+    counts: Counter[int] = Counter()
+    for number, run in enumerate(runs):
+        status = run.status()
+        assert status.state == "SUCCEEDED", status
+        assert run.params() == serial({"number": number, "big": 2**60 + number, "none": []})
+        starts = lab.log(run)
+        assert in_turn(status, starts)
+        counts.update(Counter(start["step"] for start in starts).values())
+    return counts
+
+
+def test_what_comes_twice_counts_once(own_server: Callable[..., Server], hire: Callable[..., Worker]) -> None:
+    server = own_server()
+    lab = Lab(server, make_app(server.url))
+    doubling = {"PIPE_DOUBLE": "1", "concurrency": 4}
+    runs = run_all(lab, 15, [hire(server.url, **doubling)], lambda: hire(server.url, **doubling), within=50)
+    assert check(lab, runs) == {1: 15 * sum(STAGES)}, "no step may start twice where nothing dies"
+
+
+@pytest.mark.parametrize(
+    ("count", "within"),
+    [pytest.param(10, 50), pytest.param(150, 500, marks=[pytest.mark.soak, pytest.mark.timeout(600)])],
+)
+def test_who_dies_is_replaced(
+    own_server: Callable[..., Server], hire: Callable[..., Worker], count: int, within: float
+) -> None:
+    server = own_server()
+    lab = Lab(server, make_app(server.url))
+    deadly = {"PIPE_DOUBLE": "1", "PIPE_KILL": "0.02", "PIPE_KILL_DISPATCH": "0.03", "concurrency": 2}
+    workers = [hire(server.url, **deadly, ready=False) for _ in range(2)]
+    runs = run_all(lab, count, workers, lambda: hire(server.url, **deadly, ready=False), within=within)
+    counts = check(lab, runs)
+    print(f"starts of a step: {dict(counts)}")
+    if count >= 100:
+        assert max(counts) > 1, "nothing died, so nothing was tested"
