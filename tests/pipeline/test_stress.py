@@ -1,4 +1,4 @@
-"""Many pipelines under double deliveries, double completions and sudden deaths: in order, right, and all of them end."""
+"""Pipelines under double deliveries, double completions and sudden deaths: in order, right, and all of them end."""
 
 from __future__ import annotations
 
