@@ -124,11 +124,13 @@ class PipelineRun:
         Raises:
             PipelineNotFound: nobody knows of such a run, or its record is gone.
         """
-        result, running = store_of(self.app).cancel(self.id)
+        store = store_of(self.app)
+        result, running = store.cancel(self.id)
         if result < 0:
             raise self._not_found()
         if terminate and running:
             self.app.control.revoke(running, terminate=True)
+        store.forget(self.id)
         return result == 1
 
     def _not_found(self) -> PipelineNotFound:

@@ -25,10 +25,17 @@ class Worker:
     """One ``celery worker`` process."""
 
     def __init__(
-        self, url: str, *, concurrency: int = 2, queue: str = "celery", ready: bool = True, **env: Any
+        self,
+        url: str,
+        *,
+        concurrency: int = 2,
+        queue: str = "celery",
+        ready: bool = True,
+        pool: str = "prefork",
+        **env: Any,
     ) -> None:
         name = f"w{time.monotonic_ns()}@test"
-        words = ["worker", "-c", str(concurrency), "-n", name, "-Q", queue, "-l", "INFO"]
+        words = ["worker", "-P", pool, "-c", str(concurrency), "-n", name, "-Q", queue, "-l", "INFO"]
         self.process: Process = celery(APP, *words, "--without-gossip", "--without-mingle", **{"PIPE_URL": url, **env})
         if ready:
             self.ready()

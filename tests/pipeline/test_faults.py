@@ -102,6 +102,19 @@ def test_a_message_that_got_lost_is_sent_again(lab: Lab, hire: Callable[..., Wor
     assert lab.names(run) == ["a"]
 
 
+@pytest.mark.soak
+def test_a_retry_whose_worker_dies_before_it_begins(lab: Lab, hire: Callable[..., Worker], queue: str) -> None:
+    worker = hire(lab.server.url, queue=queue)
+    run = lab.start(("a", lab.sig(queue=queue, how="retry"), 1))
+    eventually(lambda: run.status().step("a").attempt == 1, what="the retry")
+    worker.kill()
+    lab.client.delete(queue)
+    hire(lab.server.url, queue=queue)
+    status = lab.swept(run, within=END)
+    assert (status.state, status.step("a").attempt) == ("SUCCEEDED", 1)
+    assert [entry["retries"] for entry in lab.log(run)] == [0, 1]
+
+
 def test_an_outcome_that_never_came_to_be_known(lab: Lab, crew: Worker) -> None:
     run = lab.start(("a", lab.sig().set(countdown=1), 1))
     # As if the task had run, and its server had been away when it said so: the guard drops every copy.
@@ -124,7 +137,7 @@ def test_who_dies_between_advance_and_publish_is_replaced(
     assert lab.client.llen(queue) == 0
     # This one kills itself at the first message it publishes: after "a" has advanced the run.
     killer = hire(lab.server.url, queue=queue, concurrency=1, PIPE_KILL_DISPATCH="2")
-    eventually(lambda: sweep(lab.app).looked and not killer.process.alive, within=END, what="the death of the worker")
+    eventually(lambda: sweep(lab.app) and not killer.process.alive, within=END, what="the death of the worker")
     assert run.status().stage == 1
     hire(lab.server.url, queue=queue)
     status = lab.swept(run, within=END)

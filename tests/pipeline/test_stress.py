@@ -77,9 +77,12 @@ def check(lab: Lab, runs: list[PipelineRun]) -> Counter[int]:
 def test_what_comes_twice_counts_once(own_server: Callable[..., Server], hire: Callable[..., Worker]) -> None:
     server = own_server()
     lab = Lab(server, make_app(server.url))
-    doubling = {"PIPE_DOUBLE": "1", "concurrency": 4}
-    runs = run_all(lab, 15, [hire(server.url, **doubling)], lambda: hire(server.url, **doubling), within=50)
+    doubling = {"PIPE_DOUBLE": "1", "concurrency": 2}
+    workers = [hire(server.url, pool=pool, ready=False, **doubling) for pool in ("prefork", "threads")]
+    runs = run_all(lab, 15, workers, lambda: hire(server.url, **doubling), within=50)
     assert check(lab, runs) == {1: 15 * sum(STAGES)}, "no step may start twice where nothing dies"
+    assert len({step.worker for run in runs for step in run.status().steps}) == 2
+    assert not lab.client.exists("{redbeat-lite}:pipelines"), "nothing is left for the sweeper"
 
 
 @pytest.mark.parametrize(
