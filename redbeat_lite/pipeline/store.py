@@ -31,6 +31,12 @@ OUTBOX_GRACE_MS = 3_000
 #: ms between the suspicion that a step's worker is dead and the verdict.
 SUSPICION_MS = 2_000
 
+#: Definitions kept in a process.
+_CACHE = 500
+
+#: Seconds for which the difference between the server's clock and ours is believed.
+_CLOCK_LIFE = 60.0
+
 #: Seconds between attempts to record something while the server does not answer; together about half a minute.
 _PATIENCE = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 
@@ -93,6 +99,8 @@ class PipelineStore:
         self._prefix = prefix
         self._guards = OnceKeys(prefix)
         self._scripts = Scripts(client)
+        self._definitions: dict[str, Definition] = {}
+        self._clock = (0.0, float("-inf"))
 
     def keys(self, run_id: str) -> RunKeys:
         return RunKeys.of(self._prefix, run_id)
@@ -109,6 +117,8 @@ class PipelineStore:
             (keys.run, keys.results, keys.outbox, keys.gone),
             (definition.encode(), definition.sizes, params, ttl, _keep_ms(definition), int(definition.revoke_siblings)),
         )
+        if word == b"run":
+            self._remember(run_id, definition)
         return _text(word), _outbox(outbox)
 
     def sent(self, run_id: str, items: Outbox) -> None:
@@ -165,9 +175,20 @@ class PipelineStore:
         return _texts(run), _texts(steps), None if gone is None else _text(gone)
 
     def definition(self, run_id: str) -> Definition | None:
-        """The definition of a run; ``None`` if there is none."""
-        text = self.client.hget(self.keys(run_id).run, "definition")
-        return None if text is None else Definition.decode(text)
+        """The definition of a run; ``None`` if there is none. Never changes, so it is read once."""
+        found = self._definitions.get(run_id)
+        if found is None:
+            text = self.client.hget(self.keys(run_id).run, "definition")
+            if text is None:
+                return None
+            found = self._remember(run_id, Definition.decode(text))
+        return found
+
+    def _remember(self, run_id: str, definition: Definition) -> Definition:
+        if len(self._definitions) >= _CACHE:
+            self._definitions.clear()
+        self._definitions[run_id] = definition
+        return definition
 
     def results(self, run_id: str, stage: int, steps: Iterable[int]) -> list[bytes | None]:
         """The params a stage began with, and what these steps returned, as JSON."""
@@ -246,8 +267,12 @@ class PipelineStore:
         return _text(self._scripts.run("pipeline_lost", (keys.run, keys.steps, keys.outbox), what))
 
     def _now(self) -> int:
-        seconds, micros = self.client.time()
-        return int(seconds) * 1000 + int(micros) // 1000
+        """The server's time in ms, asked for once a minute: for the index a second more or less is nothing."""
+        elapsed = time.monotonic()
+        if elapsed - self._clock[1] > _CLOCK_LIFE:
+            seconds, micros = self.client.time()
+            self._clock = (float(seconds) + float(micros) / 1e6, elapsed)
+        return round(1000 * (self._clock[0] + elapsed - self._clock[1]))
 
 
 def patiently(call: Callable[[], _T]) -> _T:
