@@ -70,7 +70,6 @@ class PipelineTask(Task):
     """
 
     abstract = True
-    Request = "redbeat_lite.pipeline.request:PipelineRequest"
 
     #: A message carries the run's id where the body gets the params, so its arguments cannot be checked.
     typing = False
@@ -169,7 +168,8 @@ def report(app: Any, fields: Mapping[str, Any], outcome: str, text: str) -> None
 
 @signals.task_failure.connect(weak=False, dispatch_uid="redbeat_lite.pipeline.failure")  # type: ignore[untyped-decorator]
 def _failed(sender: Any = None, exception: Any = None, **_: Any) -> None:
-    # In the child for an exception, in the worker's main process for a child that died.
+    # In the child for an exception, in the worker's main process for a child that died or met its hard time limit. For
+    # that limit Celery sends it twice, the first time without a request.
     report(sender.app, sender.request.__dict__, "FAILED", describe(exception))
 
 

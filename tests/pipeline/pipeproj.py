@@ -88,11 +88,11 @@ def make_app(url: str, **conf: Any) -> Celery:
         note(self, "start")
         deadly = float(os.environ.get("PIPE_KILL", "0"))
         if random.random() < deadly / 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+            _die()
         added = added_by(key, params)
         note(self, "end")
         if random.random() < deadly / 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+            _die()
         return added
 
     @app.task(name="proj.styles", **options)
@@ -129,6 +129,8 @@ def _misbehave(task: Any, how: str, *, first: bool) -> None:
         raise ValueError("as asked")
     if how == "retry" and task.request.retries == 0:
         raise task.retry(countdown=0.3)
+    if how == "retry late" and task.request.retries == 0:
+        raise task.retry(countdown=2 * LEASE)
     if how == "ignore":
         raise Ignore("as asked")
     if how == "reject":
@@ -137,13 +139,17 @@ def _misbehave(task: Any, how: str, *, first: bool) -> None:
         raise Reject("as asked", requeue=True)
     if how == "die" or (how == "die once" and first):
         os.kill(os.getpid(), signal.SIGKILL)
-    if how == "stop worker" and first:
-        os.kill(os.getppid(), signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
     if how == "hang" or (how == "hang once" and first):
         time.sleep(3600)
     if how == "replace":
         raise task.replace(task.app.tasks["proj.foreign"].si())
+
+
+def _die() -> None:
+    """The child that runs a step is killed; one time in four the whole worker is."""
+    if random.random() < 0.25:
+        os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _kill_dispatchers(share: float) -> None:

@@ -65,10 +65,13 @@ def test_a_worker_killed_as_a_whole(lab: Lab, hire: Callable[..., Worker], queue
     assert lab.names(late) == ["a", "a", "b"]
 
 
-def test_a_step_that_runs_long_is_left_alone(lab: Lab, crew: Worker) -> None:
-    run = lab.start(("a", lab.sig("proj.late", seconds=2 * LEASE), 1))
-    status = lab.swept(run)
-    assert (status.state, status.step("a").round, lab.names(run)) == ("SUCCEEDED", 0, ["a"])
+def test_a_step_that_runs_long_or_waits_for_its_retry_is_left_alone(lab: Lab, crew: Worker) -> None:
+    late = lab.start(("a", lab.sig(how="retry late"), 1))
+    long = lab.start(("a", lab.sig("proj.late", seconds=2 * LEASE), 1))
+    status = lab.swept(long)
+    assert (status.state, status.step("a").round, lab.names(long)) == ("SUCCEEDED", 0, ["a"])
+    status = lab.swept(late)
+    assert (status.state, status.step("a").round, lab.names(late)) == ("SUCCEEDED", 0, ["a", "a"])
 
 
 def test_a_worker_that_was_only_paused_has_lost_its_step(lab: Lab, hire: Callable[..., Worker], queue: str) -> None:
