@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from .misfire import Misfire
     from .once import LockLost, LockUnavailable, OnceRejected, OnceSkipped, Task, install, lock, locks
     from .once.policy import Once
-    from .preview import Upcoming
     from .pipeline.errors import PipelineNotFound
     from .pipeline.pipeline import Pipeline
     from .pipeline.run import PipelineRun
     from .pipeline.seed import start_task_process
     from .pipeline.task import PipelineTask
+    from .preview import Upcoming
     from .scheduler import Scheduler
     from .schedules import at, cron, every, register_schedule, rrule
 
@@ -53,12 +53,12 @@ _HOMES = {
     "misfire": ("Misfire",),
     "once": ("LockLost", "LockUnavailable", "OnceRejected", "OnceSkipped", "Task", "install", "lock", "locks"),
     "once.policy": ("Once",),
-    "preview": ("Upcoming",),
     "pipeline.errors": ("PipelineNotFound",),
     "pipeline.pipeline": ("Pipeline",),
     "pipeline.run": ("PipelineRun",),
     "pipeline.seed": ("start_task_process",),
     "pipeline.task": ("PipelineTask",),
+    "preview": ("Upcoming",),
     "scheduler": ("Scheduler",),
     "schedules": ("at", "cron", "every", "register_schedule", "rrule"),
 }
