@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ..once.keys import OnceKeys
-from ..once.store import DOWN
 from ..scripts import Scripts
 from .definition import Definition
 from .keys import RunKeys, index_key
+from .patience import patiently
 
 #: ms that a run without a sign of life is kept, where its ttl is not longer.
 KEEP_MS = 7 * 86_400_000
@@ -36,11 +36,6 @@ _CACHE = 500
 
 #: Seconds for which the difference between the server's clock and ours is believed.
 _CLOCK_LIFE = 60.0
-
-#: Seconds between attempts to record something while the server does not answer; together about half a minute.
-_PATIENCE = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-
-_T = TypeVar("_T")
 
 #: Step number -> (round, attempt).
 Outbox = dict[int, tuple[int, int]]
@@ -273,19 +268,6 @@ class PipelineStore:
             seconds, micros = self.client.time()
             self._clock = (float(seconds) + float(micros) / 1e6, elapsed)
         return round(1000 * (self._clock[0] + elapsed - self._clock[1]))
-
-
-def patiently(call: Callable[[], _T]) -> _T:
-    """What ``call`` returns, asked again for half a minute while the server does not answer.
-
-    A body's outcome is not to be lost because the server restarts; and each script knows its own earlier work.
-    """
-    for pause in _PATIENCE:
-        try:
-            return call()
-        except DOWN:
-            time.sleep(pause)
-    return call()
 
 
 def _keep_ms(definition: Definition) -> int:
