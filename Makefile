@@ -37,6 +37,7 @@ soak: $(READY) ## The long tests that `make test` leaves out, for MINUTES=n
 
 bench: $(BENCH)/.ready ## Measure it beside its peers; QUICK=1 for two minutes, PUBLISH=1 to renew the docs
 	@$(BENCH)/bin/python -m benchmarks $(if $(QUICK),--quick) $(if $(PUBLISH),--publish) $(ARGS)
+	@$(BENCH)/bin/python -m benchmarks.pipelines $(if $(QUICK),--quick)
 
 format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .

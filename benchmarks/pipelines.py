@@ -1,0 +1,113 @@
+"""``python -m benchmarks.pipelines``: pipelines of three stages of two steps beside the same as chains of groups.
+
+Both go through one worker of two processes, with the Redis result backend that the chains need, in turn, round after
+round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from celery import Celery, chain, group, states
+
+from benchmarks.beats import ROOT
+from redbeat_lite import Pipeline, PipelineTask, install
+from redbeat_lite.embedded import embedded_server
+
+#: Seconds between two looks at what is still open.
+_LOOK = 0.05
+
+
+def make_app(url: str) -> Celery:
+    """The app of both sides: a step that does nothing, and a task that does nothing."""
+    app = Celery("pipelines", broker=url, backend=url, set_as_current=False)
+    app.conf.update(worker_prefetch_multiplier=16, broker_connection_retry_on_startup=True)
+    install(app)
+
+    @app.task(name="step", base=PipelineTask, shared=False)  # type: ignore[untyped-decorator] # Celery has no types
+    def step(params: dict[str, Any]) -> None: ...
+
+    @app.task(name="plain", shared=False)  # type: ignore[untyped-decorator] # as above
+    def plain() -> None: ...
+
+    return app
+
+
+if "BENCH_URL" in os.environ:
+    app = make_app(os.environ["BENCH_URL"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipelines", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="200 of each in a round instead of 1,000")
+    count = 200 if parser.parse_args().quick else 1000
+    with embedded_server(save="", appendonly="no") as url:
+        client_app = make_app(url)
+        worker = _worker(url)
+        try:
+            while not client_app.control.ping(timeout=1.0):
+                time.sleep(_LOOK)
+            ratios = [_round(client_app, count) for _ in range(3)]
+        finally:
+            worker.terminate()
+            worker.wait(60)
+    print(f"pipelines / chains of groups, throughput: {median(ratios):.2f} (rounds: {_shown(ratios)})")
+    return 0
+
+
+def _worker(url: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "celery", "-A", "benchmarks.pipelines", "worker", "-c", "2", "-l", "ERROR"]
+    command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+    return subprocess.Popen(
+        command, env={**os.environ, "BENCH_URL": url}, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def _round(app: Celery, count: int) -> float:
+    """One round of both; how many times as many pipelines as chains end in a second."""
+    pipeline = Pipeline(app, [(f"step{number}", app.tasks["step"], -(number // 2)) for number in range(6)])
+    ours = _seconds(count, pipeline.start, lambda run: run.status().ended)
+    theirs = _seconds(count, lambda: _start_chain(app), lambda ids: _ready(app, ids))
+    print(
+        f"{count} of 3 stages of 2: pipelines {count / ours:.0f}/s, chains of groups {count / theirs:.0f}/s", flush=True
+    )
+    return theirs / ours
+
+
+def _start_chain(app: Celery) -> list[str]:
+    """Start a chain of groups; the ids of the last members, as Celery's results subscribe to things and
+    take leave of the server when they are collected.
+    """
+    plain = app.tasks["plain"]
+    result = chain(*(group(plain.si(), plain.si()) for _ in range(3))).apply_async()
+    return [child.id for child in result.children]
+
+
+def _ready(app: Celery, ids: list[str]) -> bool:
+    return all(app.backend.get_state(each) in states.READY_STATES for each in ids)
+
+
+def _seconds(count: int, start: Callable[[], Any], ended: Callable[[Any], bool]) -> float:
+    """From the first start to the end of the last one. They end about in turn, so the first open one is looked at."""
+    started = time.perf_counter()
+    waiting = [start() for _ in range(count)]
+    while waiting:
+        while waiting and ended(waiting[0]):
+            waiting.pop(0)
+        time.sleep(_LOOK if waiting else 0)
+    return time.perf_counter() - started
+
+
+def _shown(ratios: list[float]) -> str:
+    return ", ".join(f"{ratio:.2f}" for ratio in ratios)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
