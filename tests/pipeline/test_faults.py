@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -138,10 +139,12 @@ def test_who_dies_between_advance_and_publish_is_replaced(
         patch.setattr(dispatch, "_publish", die)
         run = lab.start(("a", lab.sig(queue=queue), 2), ("b", lab.sig(queue=queue), 1))
     assert lab.client.llen(queue) == 0
-    # This one kills itself at the first message it publishes: after "a" has advanced the run.
+    # Its children kill themselves before any message they publish: after "a" has advanced the run.
     killer = hire(lab.server.url, queue=queue, concurrency=1, PIPE_KILL_DISPATCH="2")
-    eventually(lambda: sweep(lab.app) and not killer.process.alive, within=END, what="the death of the worker")
-    assert run.status().stage == 1
+    eventually(lambda: sweep(lab.app).published, within=END, what="the first message")
+    eventually(lambda: run.status().stage == 1, within=END, what="the advance")
+    killer.process.says("SIGKILL|signal 9")
+    killer.close()
     hire(lab.server.url, queue=queue)
     status = lab.swept(run, within=END)
     assert (status.state, lab.names(run)) == ("SUCCEEDED", ["a", "b"])
@@ -213,9 +216,10 @@ def test_the_leading_beat_sweeps_and_another_one_after_it(
         return run
 
     first = lose("a")
-    leader = beat("tests.pipeline.pipeproj", url=lab.server.url, PIPE_URL=lab.server.url)
+    env = {"PIPE_URL": lab.server.url, "PIPE_CONF": json.dumps({"redbeat_lite_lease": 1})}
+    leader = beat("tests.pipeline.pipeproj", url=lab.server.url, **env)
     assert first.wait(END).state == "SUCCEEDED"
     leader.kill()
     second = lose("b")
-    beat("tests.pipeline.pipeproj", url=lab.server.url, PIPE_URL=lab.server.url)
+    beat("tests.pipeline.pipeproj", url=lab.server.url, **env)
     assert second.wait(END).state == "SUCCEEDED"
