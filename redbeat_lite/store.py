@@ -18,6 +18,9 @@ from .state import PARKED
 #: Entries per round trip of bulk reads and writes.
 PAGE = 1000
 
+#: Names per round trip, where nothing else is read: some milliseconds of the server's time.
+_SLICE = 10_000
+
 #: One command for the broker: ``("lpush" | "pexpire" | "publish", key or channel, value)``.
 Command = tuple[str, str, Any]
 
@@ -120,7 +123,8 @@ class Store:
     def pages(self) -> Iterator[Stored]:
         """All entries in due order, a page per round trip.
 
-        An entry that moves while the pages are read may be seen twice; it is handed out once.
+        An entry that moves while the pages are read may be seen twice; it is handed out once. Where it makes others
+        slip to a page that was read already, those come at the end.
         """
         seen: set[bytes] = set()
         offset = 0
@@ -130,14 +134,20 @@ class Store:
                     seen.add(stored.name)
                     yield stored
             offset += len(page)
+        if offset > PAGE:
+            for chunk in chunks((name for name in self._names() if name not in seen), PAGE):
+                yield from (stored for stored in self.read(chunk) if stored.definition is not None)
 
     def names(self) -> Iterator[str]:
         """All names, in no order, read in slices so that a large schedule blocks nobody."""
+        return map(_text, self._names())
+
+    def _names(self) -> Iterator[bytes]:
         seen: set[bytes] = set()  # SCAN may show a name twice
-        for name, _ in self._client.zscan_iter(self._keys.due, count=PAGE):
+        for name, _ in self._client.zscan_iter(self._keys.due, count=_SLICE):
             if name not in seen:
                 seen.add(name)
-                yield _text(name)
+                yield name
 
     def sorted_names(self) -> list[str]:
         """All names in their order, in one round trip; some milliseconds for 10,000 of them."""

@@ -9,4 +9,15 @@ local names = {}
 for i = 1, #ranked, 2 do
   names[#names + 1] = ranked[i]
 end
-return {ranked, redis.call('HMGET', KEYS[2], unpack(names)), redis.call('HMGET', KEYS[3], unpack(names))}
+
+local function of_each(key)
+  local values = {}
+  for n = 1, #names, 1000 do -- unpack() has a limit
+    for i, value in ipairs(redis.call('HMGET', key, unpack(names, n, math.min(n + 999, #names)))) do
+      values[n + i - 1] = value
+    end
+  end
+  return values
+end
+
+return {ranked, of_each(KEYS[2]), of_each(KEYS[3])}
