@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
 #: The oldest server that has every command the scripts use (``ZRANGE … BYSCORE``, ``ZMSCORE``).
 OLDEST = (6, 2)
@@ -14,7 +14,7 @@ def server_warnings(client: Any) -> list[str]:
     """One sentence for each thing that is wrong with the server; says nothing about what it may not look at."""
     try:
         info = client.info("everything")
-    except RedisError:
+    except ResponseError:
         return []  # an ACL may forbid INFO; that is no fault
     warnings = []
     version = str(info.get("valkey_version") or info.get("redis_version") or "")
@@ -40,5 +40,5 @@ def _numbers(version: str) -> tuple[int, ...]:
 def _snapshots(client: Any) -> bool:
     try:
         return bool(client.config_get("save").get("save"))
-    except RedisError:
+    except ResponseError:
         return True  # not allowed to look, so nothing to say

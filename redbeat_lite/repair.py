@@ -29,16 +29,24 @@ class Repair:
         keys: the names of the keys.
         zone: the app's time zone.
         local: finds the config entry of a name, for those that hold what cannot be stored.
+        progress: told what is done, again and again while it goes on.
     """
 
     def __init__(
-        self, backend: Backend, store: Store, keys: Keys, zone: tzinfo, local: Callable[[str], Entry | None]
+        self,
+        backend: Backend,
+        store: Store,
+        keys: Keys,
+        zone: tzinfo,
+        local: Callable[[str], Entry | None],
+        progress: Callable[[str], None],
     ) -> None:
         self._backend = backend
         self._store = store
         self._keys = keys
         self._zone = zone
         self._local = local
+        self._progress = progress
 
     def run(self, now: int) -> None:
         """Remove what is of a foreign type or belongs to no definition; give the rest the state and due time it lacks.
@@ -80,6 +88,7 @@ class Repair:
 
     def _each(self, names: Iterable[str | bytes], mend: Callable[[Stored], Edit | None]) -> None:
         for chunk in chunks(names, PAGE):
+            self._progress("mending the schedule")
             edits = []
             for stored in self._store.read(chunk):
                 try:

@@ -39,7 +39,7 @@ logger = get_logger(__name__)
 #: and what is due should go out within five seconds of a recovery.
 _LAST_RETRY = 4.0
 
-#: Milliseconds by which the wall clock may seem to run backwards before it counts as having been set back.
+#: Milliseconds by which the wall clock may differ from the time that passed before it counts as having been set.
 _CLOCK_SLACK = 1000
 
 
@@ -71,7 +71,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._wakeup = Wakeup(backend, keys.wake)
         zone: tzinfo = app.timezone
         self._config = ConfigEntries(app, self.store, settings, zone)
-        self._repair = Repair(backend, self.store, keys, zone, self._config.get)
+        self._repair = Repair(backend, self.store, keys, zone, self._config.get, self.leader.progress)
         self._publisher = Publisher(
             app,
             self._emit,
@@ -146,23 +146,27 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             seconds = self._outage("cannot reach the broker", exc)
         except FAULTS as exc:
             if isinstance(exc, ResponseError):
-                self._begun = None  # a key may be of a foreign type: look the schedule over before going on
+                self._refused()
             seconds = self._outage(f"cannot use {self.backend.display_url}", exc)
         self.leader.progress("waiting", within=seconds)
         led = self.leader.leading
-        self._wakeup.wait(seconds, until=lambda: led and (self.leader.damaged or not self.leader.leading))
+        self._wakeup.wait(seconds, until=lambda: led and self._is_called_for())
+
+    def _is_called_for(self) -> bool:
+        """Whether a leader that waits has something to do before its time."""
+        return self.leader.damaged or not self.leader.leading or abs(self._clock_shift()) > _CLOCK_SLACK
 
     def run_due(self) -> float:
         """Dispatch everything that is due now, if this process leads or can begin to.
 
         Returns:
-            seconds until the next deadline, at most ``max_interval``; while standing by, until the leader's lease runs
-            out.
+            seconds until the next deadline, or while standing by until the leader's lease runs out; at most
+            ``max_interval``.
         """
         try:
             waiting = self._lead()
             if waiting:
-                return waiting
+                return min(waiting, float(self.max_interval))
             self._watch_over()
             upcoming = self._dispatcher.run(self._connect)
         except Lost:
@@ -270,12 +274,17 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """
         if self.leader.damaged:
             self._make_whole(wall_ms())
-        now, passed = wall_ms(), elapsed()
-        if self._clock is not None:
-            back = self._clock[0] + round(1000 * (passed - self._clock[1])) - now
-            if back > _CLOCK_SLACK and now < self._clock[0]:
-                self._clock_went_back(back, now)
-        self._clock = (now, passed)
+        now, back = wall_ms(), -self._clock_shift()
+        if self._clock is not None and back > _CLOCK_SLACK and now < self._clock[0]:
+            self._clock_went_back(back, now)
+        self._clock = (now, elapsed())
+
+    def _clock_shift(self) -> int:
+        """Milliseconds by which the wall clock was set since it was last looked at."""
+        if self._clock is None:
+            return 0
+        wall, passed = self._clock
+        return wall_ms() - wall - round(1000 * (elapsed() - passed))
 
     def _clock_went_back(self, milliseconds: int, now: int) -> None:
         logger.warning("beat: the clock went back by %.1f s; planning every entry anew", milliseconds / 1000)
@@ -298,6 +307,17 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._failures += 1
         logger.error("beat: %s: %s; trying again in %g s", what, hide_password(str(exc)) or type(exc).__name__, seconds)
         return seconds
+
+    def _refused(self) -> None:
+        """After a refusal, trust nothing that was known of the server.
+
+        A key may be of a foreign type, so the schedule is looked over before going on. And a server that was demoted
+        to a replica keeps its connections: only new ones lead to its successor, where a name or a proxy stands for it.
+        """
+        self._begun = None
+        self._publisher.close()
+        self._wakeup.close()
+        self.backend.close()
 
     def _recovered(self) -> None:
         if self._failures:
