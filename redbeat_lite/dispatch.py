@@ -95,26 +95,27 @@ class Dispatcher:
             self._leader.progress("connecting to the broker")
             connect(term)
             self._take_locks(jobs)
-            jobs = self._publish(jobs)
+            jobs = self._publish(term, now, jobs)
         self._commit(term, now, jobs)
 
     # -- once-locks ---------------------------------------------------------------------------------------------------
 
     def _take_locks(self, jobs: Iterable[Job]) -> None:
         """Take the once-locks of a batch in one round trip; an occurrence whose lock is held is left out."""
-        wanted = [(job, claim) for job in jobs for claim in job.wanted]
+        wanted = [(job, *each) for job in jobs for each in zip(job.plan.emit, job.wanted, strict=False)]
         if not wanted:
             return
-        for (job, claim), taken in zip(wanted, take(self._locks, [claim for _, claim in wanted]), strict=True):
+        claims = [claim for *_, claim in wanted]
+        for (job, nominal, claim), taken in zip(wanted, take(self._locks, claims), strict=True):
             if taken:
                 job.claims = (*job.claims, claim)
                 continue
-            self._leave_out(job, claim.task_id)
+            self._leave_out(job, nominal)
             logger.info("beat: %r is left out this time: its last run is still queued or running", job.entry.name)
 
-    def _leave_out(self, job: Job, name: str) -> None:
+    def _leave_out(self, job: Job, left_out: int) -> None:
         job.locked_out += 1
-        emit = tuple(nominal for nominal in job.plan.emit if job.id_of(nominal) != name)
+        emit = tuple(nominal for nominal in job.plan.emit if nominal != left_out)
         job.plan = job.plan._replace(emit=emit)
         if job.plan.next is None:  # planned as the last of max_runs, which it was not
             nominal, score = job.ahead.instead
@@ -122,13 +123,19 @@ class Dispatcher:
 
     # -- publish ------------------------------------------------------------------------------------------------------
 
-    def _publish(self, jobs: list[Job]) -> list[Job]:
+    def _publish(self, term: Term, now: int, jobs: list[Job]) -> list[Job]:
         """Publish the jobs in turn; returns those that were tried, the others stay due."""
-        tried = []
+        tried: list[Job] = []
         with self._publisher.batch(self._before_publish) as publish:
             for job in jobs:
+                try:
+                    goes_on = self._publish_job(publish, job)
+                except BrokerDown:
+                    if self._publisher.at_once:
+                        self._commit(term, now, tried)  # they are out, and need not be sent again
+                    raise
                 tried.append(job)
-                if not self._publish_job(publish, job):
+                if not goes_on:
                     break
         if len(tried) < len(jobs):
             self._publisher.close()
@@ -163,6 +170,7 @@ class Dispatcher:
         logger.debug("beat: how it came to that", exc_info=exc)
         if not isinstance(exc, OperationalError):
             return True
+        self._leader.progress("looking whether the broker answers")
         if not self._publisher.answers():
             raise BrokerDown(job.error) from exc
         return False
@@ -197,7 +205,9 @@ class Dispatcher:
             retry = now + 1000 * lifecycle.retry_delay(state.attempts)
             return Advance(job.stored.name, job.state.guard, state.encode(), retry)
         state = lifecycle.dispatched(job.state, job.plan, job.locked_out)
-        if state.finished and job.entry.remove_when_done:
+        # The record of a config entry stays: without it, the next reading of the configuration would take the entry for
+        # new and run it again.
+        if state.finished and job.entry.remove_when_done and job.entry.owner is None:
             return Advance(job.stored.name, job.state.guard, None, None, job.commands)
         return Advance(job.stored.name, job.state.guard, state.encode(), job.ahead.score, job.commands)
 

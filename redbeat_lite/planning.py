@@ -25,6 +25,9 @@ logger = get_logger(__name__)
 #: Longest text of an error that is kept with an entry.
 _MAX_ERROR = 500
 
+#: Messages of one batch: entries that send each of many missed occurrences come in as many batches as that takes.
+_MAX_MESSAGES = 5_000
+
 #: Decoded entries kept between ticks.
 _CACHE = 20_000
 
@@ -76,11 +79,18 @@ class Planner:
         self._decoded: dict[bytes, tuple[bytes, Entry]] = {}
 
     def plan(self, due: Iterable[Stored], now: int) -> tuple[list[Job], list[Bad]]:
-        """What to do about these entries at ``now`` (epoch ms), and those that cannot be used."""
-        jobs, bad = [], []
+        """What to do about these entries at ``now`` (epoch ms), and those that cannot be used.
+
+        Stops where there is enough to send for one batch; the rest stays due.
+        """
+        jobs: list[Job] = []
+        bad, messages = [], 0
         for stored in due:
+            if messages >= _MAX_MESSAGES:
+                break
             try:
                 jobs.append(self._job(stored, now))
+                messages += len(jobs[-1].plan.emit)
             except Exception as exc:  # noqa: BLE001 - whatever is wrong with one entry must not reach the others
                 bad.append(_quarantined(stored, exc, now))
         return jobs, bad

@@ -80,9 +80,15 @@ class Publisher:
         """How messages go out, in words for a log line."""
         if self._handover is not None:
             return f"in one step with the schedule (exactly once), {self._making}"
-        if self._collect and self._producer is not None and getattr(self._producer, "supports_batch_publish", False):
-            return "in batches (at least once, with stable ids)"
-        return "one by one (at least once, with stable ids)"
+        if self.at_once:
+            return "one by one (at least once, with stable ids)"
+        return "in batches (at least once, with stable ids)"
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a message is out when the function that publishes it returns."""
+        batches = self._collect and getattr(self._producer, "supports_batch_publish", False)
+        return self._handover is None and not batches
 
     @property
     def _making(self) -> str:

@@ -11,7 +11,7 @@ import redis
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
-from redbeat_lite import ConfigOwned, Entry, Misfire, Once, Scheduler, Schedules, cron, every
+from redbeat_lite import ConfigOwned, Entry, Misfire, Once, Scheduler, Schedules, at, cron, every
 from tests.support.frozen import NOW, Clock
 from tests.support.messages import of_entry, queued
 
@@ -322,3 +322,19 @@ def test_djangos_namespace_works(make_beat: MakeBeat, server: Any, no_leaks: Non
         assert client.keys("{django}:*")
         client.delete(*client.keys("{django}:*"))
     app.close()
+
+
+@pytest.mark.parametrize(
+    "last", [{"schedule": at(NOW + timedelta(seconds=5))}, {"schedule": 5, "max_runs": 1}], ids=["one-off", "max_runs"]
+)
+def test_a_finished_entry_does_not_run_again_because_its_record_was_to_be_removed(
+    make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis, last: dict[str, Any]
+) -> None:
+    app = entries(make_app, {"finished": {"task": "add", "remove_when_done": True, **last}})
+    for _ in range(4):
+        one_turn(app, make_beat)
+        clock.forward(10)
+    assert len(of_entry(client, "finished")) == 1
+    assert Schedules(app)["finished"].finished
+    app.conf.beat_schedule = {}
+    assert len(one_turn(app, make_beat)) == 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,8 +13,11 @@ import redis
 from celery import Celery
 from celery.beat import BeatLazyFunc
 from celery.schedules import BaseSchedule, crontab, schedstate
+from kombu.exceptions import OperationalError
 
 from redbeat_lite import Entry, Misfire, Scheduler, Schedules, at, cron, every, register_schedule
+from redbeat_lite.publisher import BrokerDown
+from redbeat_lite.store import Advance, Store, Term
 from tests.support.commands import commands
 from tests.support.frozen import NOW, Clock
 from tests.support.messages import Message, of_entry, queued
@@ -98,6 +102,12 @@ class TestWaiting:
         assert inner_beat.run_due() == 2.5
         clock.forward(2.5)
         assert inner_beat.run_due() == 2.5
+
+    def test_of_a_stand_by_is_no_longer_than_the_longest_sleep(
+        self, make_app: Callable[..., Celery], make_beat: Callable[[Celery], Scheduler], inner_beat: Scheduler
+    ) -> None:
+        inner_beat.run_due()
+        assert make_beat(make_app(beat_max_loop_interval=7)).run_due() == 7
 
     def test_never_ends_early_so_that_nothing_fires_before_its_time(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
@@ -343,6 +353,31 @@ class TestFailedPublish:
         entry = schedules["a"]
         assert (entry.total_run_count, entry.last_run_at, entry.last_task_id) == (1, after(3600), message.id)
         assert entry.next_run_at == after(7200)
+
+    def test_of_a_broker_that_goes_away_does_not_send_again_what_is_out(
+        self,
+        make_app: Callable[..., Celery],
+        make_beat: Callable[[Celery], Scheduler],
+        client: redis.Redis,
+        clock: Clock,
+    ) -> None:
+        app = make_app(redbeat_lite_dispatch="plain")
+        Schedules(app).add_many(Entry(name, "add", every(10 + n)) for n, name in enumerate("abc"))
+        beat = make_beat(app)
+        clock.forward(15)
+
+        def gone(entry: Any, producer: Any = None) -> None:
+            if entry.name == "b":
+                raise OperationalError("the broker went away")
+            Scheduler.apply_entry(beat, entry, producer)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(beat, "apply_entry", gone)
+            patch.setattr(beat._publisher, "answers", lambda: False)
+            with pytest.raises(BrokerDown):
+                beat.run_due()
+        beat.run_due()
+        assert [message.entry for message in queued(client)] == ["a", "b", "c"]
 
     def test_is_tried_every_minute_in_the_end(
         self, app: Celery, schedules: Schedules, inner_beat: Scheduler, clock: Clock, monkeypatch: pytest.MonkeyPatch
@@ -785,6 +820,28 @@ class TestMisfires:
         inner_beat.run_due()
         assert nominals(client, "a") == list(range(1, 1235))
 
+    def test_many_entries_with_much_to_send_do_not_do_it_in_one_step(
+        self,
+        schedules: Schedules,
+        inner_beat: Scheduler,
+        clock: Clock,
+        client: redis.Redis,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        schedules.add_many(Entry(f"e{number}", "add", every(1), misfire="all") for number in range(30))
+        inner_beat.run_due()
+        clock.forward(600)
+        steps, commit = [], Store.commit
+
+        def noted(store: Store, term: Term, now: int, advances: Sequence[Advance]) -> list[bool | str]:
+            steps.append(sum(len(advance.commands) for advance in advances))
+            return commit(store, term, now, advances)
+
+        monkeypatch.setattr(Store, "commit", noted)
+        inner_beat.run_due()
+        assert sum(steps) == client.llen("celery") == 30 * 600
+        assert max(steps) <= 5500, "one script sends as many messages as entries are due times what each has missed"
+
 
 class TestEdits:
     def test_never_fire_for_the_past(
@@ -861,6 +918,27 @@ class TestClock:
         clock.forward(-7200)
         make_beat(app).run_due()
         assert schedules["a"].next_run_at == clock.now + timedelta(seconds=60)
+
+    def test_set_forward_while_the_beat_waits_ends_the_wait(
+        self, schedules: Schedules, inner_beat: Scheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ahead = [0]
+        begun = time.clock_gettime(time.CLOCK_MONOTONIC)
+        noon = round(NOW.timestamp() * 1000)
+
+        def wall_ms() -> int:
+            passed = time.clock_gettime(time.CLOCK_MONOTONIC) - begun
+            return noon + round(1000 * passed) + (ahead[0] if passed > 1 else 0)
+
+        for module in ("scheduler", "dispatch"):
+            monkeypatch.setattr(f"redbeat_lite.{module}.wall_ms", wall_ms)
+        schedules.add("a", "add", every(250))
+        inner_beat.run_due()
+        ahead[0] = 7_200_000
+        inner_beat.tick()
+        inner_beat.run_due()
+        assert time.clock_gettime(time.CLOCK_MONOTONIC) - begun < 10
+        assert len(queued(client)) == 1
 
     @pytest.mark.parametrize(("misfire", "runs"), [("coalesce", 1), ("skip", 0), (Misfire("all", limit=7), 7)])
     def test_set_forward_two_hours_is_one_catch_up_by_policy(

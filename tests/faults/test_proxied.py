@@ -1,0 +1,92 @@
+"""Servers behind a name or a proxy: one that is demoted keeps its connections, one that is cut off keeps silent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from celery import Celery
+
+from redbeat_lite import Scheduler, Schedules, every
+from redbeat_lite.publisher import BrokerDown
+from tests.support.proxy import Proxy
+from tests.support.server import Server
+
+PUBLISH_TIMEOUT = 1.0
+
+
+@pytest.fixture
+def make_scheduler() -> Iterator[Callable[[Celery], Scheduler]]:
+    made: list[Scheduler] = []
+
+    def make(app: Celery) -> Scheduler:
+        made.append(Scheduler(app))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def ticks_until(scheduler: Scheduler, condition: Callable[[], bool], *, within: float) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within} s"
+        scheduler.tick()
+
+
+def test_a_leader_follows_a_fail_over_that_leaves_its_connections_open(
+    own_server: Callable[..., Server],
+    make_app: Callable[..., Celery],
+    make_scheduler: Callable[[Celery], Scheduler],
+) -> None:
+    old, new = own_server(), own_server()
+    with Proxy(old.port) as proxy, old.client() as to_old, new.client() as to_new:
+        to_new.replicaof("127.0.0.1", str(old.port))
+        app = make_app(broker_url=proxy.url, redbeat_lite_lease=1)
+        Schedules(app).add("entry", "add", every(0.2), expires=None)
+        scheduler = make_scheduler(app)
+        ticks_until(scheduler, lambda: to_new.llen("celery") >= 2, within=20)
+        to_new.replicaof("NO", "ONE")
+        proxy.target = new.port
+        to_old.replicaof("127.0.0.1", str(new.port))
+        sent = to_new.llen("celery")
+        ticks_until(scheduler, lambda: to_new.llen("celery") > sent, within=15)
+
+
+@pytest.mark.parametrize("dispatch", ["plain", "batch"])
+def test_a_broker_that_is_cut_off_costs_the_timeout_and_not_the_lease(
+    own_server: Callable[..., Server],
+    make_app: Callable[..., Celery],
+    make_scheduler: Callable[[Celery], Scheduler],
+    caplog: pytest.LogCaptureFixture,
+    dispatch: str,
+) -> None:
+    schedule, broker = own_server(), own_server()
+    with Proxy(broker.port) as proxy, broker.client() as to_broker:
+        app = make_app(
+            broker_url=proxy.url,
+            redbeat_lite_url=schedule.url,
+            redbeat_lite_dispatch=dispatch,
+            redbeat_lite_publish_timeout=PUBLISH_TIMEOUT,
+            # Less than what a publish and the look whether the broker answers take together.
+            redbeat_lite_stall_timeout=2.6 * PUBLISH_TIMEOUT,
+            redbeat_lite_lease=1,
+        )
+        Schedules(app).add("entry", "add", every(0.2), expires=None)
+        scheduler = make_scheduler(app)
+        ticks_until(scheduler, lambda: to_broker.llen("celery") >= 2, within=20)
+        proxy.black_hole = True
+        for _ in range(2):
+            time.sleep(0.2)  # until something is due
+            start = time.monotonic()
+            with pytest.raises(BrokerDown):
+                scheduler.run_due()
+            assert time.monotonic() - start < 3 * PUBLISH_TIMEOUT + 1
+            scheduler.leader.progress("waiting")
+        assert scheduler.leader.leading
+        assert "no progress" not in caplog.text
+        proxy.black_hole = False
+        sent = to_broker.llen("celery")
+        ticks_until(scheduler, lambda: to_broker.llen("celery") > sent, within=15)
