@@ -10,6 +10,6 @@ from tests.acceptance.proj import app
 install(app)
 
 
-@app.task(name="proj.slow")
+@app.task(shared=False, name="proj.slow")
 def slow(seconds: float) -> None:
     time.sleep(seconds)

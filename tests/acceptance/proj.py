@@ -19,7 +19,7 @@ app.conf.beat_max_loop_interval = 300
 app.conf.update(json.loads(os.environ.get("PROJ_CONF", "{}")))
 
 
-@app.task(name="proj.add")
+@app.task(shared=False, name="proj.add")
 def add(x: int = 0, y: int = 0) -> int:
     return x + y
 
@@ -32,7 +32,7 @@ class Sticky(Task):
         return super().apply_async(*args, **kwargs)
 
 
-@app.task(name="proj.sticky", base=Sticky)
+@app.task(shared=False, name="proj.sticky", base=Sticky)
 def sticky() -> None:
     pass
 

@@ -126,68 +126,79 @@ def body(task: Any, key: str, seconds: float, how: str) -> str:
     return key
 
 
-@app.task(bind=True)
+@app.task(shared=False, bind=True)
 def plain(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
 
 
-@app.task(bind=True, acks_late=True)
+@app.task(shared=False, bind=True, acks_late=True)
 def late(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
 
 
-@app.task(bind=True, once=Once(key="{key}", lease=LEASE))
+@app.task(shared=False, bind=True, once=Once(key="{key}", lease=LEASE))
 def skip(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
 
 
-@app.task(bind=True, acks_late=True, once=Once(key="{key}", lease=LEASE))
+@app.task(shared=False, bind=True, acks_late=True, once=Once(key="{key}", lease=LEASE))
 def skip_late(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
 
 
-@app.task(bind=True, acks_late=True, reject_on_worker_lost=True, once=Once(key="{key}", lease=LEASE))
+@app.task(shared=False, bind=True, acks_late=True, reject_on_worker_lost=True, once=Once(key="{key}", lease=LEASE))
 def skip_requeue(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
 
 
-@app.task(bind=True, once=Once(key="{key}", on_conflict="wait", lease=LEASE))
+@app.task(shared=False, bind=True, once=Once(key="{key}", on_conflict="wait", lease=LEASE))
 def wait(self: Any, key: str, seconds: float = 0, how: str = "", n: int = 0) -> int:
     body(self, key, seconds, how)
     return n
 
 
-@app.task(bind=True, acks_late=True, once=Once(key="{key}", on_conflict="wait", lease=LEASE))
+@app.task(shared=False, bind=True, acks_late=True, once=Once(key="{key}", on_conflict="wait", lease=LEASE))
 def wait_late(self: Any, key: str, seconds: float = 0, how: str = "", n: int = 0) -> int:
     body(self, key, seconds, how)
     return n
 
 
 @app.task(
-    bind=True, acks_late=True, reject_on_worker_lost=True, once=Once(key="{key}", on_conflict="wait", lease=LEASE)
+    shared=False,
+    bind=True,
+    acks_late=True,
+    reject_on_worker_lost=True,
+    once=Once(key="{key}", on_conflict="wait", lease=LEASE),
 )
 def wait_requeue(self: Any, key: str, seconds: float = 0, how: str = "", n: int = 0) -> int:
     body(self, key, seconds, how)
     return n
 
 
-@app.task(bind=True, once=Once(key="{key}", on_conflict="raise", lease=LEASE))
+@app.task(shared=False, bind=True, once=Once(key="{key}", on_conflict="raise", lease=LEASE))
 def reject(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
 
 
-@app.task(bind=True, once=Once(key="{key}", scope="queue", lease=LEASE))
+@app.task(shared=False, bind=True, once=Once(key="{key}", scope="queue", lease=LEASE))
 def queue_skip(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
 
 
-@app.task(bind=True, once=Once(key="{key}", scope="queue", on_conflict="raise", lease=LEASE))
+@app.task(shared=False, bind=True, once=Once(key="{key}", scope="queue", on_conflict="raise", lease=LEASE))
 def queue_raise(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
 
 
-@app.task(bind=True, autoretry_for=(ValueError,), retry_backoff=False, max_retries=2, default_retry_delay=0.3,
-          once=Once(key="{key}", lease=LEASE))  # fmt: skip
+@app.task(
+    shared=False,
+    bind=True,
+    autoretry_for=(ValueError,),
+    retry_backoff=False,
+    max_retries=2,
+    default_retry_delay=0.3,
+    once=Once(key="{key}", lease=LEASE),
+)
 def auto(self: Any, key: str) -> str:
     note(key, "start", self)
     if self.request.retries < 2:
@@ -195,22 +206,22 @@ def auto(self: Any, key: str) -> str:
     return key
 
 
-@app.task(bind=True, once=Once(key="{key}", lease=LEASE, hold_on_retry=False))
+@app.task(shared=False, bind=True, once=Once(key="{key}", lease=LEASE, hold_on_retry=False))
 def loose(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
 
 
-@app.task(bind=True, once=Once(key="{key}", lease=1, max_hold=1.5))
+@app.task(shared=False, bind=True, once=Once(key="{key}", lease=1, max_hold=1.5))
 def bounded(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
 
 
-@app.task
+@app.task(shared=False)
 def add(*numbers: Any) -> list[Any]:
     return list(numbers)
 
 
-@app.task
+@app.task(shared=False)
 def collect(results: list[Any], key: str) -> list[Any]:
     return [*results, key]
 
@@ -243,6 +254,6 @@ def _own_request() -> type:
     return Mine
 
 
-@app.task(bind=True, base=Own, Request=_own_request(), once=Once(key="{key}", lease=LEASE))
+@app.task(shared=False, bind=True, base=Own, Request=_own_request(), once=Once(key="{key}", lease=LEASE))
 def own(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)

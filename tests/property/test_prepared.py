@@ -50,10 +50,12 @@ def app(shared_server: Server) -> Iterator[Celery]:
     app = Celery("prepared", broker=shared_server.url, set_as_current=False)
     app.conf.task_routes = {"routed": {"queue": "routes"}, "pattern.*": "patterns"}
 
-    @app.task(name="plain", typing=False)
+    @app.task(shared=False, name="plain", typing=False)
     def plain(*args: Any, **kwargs: Any) -> None: ...
 
-    @app.task(name="limited", typing=False, time_limit=5, priority=3, serializer="pickle", ignore_result=True)
+    @app.task(
+        shared=False, name="limited", typing=False, time_limit=5, priority=3, serializer="pickle", ignore_result=True
+    )
     def limited(*args: Any, **kwargs: Any) -> None: ...
 
     yield app
@@ -167,7 +169,7 @@ class Own(Task):
 
 
 def test_a_task_class_of_its_own_is_asked_every_time(app: Celery, publishers: tuple[Publisher, Publisher]) -> None:
-    @app.task(name="own", base=Own, typing=False)
+    @app.task(shared=False, name="own", base=Own, typing=False)
     def own() -> None: ...
 
     entry = Entry("e", "own", every(3600))
