@@ -92,15 +92,20 @@ def plan(entry: Entry, state: State, now: int, zone: tzinfo) -> Plan:
         upcoming = next_ms(entry.rule(zone), state.nominal)
         if upcoming is None or upcoming > now:
             return Plan((state.nominal,), upcoming, 0)
+    delay = _offset(entry, state.nominal, zone)
+    plan = _planned(entry, state, state.nominal, now, zone, delay)
+    last = plan.emit[-1] if plan.emit else state.nominal
+    forgiving = entry.misfire.policy != "skip" and entry.misfire.grace is None
+    if forgiving and last > state.nominal and last + _offset(entry, last, zone) > now:
+        # After an outage the latest can have its instant behind it and its own jitter before it: it is not due yet.
+        return _planned(entry, state, state.nominal, last - 1, zone, 0)
+    return plan
+
+
+def _planned(entry: Entry, state: State, nominal: int, now: int, zone: tzinfo, delay: int) -> Plan:
     runs_left = None if entry.max_runs is None else entry.max_runs - state.count
     return plan_misfires(
-        entry.rule(zone),
-        state.nominal,
-        now,
-        entry.misfire,
-        end=entry.end_ms,
-        runs_left=runs_left,
-        delay=_offset(entry, state.nominal, zone),
+        entry.rule(zone), nominal, now, entry.misfire, end=entry.end_ms, runs_left=runs_left, delay=delay
     )
 
 

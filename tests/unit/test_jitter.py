@@ -5,11 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from datetime import UTC
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redbeat_lite import Entry, every, lifecycle
 from redbeat_lite.jitter import offset_ms
+from redbeat_lite.state import State
 
 
 def test_an_occurrence_has_the_same_offset_in_another_process() -> None:
@@ -39,3 +43,19 @@ def test_offsets_are_spread_evenly_over_names_and_over_occurrences() -> None:
     for spread in (by_name, by_time):
         assert set(spread) == set(range(10)), "both ends are drawn"
         assert all(850 < count < 1150 for count in spread.values())
+
+
+@pytest.mark.parametrize("misfire", ["coalesce", "all"])
+def test_after_an_outage_too_nothing_is_sent_before_its_own_offset(misfire: str) -> None:
+    entry = Entry("job", "add", every(60), jitter=50, misfire=misfire)
+    for minute in range(300):
+        state = State(1, "g", 60_000 * minute)
+        due = lifecycle.score(entry, state.nominal, UTC)
+        assert due is not None
+        for late in (30_000, 65_000, 200_000):
+            plan = lifecycle.plan(entry, state, due + late, UTC)
+            own = [lifecycle.score(entry, nominal, UTC) or 0 for nominal in plan.emit]
+            assert own
+            assert max(own) <= due + late
+            if misfire == "all":
+                assert plan.skipped == 0
