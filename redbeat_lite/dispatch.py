@@ -92,7 +92,7 @@ class Dispatcher:
         if bad:
             self._store.quarantine(term, bad)
         if any(job.plan.emit for job in jobs):
-            self._leader.progress("connecting to the broker")
+            self._leader.progress("connecting to the broker", within=self._publisher.patience)
             connect(term)
             self._take_locks(jobs)
             jobs = self._publish(term, now, jobs)
@@ -170,7 +170,7 @@ class Dispatcher:
         logger.debug("beat: how it came to that", exc_info=exc)
         if not isinstance(exc, OperationalError):
             return True
-        self._leader.progress("looking whether the broker answers")
+        self._leader.progress("looking whether the broker answers", within=self._publisher.patience)
         if not self._publisher.answers():
             raise BrokerDown(job.error) from exc
         return False

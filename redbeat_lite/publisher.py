@@ -60,6 +60,8 @@ class Publisher:
         self._app = app
         self._emit = emit
         self._timeout = timeout
+        #: Seconds that opening a connection may take: two tries, each cut at the timeout.
+        self.patience = 2 * timeout
         self._collect = dispatch != "plain"
         self._prepare = dispatch in ("auto", "prepared")
         self._obstacle = obstacle
