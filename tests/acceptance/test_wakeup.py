@@ -180,11 +180,12 @@ def test_a_change_that_is_not_the_next_thing_to_do_wakes_nobody(busy_sleeper: Sl
     assert busy_sleeper.client.info("commandstats")["cmdstat_publish"]["calls"] == before
 
 
-def test_a_sleeping_beat_sends_renewals_and_nothing_else(busy_sleeper: Sleeper) -> None:
+def test_a_sleeping_beat_sends_renewals_and_looks_for_stuck_pipelines_and_nothing_else(busy_sleeper: Sleeper) -> None:
     client = busy_sleeper.client
     client.config_resetstat()
     eventually(lambda: client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0) >= 2, what="renewals")
     ran = client.info("commandstats")
     own = {"cmdstat_info", "cmdstat_config|resetstat", "cmdstat_ping"}
     renewal = {"cmdstat_evalsha", "cmdstat_hmget", "cmdstat_pexpire", "cmdstat_zcard", "cmdstat_hlen", "cmdstat_exists"}
-    assert {name for name in ran if name.startswith("cmdstat_")} <= own | renewal
+    sweep = {"cmdstat_zrangebyscore", "cmdstat_zrange", "cmdstat_time"}
+    assert {name for name in ran if name.startswith("cmdstat_")} <= own | renewal | sweep
