@@ -90,6 +90,10 @@ class Lab:
         """Let steps with ``how="until"`` end."""
         self.client.set(f"go:{run.id}", 1)
 
+    def fail(self, run: PipelineRun) -> None:
+        """Let steps with ``how="fail when told"`` fail."""
+        self.client.set(f"fail:{run.id}", 1)
+
     def swept(self, run: PipelineRun, *, within: float = 20.0) -> RunStatus:
         """Sweep until the run has ended."""
 

@@ -53,10 +53,12 @@ def make_app(url: str, **conf: Any) -> Celery:
     def body(task: Any, params: dict[str, Any], how: str, give: Any, seconds: float) -> Any:
         note(task, "start", params=params if how == "show" else None)
         first = client.incr(f"ran:{task.request.redbeat_pipeline['run']}:{task.request.redbeat_pipeline['name']}") == 1
+        run = task.request.redbeat_pipeline["run"]
+        while (how == "until" and not client.exists(f"go:{run}")) or (
+            how == "fail when told" and not client.exists(f"fail:{run}")
+        ):
+            time.sleep(0.02)
         _misbehave(task, how, first=first)
-        if how == "until":
-            while not client.exists(f"go:{task.request.redbeat_pipeline['run']}"):
-                time.sleep(0.02)
         time.sleep(seconds)
         note(task, "end")
         return give
@@ -123,7 +125,7 @@ def added_by(key: str, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _misbehave(task: Any, how: str, *, first: bool) -> None:
-    if how == "fail":
+    if how in ("fail", "fail when told"):
         raise ValueError("as asked")
     if how == "fail twice" and task.request.retries < 2:
         raise ValueError("as asked")

@@ -94,9 +94,12 @@ def test_a_step_that_fails_ends_the_run(lab: Lab, task: str, how: str, give: Any
 
 
 def test_siblings_of_a_failure_run_to_their_end_for_nothing(lab: Lab) -> None:
-    run = lab.start(("long", lab.sig(how="until"), 2), ("bad", lab.sig(how="fail"), 2), ("never", lab.sig(), 1))
+    bad = lab.sig(how="fail when told")
+    run = lab.start(("long", lab.sig(how="until"), 2), ("bad", bad, 2), ("never", lab.sig(), 1))
+    # A sibling that had not started by then would not start any more.
+    lab.started(run, "long", "bad")
+    lab.fail(run)
     assert run.wait(END).state == "FAILED"
-    lab.started(run, "long")
     lab.go(run)
     eventually(lambda: run.status().step("long").state == "SUCCEEDED", what="the end of the sibling")
     never(lambda: "never" in lab.names(run), during=0.5)
