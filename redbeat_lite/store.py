@@ -191,10 +191,6 @@ class Store:
             records[_text(name)] = record if isinstance(record, dict) else {"error": "quarantine record is no object"}
         return records
 
-    def discard_quarantined(self, name: str) -> None:
-        """Forget the quarantined entry of this name."""
-        self._client.hdel(self._keys.quarantine, name)
-
     # -- the leader ---------------------------------------------------------------------------------------------------
 
     def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None]:
