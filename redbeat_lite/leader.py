@@ -57,6 +57,7 @@ class Leader:
         self._lease = lease
         self._stall_timeout = stall_timeout
         self._token = ""
+        self._asking = False
         self._renewal: _Renewal | None = None
         self.last_clock: int | None = None  #: wall clock in ms that the leader before us saw last
 
@@ -74,15 +75,18 @@ class Leader:
         sent = elapsed()
         keys = (self._keys.leader, self._keys.meta)
         args = (self._token, round(self._lease * 1000), socket.gethostname(), os.getpid(), FORMAT)
+        self._asking = True
         reply = self._backend.scripts.run("acquire", keys, args)
         if reply[0] == -1:
             raise UnsupportedFormat(
                 f"the schedule in Redis has format {reply[1]}; this redbeat_lite reads up to {FORMAT}"
             )
         if reply[0] == 0:
+            self._asking = False
             return max(float(reply[1]) / 1000, 0.001)
         self.last_clock = int(reply[2]) if reply[2].isdigit() else None
         self._renewal = _Renewal(self._backend, self._keys, Term(self._token, int(reply[1])), self._lease)
+        self._asking = False
         self._renewal.trust_from(sent)
         self.progress("starting to lead")
         self._renewal.start()
@@ -156,17 +160,20 @@ class Leader:
         May be called twice, and from a signal handler, which another signal may interrupt.
         """
         renewal = self._renewal
-        if renewal is None:
+        # Interrupted while it asks for the lease, this process may hold it and not know it yet.
+        if renewal is None and not self._asking:
             return
-        renewal.stop()
+        if renewal is not None:
+            renewal.stop()
         # A connection of its own: the handler may have interrupted the main thread inside a command.
         client = self._backend.open(timeout=_RESIGN_TIMEOUT)
         with suppress(*FAULTS):  # the lease runs out by itself
             Scripts(client).run("resign", (self._keys.leader,), (self._token, self._keys.wake))
         client.close()
         # Not earlier: what interrupts this does it over, instead of taking it for done.
-        self._renewal = None
-        renewal.join()
+        self._renewal, self._asking = None, False
+        if renewal is not None:
+            renewal.join()
 
 
 class _Renewal:
@@ -199,7 +206,8 @@ class _Renewal:
         self._stop.put(None)
 
     def join(self) -> None:
-        self._thread.join(_JOIN_TIMEOUT)
+        if self._thread.ident:  # a signal may come before the start, too
+            self._thread.join(_JOIN_TIMEOUT)
 
     @property
     def trusted(self) -> bool:

@@ -99,6 +99,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._failing_since = 0.0
         self._clock: tuple[int, float] | None = None
         self._ticking = False
+        self._closing = False
         super().__init__(app, schedule={}, max_interval=max_interval, **kwargs)
 
     # -- what Celery calls --------------------------------------------------------------------------------------------
@@ -122,19 +123,28 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """One turn: lead or stand by, dispatch what is due, wait for the next deadline or a change.
 
         Celery sleeps for whatever this returns, deaf to changes; so the waiting is done here, and the answer is 0.
+
+        Raises:
+            SystemExit: it was told to stop.
         """
         self._ticking = True
         try:
-            self._turn()
+            if not self._closing:
+                self._turn()
         finally:
             self._ticking = False
+        if self._closing:
+            # The SystemExit of the signal handler is lost where Python ignores exceptions: in the __del__ of whatever
+            # it interrupted.
+            raise SystemExit
         return 0
 
     def _turn(self) -> None:
         try:
             self._wakeup.listen()
             seconds = self.run_due()
-            self._recovered()
+            if self.leader.in_office or self._standing_by:
+                self._recovered()
             self._sweeper.start()
         except UnsupportedFormat as exc:
             self._give_up(str(exc))
@@ -150,7 +160,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             seconds = self._outage(f"cannot use {self.backend.display_url}", exc)
         self.leader.progress("waiting", within=seconds)
         led = self.leader.leading
-        self._wakeup.wait(seconds, until=lambda: led and self._is_called_for())
+        self._wakeup.wait(seconds, until=lambda: self._closing or (led and self._is_called_for()))
 
     def _is_called_for(self) -> bool:
         """Whether a leader that waits has something to do before its time."""
@@ -172,7 +182,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         except Lost:
             # A flush takes the term counter away too, so the next term may look like this one.
             self._begun = None
-            logger.warning("beat: no longer leading: %s", self.leader.step_down())
+            why = self.leader.step_down()
+            if not self._closing:
+                logger.warning("beat: no longer leading: %s", why)
             return 0.0
         if upcoming is None:
             return float(self.max_interval)
@@ -199,6 +211,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
 
         Celery calls this from its signal handler, which may have interrupted anything, and again when the loop ends.
         """
+        self._closing = True
         self._sweeper.stop()
         self.leader.resign()
         if self._ticking:

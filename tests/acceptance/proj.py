@@ -2,12 +2,14 @@
 
 ``PROJ_CONF`` holds settings as JSON; in it an entry of ``beat_schedule`` gives its schedule as seconds. While the file
 that ``PROJ_STUCK`` names is there, publishing ``proj.sticky`` hangs. ``PROJ_CRASH`` makes the beat's loop raise.
+``PROJ_TOLD_IN_FINALIZER`` has the process told to stop while it runs a ``__del__`` in the middle of a publish.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -45,3 +47,14 @@ if os.environ.get("PROJ_CRASH"):
             raise RuntimeError("a defect nobody foresaw")
 
         sender.scheduler._dispatcher.run = raises
+
+
+if os.environ.get("PROJ_TOLD_IN_FINALIZER"):
+
+    class Told:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    @signals.before_task_publish.connect(weak=False)
+    def litter(**kwargs: Any) -> None:
+        Told()

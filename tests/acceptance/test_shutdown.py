@@ -146,6 +146,14 @@ def test_a_leader_that_hangs_in_a_publish_stops_and_gives_the_lease_back(
     assert client.llen("celery") == 0
 
 
+def test_a_signal_that_comes_in_a_finalizer_is_not_lost(beat: Beat, client: redis.Redis) -> None:
+    process = beat(PROJ_CONF=conf(schedule={"fast": FAST}), PROJ_TOLD_IN_FINALIZER=1)
+    assert process.wait() == 0
+    assert process.lines("SystemExit"), "Python did not ignore the exception of the signal handler"
+    assert not process.lines("no longer leading"), process.output
+    assert not client.exists(KEYS.leader)
+
+
 def test_a_crash_exits_non_zero_and_gives_the_lease_back(beat: Beat, client: redis.Redis) -> None:
     process = beat(PROJ_CRASH=1)
     assert process.wait() == 1

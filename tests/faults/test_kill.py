@@ -62,6 +62,7 @@ def run(beat: Callable[..., Process], app: Celery, client: redis.Redis, kills: i
     sent = client.llen("celery")
     eventually(lambda: client.llen("celery") > sent + ENTRIES, within=20)
     for process in running:
+        process.says("beat: (leading|standing by)")  # before that, a signal may find Python without a handler
         process.terminate()
         assert process.wait() == 0, process.output
     return queued(client)

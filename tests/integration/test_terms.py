@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC
+from typing import Any
 
 import pytest
 import redis
@@ -32,6 +33,45 @@ def test_a_term_that_broke_off_at_its_beginning_is_begun_anew(
     assert scheduler.leader.leading
     scheduler.run_due()
     assert "configured" in Schedules(app)
+    scheduler.close()
+
+
+def test_a_beat_that_is_stopped_while_it_asks_for_the_lease_gives_it_back(
+    make_app: Callable[..., Celery], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Scheduler(make_app())
+    scripts = scheduler.backend.scripts
+
+    class Interrupted:
+        def run(self, *args: Any) -> Any:
+            scripts.run(*args)
+            assert client.exists(scheduler.keys.leader)
+            scheduler.close()
+            raise SystemExit
+
+    monkeypatch.setitem(vars(scheduler.backend), "scripts", Interrupted())
+    with pytest.raises(SystemExit):
+        scheduler.tick()
+    assert not client.exists(scheduler.keys.leader)
+
+
+def test_the_end_of_the_lease_in_an_outage_is_not_the_end_of_the_outage(
+    make_app: Callable[..., Celery], own_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = own_server()
+    options = {"socket_timeout": 0.3, "socket_connect_timeout": 0.3}
+    app = make_app(broker_url=server.url, redbeat_lite_lease=1, redbeat_lite_redis_options=options)
+    scheduler = Scheduler(app, max_interval=0.05)
+    scheduler.tick()
+    server.freeze()
+    while scheduler.leader.in_office:
+        scheduler.tick()
+    assert "cannot use" in caplog.text
+    assert "working again" not in caplog.text
+    server.thaw()
+    while not scheduler.leader.in_office:
+        scheduler.tick()
+    assert "working again" in caplog.text
     scheduler.close()
 
 
