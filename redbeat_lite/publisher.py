@@ -143,7 +143,9 @@ class Publisher:
     def _open(self) -> Any:
         connection = self._app.connection_for_write()
         for option in _TIMEOUTS.get(connection.transport.driver_type, ()):
-            connection.transport_options.setdefault(option, self._timeout)
+            # Shorter is the user's to say; longer is meant for workers, who may well wait, and would hang the beat.
+            own = connection.transport_options.get(option)
+            connection.transport_options[option] = min(own or self._timeout, self._timeout)
         return connection
 
     def _try_handover(self, channel: Any, leader_key: str, token: str) -> _Handover | None:

@@ -70,6 +70,7 @@ def test_a_broker_that_is_cut_off_costs_the_timeout_and_not_the_lease(
             redbeat_lite_url=schedule.url,
             redbeat_lite_dispatch=dispatch,
             redbeat_lite_publish_timeout=PUBLISH_TIMEOUT,
+            broker_transport_options={"socket_timeout": 300},  # meant for workers; must not hang the beat
             # Less than what a publish and the look whether the broker answers take together.
             redbeat_lite_stall_timeout=2.6 * PUBLISH_TIMEOUT,
             redbeat_lite_lease=1,
