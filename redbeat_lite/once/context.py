@@ -106,9 +106,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
     held = Held(token, f"lock:{token}", 0, lease_ms, key=key, holder=holder, life_ms=2 * lease_ms)
     hold = Hold(held, Once(lease=lease))
     deadline = time.monotonic() + timeout
-    while not (taken := runtime.begin(hold, on_conflict="skip").word == "run") and time.monotonic() < deadline:
-        # A new id for the next attempt: the guard remembers the one that was refused.
-        held.guard_id = f"lock:{uuid4().hex}"
+    while not (taken := runtime.begin(hold, on_conflict="try").word == "run") and time.monotonic() < deadline:
         time.sleep(min(_POLL, max(0.0, deadline - time.monotonic())))
     if not taken:
         yield LockHandle(key, None, taken=False)

@@ -31,7 +31,7 @@ from typing import Any
 
 from .naming import key_of
 from .policy import Once
-from .store import LockStore
+from .store import LockStore, Wanted
 
 #: Message header: the key of the once-lock, the policy, and whether the lock is held under the task id already.
 ONCE_HEADER = "redbeat_once"
@@ -49,7 +49,6 @@ class Claim:
         task_name, args, kwargs: what will be published.
         once: the entry's policy.
         task_id: the occurrence's id.
-        lease_ms: how long the lock lasts while nothing renews it; the policy's lease where absent.
         task: the registered task, where this process has it: then ``f(1)`` and ``f(x=1)`` are one key.
         queue: where it goes, so that a worker of that queue can tell whether it is still there.
         key: the key of the lock; worked out from the rest.
@@ -61,7 +60,6 @@ class Claim:
     kwargs: Mapping[str, Any] | None
     once: Once
     task_id: str
-    lease_ms: int | None = None
     task: Any = None
     queue: str = ""
     key: str = field(default="")
@@ -88,10 +86,8 @@ def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
         redis.exceptions.RedisError: the server did not answer; locks may or may not be taken, taking again is safe.
     """
     mine = [claim for claim in claims if claim.at_publish]
-    rows = [
-        (c.key, c.task_id, c.lease_ms or round(c.once.lease * 1000), f"entry {c.entry_name}", c.queue) for c in mine
-    ]
-    taken = dict(zip((id(claim) for claim in mine), store.take(rows) if rows else [], strict=True))
+    wanted = [Wanted(c.key, c.task_id, round(c.once.lease * 1000), 0, f"entry {c.entry_name}", c.queue) for c in mine]
+    taken = dict(zip((id(claim) for claim in mine), store.take(wanted) if wanted else [], strict=True))
     return [taken.get(id(claim), True) for claim in claims]
 
 

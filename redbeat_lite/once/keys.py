@@ -7,15 +7,18 @@ they are in one hash slot and a script may touch a lock, its waiters and the gua
 key                           type    holds
 ============================  ======  =================================================================================
 ``{p}:once:lock:<key>``       hash    ``token``, ``task`` (id), ``state`` (``queued`` or ``running``), ``since`` (ms),
-                                      ``lease`` (ms), ``fence``, ``holder``, ``queue``; lives as long as the lease
+                                      ``due`` (ms: when a queued one may run), ``lease`` (ms), ``fence``, ``holder``,
+                                      ``queue``; lives as long as the lease
 ``{p}:once:wait:<key>``       zset    task id of a waiter -> its place
 ``{p}:once:parked:<key>``     hash    ``m:<task id>`` -> its message, ``a:<task id>`` -> its attempt; ``woken``,
                                       ``tries`` and ``resend`` of the first one
-``{p}:once:index``            zset    key -> when the reaper has to look at it, ms; every lock and queue is in it
+``{p}:once:index``            zset    key -> when the reaper has to look at it, ms; every lock and queue is in it, for a
+                                      week if nobody looks
 ``{p}:once:fence``            string  the last fencing number given out
 ``{p}:once:workers``          hash    node name of a worker with ``install()`` -> what it reported last
-``{p}:guard:<task id>``       hash    ``state`` (``running``, ``done``, ``dead``), ``attempt``, ``token``, ``until``
-                                      (ms) and the parked ``standby``; lives as long as copies of the message may
+``{p}:guard:<task id>``       hash    ``state`` (``running``, ``refused``, ``done``, ``dead``), ``attempt``, ``token``,
+                                      ``until`` (ms), the ``verdict`` on a refused one and ``by`` whom, and the parked
+                                      ``standby``; lives as long as copies of the message may
 ``{p}:guard:index``           zset    task id with a standby -> when the reaper has to look at it, ms
 ============================  ======  =================================================================================
 """

@@ -7,7 +7,6 @@ workers may do so at once; each step is one script.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,7 +22,7 @@ PERIOD = 1.0
 #: Locks looked at in one round, the ones that run out first.
 _ROUND = 500
 
-#: A queued lock is not kept longer than this, in ms: its message must have been lost.
+#: A queued lock is not kept longer than this after its message may run, in ms: it must have been lost.
 _OLDEST_MS = 86_400_000
 
 
@@ -61,13 +60,13 @@ class Reaper:
         keys = [key.decode() for key in client.zrange(names.index, 0, _ROUND - 1)]
         pipe = client.pipeline(transaction=False)
         for key in keys:
-            pipe.hmget(names.lock(key), "state", "task", "queue", "lease", "since")
+            pipe.hmget(names.lock(key), "state", "task", "queue", "lease", "due")
             pipe.pttl(names.lock(key))
         replies = pipe.execute() if keys else []
-        now = time.time() * 1000
+        now = store.now_ms() if keys else 0
         for key, lock, left in zip(keys, replies[::2], replies[1::2], strict=True):
-            state, task_id, queue, lease, since = lock
-            if state == b"queued" and left < int(lease) / 2 and now - int(since) < _OLDEST_MS:
+            state, task_id, queue, lease, due = lock
+            if state == b"queued" and left < int(lease) / 2 and now - int(due) < _OLDEST_MS:
                 yield key, task_id.decode(), (queue or b"").decode()
 
     def _waits_in(self, queue: str, sizes: dict[str, bool]) -> bool:

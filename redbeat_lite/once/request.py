@@ -15,8 +15,9 @@ from .departures import Departures
 from .emission import ONCE_HEADER
 from .hold import attempt_of
 from .message import DELIVERY, delivery
+from .run import is_final
 from .runtime import Runtime
-from .store import DOWN
+from .store import DOWN, Seen
 
 logger = get_logger(__name__)
 
@@ -57,11 +58,14 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         if not getattr(task, "guarded", False) or datetime.now(UTC if expires.tzinfo else None) <= expires:
             return False
         try:
-            store = Runtime.of(self.app).store
-            return bool(store.is_copy(self.id, attempt_of(self.request_dict)))
+            seen = Runtime.of(self.app).store.seen(self.id, attempt_of(self.request_dict))
         except DOWN as exc:
             logger.warning("Cannot tell whether the expired task %s is a copy: %s", self.id, exc)
             return False
+        if seen is Seen.REFUSED:
+            # Its first copy may have died before it could say so; Celery ends it then.
+            return is_final(task, self.id)
+        return seen is Seen.COPY
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """Celery's, after the lock of a child that is gone was given back: with a requeue, no signal would tell."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from celery import states
 from celery.app.task import Context
+from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
@@ -59,8 +60,10 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
         raise Ignore("waits for its once-lock")
     if verdict.word == "old":
         _too_old(task, request)
+    if verdict.word == "refused" and is_final(task, task_id):
+        raise Ignore("skipped")
     message = f"{name}[{task_id}]: {verdict.text} has the once-lock {key!r}"
-    if verdict.word == "taken" and hold.once is not None and hold.once.on_conflict == "raise":
+    if hold.once is not None and hold.once.on_conflict == "raise":
         raise OnceRejected(message, key, verdict.text)
     settle_skipped(task, request, OnceSkipped(message, key, verdict.text))
     raise Ignore("skipped")
@@ -70,9 +73,14 @@ def _too_old(task: Any, request: Any) -> None:
     age = "its message is older than the guard remembers which tasks have run"
     logger.warning("Task %s[%s] is not run: %s (Task.guard_life)", task.name, request.id, age)
     # If the first copy has run, its result stays.
-    if task.backend.get_state(request.id) not in states.READY_STATES:
+    if not is_final(task, request.id):
         settle_skipped(task, request, OnceSkipped(f"{task.name}[{request.id}]: {age}"))
     raise Ignore("too old")
+
+
+def is_final(task: Any, task_id: str) -> bool:
+    """Whether the result of a task says that it has ended; false where no result is kept."""
+    return not isinstance(task.backend, DisabledBackend) and task.backend.get_state(task_id) in states.READY_STATES
 
 
 def settle_skipped(task: Any, request: Context, why: OnceSkipped) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -20,8 +21,12 @@ RESEND_MAX_MS = 3_600_000
 #: What a server raises that is down, restarting, read-only, full, or out of reach.
 DOWN: tuple[type[Exception], ...] = (RedisError, OSError)
 
-#: How many claims one call of ``once_take`` handles; each has seven KEYS and ARGV, and Lua unpacks a few thousand.
+#: How many claims one call of ``once_take`` handles; each has eight KEYS and ARGV, and Lua unpacks a few thousand.
 TAKE_BATCH = 500
+
+#: What nobody has looked after for a week leaves the index, in ms: no worker has ``install()``, the locks have run out,
+#: and a message that still waits is older than the guard remembers. A new task of its key brings it back.
+KEPT_MS = 7 * 86_400_000
 
 
 @dataclass(slots=True)
@@ -57,12 +62,35 @@ class Held:
         return self.guard_id or self.task_id
 
 
+class Wanted(NamedTuple):
+    """A lock for a task that is about to be published."""
+
+    key: str
+    task_id: str
+    lease_ms: int
+    #: Until its message may run: the lease counts from then.
+    delay_ms: int
+    holder: str
+    queue: str
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What :meth:`LockStore.begin` decided: one of the words in ``once_begin.lua``, and its text."""
 
     word: str
     text: str
+
+
+class Seen(IntEnum):
+    """What ``guard_state.lua`` tells of a message."""
+
+    #: The first of its attempt, or the one before it died.
+    NEVER = 0
+    #: This attempt, or a later one, runs or has ended.
+    COPY = 1
+    #: An earlier copy was refused, and may have died before it could store the result that says so.
+    REFUSED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +115,18 @@ class LockStore:
         self.keys = OnceKeys(prefix)
         self._scripts = Scripts(client)
 
-    def take(self, claims: Sequence[tuple[str, str, int, str, str]]) -> list[bool]:
-        """Take locks for tasks about to be published: (key, task id, lease in ms, holder, queue) each.
-
-        One round trip for up to ``TAKE_BATCH`` of them.
-        """
+    def take(self, claims: Sequence[Wanted]) -> list[bool]:
+        """Take locks for tasks about to be published; one round trip for up to ``TAKE_BATCH`` of them."""
         taken: list[bool] = []
         for start in range(0, len(claims), TAKE_BATCH):
             taken += self._take(claims[start : start + TAKE_BATCH])
         return taken
 
-    def _take(self, claims: Sequence[tuple[str, str, int, str, str]]) -> list[bool]:
+    def _take(self, claims: Sequence[Wanted]) -> list[bool]:
         keys = [self.keys.index, self.keys.fence]
-        args: list[Any] = [len(claims)]
+        args: list[Any] = [len(claims), KEPT_MS]
         for claim in claims:
-            keys += [self.keys.lock(claim[0]), self.keys.waiters(claim[0])]
+            keys += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
             args += claim
         return [bool(reply) for reply in self._scripts.run("once_take", keys, args)]
 
@@ -119,7 +144,7 @@ class LockStore:
         ]
         if held.key is not None:
             keys += [*self._lock_keys(held.key), self.keys.fence]
-            args += [held.key, on_conflict, held.holder, max_waiters]
+            args += [held.key, on_conflict, held.holder, max_waiters, KEPT_MS]
         word, text = self._scripts.run("once_begin", keys, args)
         verdict = Verdict(_text(word), _text(text))
         if verdict.word == "run":
@@ -176,14 +201,18 @@ class LockStore:
         )
         return bool(held), bool(waiters)
 
-    def is_copy(self, task_id: str, attempt: int) -> bool:
-        """Whether this attempt of the task, or a later one, runs or has ended."""
-        return bool(self._scripts.run("guard_state", [self.keys.guard(task_id)], [attempt]))
+    def seen(self, task_id: str, attempt: int) -> Seen:
+        """What the guard knows of this attempt of a task."""
+        return Seen(self._scripts.run("guard_state", [self.keys.guard(task_id)], [attempt]))
+
+    def now_ms(self) -> int:
+        """The server's time."""
+        seconds, micros = self.client.time()
+        return int(seconds) * 1000 + int(micros) // 1000
 
     def due(self, limit: int = 100) -> tuple[list[str], list[str]]:
         """(keys of locks, task ids) the reaper has to look at now, by the server's clock."""
-        seconds, micros = self.client.time()
-        now = seconds * 1000 + micros // 1000
+        now = self.now_ms()
         pipe = self.client.pipeline(transaction=False)
         for index in (self.keys.index, self.keys.guard_index):
             pipe.zrangebyscore(index, "-inf", now, start=0, num=limit)

@@ -26,7 +26,7 @@ from .message import DELIVERY
 from .naming import check_definition, checked, key_of
 from .policy import Once
 from .runtime import Runtime
-from .store import DOWN
+from .store import DOWN, Wanted
 
 logger = get_logger(__name__)
 
@@ -179,11 +179,11 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         return once.but(on_conflict=on_conflict) if once is not None and on_conflict else once
 
     def _take(self, once: Once, key: str, task_id: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> bool:
-        lease_ms = round((_delay(self.app, options) + once.lease) * 1000)
+        lease_ms, delay_ms = round(once.lease * 1000), round(_delay(self.app, options) * 1000)
         queue = _queue(self.app, self.name, args, kwargs, options)
         try:
-            runtime = Runtime.of(self.app)
-            return runtime.store.take([(key, task_id, lease_ms, f"queued {self.name}", queue)])[0]
+            wanted = Wanted(key, task_id, lease_ms, delay_ms, f"queued {self.name}", queue)
+            return Runtime.of(self.app).store.take([wanted])[0]
         except DOWN as exc:
             raise LockUnavailable(f"{self.name} was not published, its once-lock cannot be taken: {exc}", key) from exc
 

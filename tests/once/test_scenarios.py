@@ -15,6 +15,7 @@ from celery.exceptions import ChordError
 from redbeat_lite.once import Once, OnceRejected, OnceSkipped, lock, locks
 from redbeat_lite.once.emission import Claim, headers, take
 from redbeat_lite.once.runtime import Runtime
+from redbeat_lite.once.store import Held
 
 from .conftest import Crew
 from .workers import Proj, until
@@ -53,6 +54,28 @@ def test_a_second_task_is_skipped_and_nobody_hangs(proj: Proj, key: str, busy: A
     proj.go(key)
     assert first.get(timeout=10) == key
     assert proj.count(key) == 1
+
+
+@pytest.mark.parametrize(("task", "state"), [("skip", "REVOKED"), ("reject", "FAILURE")])
+def test_a_worker_that_dies_between_a_refusal_and_its_result_leaves_nobody_waiting(
+    proj: Proj, key: str, busy: Any, any_pool: Crew, task: str, state: str
+) -> None:
+    first = busy(task)
+    result, raw = proj.capture(lambda: getattr(proj.tasks, task).apply_async((key,), queue="nowhere"))
+    dying = Held("dying", result.id, 0, 3_000, key=f"onceproj.{task}:{key}", life_ms=60_000)
+    assert Runtime.of(proj.app).store.begin(dying).word == "taken"
+    proj.inject(raw)
+    with pytest.raises((OnceSkipped, OnceRejected), match=first.id):
+        result.get(timeout=10)
+    assert result.state == state
+    # One more copy finds the result final, and leaves it, though the lock may be free by now.
+    ended = result.date_done
+    proj.inject(raw)
+    until(lambda: any_pool.text().count(f"[{result.id}] received") == 2)
+    proj.go(key)
+    first.get(timeout=10)
+    assert proj.tasks.plain.delay(key + "-after").get(timeout=10)
+    assert (proj.app.AsyncResult(result.id).date_done, proj.count(key)) == (ended, 1)
 
 
 def test_a_second_task_is_rejected_as_a_failure(proj: Proj, key: str, busy: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from redbeat_lite.once import Once
 from redbeat_lite.once.emission import Claim, give_back, headers, take
-from redbeat_lite.once.store import Held, LockStore
+from redbeat_lite.once.store import KEPT_MS, Held, LockStore, Seen, Wanted
 
 from .bench import acquire_and_release
 
@@ -240,6 +240,44 @@ def test_clearing_wakes_who_waits(store: LockStore) -> None:
     assert store.due()[0] == ["k"]
 
 
+@pytest.mark.parametrize("verdict", ["taken", "full"])
+def test_a_refusal_is_told_again_to_the_copy_that_did_not_hear_it(store: LockStore, verdict: str) -> None:
+    policy: dict[str, Any] = {"on_conflict": "skip" if verdict == "taken" else "wait", "max_waiters": 1, "message": "m"}
+    first, lost, copy = held("a"), held("b"), held("b")
+    begin(store, first)
+    begin(store, held("w"), on_conflict="wait", message="m")
+    assert begin(store, lost, **policy) == verdict
+    store.clear("k")
+    # The lock's state may have changed meanwhile; what was said holds.
+    again = store.begin(lost, **policy)
+    assert (again.word, again.text) == (verdict, "a")
+    # The worker that got the answer may have died before it could store it, so another copy has to look.
+    refused = store.begin(copy, **policy)
+    assert (refused.word, refused.text) == ("refused", "a")
+    assert store.seen("b", 0) is Seen.REFUSED
+    assert store.seen("b", 1) is Seen.NEVER
+
+
+def test_who_only_tries_leaves_nothing_behind(store: LockStore) -> None:
+    begin(store, held("a"))
+    keys = sorted(store.client.keys("*"))
+    one = held("b")
+    assert [begin(store, one, on_conflict="try") for _ in range(3)] == ["taken"] * 3
+    assert sorted(store.client.keys("*")) == keys
+    store.clear("k")
+    assert begin(store, one, on_conflict="try") == "run"
+
+
+def test_what_nobody_looks_after_leaves_the_index(store: LockStore) -> None:
+    now = store.now_ms()
+    store.client.zadd(store.keys.index, {"forgotten": now - KEPT_MS - 1_000, "waiting": now - KEPT_MS + 60_000})
+    begin(store, held("a"))
+    assert store.client.zrange(store.keys.index, 0, -1) == ["waiting", "k"]
+    store.client.zadd(store.keys.index, {"forgotten": now - KEPT_MS - 1_000})
+    take(store, [claim("e", "id-1")])
+    assert store.client.zscore(store.keys.index, "forgotten") is None
+
+
 # -- the guard ---------------------------------------------------------------------------------------------------------
 
 
@@ -315,12 +353,12 @@ def test_the_same_copy_asked_twice_runs_once_and_goes_on(store: LockStore) -> No
 
 @pytest.mark.parametrize(("attempt", "state", "copy"), [(0, "run", True), (1, "run", False), (0, "done", True)])
 def test_whether_a_message_is_a_copy(store: LockStore, attempt: int, state: str, copy: bool) -> None:
-    assert store.is_copy("a", 0) is False
+    assert store.seen("a", 0) is Seen.NEVER
     one = held(key=None)
     begin(store, one)
     if state == "done":
         store.end(one)
-    assert store.is_copy("a", attempt) is copy
+    assert (store.seen("a", attempt) is Seen.COPY) is copy
 
 
 # -- taking at publish -------------------------------------------------------------------------------------------------
@@ -373,6 +411,15 @@ def test_the_header_carries_key_and_policy(store: LockStore) -> None:
     assert header["queued"] is True
     assert header["key"].startswith("proj.task:")
     assert Once.decode(header["policy"]) == Once(scope="queue", lease=5)
+
+
+def test_a_lock_for_an_eta_lasts_until_then_and_its_lease_and_is_extended_by_the_lease_alone(store: LockStore) -> None:
+    wanted = Wanted("k", "id-1", 1_000, 400, "queued t", "q")
+    assert store.take([wanted]) == [True]
+    assert 1_300 < store.client.pttl("{t}:once:lock:k") <= 1_400
+    until(lambda: store.client.pttl("{t}:once:lock:k") < 900)
+    assert store.extend("k", "id-1")
+    assert 900 < store.client.pttl("{t}:once:lock:k") <= 1_000
 
 
 def test_an_extended_lock_stays_until_it_leaves_the_queue(store: LockStore) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.exceptions import Ignore
 
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.once import LockLost, LockUnavailable, Once, OnceRejected, Task, install, lock, locks
+from redbeat_lite.once.emission import DEADLINE_HEADER
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.task import Current
 
@@ -26,8 +28,8 @@ def one() -> int:
     return 1
 
 
-def make_app(url: str = "redis+socket:///nowhere/s", **conf: Any) -> Celery:
-    app = Celery("unit", broker=url, backend="cache+memory://", task_cls=Task, set_as_current=False)
+def make_app(url: str = "redis+socket:///nowhere/s", backend: str = "cache+memory://", **conf: Any) -> Celery:
+    app = Celery("unit", broker=url, backend=backend, task_cls=Task, set_as_current=False)
     app.conf.update(redbeat_lite_key_prefix="u", **conf)
     install(app)
     return app
@@ -161,6 +163,17 @@ def test_publishing_a_run_lock_needs_no_lock_server(once_server: Server) -> None
     assert task.delay().id
 
 
+def test_a_message_that_is_too_old_is_dropped_where_no_results_are_kept(once_server: Server) -> None:
+    app = make_app(once_server.url, backend="disabled")
+    task = app.task(shared=False, name="t")(one)
+    task.push_request(id="old", args=(), kwargs={}, called_directly=False, **{DEADLINE_HEADER: 1})
+    try:
+        with pytest.raises(Ignore, match="too old"):
+            task.before_start("old", (), {})
+    finally:
+        task.pop_request()
+
+
 # -- publishing --------------------------------------------------------------------------------------------------------
 
 
@@ -244,6 +257,15 @@ def test_a_block_can_wait_for_its_turn(app: Celery) -> None:
     with lock(app, "k", timeout=5) as held:
         assert held
     thread.join()
+
+
+def test_a_block_that_waits_leaves_no_trace_of_its_attempts(app: Celery) -> None:
+    client = Runtime.of(app).store.client
+    with lock(app, "k"):
+        keys = sorted(client.keys("*"))
+        with lock(app, "k", timeout=0.5) as held:
+            assert not held
+        assert sorted(client.keys("*")) == keys
 
 
 def test_a_block_is_freed_by_an_exception(app: Celery) -> None:

@@ -1,12 +1,14 @@
 -- Let one copy of a task run: claim its id, and its once-lock where it has one. Sent twice, it answers the same.
 -- KEYS[1] guard  [2] guard index    with a lock also: [3] lock  [4] waiters  [5] parked  [6] index  [7] fence
 -- ARGV[1] token  [2] task id  [3] attempt  [4] lease_ms  [5] deadline_ms, 0: none  [6] life_ms of the guard's record
---     [7] the message, '': not encoded yet   with a lock also: [8] key  [9] skip|wait|raise  [10] holder  [11] max waiters
+--     [7] the message, '': not encoded yet   with a lock also: [8] key  [9] skip|wait|raise, or try: a refusal is not
+--     remembered, so the same may ask again  [10] holder  [11] max waiters  [12] kept_ms of what nobody looks after
 -- returns {verdict, text}
---   run, fence       go ahead             drop            this attempt, or a later one, has ended
---   old              past its deadline    standby         parked until the copy that runs has ended
---   parked, place    waits for the lock   taken, task id  another task has the lock
---   full, task id    too many wait        encode          call again with the message: it has to be parked
+--   run, fence       go ahead             drop              this attempt, or a later one, has ended
+--   old              past its deadline    standby           parked until the copy that runs has ended
+--   parked, place    waits for the lock   taken, task id    another task has the lock
+--   full, task id    too many wait        refused, task id  an earlier copy got taken or full, and may have died of it
+--   encode           call again with the message: it has to be parked
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local token, id, attempt, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -27,9 +29,13 @@ if deadline > 0 and now > deadline then
   return {'old', ''}
 end
 
-local g = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'token', 'until', 'standby_attempt')
+local g = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'token', 'until', 'standby_attempt', 'verdict', 'by')
 if g[1] then
   local seen = tonumber(g[2])
+  if attempt == seen and g[1] == 'refused' then
+    -- To the same copy the same answer, for it may not have got the first one.
+    return {g[3] == token and g[6] or 'refused', g[7]}
+  end
   if attempt < seen or (attempt == seen and g[1] == 'done') then
     give_up_place()
     return {'drop', ''}
@@ -72,20 +78,29 @@ local function next_number()
 end
 
 local key = ARGV[8]
+redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', now - tonumber(ARGV[12]))
+
+-- Only refused, not done: whoever asked has yet to store the result that says so.
+local function refuse(verdict, by)
+  if ARGV[9] ~= 'try' then
+    remember('refused')
+    redis.call('HSET', KEYS[1], 'token', token, 'verdict', verdict, 'by', by)
+  end
+  return {verdict, by}
+end
+
 local owner = redis.call('HGET', KEYS[3], 'task')
 local head = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
 if owner ~= id and (owner or (head and head ~= id)) then
   if ARGV[9] ~= 'wait' then
-    remember('done')
-    return {'taken', owner or head}
+    return refuse('taken', owner or head)
   end
   if message == '' then
     return {'encode', ''}
   end
   if not redis.call('ZSCORE', KEYS[4], id) then
     if redis.call('ZCARD', KEYS[4]) >= tonumber(ARGV[11]) then
-      remember('done')
-      return {'full', owner or head}
+      return refuse('full', owner or head)
     end
     -- Places come from the counter of the fences: in order for ever, whoever came and went meanwhile.
     redis.call('ZADD', KEYS[4], next_number(), id)

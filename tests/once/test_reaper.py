@@ -1,0 +1,56 @@
+"""What the reaper keeps, in process: the locks of tasks that wait in a queue."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from celery import Celery
+
+from redbeat_lite.once.reaper import Reaper
+from redbeat_lite.once.runtime import Runtime
+from redbeat_lite.once.store import LockStore, Wanted
+
+from .server import Server
+
+HOUR = 3_600_000
+LOCK = "{t}:once:lock:k"
+
+
+@pytest.fixture
+def reaper(once_server: Server, store: LockStore) -> Reaper:
+    """Of a worker that has received the task "a"."""
+    app = Celery("unit", broker=once_server.url, set_as_current=False)
+    app.conf.redbeat_lite_key_prefix = "t"
+    return Reaper(Runtime.of(app), {"a": object()})
+
+
+def queued(store: LockStore, **fields: int) -> None:
+    """The lock of "a" nears its end."""
+    assert store.take([Wanted("k", "a", 60_000, 0, "queued t", "")]) == [True]
+    store.client.hset(LOCK, mapping={"task": "a", **fields})
+    store.client.pexpire(LOCK, 10_000)
+
+
+def test_a_lock_taken_long_before_its_eta_is_kept_once_that_is_past(reaper: Reaper, store: LockStore) -> None:
+    now = store.now_ms()
+    queued(store, since=now - 48 * HOUR, due=now - HOUR)
+    reaper.round()
+    assert store.client.pttl(LOCK) > 50_000
+
+
+def test_the_lock_of_a_message_that_must_be_lost_is_kept_no_longer(reaper: Reaper, store: LockStore) -> None:
+    now = store.now_ms()
+    queued(store, since=now - 26 * HOUR, due=now - 25 * HOUR)
+    reaper.round()
+    assert store.client.pttl(LOCK) <= 10_000
+
+
+def test_the_clock_of_the_machine_does_not_matter(
+    reaper: Reaper, store: LockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queued(store)
+    true_time = time.time
+    monkeypatch.setattr(time, "time", lambda: true_time() + 48 * 3600)
+    reaper.round()
+    assert store.client.pttl(LOCK) > 50_000
