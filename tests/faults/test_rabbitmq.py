@@ -1,0 +1,129 @@
+"""Broker and schedule are two servers of two kinds: at least once, and what comes twice has the same id."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import kombu
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Entry, Schedules, every
+from tests.support.beats import leader_pid, settled
+from tests.support.processes import Process
+from tests.support.rabbit import SCRIPT, Rabbit
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(SCRIPT is None, reason="no RabbitMQ is installed"),
+]
+
+#: A confirmed publish takes RabbitMQ some 10 ms, as it writes to disk.
+ENTRIES = 10
+PERIOD_MS = 500
+
+
+@pytest.fixture
+def rabbit() -> Iterator[Rabbit]:
+    rabbit = Rabbit()
+    yield rabbit.start()
+    rabbit.destroy()
+
+
+@pytest.fixture
+def start(beat: Callable[..., Process], server: Server, rabbit: Rabbit, app: Celery) -> Callable[[], Process]:
+    """Starts beats that send ten entries, twice a second each, to RabbitMQ."""
+    Schedules(app).add_many(
+        [Entry(f"e{n}", "add", every(PERIOD_MS / 1000), misfire="all", expires=None) for n in range(ENTRIES)]
+    )
+    settings = {
+        "redbeat_lite_url": server.url,
+        "redbeat_lite_lease": 1,
+        "broker_transport_options": {"confirm_publish": True},
+    }
+    return lambda: beat(url=rabbit.url, PROJ_CONF=json.dumps(settings))
+
+
+def drain(rabbit: Rabbit) -> dict[tuple[str, int], list[str]]:
+    """The ids of all messages, by (entry, nominal time in milliseconds)."""
+    ids: dict[tuple[str, int], list[str]] = defaultdict(list)
+    with kombu.Connection(rabbit.url) as connection:
+        queue: Any = connection.SimpleQueue("celery")
+        for _ in range(queue.qsize()):
+            message = queue.get(timeout=5)
+            message.ack()
+            headers = message.headers
+            nominal = round(datetime.fromisoformat(headers["scheduled_at"]).timestamp() * 1000)
+            ids[headers["periodic_task_name"], nominal].append(headers["id"])
+    return ids
+
+
+def judge(ids: dict[tuple[str, int], list[str]]) -> None:
+    """Nothing may be missing; a message may be there again, under its own id."""
+    times: dict[str, list[int]] = defaultdict(list)
+    for (entry, nominal), names in ids.items():
+        assert len(set(names)) == 1
+        times[entry].append(nominal)
+    assert len(times) == ENTRIES
+    for nominals in times.values():
+        assert set(range(min(nominals), max(nominals) + 1, PERIOD_MS)) == set(nominals)
+
+
+def sent(app: Celery) -> int:
+    """How many runs the schedule has counted."""
+    return sum(entry.total_run_count for entry in Schedules(app).list())
+
+
+def stopped(process: Process) -> None:
+    process.terminate()
+    assert process.wait() == 0, process.output
+    assert "Traceback" not in process.output, process.output
+
+
+def test_beats_killed_at_random_instants_lose_nothing(
+    start: Callable[[], Process], rabbit: Rabbit, app: Celery, client: redis.Redis
+) -> None:
+    seed = random.randrange(10**6)
+    print(f"SEED={seed}")
+    chance = random.Random(seed)
+    running = [start(), start()]
+    for _ in range(20):
+        leader, other = settled(running, client)
+        before = sent(app)
+        eventually(lambda before=before: sent(app) > before, what="a run")  # type: ignore[misc]
+        client.blpop(["never"], timeout=chance.uniform(0, PERIOD_MS / 1000))  # type: ignore[arg-type]  # drawn by lot
+        leader.kill()
+        leader.wait()
+        running = [*other, start()]
+        eventually(lambda leader=leader: leader_pid(client) not in (None, leader.pid))  # type: ignore[misc]
+    for process in running:
+        process.says("beat: (leading|standing by)")
+        stopped(process)
+    messages = drain(rabbit)
+    judge(messages)
+    print(f"{len(messages)} occurrences, {sum(map(len, messages.values()))} messages")
+
+
+def test_a_broker_that_crashes_and_comes_back_loses_nothing(
+    start: Callable[[], Process], rabbit: Rabbit, app: Celery
+) -> None:
+    process = start()
+    process.says("one by one .at least once")
+    eventually(lambda: sent(app) > 5 * ENTRIES, what="the stream")
+    rabbit.kill()
+    process.says("ERROR.*cannot reach the broker")
+    stood = sent(app)
+    rabbit.start()
+    process.says("working again", within=30)
+    eventually(lambda: sent(app) > stood + 5 * ENTRIES, what="the stream")
+    stopped(process)
+    judge(drain(rabbit))

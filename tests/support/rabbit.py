@@ -1,0 +1,70 @@
+"""A private RabbitMQ, where one is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import kombu
+
+from tests.support.server import free_port
+from tests.support.waiting import eventually
+
+#: The script itself; the one on PATH of some systems is a wrapper that changes the user.
+SCRIPT = next(filter(None, map(shutil.which, ["/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server"])), None)
+
+
+class Rabbit:
+    """A RabbitMQ of its own, on free ports, that may be stopped and started with its data."""
+
+    def __init__(self) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix="rbl-rabbit-"))
+        self._port, self._epmd_port = free_port(), free_port()
+        self._env = {
+            **os.environ,
+            "HOME": str(self._home),
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "RABBITMQ_NODENAME": "rbl@localhost",
+            "RABBITMQ_NODE_PORT": str(self._port),
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_MNESIA_BASE": str(self._home / "data"),
+            "RABBITMQ_LOG_BASE": str(self._home / "log"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._home / "plugins"),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self._port}//"
+
+    def start(self) -> Rabbit:
+        assert SCRIPT is not None
+        self._process = subprocess.Popen(
+            [SCRIPT], env=self._env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        eventually(self._answers, within=60, what="an answer of RabbitMQ")
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            with kombu.Connection(self.url, connect_timeout=2) as connection:
+                connection.connect()
+        except OSError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Kill it as a crash would."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def destroy(self) -> None:
+        self.kill()
+        subprocess.run(["epmd", "-port", str(self._epmd_port), "-kill"], check=False, capture_output=True)
+        shutil.rmtree(self._home, ignore_errors=True)
