@@ -36,6 +36,8 @@ class Rabbit:
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._home / "plugins"),
         }
         self._process: subprocess.Popen[bytes] | None = None
+        # Else Erlang starts one of its own, as a daemon that outlives it.
+        self._epmd = subprocess.Popen(["epmd", "-port", str(self._epmd_port)])
 
     @property
     def url(self) -> str:
@@ -66,5 +68,6 @@ class Rabbit:
 
     def destroy(self) -> None:
         self.kill()
-        subprocess.run(["epmd", "-port", str(self._epmd_port), "-kill"], check=False, capture_output=True)
+        self._epmd.kill()
+        self._epmd.wait()
         shutil.rmtree(self._home, ignore_errors=True)
