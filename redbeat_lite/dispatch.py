@@ -18,8 +18,11 @@ from kombu.exceptions import OperationalError
 
 from . import lifecycle
 from .clock import wall_ms
+from .codec import loads
 from .emission import Occurrence
 from .entry import Entry
+from .events import Dispatched, Event, Failed, Misfired, Quarantined, Skipped
+from .instants import from_ms
 from .leader import Leader
 from .once.emission import give_back, take
 from .once.emission import headers as once_headers
@@ -27,7 +30,8 @@ from .once.store import LockStore
 from .planning import Job, Planner, describe
 from .publisher import BrokerDown, Publisher
 from .state import task_id
-from .store import Advance, Command, Lost, Store, Stored, Term
+from .store import Advance, Bad, Command, Lost, Store, Stored, Term
+from .vitals import Vitals
 
 logger = get_logger(__name__)
 
@@ -40,6 +44,7 @@ class Dispatcher:
         leader: proof that this process may.
         publisher: the way to the broker.
         locks: the once-locks.
+        vitals: told what was sent, left out and set aside.
         zone: the app's time zone.
         batch_size: entries per round trip.
         tasks: the app's registered tasks by name.
@@ -52,6 +57,7 @@ class Dispatcher:
         leader: Leader,
         publisher: Publisher,
         locks: LockStore,
+        vitals: Vitals,
         *,
         zone: tzinfo,
         batch_size: int,
@@ -62,6 +68,8 @@ class Dispatcher:
         self._leader = leader
         self._publisher = publisher
         self._locks = locks
+        self._vitals = vitals
+        self._zone = zone
         self._batch_size = batch_size
         self._planner = Planner(zone=zone, tasks=tasks, local=local)
 
@@ -91,6 +99,7 @@ class Dispatcher:
         jobs, bad = self._planner.plan(due, now)
         if bad:
             self._store.quarantine(term, bad)
+            self._vitals.tell(*map(_quarantined, bad))
         if any(job.plan.emit for job in jobs):
             self._leader.progress("connecting to the broker", within=self._publisher.patience)
             connect(term)
@@ -114,7 +123,7 @@ class Dispatcher:
             logger.info("beat: %r is left out this time: its last run is still queued or running", job.entry.name)
 
     def _leave_out(self, job: Job, left_out: int) -> None:
-        job.locked_out += 1
+        job.left_out = (*job.left_out, left_out)
         emit = tuple(nominal for nominal in job.plan.emit if nominal != left_out)
         job.plan = job.plan._replace(emit=emit)
         if job.plan.next is None:  # planned as the last of max_runs, which it was not
@@ -168,6 +177,7 @@ class Dispatcher:
         job.error = describe(exc)
         logger.error("beat: could not publish %r, trying again later: %s", job.entry.name, job.error)
         logger.debug("beat: how it came to that", exc_info=exc)
+        self._note_failure(job)
         if not isinstance(exc, OperationalError):
             return True
         self._leader.progress("looking whether the broker answers", within=self._publisher.patience)
@@ -179,19 +189,22 @@ class Dispatcher:
 
     def _commit(self, term: Term, now: int, jobs: list[Job]) -> None:
         self._leader.progress("committing")
-        refused = []
+        refused, advanced = [], []
         for job, result in self._advance(term, now, jobs):
             if isinstance(result, str):
                 job.error, job.commands = f"the broker refused the message: {result}", ()
                 logger.error("beat: could not publish %r, trying again later: %s", job.entry.name, job.error)
+                self._note_failure(job)
                 refused.append(job)
             elif result:
                 _report(job)
+                advanced.append(job)
             elif job.commands:
                 # Edited or removed meanwhile, so nothing was sent, and nothing will give these locks back.
                 give_back(self._locks, job.claims)
         if refused:
             self._advance(term, now, refused)
+        self._note(advanced)
 
     def _advance(self, term: Term, now: int, jobs: Sequence[Job]) -> Iterable[tuple[Job, bool | str]]:
         if not jobs:
@@ -204,12 +217,37 @@ class Dispatcher:
             state = lifecycle.failed(job.state, job.error)
             retry = now + 1000 * lifecycle.retry_delay(state.attempts)
             return Advance(job.stored.name, job.state.guard, state.encode(), retry)
-        state = lifecycle.dispatched(job.state, job.plan, job.locked_out)
+        state = lifecycle.dispatched(job.state, job.plan, len(job.left_out))
         # The record of a config entry stays: without it, the next reading of the configuration would take the entry for
         # new and run it again.
         if state.finished and job.entry.remove_when_done and job.entry.owner is None:
             return Advance(job.stored.name, job.state.guard, None, None, job.commands)
         return Advance(job.stored.name, job.state.guard, state.encode(), job.ahead.score, job.commands)
+
+    # -- report -------------------------------------------------------------------------------------------------------
+
+    def _note(self, jobs: Iterable[Job]) -> None:
+        """Count what a commit has done, and tell the hooks."""
+        done, vitals = [job for job in jobs if not job.error], self._vitals
+        vitals.sent += sum(len(job.plan.emit) for job in done)
+        vitals.skipped += sum(job.plan.skipped + len(job.left_out) for job in done)
+        if done and vitals.announcer.listening:
+            now = wall_ms()
+            vitals.tell(*(event for job in done for event in self._events(job, now)))
+
+    def _events(self, job: Job, now: int) -> Iterator[Event]:
+        entry, plan = job.entry, job.plan
+        if plan.skipped:
+            yield Misfired(entry.name, entry.task, plan.skipped, entry.misfire.policy)
+        for nominal in job.left_out:
+            yield Skipped(entry.name, entry.task, from_ms(nominal))
+        for nominal in plan.emit:
+            due = (lifecycle.score(entry, nominal, self._zone) or nominal) if entry.jitter else nominal
+            yield Dispatched(entry.name, entry.task, job.id_of(nominal), from_ms(nominal), (now - due) / 1000)
+
+    def _note_failure(self, job: Job) -> None:
+        self._vitals.failed += 1
+        self._vitals.tell(Failed(job.entry.name, job.entry.task, job.error, job.state.attempts + 1))
 
 
 @contextmanager
@@ -228,8 +266,12 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
+def _quarantined(bad: Bad) -> Quarantined:
+    return Quarantined(bad.stored.name.decode("utf-8", "backslashreplace"), loads(bad.record)["error"])
+
+
 def _report(job: Job) -> None:
-    if job.plan.skipped:
+    if job.plan.skipped and not job.error:
         policy = job.entry.misfire.policy
         logger.warning(
             "beat: %r missed %d occurrences, left out by its policy %r", job.entry.name, job.plan.skipped, policy

@@ -1,6 +1,6 @@
 """The data model: every key the scheduler owns, and what it holds.
 
-All six keys carry the prefix in braces, ``{redbeat-lite}:due``, so that Redis Cluster puts them in one hash slot and a
+All keys carry the prefix in braces, ``{redbeat-lite}:due``, so that Redis Cluster puts them in one hash slot and a
 script may touch them together.
 
 ====================  =======  ======================================================================================
@@ -11,9 +11,13 @@ key                   type     holds
                                ``ZRANGE`` lists all of them in due order.
 ``{p}:entries``       hash     name -> definition, versioned JSON (:mod:`redbeat_lite.codec`)
 ``{p}:state``         hash     name -> state, compact text (:mod:`redbeat_lite.state`)
-``{p}:leader``        hash     ``token``, ``term``, ``host``, ``pid``, ``since``; lives as long as the leader's lease
+``{p}:leader``        hash     ``token``, ``term``, ``host``, ``pid``, ``since``, ``report`` (JSON, at each renewal);
+                               lives as long as the leader's lease
+``{p}:standbys``      zset     ``host:pid:random`` of a beat that stands by -> when it looks again at the latest, in
+                               epoch milliseconds of the server; lives as long as one of them does
 ``{p}:meta``          hash     ``format``; ``term``, the last term given out; ``clock``, the leader's last wall-clock
-                               reading; ``config:<owner>`` -> JSON list of that owner's config entries
+                               reading; ``ticked``, the last sign of life of any leader's loop, in epoch milliseconds
+                               of the server; ``config:<owner>`` -> JSON list of that owner's config entries
 ``{p}:quarantine``    hash     name -> JSON of the error, the definition and the state that could not be used
 ``{p}:wake``          channel  something changed that a waiting beat should look at
 ====================  =======  ======================================================================================
@@ -29,12 +33,13 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The names of the six keys and the channel under one prefix."""
+    """The names of the keys and the channel under one prefix."""
 
     due: str
     entries: str
     state: str
     leader: str
+    standbys: str
     meta: str
     quarantine: str
     wake: str

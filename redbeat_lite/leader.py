@@ -26,6 +26,7 @@ from .keys import FORMAT, Keys
 from .scripts import Scripts
 from .settings import RENEWALS_PER_LEASE
 from .store import Lost, Term
+from .vitals import Vitals
 
 logger = get_logger(__name__)
 
@@ -49,13 +50,15 @@ class Leader:
         keys: the names of the keys.
         lease: seconds that leadership lasts without renewal.
         stall_timeout: seconds without progress after which the lease is no longer renewed.
+        vitals: what each renewal reports.
     """
 
-    def __init__(self, backend: Backend, keys: Keys, *, lease: float, stall_timeout: float) -> None:
+    def __init__(self, backend: Backend, keys: Keys, *, lease: float, stall_timeout: float, vitals: Vitals) -> None:
         self._backend = backend
         self._keys = keys
         self._lease = lease
         self._stall_timeout = stall_timeout
+        self._vitals = vitals
         self._token = ""
         self._asking = False
         self._renewal: _Renewal | None = None
@@ -73,7 +76,7 @@ class Leader:
         # Drawn here and not earlier: a process that was forked must not share its parent's token.
         self._token = self._token or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
         sent = elapsed()
-        keys = (self._keys.leader, self._keys.meta)
+        keys = (self._keys.leader, self._keys.meta, self._keys.standbys)
         args = (self._token, round(self._lease * 1000), socket.gethostname(), os.getpid(), FORMAT)
         self._asking = True
         reply = self._backend.scripts.run("acquire", keys, args)
@@ -85,7 +88,8 @@ class Leader:
             self._asking = False
             return max(float(reply[1]) / 1000, 0.001)
         self.last_clock = int(reply[2]) if reply[2].isdigit() else None
-        self._renewal = _Renewal(self._backend, self._keys, Term(self._token, int(reply[1])), self._lease)
+        term = Term(self._token, int(reply[1]))
+        self._renewal = _Renewal(self._backend, self._keys, term, self._lease, self._vitals)
         self._asking = False
         self._renewal.trust_from(sent)
         self.progress("starting to lead")
@@ -141,6 +145,7 @@ class Leader:
             doing: what it does now, for the log.
             within: seconds after which it means to report again; the stall timeout is added.
         """
+        self._vitals.alive()
         if self._renewal is not None:
             self._renewal.watch(doing, elapsed() + within + self._stall_timeout)
 
@@ -179,7 +184,7 @@ class Leader:
 class _Renewal:
     """One term: the thread that renews it, and the window in which it may be trusted."""
 
-    def __init__(self, backend: Backend, keys: Keys, term: Term, lease: float) -> None:
+    def __init__(self, backend: Backend, keys: Keys, term: Term, lease: float, vitals: Vitals) -> None:
         self.term = term
         self.why = ""
         self.damaged = False
@@ -187,6 +192,7 @@ class _Renewal:
         self._backend = backend
         self._keys = (keys.leader, keys.due, keys.entries, keys.state, keys.meta)
         self._lease = lease
+        self._vitals = vitals
         self._trusted_until = 0.0
         self._doing = ""
         self._deadline = float("inf")
@@ -239,15 +245,17 @@ class _Renewal:
         """Renew once; ``False`` when the lease belongs to somebody else."""
         sent = elapsed()
         try:
-            held = scripts.run("renew", self._keys, (*self.term, round(self._lease * 1000), self.least))
+            report = (self._vitals.silence_ms, self._vitals.report())
+            reply = scripts.run("renew", self._keys, (*self.term, round(self._lease * 1000), self.least, *report))
         except FAULTS as exc:
             self.why = f"the lease could not be renewed: {exc}"
             return True  # the window closes by itself if this goes on
         if self._stopped:
             return False
-        if held:
+        if reply[0]:
             self.why = ""
-            self.damaged = held == 2
+            self.damaged = reply[0] == 2
+            _, self._vitals.entries, self._vitals.due = reply
             self.trust_from(sent)
             return True
         self.why = _GONE

@@ -55,7 +55,7 @@ class Job:
     ahead: Ahead
     wanted: Sequence[Claim] = ()
     claims: Sequence[Claim] = ()
-    locked_out: int = 0
+    left_out: Sequence[int] = ()  #: nominal times whose once-lock is held
     commands: Sequence[Command] = ()
     error: str = ""
 

@@ -19,6 +19,8 @@ from .configured import ConfigEntries
 from .dispatch import Dispatcher
 from .entry import Entry
 from .errors import ConfigurationError, UnsupportedFormat
+from .events import Announcer, subscribers
+from .health_file import heartbeat_file
 from .keys import Keys
 from .leader import Leader
 from .once.store import LockStore
@@ -28,6 +30,7 @@ from .publisher import BrokerDown, Publisher
 from .repair import Repair
 from .settings import Settings
 from .store import Lost, Store, Term
+from .vitals import Vitals
 from .wakeup import Wakeup
 
 if TYPE_CHECKING:
@@ -62,12 +65,14 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def __init__(self, app: Celery, schedule: Any = None, max_interval: float | None = None, **kwargs: Any) -> None:
         try:
             self.settings = settings = Settings.from_app(app)
+            heartbeat = heartbeat_file(settings.heartbeat_file)
         except ConfigurationError as exc:
             raise click.ClickException(str(exc)) from exc
         self.keys = keys = Keys.of(settings.key_prefix)
         self.backend = backend = Backend(settings)
         self.store = Store(backend, keys)
-        self.leader = Leader(backend, keys, lease=settings.lease, stall_timeout=settings.stall_timeout)
+        self.vitals = vitals = Vitals(Announcer(subscribers(app)), heartbeat)
+        self.leader = Leader(backend, keys, lease=settings.lease, stall_timeout=settings.stall_timeout, vitals=vitals)
         self._wakeup = Wakeup(backend, keys.wake)
         zone: tzinfo = app.timezone
         self._config = ConfigEntries(app, self.store, settings, zone)
@@ -84,6 +89,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             self.leader,
             self._publisher,
             LockStore(backend.client, settings.key_prefix),
+            vitals,
             zone=zone,
             batch_size=settings.batch_size,
             tasks=lambda name: app.tasks.get(name),
@@ -142,7 +148,10 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def _turn(self) -> None:
         try:
             self._wakeup.listen()
+            started = elapsed()
             seconds = self.run_due()
+            if self.leader.in_office:
+                self.vitals.ticked(elapsed() - started)
             if self.leader.in_office or self._standing_by:
                 self._recovered()
             self._sweeper.start()
@@ -160,7 +169,12 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             seconds = self._outage(f"cannot use {self.backend.display_url}", exc)
         self.leader.progress("waiting", within=seconds)
         led = self.leader.leading
-        self._wakeup.wait(seconds, until=lambda: self._closing or (led and self._is_called_for()))
+        self._wakeup.wait(seconds, until=lambda: self._is_over(led))
+
+    def _is_over(self, led: bool) -> bool:
+        """Whether to end a wait before its time; asked twice a second, which shows that the loop is alive."""
+        self.vitals.alive()
+        return self._closing or (led and self._is_called_for())
 
     def _is_called_for(self) -> bool:
         """Whether a leader that waits has something to do before its time."""
@@ -183,6 +197,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             # A flush takes the term counter away too, so the next term may look like this one.
             self._begun = None
             why = self.leader.step_down()
+            self.vitals.lost(why)
             if not self._closing:
                 logger.warning("beat: no longer leading: %s", why)
             return 0.0
@@ -214,6 +229,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._closing = True
         self._sweeper.stop()
         self.leader.resign()
+        self.vitals.close()
         if self._ticking:
             # Closed under the tick that reads from it, a connection would raise ValueError there, in place of the
             # SystemExit that is to end the loop.
@@ -243,6 +259,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def _stand_by(self) -> None:
         if not self._standing_by:
             self._standing_by = True
+            self.vitals.standing_by()
             logger.info("beat: standing by; %s leads", self.leader.incumbent())
 
     def _begin_term(self, term: Term) -> None:
@@ -256,6 +273,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         logger.info("beat: leading (term %d), %d entries", term.number, self.store.count())
         self._standing_by = False
         self._begun = term
+        self.vitals.leading(term.number)
 
     def _make_whole(self, now: int) -> None:
         """Bring Redis in line with the configuration, and mend what it has lost."""
@@ -265,10 +283,11 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self.leader.made_whole(least=len(self._config))
 
     def _connect(self, term: Term) -> None:
-        before = self._publisher.mode if self._publisher.connected else None
+        connected = self._publisher.connected
         self._publisher.connect(self.keys.leader, term.token)
-        if before is None:
-            logger.info("beat: messages go out %s", self._publisher.mode)
+        self.vitals.dispatch = self._publisher.mode
+        if not connected:
+            logger.info("beat: messages go out %s", self.vitals.dispatch)
 
     def _introduce(self) -> None:
         """Say once, at the first contact, what about the server a person should know."""
@@ -318,7 +337,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             self._failing_since = elapsed()
         seconds = min(2.0**self._failures, _LAST_RETRY)
         self._failures += 1
-        logger.error("beat: %s: %s; trying again in %g s", what, hide_password(str(exc)) or type(exc).__name__, seconds)
+        why = f"{what}: {hide_password(str(exc)) or type(exc).__name__}"
+        self.vitals.failing(why)
+        logger.error("beat: %s; trying again in %g s", why, seconds)
         return seconds
 
     def _refused(self) -> None:
@@ -336,6 +357,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         if self._failures:
             logger.warning("beat: working again after %.1f s", elapsed() - self._failing_since)
         self._failures = 0
+        self.vitals.recovered()
 
     def _give_up(self, message: str) -> None:
         logger.log(logging.CRITICAL, "beat: %s", message)

@@ -40,6 +40,7 @@ class Settings:
         publish_timeout: after how long a publish that hangs is given up.
         stall_timeout: after how long without progress a leader stops renewing its lease.
         dispatch: ``"auto"``, ``"prepared"``, ``"batch"`` or ``"plain"``.
+        heartbeat_file: a file that the beat touches every second while its loop lives; its directory must exist.
     """
 
     url: str
@@ -54,6 +55,7 @@ class Settings:
     publish_timeout: float = 5.0
     stall_timeout: float = 30.0
     dispatch: str = "auto"
+    heartbeat_file: str | None = None
 
     def __post_init__(self) -> None:
         _check_url(self.url)
@@ -70,6 +72,8 @@ class Settings:
         _expect("expires", _is_expires(self.expires), 'None, positive seconds or "interval"', self.expires)
         _check_choice("misfire", self.misfire, ("coalesce", "skip", "all"))
         _check_choice("dispatch", self.dispatch, ("auto", "prepared", "batch", "plain"))
+        file = self.heartbeat_file
+        _expect("heartbeat_file", file is None or (isinstance(file, str) and file != ""), "the path of a file", file)
 
     @classmethod
     def from_app(cls, app: Celery) -> Settings:

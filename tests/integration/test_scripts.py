@@ -209,7 +209,7 @@ class TestQuarantine:
 
 class TestLease:
     def acquire(self, backend: Backend, token: str, lease: int = 4000) -> list[object]:
-        return backend.scripts.run("acquire", (KEYS.leader, KEYS.meta), (token, lease, "host", 1, 1))
+        return backend.scripts.run("acquire", (KEYS.leader, KEYS.meta, KEYS.standbys), (token, lease, "host", 1, 1))
 
     def test_one_leads_and_the_other_learns_for_how_long(self, backend: Backend) -> None:
         assert self.acquire(backend, "one")[:2] == [1, 1]
@@ -230,10 +230,10 @@ class TestLease:
         self.acquire(backend, "one", lease=2000)
         run = backend.scripts.run
         keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta)
-        assert run("renew", keys, ("two", 1, 9000, 0)) == 0
-        assert run("renew", keys, ("one", 2, 9000, 0)) == 0
+        assert run("renew", keys, ("two", 1, 9000, 0, 0, "{}")) == [0]
+        assert run("renew", keys, ("one", 2, 9000, 0, 0, "{}")) == [0]
         assert client.pttl(KEYS.leader) <= 2000
-        assert run("renew", keys, ("one", 1, 9000, 0)) == 1
+        assert run("renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
         assert client.pttl(KEYS.leader) > 2000
 
     @pytest.mark.parametrize("key", [KEYS.due, KEYS.entries, KEYS.state, KEYS.meta])
@@ -244,17 +244,17 @@ class TestLease:
         self.acquire(backend, "one")
         put(store, "a", 1000)
         keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta)
-        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 0)) == 1
+        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
         client.delete(key)
         if foreign and key != KEYS.meta:
             client.set(key, "garbage")
-        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 0)) == 2
+        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 2
 
     def test_a_renewal_notices_that_all_entries_are_gone(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
         keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta)
-        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 0)) == 1
-        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 1)) == 2
+        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
+        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 1, 0, "{}"))[0] == 2
 
     def test_resigns_for_its_holder_only_and_wakes_the_others(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")

@@ -1,45 +1,53 @@
 -- Become leader, if nobody is; or learn how long the leader's lease still runs.
--- KEYS[1] leader   KEYS[2] meta
+-- KEYS[1] leader   KEYS[2] meta   KEYS[3] standbys
 -- ARGV[1] token  ARGV[2] lease_ms  ARGV[3] host  ARGV[4] pid  ARGV[5] format this process understands
 -- returns {1, term, clock} leading, clock being the last leader's wall clock in ms or ''
 --       | {0, ms until the lease runs out} somebody else leads
 --       | {-1, format} a newer process has been here
-local leader, meta = KEYS[1], KEYS[2]
+local leader, meta, standbys = KEYS[1], KEYS[2], KEYS[3]
 local token, lease, format = ARGV[1], ARGV[2], tonumber(ARGV[5])
 
-local function cleared_of_garbage(key) -- it must not keep everybody from leading; returns what is there
+local FORGOTTEN = 60000 -- ms after which a stand-by that did not look again is dropped from the list
+
+local function cleared_of_garbage(key, wanted) -- it must not keep everybody from leading; returns what is there
   local kind = redis.call('TYPE', key)['ok']
-  if kind == 'hash' or kind == 'none' then
+  if kind == wanted or kind == 'none' then
     return kind
   end
   redis.call('DEL', key)
   return 'none'
 end
 
-cleared_of_garbage(meta)
-local kind = cleared_of_garbage(leader)
+cleared_of_garbage(meta, 'hash')
+cleared_of_garbage(standbys, 'zset')
+local kind = cleared_of_garbage(leader, 'hash')
 local stored = tonumber(redis.call('HGET', meta, 'format') or format)
 if stored and stored > format then
   return {-1, stored}
 end
 
+local now = redis.call('TIME')
+local ms = now[1] * 1000 + math.floor(now[2] / 1000)
 if kind == 'hash' and redis.call('HGET', leader, 'token') ~= token then
   local left = redis.call('PTTL', leader)
   if left < 0 then -- a lease that would never end
     redis.call('PEXPIRE', leader, lease)
     left = tonumber(lease)
   end
+  redis.call('ZREMRANGEBYSCORE', standbys, '-inf', string.format('%.0f', ms - FORGOTTEN))
+  redis.call('ZADD', standbys, string.format('%.0f', ms + left), token)
+  redis.call('PEXPIRE', standbys, left + FORGOTTEN)
   return {0, left}
 end
 
+redis.call('ZREM', standbys, token)
 if kind == 'none' then
-  local now = redis.call('TIME')
   local term = redis.pcall('HINCRBY', meta, 'term', 1)
   if type(term) == 'table' then -- an error: it was no number
     redis.call('HSET', meta, 'term', 1)
     term = 1
   end
-  redis.call('HSET', meta, 'format', format)
+  redis.call('HSET', meta, 'format', format, 'ticked', string.format('%.0f', ms))
   redis.call('HSET', leader, 'token', token, 'term', term, 'host', ARGV[3], 'pid', ARGV[4], 'since', now[1])
 end
 redis.call('PEXPIRE', leader, lease)
