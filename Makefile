@@ -12,7 +12,7 @@ BENCH := .venv-bench
 NONE_IS_FINE = $(if $(ARGS),|| [ $$$$? -eq 5 ])
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format unit soak bench clean
+.PHONY: help run test lint format unit soak bench docs clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,19 +39,23 @@ bench: $(BENCH)/.ready ## Measure it beside its peers; QUICK=1 for two minutes, 
 	@$(BENCH)/bin/python -m benchmarks $(if $(QUICK),--quick) $(if $(PUBLISH),--publish) $(ARGS)
 	@$(BENCH)/bin/python -m benchmarks.pipelines $(if $(QUICK),--quick)
 
+docs: $(READY) ## Build the documentation into docs/_build
+	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
+	@echo "Built: docs/_build/index.html"
+
 format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) $(BENCH) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) build dist docs/_build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(READY): setup.cfg pyproject.toml
 	@'$(PYTHON)' -c '$(IS_ENOUGH)' 2>/dev/null || \
 	  { echo "Python 3.11 or later is needed and was not found; name one: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
 	@echo "Setting up $(VENV) with $(PYTHON), once; this takes a minute ..."
 	@'$(PYTHON)' -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[embedded,solar,test,lint]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[embedded,solar,test,lint,docs]'
 	@touch $@
 
 $(BENCH)/.ready: setup.cfg pyproject.toml benchmarks/requirements.txt
