@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Any, cast
 
 import redis
+from kombu.utils.imports import symbol_by_name
 from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode
+from redis.commands.core import Script
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
+from . import urls
 from .scripts import Scripts
 from .settings import Settings
 
@@ -24,22 +28,21 @@ SOCKET_TIMEOUT = 5.0
 HEALTH_CHECK_INTERVAL = 15
 
 #: What a server that is down, restarting, failing over or out of reach raises.
-UNREACHABLE: tuple[type[Exception], ...] = (RedisConnectionError, RedisTimeoutError, OSError)
+UNREACHABLE: tuple[type[Exception], ...] = (
+    RedisConnectionError,
+    RedisTimeoutError,
+    RedisClusterException,  # no node of a cluster answers, or none has the slot
+    OSError,
+)
 
 #: Everything that a command to the server can raise.
-FAULTS: tuple[type[Exception], ...] = (RedisError, OSError)
-
-__all__ = ["FAULTS", "UNREACHABLE", "Backend", "hide_password"]
-
-
-def hide_password(url: str) -> str:
-    """``url`` with the password replaced by ``**``, fit for a log line."""
-    hidden = re.sub(r"(://[^:/@]*:)[^@]*(@)", r"\1**\2", url)
-    return re.sub(r"([?&;]\w*password=)[^&;]*", r"\1**", hidden)
+FAULTS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSError)
 
 
 class Backend:
-    """Opens clients for one server; nothing is opened before the first command.
+    """Opens clients for one server, for the master that Sentinel names, or for a cluster.
+
+    Nothing is opened before the first command.
 
     Parameters:
         settings: says which server, and with what options.
@@ -51,7 +54,7 @@ class Backend:
     @property
     def display_url(self) -> str:
         """The server's URL without its password."""
-        return hide_password(self._settings.url)
+        return urls.hide_password(self._settings.url)
 
     @cached_property
     def client(self) -> redis.Redis:
@@ -77,11 +80,15 @@ class Backend:
             "decode_responses": False,
         }
         if timeout is not None:
-            options |= {**_bounds(timeout), "retry_on_timeout": False, "retry_on_error": []}
-        url = _client_url(self._settings.url)
-        if url.startswith("unix://"):
-            options.pop("socket_connect_timeout")
-        return redis.Redis.from_url(url, **options)
+            options |= _bounds(timeout)
+            for name in ("retry_on_timeout", "retry_on_error"):
+                options.pop(name, None)
+        scheme = urls.scheme_of(self._settings.url)
+        if scheme in urls.SENTINEL:
+            return _master(self._settings.url, options, timeout or SOCKET_TIMEOUT)
+        if scheme in urls.CLUSTER:
+            return cast(redis.Redis, _Cluster(lambda: _cluster(self._settings.url, options)))
+        return _single(self._settings.url, options)
 
     def close(self) -> None:
         """Close the shared client's connections; the next command opens them anew."""
@@ -101,15 +108,83 @@ def _bounds(timeout: float) -> dict[str, Any]:
     }
 
 
-def _client_url(url: str) -> str:
-    """Celery's spelling of a Redis URL in redis-py's."""
-    scheme, rest = url.split("://", 1)
-    if scheme == "redis+socket":
-        parts = urlsplit(f"unix://{rest}")
-        query = dict(parse_qsl(parts.query))
-        database = query.pop("virtual_host", query.pop("db", "0")).lstrip("/")
-        password = f"{parts.netloc}" if parts.netloc else ""
-        return f"unix://{password}{unquote(parts.path)}?db={database}"
-    if scheme == "rediss":
-        return re.sub(r"ssl_cert_reqs=CERT_(\w+)", lambda found: f"ssl_cert_reqs={found[1].lower()}", url)
-    return url
+def _single(url: str, options: dict[str, Any]) -> redis.Redis:
+    options |= urls.parsed(url)
+    if "path" in options:
+        options.pop("socket_connect_timeout")
+    elif options.pop("ssl", False):
+        options["connection_class"] = redis.SSLConnection
+    return redis.Redis.from_pool(redis.ConnectionPool(**_provided(options)))
+
+
+class _Master(redis.Redis):
+    """The master that Sentinel names, at each connection anew."""
+
+    def close(self) -> None:
+        super().close()
+        manager: Any = self.connection_pool.sentinel_manager  # type: ignore[attr-defined]
+        for sentinel in manager.sentinels:
+            sentinel.close()
+
+
+def _master(url: str, options: dict[str, Any], timeout: float) -> redis.Redis:
+    sentinels, given = urls.several(url)
+    options = _provided({**options, **given})
+    # All of them may have to be asked within the time.
+    asking = {**_bounds(timeout / len(sentinels)), **(options.pop("sentinel_kwargs", None) or {})}
+    name = options.pop("master_name")
+    manager: Any = Sentinel(sentinels, sentinel_kwargs=asking, **options)  # type: ignore[no-untyped-call]
+    return cast(redis.Redis, manager.master_for(name, redis_class=_Master))
+
+
+def _cluster(url: str, options: dict[str, Any]) -> redis.RedisCluster:
+    nodes, given = urls.several(url)
+    if url.startswith("rediss"):
+        options = {**options, "ssl": True}
+    options = _provided({**options, **given})
+    options.pop("db", None)
+    found = [ClusterNode(host, port) for host, port in nodes]  # type: ignore[no-untyped-call]
+    return redis.RedisCluster(startup_nodes=found, **options)
+
+
+def _provided(options: dict[str, Any]) -> dict[str, Any]:
+    """``options`` with the credential provider that a URL names, as kombu's may."""
+    provider = options.get("credential_provider")
+    if isinstance(provider, str):
+        options["credential_provider"] = symbol_by_name(provider)()  # type: ignore[no-untyped-call]
+    return options
+
+
+class _Cluster:
+    """A client that looks for its cluster at the first command, where redis-py's would do it at once.
+
+    Parameters:
+        connect: finds the cluster.
+    """
+
+    def __init__(self, connect: Callable[[], redis.RedisCluster]) -> None:
+        self._connect = connect
+        self._found: redis.RedisCluster | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster(), name)
+
+    def _cluster(self) -> redis.RedisCluster:
+        if self._found is None:
+            self._found = self._connect()
+        return self._found
+
+    def pubsub(self) -> Any:
+        # A subscription is made at the start, and after a loss. Then the nodes may have changed, and unlike a command
+        # it would not ask which ones there are.
+        cluster = self._cluster()
+        cluster.nodes_manager.initialize()
+        return cluster.pubsub()  # type: ignore[no-untyped-call]
+
+    def register_script(self, script: str) -> Script:
+        return Script(cast(redis.Redis, self), script.encode())
+
+    def close(self) -> None:
+        found, self._found = self._found, None
+        if found is not None:
+            found.close()

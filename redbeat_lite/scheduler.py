@@ -10,9 +10,9 @@ import celery.beat
 import click
 from celery.beat import ScheduleEntry, SchedulingError
 from celery.utils.log import get_logger
-from redis.exceptions import AuthenticationError, ResponseError
+from redis.exceptions import AuthenticationError, MovedError, ResponseError
 
-from .backend import FAULTS, Backend, hide_password
+from .backend import FAULTS, Backend
 from .checks import server_warnings
 from .clock import elapsed, wall_ms
 from .configured import ConfigEntries
@@ -30,6 +30,7 @@ from .publisher import BrokerDown, Publisher
 from .repair import Repair
 from .settings import Settings
 from .store import Lost, Store, Term
+from .urls import hide_password
 from .vitals import Vitals
 from .wakeup import Wakeup
 
@@ -163,6 +164,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             seconds = self._outage(f"{self.backend.display_url} refuses to let us in", exc)
         except BrokerDown as exc:
             seconds = self._outage("cannot reach the broker", exc)
+        except MovedError:
+            node = self.backend.display_url
+            self._give_up(f"{node} is a node of a Redis Cluster; redbeat_lite_url has to begin with redis-cluster://")
         except FAULTS as exc:
             if isinstance(exc, ResponseError):
                 self._refused()

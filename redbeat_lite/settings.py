@@ -9,13 +9,11 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from . import urls
 from .errors import ConfigurationError
 
 if TYPE_CHECKING:
     from celery import Celery
-
-#: URL schemes of a broker that can hold the schedule as well.
-BROKER_SCHEMES = ("redis", "rediss", "redis+socket", "unix")
 
 #: How often the leader renews within one lease.
 RENEWALS_PER_LEASE = 4
@@ -28,8 +26,8 @@ class Settings:
     """Everything a user can set. All times are in seconds.
 
     Parameters:
-        url: the Redis server that holds the schedule; the broker's own URL where that is a Redis.
-        redis_options: further keyword arguments for the redis-py client.
+        url: the Redis server, or the servers, that hold the schedule; the broker's own URL where that is a Redis.
+        redis_options: further keyword arguments for the redis-py client; ``master_name`` and ``sentinel_kwargs`` too.
         key_prefix: what all keys begin with; schedules under different prefixes know nothing of each other.
         owner: who owns the entries of ``beat_schedule``; entries of another owner are never touched.
         lease: how long a leader that falls silent stays leader. At least 1.
@@ -43,8 +41,9 @@ class Settings:
         heartbeat_file: a file that the beat touches every second while its loop lives; its directory must exist.
     """
 
-    url: str
-    redis_options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    # These two may hold a password, so they are in no repr().
+    url: str = field(repr=False)
+    redis_options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     key_prefix: str = "redbeat-lite"
     owner: str = "celery"
     lease: float = 4.0
@@ -59,7 +58,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _check_url(self.url)
-        _expect("redis_options", isinstance(self.redis_options, Mapping), "a mapping", self.redis_options)
+        _check_options(self.url, self.redis_options)
         _check_text("key_prefix", self.key_prefix)
         _expect("key_prefix", not set(self.key_prefix) & set("{}"), "text without braces", self.key_prefix)
         _check_text("owner", self.owner)
@@ -97,6 +96,9 @@ class Settings:
             values["expires"] = values["expires"].total_seconds()
         if values.get("url") is None:
             values["url"] = _broker_url(app)
+            values["redis_options"] = {**_broker_tls(app), **_mapping(values.get("redis_options", {}))}
+        if urls.scheme_of(str(values["url"])) in urls.SENTINEL:
+            values["redis_options"] = {**_broker_sentinel(app), **_mapping(values.get("redis_options", {}))}
         values.setdefault("owner", app.main or cls.__dataclass_fields__["owner"].default)
         return cls(**values)
 
@@ -132,13 +134,32 @@ def _spelled_as(given: str, name: str) -> str:
 
 def _broker_url(app: Celery) -> str:
     url = app.conf.broker_write_url
-    urls = url if isinstance(url, (list, tuple)) else str(url or "").split(";")
-    if urls and str(urls[0]).split("://")[0] in BROKER_SCHEMES:
-        return str(urls[0])
-    scheme = str(urls[0]).split("://")[0] if urls and urls[0] else "none"
+    given = [str(each) for each in url] if isinstance(url, (list, tuple)) else str(url or "").split(";")
+    scheme = urls.scheme_of(given[0]) if given and given[0] else "none"
+    if scheme in urls.SENTINEL:
+        return ";".join(given)
+    if scheme in urls.SCHEMES:
+        return given[0]
     raise ConfigurationError(
         f"redbeat_lite_url: expected the URL of a Redis server, because the broker ({scheme}) cannot hold the schedule"
     )
+
+
+def _broker_tls(app: Celery) -> dict[str, Any]:
+    """What ``broker_use_ssl`` says about certificates, as options of redis-py's client."""
+    given = app.conf.broker_use_ssl
+    return {"ssl": True, **given} if isinstance(given, Mapping) else {}
+
+
+def _broker_sentinel(app: Celery) -> dict[str, Any]:
+    """What the broker's transport options say about Sentinel."""
+    given = app.conf.broker_transport_options or {}
+    return {name: given[name] for name in ("master_name", "sentinel_kwargs") if name in given}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    _check_mapping(value)
+    return value  # type: ignore[no-any-return]
 
 
 def _expect(name: str, ok: bool, expected: str, value: object) -> None:
@@ -150,9 +171,32 @@ def _check_url(value: object) -> None:
     # The value may hold a password, so the message shows its scheme alone.
     if not isinstance(value, str) or "://" not in value:
         raise ConfigurationError(f"{_PREFIX}url: expected a URL such as redis://host:6379/0")
-    scheme = value.split("://")[0]
-    if scheme not in BROKER_SCHEMES:
-        raise ConfigurationError(f"{_PREFIX}url: expected one of {', '.join(BROKER_SCHEMES)}, got {scheme!r}")
+    scheme = urls.scheme_of(value)
+    if scheme not in urls.SCHEMES:
+        raise ConfigurationError(f"{_PREFIX}url: expected one of {', '.join(urls.SCHEMES)}, got {scheme!r}")
+    try:
+        _ = urls.parsed(value) if scheme in urls.SINGLE else urls.several(value)
+    except ValueError:
+        raise ConfigurationError(
+            f"{_PREFIX}url: expected {scheme}://user:password@host:port/database, with special characters of the "
+            "password in percent form; host, port or database cannot be read"
+        ) from None
+
+
+def _check_options(url: str, options: Any) -> None:
+    _check_mapping(options)
+    scheme = urls.scheme_of(url)
+    if scheme in urls.SENTINEL and not options.get("master_name"):
+        raise ConfigurationError(
+            f"{_PREFIX}redis_options: expected the master_name that the sentinels of {_PREFIX}url watch, got none"
+        )
+    if scheme in urls.CLUSTER and (urls.several(url)[1].get("db") or options.get("db")):
+        raise ConfigurationError(f"{_PREFIX}url: expected database 0, the only one of a Redis Cluster")
+
+
+def _check_mapping(value: object) -> None:
+    # What is given instead may hold a password.
+    _expect("redis_options", isinstance(value, Mapping), "a mapping", type(value).__name__)
 
 
 def _check_text(name: str, value: object) -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from redis.exceptions import RedisError
-
+from ..backend import FAULTS
 from ..scripts import Scripts
 from .keys import OnceKeys
 
@@ -19,7 +18,7 @@ RESEND_MS = 5_000
 RESEND_MAX_MS = 3_600_000
 
 #: What a server raises that is down, restarting, read-only, full, or out of reach.
-DOWN: tuple[type[Exception], ...] = (RedisError, OSError)
+DOWN = FAULTS
 
 #: How many claims one call of ``once_take`` handles; each has eight KEYS and ARGV, and Lua unpacks a few thousand.
 TAKE_BATCH = 500

@@ -1,14 +1,19 @@
-"""A TCP proxy that tests put before a server: it can stop forwarding, or lead new connections elsewhere."""
+"""A TCP proxy that tests put before a server: it can delay, swallow, cut and refuse, or lead connections elsewhere."""
 
 from __future__ import annotations
 
 import select
 import socket
+import ssl
+import struct
 import threading
+import time
 from contextlib import suppress
 from types import TracebackType
 
 from tests.support.server import free_port
+
+_Pair = tuple[socket.socket, socket.socket]
 
 
 class Proxy:
@@ -16,40 +21,99 @@ class Proxy:
 
     Parameters:
         target: the port of the server that new connections lead to; may be changed at any time.
+        tls: what ends the encryption of the clients' side, where that is encrypted.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, *, tls: ssl.SSLContext | None = None) -> None:
         self.target = target
         self.port = free_port()
-        #: While set, connections are accepted, and what is sent over them is swallowed.
+        #: While set, connections are accepted, and what is sent over them is swallowed, in both directions …
         self.black_hole = False
+        #: … or only on its way to the server …
+        self.swallow_requests = False
+        #: … or only on its way back.
+        self.swallow_replies = False
+        #: Seconds by which everything that is sent is held up.
+        self.delay = 0.0
+        self._tls = tls
+        self._pairs: set[_Pair] = set()
         self._closed = False
-        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._listener: socket.socket | None = None
+        self.accept()
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"{'rediss' if self._tls else 'redis'}://127.0.0.1:{self.port}/0"
 
-    def _accept(self) -> None:
+    def accept(self) -> None:
+        """Take connections; the end of :meth:`refuse`."""
+        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def refuse(self) -> None:
+        """Reset all connections and take no new ones."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
+            listener.close()
+        self.reset()
+
+    def reset(self) -> None:
+        """Cut all connections, without a word of goodbye."""
+        for pair in list(self._pairs):
+            for end in pair:
+                with suppress(OSError):
+                    # With no time to linger, closing sends RST instead of FIN.
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def heal(self) -> None:
+        """Forward everything at once again."""
+        self.black_hole = self.swallow_requests = self.swallow_replies = False
+        self.delay = 0.0
+        if self._listener is None:
+            self.accept()
+
+    def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
             while True:
-                client, _ = self._listener.accept()
+                client, _ = listener.accept()
                 threading.Thread(target=self._forward, args=(client, self.target), daemon=True).start()
 
     def _forward(self, client: socket.socket, target: int) -> None:
         with client, suppress(OSError), socket.create_connection(("127.0.0.1", target)) as server:
-            while not self._closed:
-                for source in select.select([client, server], [], [], 0.2)[0]:
-                    received = source.recv(65_536)
-                    if not received:
-                        return
-                    if not self.black_hole:
-                        (server if source is client else client).sendall(received)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                client = self._tls.wrap_socket(client, server_side=True)
+            pair = (client, server)
+            self._pairs.add(pair)
+            try:
+                self._pump(client, server)
+            finally:
+                self._pairs.discard(pair)
+                client.close()
+
+    def _pump(self, client: socket.socket, server: socket.socket) -> None:
+        while not self._closed:
+            # What TLS has decrypted already, no select() would tell of.
+            waiting = isinstance(client, ssl.SSLSocket) and client.pending()
+            for source in [client] if waiting else select.select([client, server], [], [], 0.2)[0]:
+                received = source.recv(65_536)
+                if not received:
+                    return
+                if self.delay:
+                    time.sleep(self.delay)
+                if not self._swallows(source is client):
+                    (server if source is client else client).sendall(received)
+
+    def _swallows(self, request: bool) -> bool:
+        return self.black_hole or (self.swallow_requests if request else self.swallow_replies)
 
     def __enter__(self) -> Proxy:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         self._closed = True
-        self._listener.close()
+        self.refuse()

@@ -26,6 +26,19 @@ def binary() -> str:
     return str(get_binary_path())
 
 
+def binaries() -> dict[str, str]:
+    """Every kind of server that can be tested against: the one of :func:`binary`, and those on the PATH."""
+    found = {name: path for name in ("redis-server", "valkey-server") if (path := shutil.which(name))}
+    return {"default": binary(), **found}
+
+
+def with_tls() -> str | None:
+    """A server that can do TLS, if there is one."""
+    # All of them know the options, but only those that can do it are linked with OpenSSL.
+    found = (path for path in binaries().values() if b"SSL_CTX_new" in Path(path).resolve().read_bytes())
+    return next(found, None)
+
+
 def free_port() -> int:
     """A port that nobody listens on at the moment."""
     with socket.socket() as probe:
@@ -37,10 +50,12 @@ class Server:
     """One server process with a data directory and a port that outlive restarts.
 
     Parameters:
+        command: how it is started, without its options; that of :func:`binary` by default.
         options: the server's options, such as ``appendonly="yes"``.
     """
 
-    def __init__(self, **options: str) -> None:
+    def __init__(self, *command: str, **options: str) -> None:
+        self._command = command or (binary(),)
         self.directory = Path(tempfile.mkdtemp(prefix="rbl-"))
         self.socket = self.directory / "s"
         self.port = free_port()
@@ -59,7 +74,7 @@ class Server:
             "dir": str(self.directory),
             **self._options,
         }
-        command = [binary(), *(word for name, value in options.items() for word in (f"--{name}", value))]
+        command = [*self._command, *(word for name, value in options.items() for word in (f"--{name}", value))]
         log = (self.directory / "log").open("ab")
         self._process = subprocess.Popen(command, stdout=log, stderr=log)
         log.close()
@@ -82,6 +97,10 @@ class Server:
         """A client of the server, through its unix socket."""
         password = self._options.get("requirepass")
         return redis.Redis(unix_socket_path=str(self.socket), **{"password": password, **options})
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None
 
     def stop(self, *, kill: bool = False) -> None:
         """Stop the server and keep its data directory."""

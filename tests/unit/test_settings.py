@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from redbeat_lite import urls
 from redbeat_lite.errors import ConfigurationError
 from redbeat_lite.settings import Settings
+from redbeat_lite.urls import hide_password
 
 
 def settings(name: str = "proj", broker: str | None = "redis://localhost/0", **conf: Any) -> Settings:
@@ -82,8 +84,13 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
         ({"key_prefix": ""}, "redbeat_lite_key_prefix: expected 1 to 200 printable characters, got ''"),
         ({"key_prefix": "{a}"}, "redbeat_lite_key_prefix: expected text without braces, got '{a}'"),
         ({"owner": "a\nb"}, "redbeat_lite_owner: expected 1 to 200 printable characters, got 'a\\nb'"),
-        ({"redis_options": [1]}, "redbeat_lite_redis_options: expected a mapping, got [1]"),
-        ({"url": "http://h"}, "redbeat_lite_url: expected one of redis, rediss, redis+socket, unix, got 'http'"),
+        ({"redis_options": [1]}, "redbeat_lite_redis_options: expected a mapping, got 'list'"),
+        (
+            {"url": "http://h"},
+            "redbeat_lite_url: expected one of redis, rediss, redis+socket, unix, sentinel, redis-cl",
+        ),
+        ({"url": "sentinel://h"}, "redbeat_lite_redis_options: expected the master_name that the sentinels"),
+        ({"url": "redis-cluster://h/1"}, "redbeat_lite_url: expected database 0, the only one of a Redis Cluster"),
         ({"url": "localhost:6379"}, "redbeat_lite_url: expected a URL such as redis://host:6379/0"),
     ],
     ids=str,
@@ -107,11 +114,69 @@ def test_an_unknown_name_with_nothing_near_is_told() -> None:
         settings(redbeat_lite_zzzzzz=5)
 
 
-@pytest.mark.parametrize("url", ["http://user:secret@h", "user:secret@h"])
+URLS = [
+    "http://user:secret@h",
+    "user:secret@h",
+    "redis://:sec/ret@h",
+    "redis://:secret@h:port",
+    "sentinel://:secret@h:port;h2:1",
+]
+
+
+@pytest.mark.parametrize("url", URLS)
 def test_no_password_gets_into_an_error(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         settings(redbeat_lite_url=url)
+    assert "sec" not in str(caught.value)
+    assert caught.value.__cause__ is None, "nothing that a traceback would show"
+
+
+def test_no_password_gets_into_an_error_about_options_or_into_what_a_debugger_shows() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        settings(redbeat_lite_redis_options="password=secret")
     assert "secret" not in str(caught.value)
+    assert "secret" not in repr(settings("p", "redis://:secret@h", redbeat_lite_redis_options={"password": "secret"}))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://h/0", "redis://h/0"),
+        ("redis://:pa@ss@h:1/0", "redis://:**@h:1/0"),
+        ("redis://me:pass@h", "redis://me:**@h"),
+        ("sentinel://:pass@a:1;sentinel://me:pass@b:2", "sentinel://:**@a:1;sentinel://me:**@b:2"),
+        ("sentinel://a:1;:pass@b:2/0", "sentinel://a:1;:**@b:2/0"),
+        ("unix:///s?password=pass&db=1", "unix:///s?password=**&db=1"),
+        ("Error at redis://me:pass@h, sorry", "Error at redis://me:**@h, sorry"),
+        ("rediss://h?ssl_password=pass", "rediss://h?ssl_password=**"),
+    ],
+)
+def test_passwords_are_hidden(url: str, shown: str) -> None:
+    assert hide_password(url) == shown
+
+
+@pytest.mark.parametrize("broker", ["sentinel://a:1;sentinel://b:2/3", ["sentinel://a:1", "sentinel://b:2/3"]])
+def test_the_sentinels_of_the_broker_are_those_of_the_schedule(broker: Any) -> None:
+    found = settings(broker=broker, broker_transport_options={"master_name": "m", "visibility_timeout": 9})
+    assert urls.several(found.url) == ([("a", 1), ("b", 2)], {"db": 3})
+    assert found.redis_options == {"master_name": "m"}
+
+
+def test_sentinels_of_its_own_count_more_than_those_of_the_broker() -> None:
+    found = settings(
+        broker="sentinel://a:1",
+        broker_transport_options={"master_name": "theirs", "sentinel_kwargs": {"password": "p"}},
+        redbeat_lite_url="sentinel://:pw@c:3;d",
+        redbeat_lite_redis_options={"master_name": "ours"},
+    )
+    assert urls.several(found.url) == ([("c", 3), ("d", 26379)], {"password": "pw"})
+    assert found.redis_options == {"master_name": "ours", "sentinel_kwargs": {"password": "p"}}
+
+
+def test_the_certificates_of_the_broker_are_those_of_the_schedule_in_the_same_place() -> None:
+    tls = {"ssl_ca_certs": "ca.pem"}
+    assert settings(broker="rediss://h", broker_use_ssl=tls).redis_options == {"ssl": True, **tls}
+    assert settings(broker="rediss://h", broker_use_ssl=tls, redbeat_lite_url="redis://e").redis_options == {}
 
 
 @pytest.mark.parametrize("looked_at_before", [False, True])

@@ -1,0 +1,66 @@
+"""The URLs that say where a schedule lies: which ones there are, what they name, and how to show them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from redis.connection import parse_url
+
+#: The ways to a server, by the scheme of the URL.
+SINGLE = ("redis", "rediss", "redis+socket", "unix")
+SENTINEL = ("sentinel",)
+CLUSTER = ("redis-cluster", "rediss-cluster")
+SCHEMES = (*SINGLE, *SENTINEL, *CLUSTER)
+
+_PORTS = {"sentinel": 26379}
+
+
+def scheme_of(url: str) -> str:
+    """``"redis"`` of ``redis://…``."""
+    return url.partition("://")[0]
+
+
+def hide_password(url: str) -> str:
+    """``url``, or a text that quotes one, with each password replaced by ``**``: fit for a log line."""
+    hidden = re.sub(r"((?:://|;)[^:/?#@;\s]*:)[^/?#;\s]*(@)", r"\1**\2", url)
+    return re.sub(r"([?&;]\w*password=)[^&;\s]*", r"\1**", hidden)
+
+
+def several(url: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:
+    """What ``sentinel://user:password@host:port/db;host:port`` names, or the same with a cluster's scheme.
+
+    Returns:
+        the addresses, and the options of redis-py's client that stand in any part: ``username``, ``password``,
+        ``db``, and those of the query.
+
+    Raises:
+        ValueError: as of :func:`parsed`.
+    """
+    nodes: list[tuple[str, int]] = []
+    options: dict[str, Any] = {}
+    for part in filter(None, url.split(";")):
+        options |= parsed("redis://" + part.split("://", 1)[-1])
+        nodes.append((options.pop("host", "localhost"), options.pop("port", _PORTS.get(scheme_of(url), 6379))))
+    return nodes, options
+
+
+def parsed(url: str) -> dict[str, Any]:
+    """The URL of one server as options of redis-py's connection.
+
+    Raises:
+        ValueError: it cannot be read; the message may quote a part of it.
+    """
+    return dict(parse_url(_for_redis_py(url)))  # type: ignore[no-untyped-call]  # untyped in redis-py
+
+
+def _for_redis_py(url: str) -> str:
+    """Celery's spelling of the URL of one server in redis-py's."""
+    scheme, rest = url.split("://", 1)
+    if scheme == "redis+socket":
+        parts = urlsplit(f"unix://{rest}")
+        query = dict(parse_qsl(parts.query))
+        database = query.pop("virtual_host", query.pop("db", "0")).lstrip("/")
+        return f"unix://{parts.netloc}{unquote(parts.path)}?db={database}"
+    return re.sub(r"ssl_cert_reqs=CERT_(\w+)", lambda found: f"ssl_cert_reqs={found[1].lower()}", url)

@@ -1,0 +1,155 @@
+"""One contract over every way to a server: the whole API, the beat, once-locks and pipelines, by URL alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from celery import Celery
+
+import redbeat_lite
+from redbeat_lite import Entry, EntryExists, Pipeline, PipelineTask, Scheduler, Schedules, every
+from redbeat_lite.pipeline import sweep
+from tests.support.messages import of_entry
+from tests.support.waiting import eventually
+from tests.topologies.conftest import Place
+
+
+@pytest.fixture
+def scheduler(placed_app: Celery) -> Iterator[Scheduler]:
+    scheduler = Scheduler(placed_app)
+    yield scheduler
+    scheduler.close()
+
+
+def test_the_whole_api(placed_app: Celery) -> None:
+    schedules = Schedules(placed_app)
+    entry = schedules.add("one", "add", every(3600), args=(1,), description="first")
+    with pytest.raises(EntryExists):
+        schedules.add("one", "add", every(3600))
+    schedules.add_many([Entry(f"e{n:04}", "add", every(60 + n)) for n in range(1500)])
+    assert len(schedules) == 1501
+    assert "one" in schedules
+    assert schedules["one"].description == "first"
+    assert len(set(schedules)) == 1501
+    assert schedules.list(limit=2, order="name")[0].name == "e0000"
+    assert schedules.list(offset=0, limit=1)[0].next_run_at < entry.next_run_at
+    assert schedules.update("one", schedule=every(10), if_version=entry.version).version > entry.version
+    schedules.pause("one", note="stop")
+    assert schedules["one"].paused_note == "stop"
+    schedules.resume("one")
+    assert [each.name for each in schedules.upcoming(datetime.now(UTC) + timedelta(seconds=15), limit=5)] == ["one"]
+    assert schedules.run_now("one")
+    schedules.remove("one")
+    del schedules["e0000"]
+    assert "one" not in schedules
+    assert schedules.quarantined() == {}
+    schedules.clear()
+    assert len(schedules) == 0
+
+
+def test_the_beat_leads_sends_and_hears_of_changes(
+    place: Place, placed_app: Celery, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    placed_app.conf.beat_max_loop_interval = 300
+    schedules = Schedules(placed_app)
+    schedules.add_many([Entry(f"e{n}", "add", every(0.05), expires=None, misfire="all") for n in range(20)])
+    scheduler.run_due()
+    deadline = time.monotonic() + 15
+    while place.queue.llen("celery") < 60:
+        assert time.monotonic() < deadline, caplog.text
+        scheduler.tick()
+    for n in range(20):
+        times = [m.scheduled_at.timestamp() for m in of_entry(place.queue, f"e{n}") if m.scheduled_at]
+        assert [round(1000 * (at - times[0])) for at in times] == [50 * n for n in range(len(times))]
+    assert ("in one step with the schedule" in caplog.text) == place.one_step
+    schedules.clear()
+    scheduler.run_due()
+    # The beat waits for nothing now; word of the change comes over the wake channel.
+    took: list[float] = []
+
+    def add() -> None:
+        time.sleep(0.2)  # until the beat waits
+        start = time.monotonic()
+        schedules.add("soon", "add", every(0.4), expires=None)
+        eventually(lambda: of_entry(place.queue, "soon"), what="the first run")
+        took.append(time.monotonic() - start)
+
+    adding = threading.Thread(target=add)
+    adding.start()
+    while not took:
+        assert time.monotonic() < deadline + 10, caplog.text
+        scheduler.tick()
+    adding.join()
+    assert 0.4 <= took[0] < 0.8
+    assert "ERROR" not in caplog.text
+
+
+def test_one_leads_and_hands_over(placed_app: Celery, scheduler: Scheduler) -> None:
+    Schedules(placed_app).add("hourly", "add", every(3600))
+    scheduler.run_due()
+    assert scheduler.leader.leading
+    other = Scheduler(placed_app)
+    assert 0 < other.run_due() <= 4
+    assert not other.leader.leading
+    first = scheduler.leader.term.number
+    scheduler.close()
+    other.run_due()
+    assert other.leader.term.number == first + 1
+    other.close()
+
+
+def test_a_stolen_lease_is_noticed_by_the_renewal(place: Place, placed_app: Celery) -> None:
+    placed_app.conf.redbeat_lite_lease = 1
+    scheduler = Scheduler(placed_app)
+    scheduler.run_due()
+    scheduler.backend.client.delete(scheduler.keys.leader)
+    eventually(lambda: not scheduler.leader.leading, within=3, what="the loss")
+    scheduler.run_due()
+    scheduler.run_due()
+    assert scheduler.leader.leading
+    scheduler.close()
+
+
+def test_once_locks(placed_app: Celery, scheduler: Scheduler, place: Place) -> None:
+    with redbeat_lite.lock(placed_app, "reindex", lease=5) as held:
+        assert held
+        with redbeat_lite.lock(placed_app, "reindex", lease=5) as again:
+            assert not again
+        assert [each.key for each in redbeat_lite.locks(placed_app).list()] == ["reindex"]
+    assert not redbeat_lite.locks(placed_app).list()
+    Schedules(placed_app).add("once", "add", every(0.05), once=True, expires=None)
+    deadline = time.monotonic() + 10
+    while Schedules(placed_app)["once"].skipped_count < 2:
+        assert time.monotonic() < deadline
+        scheduler.run_due()
+    assert len(of_entry(place.queue, "once")) == 1
+    [lock] = redbeat_lite.locks(placed_app).list()
+    assert lock.state == "queued"
+    assert redbeat_lite.locks(placed_app).clear(lock.key)
+
+
+def test_pipelines(placed_app: Celery, place: Place) -> None:
+    placed_app.conf.redbeat_lite_once_lease = 1  # the sweeper looks twice in that time
+    for name in ("first", "second"):
+
+        @placed_app.task(name=name, base=PipelineTask, shared=False)
+        def step(params: dict[str, object]) -> None:
+            """Never runs: there is no worker here."""
+
+    run = Pipeline(placed_app, [["first", 1], ["second", 2]], {"x": 1}).start()
+    assert place.queue.llen("celery") == 1
+    assert run.params() == {"x": 1}
+    eventually(lambda: sweep(placed_app).looked, within=15, what="a look of the sweeper")
+    run.cancel()
+    assert run.status().ended
+
+
+def test_no_password_is_shown(place: Place, placed_app: Celery, scheduler: Scheduler) -> None:
+    shown = scheduler.info + repr(scheduler.settings) + scheduler.backend.display_url
+    for secret in ("specials", "of-the-sentinels"):
+        assert secret not in shown
