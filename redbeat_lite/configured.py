@@ -70,7 +70,7 @@ class ConfigEntries:
             self._store.set_config_names(self._settings.owner, self._entries)
 
     def _read(self, now: int) -> Iterator[tuple[str, Entry]]:
-        for name, fields in self._configured().items():
+        for name, fields in configured(self._app).items():
             try:
                 entry = entry_with_defaults(self._settings, str(name), fields, app=self._app)
                 lifecycle.check(entry, now, self._zone)
@@ -82,18 +82,6 @@ class ConfigEntries:
             else:
                 entry.owner = self._settings.owner
                 yield entry.name, entry
-
-    def _configured(self) -> dict[str, Any]:
-        configured = dict(self._app.conf.beat_schedule or {})
-        if self._app.conf.result_expires and not self._app.backend.supports_autoexpire:
-            # Celery's own schedulers add this entry too, for result backends that do not expire by themselves.
-            cleanup = {
-                "task": "celery.backend_cleanup",
-                "schedule": crontab("0", "4", "*"),
-                "options": {"expires": 12 * 3600},
-            }
-            configured.setdefault("celery.backend_cleanup", cleanup)
-        return configured
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
         name = stored.name.decode()
@@ -129,6 +117,20 @@ class ConfigEntries:
     def _write(self, entry: Entry, stored: Stored, state: State, definition: str) -> Edit:
         score = lifecycle.due_time(entry, state, self._zone)
         return Edit(entry.name, stored.state, state.encode(), definition, score)
+
+
+def configured(app: Celery) -> dict[str, Any]:
+    """What the app's configuration holds: ``beat_schedule``, and the entry that Celery adds to it by itself."""
+    found = dict(app.conf.beat_schedule or {})
+    if app.conf.result_expires and not app.backend.supports_autoexpire:
+        # Celery's own schedulers add this entry too, for result backends that do not expire by themselves.
+        cleanup = {
+            "task": "celery.backend_cleanup",
+            "schedule": crontab("0", "4", "*"),
+            "options": {"expires": 12 * 3600},
+        }
+        found.setdefault("celery.backend_cleanup", cleanup)
+    return found
 
 
 def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any = None) -> Entry:

@@ -1,0 +1,37 @@
+"""What a reader hands on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+
+class Found(NamedTuple):
+    """One entry of another scheduler.
+
+    Parameters:
+        name: its name.
+        fields: what it is, in the form of a value of ``beat_schedule``.
+        since: aware; the instant from which its next run is counted: that of its last run, or of its creation where it
+            never ran. None for an entry that begins now.
+        runs: how often it ran.
+        at_once: whether the other scheduler would run it at its next look, whatever its schedule says.
+        of_config: whether the other scheduler has it from ``beat_schedule``, where that is known.
+        notes: what a person should know about it.
+    """
+
+    name: str
+    fields: Mapping[str, Any]
+    since: datetime | None = None
+    runs: int = 0
+    at_once: bool = False
+    of_config: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class Left(NamedTuple):
+    """Something that cannot be carried over, and why."""
+
+    name: str
+    reason: str

@@ -1,0 +1,178 @@
+"""Carrying entries over: what would be stored, and storing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..backend import Backend
+from ..clock import wall_ms
+from ..configured import configured
+from ..definition import decode
+from ..entry import Entry
+from ..errors import CorruptEntry, UnsupportedFormat
+from ..keys import Keys
+from ..settings import Settings
+from ..state import State
+from ..store import PAGE, Edit, Store, Stored, chunks
+from .carrying import Carried, Carrier
+from .found import Left
+from .source import Source
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+@dataclass(slots=True)
+class Move:
+    """What becomes of one entry of the other scheduler.
+
+    Parameters:
+        name: its name there.
+        action: ``"add"``, ``"replace"`` or ``"left out"``.
+        entry: as it is stored here, with its state; None where it is left out.
+        notes: why it is left out, or what a person should know about it.
+    """
+
+    name: str
+    action: Literal["add", "replace", "left out"]
+    entry: Entry | None
+    notes: tuple[str, ...]
+    edit: Edit | None = None
+
+
+class MoveIn:
+    """Carries the entries of another scheduler over into the schedule of an app.
+
+    An entry that the app's ``beat_schedule`` has keeps the definition it has there, and becomes a config entry with
+    the history of the old one. All others become runtime entries.
+
+    Parameters:
+        app: its settings say where the schedule is.
+        replace: carry over entries that are stored here already, too; for a second run right before the switch.
+
+    Raises:
+        ConfigurationError: a setting is wrong.
+    """
+
+    def __init__(self, app: Celery, *, replace: bool = False) -> None:
+        # As beat does: tasks and periodic tasks may be made as modules are imported and the app is finalized.
+        app.loader.import_default_modules()
+        app.finalize()
+        self._replace = replace
+        self._settings = Settings.from_app(app)
+        self._backend = Backend(self._settings)
+        self._store = Store(self._backend, Keys.of(self._settings.key_prefix))
+        self._zone: tzinfo = app.timezone
+        self._carrier = Carrier(app, self._settings, configured(app), self._zone)
+
+    @property
+    def where(self) -> str:
+        """The place that is written, for people."""
+        return f"{self._backend.display_url}, keys {{{self._settings.key_prefix}}}:*"
+
+    def plan(self, source: Source) -> list[Move]:
+        """What :meth:`apply` would do. Writes nothing.
+
+        Raises:
+            redis.RedisError: a server does not answer.
+        """
+        now = wall_ms()
+        carried = [self._carrier.carry(found, now) for found in source.read()]
+        moves: list[Move] = []
+        for chunk in chunks(carried, PAGE):
+            names = [found.entry.name for found in chunk if isinstance(found, Carried)]
+            stored = {each.name.decode(): each for each in self._store.read(names)}
+            moves += [self._move(found, stored) for found in chunk]
+        return _without_doubles(moves)
+
+    def apply(self, moves: Iterable[Move]) -> None:
+        """Store what :meth:`plan` planned, 1,000 entries in a round trip.
+
+        A move whose entry was changed meanwhile becomes ``"left out"``.
+
+        Raises:
+            UnsupportedFormat: a newer redbeat_lite uses the schedule; nothing was written.
+        """
+        planned = [move for move in moves if move.edit is not None]
+        # First of all: an entry that were stored without being known as the configuration's would never be removed.
+        self._remember_config_names(planned)
+        done = self._store.put(move.edit for move in planned if move.edit is not None)
+        for move, ok in zip(planned, done, strict=True):
+            if not ok:
+                move.action, move.entry, move.notes = "left out", None, ("somebody else changed it at this moment",)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._backend.close()
+
+    def _remember_config_names(self, planned: Iterable[Move]) -> None:
+        names = {move.name for move in planned if move.entry is not None and move.entry.owner is not None}
+        known = self._store.config_names(self._settings.owner) if names else names
+        if not names <= known:
+            self._store.set_config_names(self._settings.owner, known | names)
+
+    def _move(self, found: Carried | Left, stored: dict[str, Stored]) -> Move:
+        if isinstance(found, Left):
+            return Move(found.name, "left out", None, (found.reason,))
+        entry = found.entry
+        here = stored[entry.name]
+        if here.definition is None:
+            return Move(entry.name, "add", entry, found.notes, self._edit(found, here))
+        existing, state = _decoded(here)
+        if existing is not None and existing.owner not in (None, self._settings.owner):
+            reason = f"the name is taken by the configuration of {existing.owner!r}"
+            return Move(entry.name, "left out", None, (reason,))
+        if not self._replace:
+            return Move(entry.name, "left out", None, ("it is stored here already; --replace carries it over again",))
+        if state is not None:
+            _continue(entry, state)
+        return Move(entry.name, "replace", entry, found.notes, self._edit(found, here))
+
+    def _edit(self, found: Carried, here: Stored) -> Edit:
+        entry = found.entry
+        return Edit(entry.name, here.state, entry.known_state.encode(), found.definition, entry.due)
+
+
+def _continue(entry: Entry, before: State) -> None:
+    """Who has the entry at hand shall notice the change; a pause that somebody made here stays."""
+    state = entry.known_state
+    state.version, state.generation = before.version + 1, before.generation
+    if before.paused:
+        state.paused, state.note, entry.due = True, before.note, None
+
+
+def _decoded(stored: Stored) -> tuple[Entry | None, State | None]:
+    try:
+        return decode(stored.name.decode(), stored.definition or b""), State.decode(stored.state or b"")
+    except (CorruptEntry, UnsupportedFormat):
+        return None, None
+
+
+def _without_doubles(moves: list[Move]) -> list[Move]:
+    """Two entries of one name would overwrite each other."""
+    seen: set[str] = set()
+    for move in moves:
+        if move.edit is not None and move.name in seen:
+            move.action, move.entry, move.edit, move.notes = "left out", None, None, ("another one has its name",)
+        seen.add(move.name)
+    return moves
+
+
+def as_data(moves: Iterable[Move]) -> Iterator[dict[str, Any]]:
+    """The moves as plain JSON values."""
+    for move in moves:
+        entry = move.entry
+        yield {
+            "name": move.name,
+            "action": move.action,
+            "task": None if entry is None else entry.task,
+            "schedule": None if entry is None else repr(entry.schedule),
+            "source": None if entry is None else entry.source,
+            "next_run_at": None if entry is None or entry.next_run_at is None else entry.next_run_at.isoformat(),
+            "last_run_at": None if entry is None or entry.last_run_at is None else entry.last_run_at.isoformat(),
+            "total_run_count": None if entry is None else entry.total_run_count,
+            "notes": list(move.notes),
+        }
