@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, tzinfo
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from . import instants, lifecycle
@@ -22,21 +23,24 @@ class Upcoming(NamedTuple):
 
 def upcoming(entries: Iterable[Entry], *, now: int, until: int, limit: int, zone: tzinfo) -> list[Upcoming]:
     """The occurrences of these entries from ``now`` to ``until`` (epoch milliseconds), in order, at most ``limit``."""
-    found: list[Upcoming] = []
+    last = instants.from_ms(until)
+    return [*islice(takewhile(lambda each: each.at <= last, walk(entries, now=now, zone=zone)), limit)]
+
+
+def walk(entries: Iterable[Entry], *, now: int, zone: tzinfo) -> Iterator[Upcoming]:
+    """All occurrences of these entries from ``now`` (epoch milliseconds) on, in order; they need not end."""
     queue: list[tuple[int, str, Entry, State]] = [
         (max(entry.due, now), entry.name, entry, entry.known_state)
         for entry in entries
         if entry.due is not None and "schedule" not in entry.local
     ]
     heapq.heapify(queue)
-    while queue and len(found) < limit:
+    while queue:
         at, name, entry, state = heapq.heappop(queue)
-        if at > until:
-            break
         plan = lifecycle.plan(entry, state, at, zone)
-        found += [Upcoming(instants.from_ms(at), name, instants.from_ms(nominal)) for nominal in plan.emit]
+        for nominal in plan.emit:
+            yield Upcoming(instants.from_ms(at), name, instants.from_ms(nominal))
         after = lifecycle.dispatched(state, plan, 0)
         due = lifecycle.due_time(entry, after, zone)
         if due is not None:
             heapq.heappush(queue, (max(due, at), name, entry, after))
-    return found[:limit]

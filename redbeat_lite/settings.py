@@ -75,11 +75,14 @@ class Settings:
         _expect("heartbeat_file", file is None or (isinstance(file, str) and file != ""), "the path of a file", file)
 
     @classmethod
-    def from_app(cls, app: Celery) -> Settings:
+    def from_app(cls, app: Celery, *, url: str | None = None) -> Settings:
         """Read the settings of a Celery app.
 
         Django's form works too: with ``config_from_object(..., namespace="CELERY")`` the setting ``url`` is
         ``CELERY_REDBEAT_LITE_URL``.
+
+        Parameters:
+            url: instead of the one that is set, for what asks no server.
 
         Raises:
             ConfigurationError: a value is wrong, a name is unknown, or there is no Redis to use.
@@ -94,7 +97,9 @@ class Settings:
         values = {name: _value(app, name, spelled) for name, spelled in given.items()}
         if isinstance(values.get("expires"), timedelta):
             values["expires"] = values["expires"].total_seconds()
-        if values.get("url") is None:
+        if url is not None:
+            values["url"] = url
+        elif values.get("url") is None:
             values["url"] = _broker_url(app)
             values["redis_options"] = {**_broker_tls(app), **_mapping(values.get("redis_options", {}))}
         if urls.scheme_of(str(values["url"])) in urls.SENTINEL:

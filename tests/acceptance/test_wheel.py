@@ -42,6 +42,11 @@ def test_holds_every_file_of_the_package(installation: Installation) -> None:
     assert installed == _files(installation.sources / "redbeat_lite")
 
 
+def test_pytest_finds_the_fixture(installation: Installation) -> None:
+    installation.run("pip", "install", "pytest")
+    assert "schedule_clock -- " in installation.run("python", "-m", "pytest", "--fixtures", "-q")
+
+
 def _files(directory: Path) -> set[str]:
     names = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
     return {name for name in names if "__pycache__" not in name}

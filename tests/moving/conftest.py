@@ -1,0 +1,67 @@
+"""Real stores of other schedulers, written by their own packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from tests.support.frozen import Clock, frozen_clock
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    """The wall clock, frozen at a Monday noon."""
+    with frozen_clock() as clock:
+        yield clock
+
+
+@pytest.fixture
+def make_app(make_app: Callable[..., Celery]) -> Callable[..., Celery]:
+    """Makes apps in Berlin, without the daily entry that Celery adds by itself; the last one made is the current one.
+
+    Schedules that know no app, as those of the other packages, ask the current one for its zone.
+    """
+
+    def make(name: str = "proj", **conf: Any) -> Celery:
+        app = make_app(name, **{"timezone": "Europe/Berlin", "result_expires": None, **conf})
+        app.set_current()
+        return app
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def django_database(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """django-celery-beat's models over a database of their own, in this process."""
+    import django
+    from django.conf import settings
+    from django.core.management import call_command
+
+    settings.configure(
+        INSTALLED_APPS=["django_celery_beat"],
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(_database(tmp_path_factory))}},
+        USE_TZ=True,
+        TIME_ZONE="Europe/Berlin",
+        LOGGING_CONFIG=None,
+    )
+    django.setup()
+    call_command("migrate", verbosity=0)
+    from django_celery_beat import models
+
+    return models
+
+
+def _database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("django") / "db.sqlite3"
+
+
+@pytest.fixture
+def models(django_database: Any) -> Iterator[Any]:
+    """django-celery-beat's models, without any rows."""
+    yield django_database
+    for model in ("PeriodicTask", "IntervalSchedule", "CrontabSchedule", "SolarSchedule", "ClockedSchedule"):
+        getattr(django_database, model).objects.all().delete()
