@@ -159,6 +159,10 @@ class Announcer:
     def __init__(self, hooks: Sequence[Hooks]) -> None:
         self._subscribers = [_Subscriber(each) for each in hooks]
 
+    def add(self, hooks: Hooks) -> None:
+        """Tell these hooks too, from now on."""
+        self._subscribers.append(_Subscriber(hooks))
+
     @property
     def listening(self) -> bool:
         """Whether anybody wants to hear; if not, an event need not be made."""

@@ -23,6 +23,7 @@ from .events import Announcer, subscribers
 from .health_file import heartbeat_file
 from .keys import Keys
 from .leader import Leader
+from .metrics import Exporter
 from .once.store import LockStore
 from .pipeline.sweeper import Sweeper
 from .prepared import obstacle
@@ -66,13 +67,13 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def __init__(self, app: Celery, schedule: Any = None, max_interval: float | None = None, **kwargs: Any) -> None:
         try:
             self.settings = settings = Settings.from_app(app)
-            heartbeat = heartbeat_file(settings.heartbeat_file)
+            self.vitals = vitals = Vitals(Announcer(subscribers(app)), heartbeat_file(settings.heartbeat_file))
+            self._exporter = None if settings.metrics_port is None else Exporter(settings.metrics_port, vitals)
         except ConfigurationError as exc:
             raise click.ClickException(str(exc)) from exc
         self.keys = keys = Keys.of(settings.key_prefix)
         self.backend = backend = Backend(settings)
         self.store = Store(backend, keys)
-        self.vitals = vitals = Vitals(Announcer(subscribers(app)), heartbeat)
         self.leader = Leader(backend, keys, lease=settings.lease, stall_timeout=settings.stall_timeout, vitals=vitals)
         self._wakeup = Wakeup(backend, keys.wake)
         zone: tzinfo = app.timezone
@@ -147,6 +148,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         return 0
 
     def _turn(self) -> None:
+        if self._exporter is not None:
+            self._exporter.serve()
         try:
             self._wakeup.listen()
             started = elapsed()
@@ -234,6 +237,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._sweeper.stop()
         self.leader.resign()
         self.vitals.close()
+        if self._exporter is not None:
+            self._exporter.close()
         if self._ticking:
             # Closed under the tick that reads from it, a connection would raise ValueError there, in place of the
             # SystemExit that is to end the loop.

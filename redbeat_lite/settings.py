@@ -38,6 +38,7 @@ class Settings:
         publish_timeout: after how long a publish that hangs is given up.
         stall_timeout: after how long without progress a leader stops renewing its lease.
         dispatch: ``"auto"``, ``"prepared"``, ``"batch"`` or ``"plain"``.
+        metrics_port: the port on which the beat serves metrics for Prometheus, 1 to 65,535.
         heartbeat_file: a file that the beat touches every second while its loop lives; its directory must exist.
     """
 
@@ -54,6 +55,7 @@ class Settings:
     publish_timeout: float = 5.0
     stall_timeout: float = 30.0
     dispatch: str = "auto"
+    metrics_port: int | None = None
     heartbeat_file: str | None = None
 
     def __post_init__(self) -> None:
@@ -71,7 +73,9 @@ class Settings:
         _expect("expires", _is_expires(self.expires), 'None, positive seconds or "interval"', self.expires)
         _check_choice("misfire", self.misfire, ("coalesce", "skip", "all"))
         _check_choice("dispatch", self.dispatch, ("auto", "prepared", "batch", "plain"))
-        file = self.heartbeat_file
+        port, file = self.metrics_port, self.heartbeat_file
+        is_port = type(port) is int and 1 <= port <= 65_535
+        _expect("metrics_port", port is None or is_port, "a port from 1 to 65535", port)
         _expect("heartbeat_file", file is None or (isinstance(file, str) and file != ""), "the path of a file", file)
 
     @classmethod
