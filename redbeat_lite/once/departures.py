@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 
 from .hold import Hold
+from .message import DELIVERY
 from .runtime import Runtime
 
 if TYPE_CHECKING:
@@ -37,17 +38,17 @@ class Departures:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
-        self._pid = os.getpid()
         #: Tokens of the runs whose end is known and whose process is not gone yet.
         self.awaited: set[str] = set()
 
     @classmethod
     def of(cls, app: Celery) -> Departures:
         """The one of this app in this process."""
-        found: Departures | None = getattr(app, _ATTRIBUTE, None)
-        if found is None or found._pid != os.getpid():
-            found = cls(app)
-            setattr(app, _ATTRIBUTE, found)
+        name = f"{_ATTRIBUTE}_{os.getpid()}"
+        found: Departures | None = app.__dict__.get(name)
+        if found is None:
+            # Atomic, as the thread that looks at the children and the main thread may come here at once.
+            found = app.__dict__.setdefault(name, cls(app))
         return found
 
     def watch(self, request: Any, *, again: bool) -> None:
@@ -71,24 +72,30 @@ class Departures:
         threading.Thread(target=self._follow, args=args, name="redbeat-lite-departure", daemon=True).start()
 
     def _follow(self, pid: int, hold: Hold, again: bool) -> None:
-        deadline = time.monotonic() + _GIVE_UP
-        while not is_gone(pid):
-            if time.monotonic() > deadline:
-                logger.warning("Process %s does not end; task %s keeps its lock for its lease", pid, hold.held.task_id)
-                break
-            time.sleep(_LOOK)
-        else:
+        try:
+            deadline = time.monotonic() + _GIVE_UP
+            while not is_gone(pid):
+                if time.monotonic() > deadline:
+                    logger.warning("Process %s does not end; task %s keeps its lock", pid, hold.held.task_id)
+                    return
+                time.sleep(_LOOK)
             Runtime.of(self._app).end(hold, again=again)
-        self.awaited.discard(hold.held.token)
+        finally:
+            self.awaited.discard(hold.held.token)
+
+
+def token_of(request: Any) -> str | None:
+    """The token of a worker's request; ``None`` where it is no affair of ours."""
+    noted = request.request_dict.get(DELIVERY)
+    return str(noted["token"]) if noted else None
 
 
 def hold_of_request(request: Any) -> Hold | None:
     """What the run of a worker's request holds, worked out from the message alone; ``None`` for nothing."""
-    fields = request.request_dict
-    if "redbeat_delivery" not in fields:
+    if token_of(request) is None:
         return None
     try:
-        return Runtime.of(request.app).hold(request.task, fields)
+        return Runtime.of(request.app).hold(request.task, request.request_dict)
     except Exception as exc:  # noqa: BLE001 - a callable key may raise anything, and has raised in the child already
         logger.warning("Cannot tell the once-lock of task %s: %s", request.id, exc)
         return None

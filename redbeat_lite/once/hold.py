@@ -26,6 +26,8 @@ class Hold:
         once: the policy; ``None`` where there is only the guard.
         begun: monotonic time at which it was taken.
         renewed: monotonic time at which the last good renewal was *sent*; the lease counts from there.
+        locked: the same for a renewal of the lock, which may be let go while the guard's record is still kept.
+        let_go: whether the lock is not renewed any more, because it was lost.
         lost: whether the lock ran out, or is somebody else's.
     """
 
@@ -33,6 +35,8 @@ class Hold:
     once: Once | None
     begun: float = field(default_factory=time.monotonic)
     renewed: float = field(default_factory=time.monotonic)
+    locked: float = field(default_factory=time.monotonic)
+    let_go: bool = False
     lost: bool = False
 
     @property
@@ -40,10 +44,15 @@ class Hold:
         """In seconds."""
         return self.held.lease_ms / 1000
 
-    def may_renew(self, now: float) -> bool:
-        """Whether the policy still wants the lock renewed."""
+    def start(self, now: float) -> None:
+        """It is about to be taken: the lease counts from before the question, for the server starts it no earlier."""
+        self.begun = self.renewed = self.locked = now
+
+    def keeps_lock(self, now: float) -> bool:
+        """Whether the lock is still to be renewed. The guard's record is, until the run ends: a copy of the task has to
+        stand by for as long as it runs."""
         limit = self.once.max_hold if self.once is not None else None
-        return limit is None or now - self.begun < limit
+        return not self.let_go and (limit is None or now - self.begun < limit)
 
 
 def attempt_of(fields: Mapping[str, Any]) -> int:

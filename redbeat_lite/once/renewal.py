@@ -6,6 +6,7 @@ its lease has passed costs nothing here.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -19,6 +20,11 @@ logger = get_logger(__name__)
 
 #: Renewals within one lease. Two may fail before the lock is lost.
 PER_LEASE = 3
+
+#: Seconds after which a renewal that hangs is given up: a third of the lease, within these bounds. Less would give up
+#: healthy servers; more would keep the next hold waiting for its turn.
+_SHORTEST = 0.5
+_LONGEST = 2.0
 
 #: Longest wait of the thread, so that a clock or a pause cannot send it to sleep for good.
 _IDLE = 30.0
@@ -35,14 +41,15 @@ class Renewer:
         self._connect = connect
         self._holds: dict[str, Hold] = {}
         self._store: LockStore | None = None
+        self._timeout = _LONGEST
         self._alarm = Alarm()
-        self._started = False
+        #: Taken by whoever starts the thread, and never given back.
+        self._start = threading.Lock()
 
     def add(self, hold: Hold) -> None:
         """Keep ``hold`` until it is removed."""
         self._holds[hold.held.token] = hold
-        if not self._started:
-            self._started = True
+        if self._start.acquire(blocking=False):
             start_native(self._run, "redbeat-lite-renewal")
         elif hold.lease < _IDLE * PER_LEASE:
             self._alarm.ring()
@@ -69,30 +76,40 @@ class Renewer:
         # Longer than the lease since the last good renewal: somebody else may have come and gone meanwhile, so what
         # is not there any more is not put back.
         late = now - hold.renewed >= hold.lease
-        if not hold.may_renew(now):
-            if late:
-                self._lose(hold, "it was held for max_hold")
-            return
+        keeps = hold.keeps_lock(now)
         try:
-            if self._store is None:
-                self._store = self._connect(max(0.5, hold.lease / PER_LEASE))
-            guard, lock = self._store.renew(hold.held, revive=not late)
+            guard, ours = self._store_for(hold).renew(hold.held, revive=not late, lock=keeps)
         except Exception as exc:  # noqa: BLE001 - whatever it is, one failed beat must not end renewal
             logger.warning("Renewal of %s failed, trying again: %s", describe(hold), exc)
             # For all one can tell. Should the server come back with the lock still ours, it was not lost after all.
-            hold.lost = late
+            hold.lost = hold.let_go or now - hold.locked >= hold.lease
             return
         if hold.held.token not in self._holds:
             return  # It ended while the renewal was under way.
-        if guard and lock:
-            hold.renewed, hold.lost = now, False
+        if guard:
+            hold.renewed = now
         else:
+            self.remove(hold)
+        if guard and keeps and ours:
+            hold.locked, hold.lost = now, False
+        elif keeps or not guard:
             self._lose(hold, f"its lease of {hold.lease:g}s ran out or it was cleared")
+        elif now - hold.locked >= hold.lease:
+            self._lose(hold, "it was held for max_hold")
 
     def _lose(self, hold: Hold, why: str) -> None:
-        hold.lost = True
-        if self._holds.pop(hold.held.token, None) is not None:
+        if not hold.let_go:
+            hold.lost = hold.let_go = True
             logger.warning("Lost %s: %s", describe(hold), why)
+
+    def _store_for(self, hold: Hold) -> LockStore:
+        """The store; its timeout fits the shortest lease it has met, for a renewal that hangs delays all of them."""
+        timeout = min(max(hold.lease / PER_LEASE, _SHORTEST), _LONGEST)
+        if self._store is None or timeout < self._timeout:
+            old, self._store, self._timeout = self._store, self._connect(timeout), timeout
+            if old is not None:
+                old.client.close()
+        return self._store
 
 
 def describe(hold: Hold) -> str:

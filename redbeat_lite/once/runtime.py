@@ -76,8 +76,7 @@ class Runtime:
         conflict = on_conflict or (once.on_conflict if once else "skip")
         waiters = once.max_waiters if once else 1
         for pause in (*_PATIENCE, None):
-            # The lease counts from before the question: the server's clock starts it no earlier.
-            hold.begun = hold.renewed = time.monotonic()
+            hold.start(time.monotonic())
             try:
                 return self.store.begin(hold.held, on_conflict=conflict, max_waiters=waiters, message=text)
             except DOWN as exc:

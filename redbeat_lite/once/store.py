@@ -150,15 +150,20 @@ class LockStore:
             held.fence = int(verdict.text or 0)
         return verdict
 
-    def renew(self, held: Held, *, revive: bool) -> tuple[bool, bool]:
-        """Keep what is held for another lease; (the guard's record is ours, the lock is ours or there is none)."""
+    def renew(self, held: Held, *, revive: bool, lock: bool = True) -> tuple[bool, bool]:
+        """Keep what is held for another lease; (the guard's record is ours, the lock is ours or was not asked for).
+
+        Parameters:
+            revive: put back what a flush of the server took away.
+            lock: the lock as well, where there is one.
+        """
         keys = [self.keys.guard(held.record)]
         args: list[Any] = [held.token, held.task_id, held.attempt, held.lease_ms, int(revive)]
-        if held.key is not None:
+        if held.key is not None and lock:
             keys += [self.keys.lock(held.key), self.keys.waiters(held.key), self.keys.index]
             args += [held.key, held.fence, held.holder]
-        guard, lock = self._scripts.run("once_renew", keys, args)
-        return bool(guard), bool(lock)
+        guard, ours = self._scripts.run("once_renew", keys, args)
+        return bool(guard), bool(ours)
 
     def end(self, held: Held, *, again: bool = False, hold_ms: int = 0) -> Ended:
         """Give back what is held.

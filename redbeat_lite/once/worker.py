@@ -11,7 +11,7 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from ..errors import ConfigurationError
-from .departures import Departures, hold_of_request, is_child, is_gone
+from .departures import Departures, hold_of_request, is_child, is_gone, token_of
 from .hold import Hold
 from .reaper import PERIOD, Reaper
 from .renewal import PER_LEASE
@@ -119,24 +119,27 @@ class Keeper:
     def _watch(self) -> None:
         """Look after the children's runs: renew for those whose own thread cannot, because their task holds the
         interpreter's lock, and give back for those that died, which Celery may take five seconds to notice."""
-        active = {request.id: request for request in _snapshot(state.active_requests)}
-        for task_id in self._renewed.keys() - active.keys():
-            del self._renewed[task_id]
+        # By delivery: a retry may run on this worker before anybody has looked, under the same task id.
+        active = {token: request for request in _snapshot(state.active_requests) if (token := token_of(request))}
+        for token in self._renewed.keys() - active.keys():
+            del self._renewed[token]
         departures = Departures.of(self._runtime.app)
         now = time.monotonic()
-        for task_id, request in active.items():
-            hold, last = self._renewed.setdefault(task_id, (hold_of_request(request), now))
-            if hold is None or hold.held.token in departures.awaited:
+        for token, request in active.items():
+            if token not in self._renewed:
+                self._renewed[token] = (hold_of_request(request), now)
+            hold, last = self._renewed[token]
+            if hold is None or token in departures.awaited:
                 continue
             if is_child(request.worker_pid) and is_gone(request.worker_pid):
-                self._renewed[task_id] = (None, now)
+                self._renewed[token] = (None, now)
                 self._runtime.end(hold, again=True)
-            elif now - last >= hold.lease / PER_LEASE and hold.may_renew(now):
-                self._renewed[task_id] = (hold, now)
+            elif now - last >= hold.lease / PER_LEASE:
+                self._renewed[token] = (hold, now)
                 try:
-                    self._runtime.store.renew(hold.held, revive=False)
+                    self._runtime.store.renew(hold.held, revive=False, lock=hold.keeps_lock(now))
                 except DOWN as exc:
-                    logger.debug("Renewal for task %s failed, trying again: %s", task_id, exc)
+                    logger.debug("Renewal for task %s failed, trying again: %s", request.id, exc)
 
 
 def _snapshot(requests: Any) -> list[Any]:

@@ -211,7 +211,7 @@ def loose(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
 
 
-@app.task(shared=False, bind=True, once=Once(key="{key}", lease=1, max_hold=1.5))
+@app.task(shared=False, bind=True, acks_late=True, once=Once(key="{key}", lease=1, max_hold=1.5))
 def bounded(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
 

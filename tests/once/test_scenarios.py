@@ -432,7 +432,11 @@ def test_max_hold_lets_go_of_a_task_that_hangs(proj: Proj, key: str, any_pool: C
     # Renewed for a second and a half, then the lease of one second runs out.
     assert until(lambda: not proj.lock(key, "bounded"), 4) is True
     until(lambda: f"Lost the once-lock 'onceproj.bounded:{key}'" in any_pool.text(), 2)
+    # It runs on, so a copy of it has to stand by all the same.
+    proj.copy(first.id)
+    until(lambda: proj.client.hexists(f"{{t}}:guard:{first.id}", "standby"), 5)
     proj.go(key)
     assert proj.tasks.bounded.delay(key).get(timeout=10) == key
     first.get(timeout=10)
     assert {entry["id"]: entry["lost"] for entry in proj.ended(key, 2)}[first.id] is True
+    assert proj.count(key) == 2

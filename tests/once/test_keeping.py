@@ -1,0 +1,208 @@
+"""Renewal, in process: by the thread of the runs, and by the worker's main process for its children."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat_lite.once import Once, Task
+from redbeat_lite.once import worker as worker_module
+from redbeat_lite.once.departures import Departures
+from redbeat_lite.once.hold import Hold
+from redbeat_lite.once.message import DELIVERY
+from redbeat_lite.once.renewal import Renewer
+from redbeat_lite.once.runtime import Runtime
+from redbeat_lite.once.store import Held, LockStore
+from redbeat_lite.once.worker import Keeper
+
+from .server import Server
+from .workers import until
+
+
+@pytest.fixture
+def app(once_server: Server, store: LockStore) -> Celery:
+    app = Celery("unit", broker=once_server.url, backend="cache+memory://", task_cls=Task, set_as_current=False)
+    app.conf.redbeat_lite_key_prefix = "t"
+    return app
+
+
+# -- by the worker's main process --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def active(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
+    """The requests that the worker has given to its pool."""
+    requests: set[Any] = set()
+    monkeypatch.setattr(worker_module.state, "active_requests", requests)
+    return requests
+
+
+def one(x: str) -> None:
+    """The function of the tasks here."""
+
+
+class Request:
+    """As much of a worker's request as the main process looks at; it runs in this process."""
+
+    def __init__(self, task: Any, token: str, retries: int = 0) -> None:
+        self.id, self.task, self.app, self.worker_pid = "id", task, task.app, None
+        self.request_dict = {"id": "id", "args": ("k",), "kwargs": {}, "retries": retries, DELIVERY: {"token": token}}
+
+
+def run(request: Request) -> Hold:
+    """Begin a run as the child would."""
+    runtime = Runtime.of(request.app)
+    hold = runtime.hold(request.task, request.request_dict)
+    assert runtime.begin(hold).word == "run"
+    return hold
+
+
+def test_a_retry_on_the_same_worker_is_kept_as_the_run_before_it_was(app: Celery, active: set[Any]) -> None:
+    task = app.task(shared=False, name="t", once=Once(key="{x}", lease=1))(one)
+    runtime, keeper = Runtime.of(app), Keeper(Runtime.of(app), "w")
+    first, retry = Request(task, "first"), Request(task, "retry", retries=1)
+    active.add(first)
+    hold = run(first)
+    keeper._watch()
+    # The retry begins between two looks, under the same task id.
+    runtime.store.end(hold.held, hold_ms=1_000)
+    active.clear()
+    active.add(retry)
+    run(retry)
+    # Its own process cannot renew: it is kept from here for longer than the lease.
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        keeper._watch()
+        assert runtime.store.client.hget("{t}:once:lock:t:k", "token") == b"retry", "the lock of the retry ran out"
+        time.sleep(0.05)
+
+
+def test_what_a_request_holds_is_worked_out_once(app: Celery, active: set[Any]) -> None:
+    asked = []
+
+    def key(x: str) -> str:
+        asked.append(x)
+        return x
+
+    task = app.task(shared=False, name="t", once=Once(key=key))(one)
+    keeper = Keeper(Runtime.of(app), "w")
+    active.add(Request(task, "token"))
+    for _ in range(3):
+        keeper._watch()
+    assert asked == ["k"]
+
+
+def test_max_hold_ends_the_lock_and_not_the_claim_to_the_task_id(app: Celery, active: set[Any]) -> None:
+    task = app.task(shared=False, name="t", once=Once(key="{x}", lease=1, max_hold=1))(one)
+    runtime, keeper = Runtime.of(app), Keeper(Runtime.of(app), "w")
+    request = Request(task, "token")
+    active.add(request)
+    hold = run(request)
+
+    def over() -> bool:
+        keeper._watch()
+        return not runtime.store.client.exists("{t}:once:lock:t:k")
+
+    until(over, 4)
+    end = time.monotonic() + 1.2
+    while time.monotonic() < end:
+        keeper._watch()
+        time.sleep(0.05)
+    copy = Held("copy", "id", 0, 1_000, life_ms=1_000)
+    assert runtime.store.begin(copy, message="m").word == "standby"
+    runtime.end(hold)
+
+
+def test_two_threads_that_meet_share_the_departures(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting, make = threading.Barrier(2, timeout=5), Departures.__init__
+
+    def slowly(self: Departures, app: Celery) -> None:
+        make(self, app)
+        meeting.wait()
+
+    monkeypatch.setattr(Departures, "__init__", slowly)
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(Departures.of, [app, app]))
+    assert found[0] is found[1] is Departures.of(app)
+
+
+def test_a_departure_that_goes_wrong_is_not_awaited_for_ever(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    departures, hold = Departures.of(app), Hold(Held("token", "id", 0, 1_000), None)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Runtime, "end", fail)
+    departures.awaited.add("token")
+    gone = 2**22 + 1  # above the kernel's greatest process id
+    with pytest.raises(MemoryError):
+        departures._follow(gone, hold, False)
+    assert departures.awaited == set()
+
+
+# -- by the thread of the runs -----------------------------------------------------------------------------------------
+
+
+class Records:
+    """In the place of a lock store: notes what was asked of it, and does as the test says."""
+
+    def __init__(self, answer: Callable[[Held], tuple[bool, bool]]) -> None:
+        self.answer, self.timeouts, self.closed = answer, [], 0
+        self.renewed: list[tuple[str, bool]] = []
+        self.client = SimpleNamespace(close=self._close)
+
+    def connect(self, timeout: float) -> Any:
+        self.timeouts.append(timeout)
+        return self
+
+    def renew(self, held: Held, *, revive: bool, lock: bool) -> tuple[bool, bool]:
+        self.renewed.append((held.token, lock))
+        return self.answer(held)
+
+    def _close(self) -> None:
+        self.closed += 1
+
+
+def hold(token: str, lease: float, **policy: Any) -> Hold:
+    """One whose next renewal is due."""
+    due = Hold(Held(token, token, 0, round(lease * 1000), key="k"), Once(lease=lease, **policy))
+    due.start(time.monotonic() - lease / 2)
+    return due
+
+
+def test_a_renewal_that_hangs_is_given_up_in_time_for_the_shortest_lease() -> None:
+    records = Records(lambda held: (True, True))
+    renewer = Renewer(records.connect)
+    for token, lease, timeout in (("long", 600.0, 2.0), ("short", 3.0, 1.0), ("other", 60.0, 1.0), ("least", 1.0, 0.5)):
+        renewer.add(hold(token, lease))
+        until(lambda token=token: token in [asked for asked, _ in records.renewed], 5)
+        assert records.timeouts[-1] == timeout
+    assert records.timeouts == [2.0, 1.0, 0.5]
+    assert records.closed == 2
+
+
+def test_a_run_whose_lock_was_cleared_keeps_its_claim_to_the_task_id() -> None:
+    records = Records(lambda held: (True, False))
+    renewer, mine = Renewer(records.connect), hold("token", 1.0)
+    renewer.add(mine)
+    until(lambda: mine.lost, 2)
+    until(lambda: ("token", False) in records.renewed, 2)
+    renewer.remove(mine)
+    assert records.renewed[0] == ("token", True)
+
+
+def test_a_run_that_lost_its_claim_is_renewed_no_more() -> None:
+    records = Records(lambda held: (False, False))
+    renewer, mine, other = Renewer(records.connect), hold("lost", 1.0), hold("other", 1.0)
+    renewer.add(mine)
+    until(lambda: mine.lost, 2)
+    renewer.add(other)
+    until(lambda: other.lost, 2)
+    assert [token for token, _ in records.renewed] == ["lost", "other"]
