@@ -30,30 +30,7 @@ def install(app: Celery) -> None:
 
     if _STEP not in app.steps["consumer"]:
         app.steps["consumer"].add(_STEP)
-    signals.task_prerun.connect(_adopt, weak=False, dispatch_uid="redbeat_lite.once.adopt")
     signals.task_revoked.connect(_leave, weak=False, dispatch_uid="redbeat_lite.once.leave")
-
-
-def _adopt(task: Any = None, **_: Any) -> None:
-    """Look after the lock of a task of another class, which the beat took for its entry."""
-    from .emission import ONCE_HEADER
-    from .run import ATTRIBUTE
-    from .runtime import Runtime
-
-    request = task.request
-    if getattr(task, "guarded", False) or request.is_eager or not request.__dict__.get(ONCE_HEADER):
-        return
-    runtime = Runtime.of(task.app)
-    hold = runtime.hold(task, request.__dict__)
-    verdict = runtime.begin(hold, on_conflict="skip")
-    if verdict.word != "run":
-        logger.warning(
-            "Task %s[%s] runs beside %s, which has its once-lock %r: only tasks of class redbeat_lite.Task can be held "
-            "back by a worker", task.name, request.id, verdict.text, hold.held.key,
-        )  # fmt: skip
-        return
-    setattr(request, ATTRIBUTE, hold)
-    runtime.renewer.add(hold)
 
 
 def _leave(sender: Any = None, request: Any = None, terminated: bool = False, **_: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from functools import wraps
 from typing import Any
 
 from celery import states
@@ -12,6 +13,7 @@ from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
+from .emission import ONCE_HEADER
 from .errors import OnceRejected, OnceSkipped
 from .hold import Hold, policy_of
 from .message import encode
@@ -45,6 +47,25 @@ def begin(task: Any) -> None:
         _refuse(task, request, hold, verdict)
     setattr(request, ATTRIBUTE, hold)
     runtime.renewer.add(hold)
+
+
+def adopt(task_class: Any) -> None:
+    """Make a task class that is not ours take the lock its message brings from the beat or from ``once_key``.
+
+    In ``before_start``, as ours do: what a signal's receiver raises, Celery swallows, and the body would run unlocked.
+    """
+    original = task_class.before_start
+
+    @wraps(original)
+    def before_start(self: Any, *args: Any) -> None:
+        request = self.request
+        # A class whose base was adopted as well comes here twice.
+        wanted = request.__dict__.get(ONCE_HEADER) and ATTRIBUTE not in request.__dict__
+        if wanted and not (request.is_eager or request.called_directly):
+            begin(self)
+        original(self, *args)
+
+    task_class.before_start = before_start
 
 
 def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
@@ -86,6 +107,16 @@ def is_final(task: Any, task_id: str) -> bool:
 def settle_skipped(task: Any, request: Context, why: OnceSkipped) -> None:
     """End a task that is skipped, so that nobody waits for it: its result, the rest of its chain, its chord."""
     logger.info("Skipped %s", why)
+    _settle(task, request, why, states.REVOKED)
+
+
+def settle_failed(task: Any, request: Context, why: Exception) -> None:
+    """End a task that cannot be published, with whatever waits for it, as a failure of its own."""
+    logger.warning("Not published: %s", why)
+    _settle(task, request, why, states.FAILURE)
+
+
+def _settle(task: Any, request: Context, why: Exception, state: str) -> None:
     # What the call said, or else the task. The request's class has the attribute too, which says nothing.
     ignored = vars(request).get("ignore_result")
     task.backend.mark_as_failure(
@@ -93,8 +124,8 @@ def settle_skipped(task: Any, request: Context, why: OnceSkipped) -> None:
         why,
         request=request,
         store_result=not (task.ignore_result if ignored is None else ignored),
-        call_errbacks=False,
-        state=states.REVOKED,
+        call_errbacks=state == states.FAILURE,
+        state=state,
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from celery.utils.log import get_logger
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from celery import Celery
 
 logger = get_logger(__name__)
+
+T = TypeVar("T")
 
 #: Seconds between the attempts to reach a server that is down when a lock is wanted; together about eight seconds.
 _PATIENCE = (0.2, 0.5, 1.0, 2.0, 4.0)
@@ -75,19 +77,32 @@ class Runtime:
         once = hold.once
         conflict = on_conflict or (once.on_conflict if once else "skip")
         waiters = once.max_waiters if once else 1
-        for pause in (*_PATIENCE, None):
+
+        def ask() -> Verdict:
             hold.start(time.monotonic())
+            return self.store.begin(hold.held, on_conflict=conflict, max_waiters=waiters, message=text)
+
+        try:
+            return self.patiently(ask)
+        except DOWN as exc:
+            raise LockUnavailable(
+                f"the once-lock's server at {self._backend.display_url} does not answer, so task "
+                f"{hold.held.task_id} did not run: {exc}",
+                hold.held.key,
+            ) from exc
+
+    def patiently(self, ask: Callable[[], T]) -> T:
+        """Ask the server something, again and again for about eight seconds if it does not answer.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: it did not answer at last either.
+        """
+        for pause in _PATIENCE:
             try:
-                return self.store.begin(hold.held, on_conflict=conflict, max_waiters=waiters, message=text)
-            except DOWN as exc:
-                if pause is None:
-                    raise LockUnavailable(
-                        f"the once-lock's server at {self._backend.display_url} does not answer, so task "
-                        f"{hold.held.task_id} did not run: {exc}",
-                        hold.held.key,
-                    ) from exc
+                return ask()
+            except DOWN:
                 time.sleep(pause)
-        raise AssertionError("not reached")
+        return ask()
 
     def end(self, hold: Hold, *, again: bool = False, hold_ms: int = 0) -> None:
         """Give back what a run held and wake who waits for it. Never raises: what fails runs out with the lease."""

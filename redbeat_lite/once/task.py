@@ -9,6 +9,7 @@ import inspect
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar
 
 import celery
@@ -16,6 +17,7 @@ from celery import signals
 from celery.app.task import Context
 from celery.utils.log import get_logger
 from celery.utils.time import maybe_make_aware
+from kombu.utils.functional import maybe_list
 from kombu.utils.uuid import uuid
 
 from . import run
@@ -146,6 +148,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             OnceRejected: with ``scope="queue"`` and ``"raise"``, another task of the key is queued or running.
             LockUnavailable: with ``scope="queue"``, the server does not answer; nothing was published.
             InvalidEntry: the policy or the key is wrong.
+
+        Where Celery calls it for a task that has ended, for the next member of a chain or a link, the first two are not
+        raised, as they would turn that task into a failure: the call gets a result that fails with them.
         """
         rest = {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
         if self._get_app().conf.task_always_eager:
@@ -162,9 +167,10 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         headers[ONCE_HEADER] = once_header(key, once, queued=queued)
         task_id = task_id or uuid()
         if queued:
-            taken = self._take(once, key, task_id, args, kwargs, options)
-            if not taken:
-                return self._conflict(once, key, task_id, link_error, options)
+            try:
+                self._take(once, key, task_id, args, kwargs, options)
+            except (OnceSkipped, OnceRejected, LockUnavailable) as exc:
+                return self._not_published(exc, task_id, link_error, options)
         try:
             return super().apply_async(args, kwargs, task_id=task_id, **rest, **options)
         except BaseException:
@@ -178,33 +184,54 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             once = Once(lease=Runtime.of(self.app).settings.once_lease)
         return once.but(on_conflict=on_conflict) if once is not None and on_conflict else once
 
-    def _take(self, once: Once, key: str, task_id: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> bool:
+    def _take(self, once: Once, key: str, task_id: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> None:
         lease_ms, delay_ms = round(once.lease * 1000), round(_delay(self.app, options) * 1000)
         queue = _queue(self.app, self.name, args, kwargs, options)
+        wanted = Wanted(key, task_id, lease_ms, delay_ms, f"queued {self.name}", queue)
+        runtime = Runtime.of(self.app)
         try:
-            wanted = Wanted(key, task_id, lease_ms, delay_ms, f"queued {self.name}", queue)
-            return Runtime.of(self.app).store.take([wanted])[0]
+            # A caller had better know at once; where Celery goes on with a chain there is nobody to try again.
+            take = partial(runtime.store.take, [wanted])
+            (taken,) = runtime.patiently(take) if _follows(self.app, task_id, options) else take()
         except DOWN as exc:
             raise LockUnavailable(f"{self.name} was not published, its once-lock cannot be taken: {exc}", key) from exc
+        if not taken:
+            error = OnceRejected if once.on_conflict == "raise" else OnceSkipped
+            raise error(f"{self.name}[{task_id}]: another task has the once-lock {key!r}", key)
 
-    def _conflict(self, once: Once, key: str, task_id: str, errbacks: Any, options: Mapping[str, Any]) -> Any:
-        message = f"{self.name}[{task_id}]: another task has the once-lock {key!r}"
-        if once.on_conflict == "raise":
-            raise OnceRejected(message, key)
+    def _not_published(self, why: Exception, task_id: str, errbacks: Any, options: Mapping[str, Any]) -> Any:
+        """The result of a call that nothing was published for.
+
+        Raises:
+            OnceRejected, LockUnavailable: to a caller who can be told.
+        """
+        if not isinstance(why, OnceSkipped) and not _follows(self.app, task_id, options):
+            raise why
         request = Context(
             id=task_id,
             task=self.name,
+            root_id=options.get("root_id"),
             chain=options.get("chain"),
             chord=options.get("chord"),
             group=options.get("group_id"),
             group_index=options.get("group_index"),
-            errbacks=errbacks,
+            errbacks=maybe_list(errbacks),  # type: ignore[no-untyped-call]
             delivery_info={},
         )
         if options.get("ignore_result") is not None:
             request.ignore_result = options["ignore_result"]
-        run.settle_skipped(self, request, OnceSkipped(message, key))
+        if isinstance(why, OnceSkipped):
+            run.settle_skipped(self, request, why)
+        else:
+            run.settle_failed(self, request, why)
         return self.AsyncResult(task_id)
+
+
+def _follows(app: Any, task_id: str, options: Mapping[str, Any]) -> bool:
+    """Whether Celery publishes this for the task that has just ended here. It names that task as the parent then; a
+    call in a task's body leaves that to be found out, and a task that replaces itself keeps its id."""
+    ended = app.current_worker_task
+    return ended is not None and options.get("parent_id") == ended.request.id != task_id
 
 
 def _check(cls: type[Task], once: Once) -> inspect.Signature | None:

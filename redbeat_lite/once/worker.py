@@ -16,6 +16,7 @@ from .hold import Hold
 from .reaper import PERIOD, Reaper
 from .renewal import PER_LEASE
 from .request import with_mixin
+from .run import adopt
 from .runtime import Runtime
 from .store import DOWN
 from .threads import Beat
@@ -37,10 +38,12 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
-        # Before the strategies are built, which look up each task's request class.
+        # Before the strategies and the tracers are built, which look up each task's request class and hooks.
         for task in consumer.app.tasks.values():
             if not task.name.startswith("celery."):
                 type(task).Request = with_mixin(symbol_by_name(task.Request))
+                if not getattr(task, "guarded", False):
+                    adopt(type(task))
 
     def start(self, consumer: Any) -> None:
         keeper = getattr(consumer.controller, "redbeat_keeper", None)

@@ -9,6 +9,7 @@ import signal
 import time
 from typing import Any
 
+import celery
 import redis
 from celery import Celery
 from celery.exceptions import Ignore, Reject
@@ -73,7 +74,7 @@ def client() -> redis.Redis:
 def note(key: str, event: str, task: Any, **more: Any) -> None:
     """Write one event to the log of ``key``, with the server's time."""
     seconds, micros = client().time()
-    once = task.once
+    once = getattr(task, "once", None)
     entry = {
         "event": event,
         "id": task.request.id,
@@ -224,6 +225,22 @@ def add(*numbers: Any) -> list[Any]:
 @app.task(shared=False)
 def collect(results: list[Any], key: str) -> list[Any]:
     return [*results, key]
+
+
+@app.task(shared=False)
+def calls(key: str) -> str:
+    """The name of the error that a call meets."""
+    try:
+        queue_raise.delay(key)
+    except Exception as exc:
+        return type(exc).__name__
+    return ""
+
+
+@app.task(shared=False, bind=True, base=celery.Task)
+def foreign(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
+    """Of a class that knows nothing of locks."""
+    return body(self, key, seconds, how)
 
 
 class Own(Task):

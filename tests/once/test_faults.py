@@ -18,6 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from celery import chain
 
 from redbeat_lite.once import Once
 from redbeat_lite.once.departures import is_gone
@@ -404,13 +405,25 @@ def test_a_restart_of_the_server_keeps_holders_waiters_and_their_order(stages: A
         done.result()
 
 
-def test_without_the_locks_server_a_task_fails_clearly_and_never_runs(stages: Any) -> None:
+def test_without_the_locks_server_a_task_fails_clearly_and_never_runs(stages: Any, proj: Proj) -> None:
     def fault(stage: Stage) -> None:
-        stage.worker(redbeat_lite_url="redis+socket:///nowhere/s")
+        worker = stage.worker(concurrency=3, redbeat_lite_url="redis+socket:///nowhere/s")
         result = stage.send("skip")
-        until(lambda: result.state == "FAILURE", 30)
-        assert "LockUnavailable" in repr(result.result)
-        assert stage.starts() == 0
+        # The same for a task of another class, which has its lock from the beat.
+        foreign = Claim("e", "onceproj.foreign", (stage.key,), {}, Once(scope="queue"), uuid4().hex)
+        proj.app.send_task(
+            foreign.task_name, foreign.args, task_id=foreign.task_id, headers=headers(foreign), queue=stage.queue
+        )
+        # And for the next member of a chain, whose lock is wanted when the one before it has ended.
+        tasks, free, tail = proj.tasks, stage.key + "-free", stage.key + "-tail"
+        members = (tasks.foreign.si(free), tasks.queue_raise.si(stage.key), tasks.foreign.si(tail))
+        chained = chain(*(member.set(queue=stage.queue) for member in members)).apply_async()
+        for one in (result, proj.app.AsyncResult(foreign.task_id), chained.parent, chained):
+            until(lambda one=one: one.state == "FAILURE", 30)
+            assert "LockUnavailable" in repr(one.result)
+        assert (stage.starts(), proj.count(tail)) == (0, 0)
+        assert chained.parent.parent.get(timeout=10) == free
+        assert "raised outside body" not in worker.text()
 
     stages(["prefork"], fault)
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import chain, chord, group
@@ -274,12 +275,14 @@ def test_an_expired_message_frees_the_lock(proj: Proj, key: str) -> None:
     assert proj.count(key) == 0
 
 
-def test_the_beats_lock_is_released_by_any_class_of_task(proj: Proj, key: str) -> None:
+@pytest.mark.parametrize("task", ["plain", "foreign"])
+def test_the_beats_lock_is_released_by_any_class_of_task(proj: Proj, key: str, task: str) -> None:
     runtime = Runtime.of(proj.app)
     once = Once(scope="queue", lease=3)
 
     def emit(task_id: str) -> bool:
-        claim = Claim("entry", "onceproj.plain", (key,), {"how": "until"}, once, task_id, task=proj.tasks.plain)
+        function = getattr(proj.tasks, task)
+        claim = Claim("entry", function.name, (key,), {"how": "until"}, once, task_id, task=function)
         if take(runtime.store, [claim]) == [False]:
             return False
         proj.app.send_task(claim.task_name, claim.args, claim.kwargs, task_id=task_id, headers=headers(claim))
@@ -291,6 +294,25 @@ def test_the_beats_lock_is_released_by_any_class_of_task(proj: Proj, key: str) -
     proj.go(key)
     until(lambda: emit(key + "-3"), 10)
     proj.ended(key, 2)
+
+
+@pytest.mark.parametrize("on_conflict", ["skip", "wait"])
+def test_a_task_of_another_class_is_held_back_too(proj: Proj, key: str, on_conflict: str) -> None:
+    """Its lock ran out in a queue that nobody looked after, and somebody else has taken it."""
+    once = Once(key=key, scope="queue", on_conflict=on_conflict, lease=3)
+    claim = Claim("entry", "onceproj.foreign", (key,), {}, once, uuid4().hex)
+    with lock(proj.app, key, lease=3) as held:
+        assert held
+        proj.app.send_task(claim.task_name, claim.args, task_id=claim.task_id, headers=headers(claim))
+        result = proj.app.AsyncResult(claim.task_id)
+        if on_conflict == "skip":
+            with pytest.raises(OnceSkipped):
+                result.get(timeout=10)
+        else:
+            until(lambda: proj.client.zcard(f"{{t}}:once:wait:{key}"))
+        assert proj.count(key) == 0
+    if on_conflict == "wait":
+        assert result.get(timeout=10) == key
 
 
 # -- revoked ---------------------------------------------------------------------------------------------------------

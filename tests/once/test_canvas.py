@@ -1,0 +1,98 @@
+"""A call that is refused, or cannot be decided, where Celery publishes it: as a later member of a chain, as a link, in
+a group or a chord. What goes wrong there belongs to that call, not to the task before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import chain, chord, group
+from celery.exceptions import ChordError
+
+from redbeat_lite.once import OnceRejected
+
+from .conftest import Crew
+from .workers import Proj, until
+
+pytestmark = [pytest.mark.timeout(60)]
+
+
+@pytest.fixture
+def taken(proj: Proj, prefork: Crew, key: str) -> Any:
+    """The key of ``queue_raise`` is held."""
+    first = proj.tasks.queue_raise.delay(key, how="until")
+    proj.started(key)
+    yield first
+    proj.go(key)
+    first.get(timeout=15)
+
+
+def the_workers_live(proj: Proj, crew: Crew) -> None:
+    assert proj.tasks.add.delay(1).get(timeout=10) == [1]
+    assert all(worker.process.poll() is None for worker in crew.workers)
+    assert "raised outside body" not in crew.text()
+
+
+def test_a_later_member_of_a_chain_fails_and_the_one_before_it_does_not(
+    proj: Proj, prefork: Crew, taken: Any, key: str
+) -> None:
+    tasks = proj.tasks
+    refused = tasks.queue_raise.si(key).set(link_error=tasks.plain.si(key + "-errback"))
+    result = chain(tasks.add.si(1), refused, tasks.add.s("tail")).apply_async(
+        link_error=tasks.plain.si(key + "-chain-errback")
+    )
+    with pytest.raises(OnceRejected, match="once-lock"):
+        result.get(timeout=15)
+    middle, first = result.parent, result.parent.parent
+    # Celery stores the result of a task after it has published what follows.
+    assert first.get(timeout=10) == [1]
+    assert (middle.state, result.state) == ("FAILURE", "FAILURE")
+    with pytest.raises(OnceRejected):
+        middle.get(timeout=1)
+    proj.ended(key + "-errback")
+    until(lambda: proj.count(key + "-chain-errback", "end") >= 1)
+    assert proj.count(key) == 1
+    the_workers_live(proj, prefork)
+
+
+def test_a_link_that_is_refused_does_not_harm_the_task_it_is_linked_to(
+    proj: Proj, prefork: Crew, taken: Any, key: str
+) -> None:
+    result = proj.tasks.add.apply_async(
+        (1,), link=[proj.tasks.queue_raise.si(key), proj.tasks.plain.si(key + "-other")]
+    )
+    assert result.get(timeout=15) == [1]
+    proj.ended(key + "-other")
+    assert result.state == "SUCCESS"
+    the_workers_live(proj, prefork)
+
+
+@pytest.mark.parametrize("kind", ["group", "chord", "body"])
+def test_a_refused_member_of_what_follows_fails_alone(
+    proj: Proj, prefork: Crew, taken: Any, key: str, kind: str
+) -> None:
+    tasks = proj.tasks
+    refused, other = tasks.queue_raise.si(key), tasks.add.si(2)
+    if kind == "group":
+        result = chain(tasks.add.si(1), group(refused, other)).apply_async()
+        with pytest.raises(OnceRejected):
+            result.get(timeout=15)
+        assert result.results[1].get(timeout=10) == [2]
+        first = result.parent
+    elif kind == "chord":
+        result = chain(tasks.add.si(1), chord([refused, other], tasks.collect.s(key))).apply_async()
+        with pytest.raises((ChordError, OnceRejected), match=r"OnceRejected|once-lock"):
+            result.get(timeout=15)
+        first = result.parent.parent
+    else:
+        result = chord([tasks.add.si(1), other])(refused)
+        with pytest.raises((ChordError, OnceRejected), match=r"OnceRejected|once-lock"):
+            result.get(timeout=15)
+        first = result.parent.results[0]
+    assert first.get(timeout=10) == [1]
+    the_workers_live(proj, prefork)
+
+
+def test_a_call_in_a_body_raises_there(proj: Proj, prefork: Crew, taken: Any, key: str) -> None:
+    result = proj.tasks.calls.delay(key)
+    assert result.get(timeout=15) == "OnceRejected"
