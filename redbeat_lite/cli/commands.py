@@ -1,0 +1,77 @@
+"""What every command is made of: its class, the options that many share, and the way to the app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click_didyoumean import DYMGroup
+
+from .failures import WRONG_REQUEST, explained
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from ..api import Schedules
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Command(click.Command):
+    """A command whose failures are one line and an exit code; see :mod:`redbeat_lite.cli.failures`."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with explained(ctx):
+            return super().invoke(ctx)
+
+
+class Group(DYMGroup):  # type: ignore[misc]  # without types
+    """A group of such commands. What is wrong with the words on the command line exits with 1, like any wrong request:
+    click's own code for that is 2, which here means that there is no server."""
+
+    command_class = Command
+    group_class = type
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> Any:
+        with _wrong_words(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _wrong_words(ctx):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _wrong_words(ctx: click.Context) -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as exc:
+        exc.show()
+        ctx.exit(WRONG_REQUEST)
+
+
+def json_option(command: _F) -> _F:
+    """``--json``, which arrives as ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, with times in UTC.")(command)
+
+
+def name_argument(command: _F) -> _F:
+    """The name of an entry, which arrives as ``name``."""
+    return click.argument("name")(command)
+
+
+def app_of(ctx: click.Context) -> Celery:
+    """The app of ``-A``, with its tasks and whatever else its modules register."""
+    app: Celery = ctx.obj.app
+    app.loader.import_default_modules()
+    app.finalize()
+    return app
+
+
+def schedules_of(ctx: click.Context) -> Schedules:
+    """The schedule of the app."""
+    from ..api import Schedules
+
+    return Schedules(app_of(ctx))

@@ -1,0 +1,86 @@
+"""How commands fail: one line on stderr, and an exit code that a script can use.
+
+====  ==================================================================================================
+code  meaning
+====  ==================================================================================================
+0     Fine.
+1     The request is wrong: no such entry, a wrong value, a file that cannot be used, a wrong setting.
+2     The server of the schedule or the broker cannot be reached, or refuses.
+====  ==================================================================================================
+
+This is the one home of the codes; a command that has more of them names them in its help.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from itertools import islice
+
+import click
+from kombu.exceptions import OperationalError
+
+from ..backend import FAULTS, Backend
+from ..errors import EntryNotFound, RedbeatError
+from ..settings import Settings
+
+WRONG_REQUEST = 1
+NO_SERVER = 2
+
+#: Names that are looked at for one like a name that is unknown; it shall not take seconds to say "no".
+_LOOKED_AT = 20_000
+
+
+class Failure(click.ClickException):
+    """The request is wrong; the message is shown as one line."""
+
+    exit_code = WRONG_REQUEST
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class ServerFailure(Failure):
+    """The server or the broker cannot be reached, or refuses."""
+
+    exit_code = NO_SERVER
+
+
+@contextmanager
+def explained(ctx: click.Context) -> Iterator[None]:
+    """Turns what a command raises on purpose into a :class:`Failure`; a defect stays a traceback.
+
+    Parameters:
+        ctx: of the command; ``ctx.params["name"]`` is what an unknown entry was asked for as.
+    """
+    try:
+        yield
+    except EntryNotFound as exc:
+        raise Failure(f"{exc}{_nearest(ctx)}") from exc
+    except RedbeatError as exc:
+        raise Failure(str(exc)) from exc
+    except OperationalError as exc:
+        raise ServerFailure(f"cannot reach the broker: {exc}") from exc
+    except FAULTS as exc:
+        if isinstance(exc, OSError) and exc.errno == errno.EPIPE:
+            raise  # whoever read our output has gone; click ends quietly
+        raise ServerFailure(f"cannot use {_url(ctx)}: {exc}") from exc
+
+
+def _url(ctx: click.Context) -> str:
+    return Backend(Settings.from_app(ctx.obj.app)).display_url
+
+
+def _nearest(ctx: click.Context) -> str:
+    from ..api import Schedules
+
+    try:
+        known = list(islice(Schedules(ctx.obj.app), _LOOKED_AT))
+    except FAULTS:
+        return ""
+    name = str(ctx.params.get("name") or "")
+    folded = {each.casefold(): each for each in known}
+    near = [folded[each] for each in get_close_matches(name.casefold(), folded, n=3)]
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -1,0 +1,147 @@
+"""What commands print: tables that fit the terminal, JSON, times that name their zone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import unicodedata
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+import click
+
+_GAP = 2
+#: No column is cut below this, as long as another one can be.
+_LEAST = 8
+#: What would move the cursor, ring, or worse: entries may be named and described by anybody.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+
+
+def echo_json(value: Any) -> None:
+    """Print a value as one JSON document; datetimes as ISO 8601 in UTC."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_jsonable))
+
+
+def _jsonable(value: object) -> Any:
+    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else str(value)
+
+
+def echo_table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, rigid: Sequence[str] = ()) -> None:
+    """Print a table that fits the terminal; see :func:`table`."""
+    for line in table(headers, rows, width=terminal_width(), rigid=rigid):
+        click.echo(line)
+
+
+def echo_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """Print names and values below each other; values of several lines, or too long ones, are continued indented."""
+    shown = [(name, value) for name, value in fields if value is not None]
+    left = max((_columns(name) for name, _ in shown), default=0) + _GAP
+    room = max(terminal_width() - left, 20)
+    for name, value in shown:
+        first, *rest = [piece for line in str(value).splitlines() or [""] for piece in _folded(clean(line), room)]
+        click.echo(f"{_padded(name, left)}{first}".rstrip())
+        for line in rest:
+            click.echo(f"{' ' * left}{line}".rstrip())
+
+
+def terminal_width() -> int:
+    """Columns of the terminal, or 80 where the output is no terminal."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def table(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], *, width: int, rigid: Sequence[str] = ()
+) -> list[str]:
+    """The lines of a table; cells that are too long are cut with an ellipsis.
+
+    Parameters:
+        headers: one for each column.
+        rows: cells; ``None`` is shown as a dash.
+        width: columns to fit in.
+        rigid: headers of columns that are not cut, such as times.
+    """
+    cells = [list(headers), *([clean("-" if cell is None else str(cell)) for cell in row] for row in rows)]
+    widths = _fitted([max(map(_columns, column)) for column in zip(*cells, strict=True)], width, headers, rigid)
+    gap = " " * _GAP
+    return [gap.join(_padded(_cut(c, w), w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def clean(text: str) -> str:
+    """``text`` on one line, without what would confuse a terminal."""
+    return _UNPRINTABLE.sub(" ", text)
+
+
+def when(instant: datetime | None, zone: tzinfo) -> str | None:
+    """An instant in a zone, to the second, with its offset; ``None`` stays ``None``."""
+    if instant is None:
+        return None
+    return instant.astimezone(zone).replace(microsecond=0).isoformat(sep=" ")
+
+
+def distance(instant: datetime, now: datetime) -> str:
+    """How far away an instant is, in words of one or two units: ``in 3 h 5 min``, ``12 s ago``."""
+    seconds = (instant - now).total_seconds()
+    text = span(abs(seconds))
+    return f"in {text}" if seconds >= 0 else f"{text} ago"
+
+
+def span(seconds: float) -> str:
+    """A length of time in one or two units, rounded down."""
+    if seconds < 10:
+        return f"{int(seconds * 10) / 10:g} s"
+    units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+    left = int(seconds)
+    parts: list[str] = []
+    for unit, size in units:
+        if left >= size and len(parts) < 2:
+            parts.append(f"{left // size} {unit}")
+        elif parts:
+            break
+        left %= size
+    return " ".join(parts)
+
+
+def _fitted(widths: list[int], room: int, headers: Sequence[str], rigid: Sequence[str]) -> list[int]:
+    """The widths of the columns, the widest ones cut until all fit."""
+    excess = sum(widths) + _GAP * (len(widths) - 1) - room
+    soft = [index for index, header in enumerate(headers) if header not in rigid]
+    while excess > 0 and soft and max(widths[index] for index in soft) > _LEAST:
+        widths[max(soft, key=widths.__getitem__)] -= 1
+        excess -= 1
+    return widths
+
+
+def _columns(text: str) -> int:
+    """Columns that a terminal needs for a text."""
+    if text.isascii():
+        return len(text)
+    return sum(_columns_of(character) for character in text)
+
+
+def _columns_of(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _cut(text: str, width: int) -> str:
+    if _columns(text) <= width:
+        return text
+    while _columns(text) > width - 1:
+        text = text[:-1]
+    return f"{text}…"
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - _columns(text))
+
+
+def _folded(text: str, width: int) -> list[str]:
+    lines = [""]
+    for character in text:
+        if _columns(lines[-1]) + _columns_of(character) > width:
+            lines.append("")
+        lines[-1] += character
+    return lines
