@@ -32,12 +32,12 @@ class Once:
         on_conflict: what becomes of a call whose key is taken. ``"skip"``: it ends as REVOKED with
             :class:`~redbeat_lite.once.errors.OnceSkipped`. ``"wait"``: it is parked in Redis, holding no worker
             slot, and runs in its turn. ``"raise"``: it fails with :class:`~redbeat_lite.once.errors.OnceRejected`,
-            with ``scope="queue"`` already where it is called.
+            with ``scope="queue"`` already where it is called, unless Celery calls it for the rest of a chain.
         lease: seconds after which the lock of a holder that fell silent is free. At least 1. It is renewed while the
             task runs, so it may be far shorter than the task.
         hold_on_retry: keep the lock while the task waits for its own retry.
         max_hold: seconds after which the lock is no longer renewed although the task still runs: a bound for tasks
-            that hang. ``None``: none.
+            that hang. A copy of that very task stands by all the same. ``None``: none.
         max_waiters: with ``"wait"``, how many calls may be parked for one key; one more is skipped.
     """
 

@@ -8,7 +8,6 @@ coming back.
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -48,11 +47,10 @@ class Heartbeat:
         return self.timeout / PER_TIMEOUT
 
     def mark(self) -> None:
-        """Mark everything as taken now."""
+        """Mark everything as taken now, by the server's clock: kombu's own marks are as wrong as the worker's."""
         tags = self._tags()
         for start in range(0, len(tags), _BATCH):
-            now = time.time()
-            marks = dict.fromkeys(tags[start : start + _BATCH], now)
+            marks = dict.fromkeys(tags[start : start + _BATCH], server_time(self._client))
             self._client.zadd(self._channel.unacked_index_key, marks, xx=True)
 
     def _tags(self) -> list[str]:
@@ -84,14 +82,14 @@ def report(runtime: Runtime, hostname: str, queues: list[str], timeout: float | 
         node name -> ``{"queues", "visibility_timeout", "at"}`` of every worker heard of within the last minute.
     """
     store = runtime.store
-    mine = {"queues": queues, "visibility_timeout": timeout, "at": _server_time(runtime)}
+    mine = {"queues": queues, "visibility_timeout": timeout, "at": server_time(runtime.store.client)}
     store.client.hset(store.keys.workers, hostname, json.dumps(mine))
     return workers(runtime)
 
 
 def workers(runtime: Runtime) -> dict[str, Any]:
     """The workers with ``install()`` that were heard of within the last minute; as :func:`report` returns them."""
-    store, now = runtime.store, _server_time(runtime)
+    store, now = runtime.store, server_time(runtime.store.client)
     alive = {}
     for name, text in store.client.hgetall(store.keys.workers).items():
         said = json.loads(text)
@@ -116,6 +114,7 @@ def disagreements(hostname: str, alive: dict[str, Any]) -> list[str]:
     ]
 
 
-def _server_time(runtime: Runtime) -> float:
-    seconds, micros = runtime.store.client.time()
+def server_time(client: Any) -> float:
+    """Epoch seconds."""
+    seconds, micros = client.time()
     return float(seconds) + float(micros) / 1e6

@@ -20,6 +20,7 @@ from redbeat_lite.once.message import DELIVERY
 from redbeat_lite.once.renewal import Renewer
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held, LockStore
+from redbeat_lite.once.visibility import Heartbeat
 from redbeat_lite.once.worker import Keeper
 
 from .server import Server
@@ -206,3 +207,25 @@ def test_a_run_that_lost_its_claim_is_renewed_no_more() -> None:
     renewer.add(other)
     until(lambda: other.lost, 2)
     assert [token for token, _ in records.renewed] == ["lost", "other"]
+
+
+# -- by the visibility heartbeat ---------------------------------------------------------------------------------------
+
+
+def test_messages_are_marked_by_the_servers_clock(store: LockStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = store.client
+    client.zadd("unacked_index", {"mine": 1, "acked": 1, "other": 1})
+    channel = SimpleNamespace(
+        Client=lambda connection_pool: client,
+        _get_pool=lambda: None,
+        visibility_timeout=4,
+        unacked_index_key="unacked_index",
+        _qos=SimpleNamespace(_delivered={"mine": 0, "acked": 0, "gone": 0}, _dirty={"acked"}),
+    )
+    true_time = time.time
+    monkeypatch.setattr(time, "time", lambda: true_time() - 3600)
+    Heartbeat(channel).mark()
+    marks = dict(client.zrange("unacked_index", 0, -1, withscores=True))
+    assert abs(marks.pop("mine") - store.now_ms() / 1000) < 5
+    # What was acknowledged meanwhile does not come back, and what another worker has is not touched.
+    assert marks == {"acked": 1, "other": 1}
