@@ -1,4 +1,4 @@
-"""Once-locks at work. In one shell: ``celery -A proj worker -l INFO``; in another: ``python proj.py``.
+"""Once-locks at work. In one shell: ``celery -A proj worker -c 4 -l INFO``; in another: ``python proj.py``.
 
 Needs a Redis or Valkey at redis://localhost:6379/0, or the address in ``REDIS_URL``.
 """

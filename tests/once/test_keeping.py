@@ -82,7 +82,7 @@ def test_a_retry_on_the_same_worker_is_kept_as_the_run_before_it_was(app: Celery
     while time.monotonic() < end:
         keeper._watch()
         assert runtime.store.client.hget("{t}:once:lock:t:k", "token") == b"retry", "the lock of the retry ran out"
-        time.sleep(0.05)
+        time.sleep(0.05)  # As the worker does: a look now and then, past the lease.
 
 
 def test_what_a_request_holds_is_worked_out_once(app: Celery, active: set[Any]) -> None:
@@ -115,7 +115,7 @@ def test_max_hold_ends_the_lock_and_not_the_claim_to_the_task_id(app: Celery, ac
     end = time.monotonic() + 1.2
     while time.monotonic() < end:
         keeper._watch()
-        time.sleep(0.05)
+        time.sleep(0.05)  # As the worker does: a look now and then, past the lease.
     copy = Held("copy", "id", 0, 1_000, life_ms=1_000)
     assert runtime.store.begin(copy, message="m").word == "standby"
     runtime.end(hold)

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from redbeat_lite.once.keys import OnceKeys
+
 from .server import Server
 from .stress import Chaos
+from .workers import until
 
 PROCESSES = 8
 
@@ -54,7 +57,7 @@ def _play(server: Server, jobs: int, keys: int) -> float:
             running += [_process(server, next(seeds)) for _ in range(PROCESSES - len(running))]
             time.sleep(0.1)
         # Copies and standbys that are still about must come to nothing.
-        time.sleep(1.0)
+        until(lambda: _is_quiet(server), 30)
         server.client().set("stop", 1)
         for process in running:
             process.wait(20)
@@ -63,6 +66,12 @@ def _play(server: Server, jobs: int, keys: int) -> float:
             process.kill()
             process.wait()
     return time.monotonic() - started
+
+
+def _is_quiet(server: Server) -> bool:
+    """Nothing is left to be run, to be woken or to be reaped."""
+    client, keys = server.client(), OnceKeys("s")
+    return not client.exists("jobs", keys.index, keys.guard_index)
 
 
 def _process(server: Server, seed: int) -> subprocess.Popen[bytes]:

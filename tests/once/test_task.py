@@ -16,9 +16,11 @@ from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.once import LockLost, LockUnavailable, Once, OnceRejected, Task, install, lock, locks
 from redbeat_lite.once.emission import DEADLINE_HEADER
 from redbeat_lite.once.runtime import Runtime
+from redbeat_lite.once.store import LockStore
 from redbeat_lite.once.task import Current
 
 from .server import Server
+from .workers import until
 
 UNSPEAKABLE = object()
 
@@ -220,7 +222,7 @@ def test_every_message_carries_a_deadline(app: Celery, once_server: Server) -> N
 def test_a_block_is_renewed_past_its_lease_and_freed_at_its_end(app: Celery) -> None:
     with lock(app, "k", lease=1) as held:
         assert held
-        time.sleep(1.6)
+        time.sleep(1.6)  # Past the lease is what this is about.
         held.check()
         with lock(app, "k", lease=1) as second:
             assert not second
@@ -235,27 +237,32 @@ def test_a_block_learns_that_its_lock_was_cleared(app: Celery) -> None:
         assert locks(app).clear("k")
         with lock(app, "k", lease=5) as second:
             assert second.fence > held.fence
-            deadline = time.monotonic() + 2
-            while not held.lost:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            until(lambda: held.lost, 2)
     with pytest.raises(LockLost):
         held.check()
 
 
-def test_a_block_can_wait_for_its_turn(app: Celery) -> None:
-    entered = threading.Event()
+def test_a_block_can_wait_for_its_turn(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, refused, begin = threading.Event(), threading.Event(), LockStore.begin
+
+    def noted(self: LockStore, *args: Any, **options: Any) -> Any:
+        verdict = begin(self, *args, **options)
+        if verdict.word == "taken":
+            refused.set()
+        return verdict
 
     def first() -> None:
         with lock(app, "k"):
             entered.set()
-            time.sleep(0.4)
+            refused.wait(5)
 
+    monkeypatch.setattr(LockStore, "begin", noted)
     thread = threading.Thread(target=first)
     thread.start()
     entered.wait(5)
     with lock(app, "k", timeout=5) as held:
         assert held
+        assert refused.is_set()
     thread.join()
 
 
@@ -314,31 +321,31 @@ def test_a_cache_lock_that_ran_out_is_not_deleted_under_its_next_holder(once_ser
         client.flushall()
         cache = Cache(client)
         with lock(cache, "k", lease=1) as held:
-            time.sleep(1.05)
+            until(lambda: cache.add("k", "another", 60))
             assert held.lost
-            assert cache.add("k", "another", 60)
         assert client.get("k") == "another"
 
 
-def test_a_block_survives_a_server_that_is_away_for_less_than_its_lease_and_knows_if_for_longer() -> None:
+def test_a_block_survives_a_server_that_is_away_for_less_than_its_lease_and_knows_if_for_longer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     server = Server("--appendonly", "yes", "--appendfsync", "always")
     try:
         app = make_app(server.url)
         with lock(app, "short", lease=2) as short:
             server.stop()
-            time.sleep(1)
+            until(lambda: "Renewal of the once-lock 'short'" in caplog.text, 2)
             assert not short.lost
             server.start()
             with lock(app, "short", lease=2) as second:
                 assert not second
-            time.sleep(2)
+            with server.client() as client:
+                ends = client.execute_command("PEXPIRETIME", "{u}:once:lock:short")
+                until(lambda: client.execute_command("PEXPIRETIME", "{u}:once:lock:short") > ends, 2)
             assert not short.lost
         with lock(app, "long", lease=1) as long:
             server.stop()
-            deadline = time.monotonic() + 4
-            while not long.lost:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            until(lambda: long.lost, 4)
             server.start()
             with lock(app, "long", lease=5, timeout=2) as second:
                 assert second

@@ -1,0 +1,48 @@
+"""The example of the once-locks, run as its README says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.processes import ROOT, Process
+
+from .server import Server
+
+HERE = ROOT / "examples" / "once"
+
+
+@pytest.fixture
+def env(once_server: Server) -> dict[str, str]:
+    with once_server.client() as client:
+        client.flushall()
+    return {"REDIS_URL": once_server.url, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture
+def worker(env: dict[str, str]) -> Iterator[Process]:
+    command = next(line.split() for line in (HERE / "README.md").read_text().splitlines() if line.startswith("celery "))
+    process = Process([sys.executable, "-m", *command], env, cwd=HERE)
+    yield process
+    process.terminate()
+    process.wait()
+    process.destroy()
+
+
+def test_bookings_come_in_order_and_the_second_index_run_is_skipped(worker: Process, env: dict[str, str]) -> None:
+    worker.says(" ready.")
+    done = subprocess.run(
+        [sys.executable, "proj.py"], cwd=HERE, env=env, capture_output=True, text=True, timeout=40, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    *bookings, first, second = done.stdout.splitlines()
+    amounts, fences = zip(*(re.findall(r"\d+", line) for line in bookings), strict=True)
+    assert amounts == ("1", "2", "3")
+    assert list(map(int, fences)) == sorted(set(map(int, fences)))
+    assert first == "indexed"
+    assert second.startswith("skipped: proj.reindex[")
+    assert not worker.lines("ERROR|WARNING.*(lock|Lost)")
