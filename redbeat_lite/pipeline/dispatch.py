@@ -91,7 +91,7 @@ def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: st
         if done.revoke:
             revoke(app, store, ref.run, done.revoke)
         if done.word == "done" and done.state != "RUNNING":
-            store.forget(ref.run)
+            store.index.ended(ref.run)
         dispatch(app, store, ref.run, done.outbox)
     except _OUTAGES as exc:
         # The step has ended, whatever becomes of the next ones.

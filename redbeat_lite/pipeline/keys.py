@@ -1,13 +1,14 @@
 """The keys of the pipelines, and what they hold.
 
 The keys of one run carry its id in their braces, so that on Redis Cluster each run is in one hash slot of its own: the
-runs spread over the cluster, and a script may touch everything of one run. The index alone lies with the schedule's
-keys, and no script touches it.
+runs spread over the cluster, and a script may touch everything of one run. The two indexes alone lie with the
+schedule's keys, and no script touches them.
 
 =====================  ======  ========================================================================================
 key                    type    holds
 =====================  ======  ========================================================================================
 ``{p}:pipelines``      zset    run id -> when the sweeper looks at it, epoch ms; every run that has not ended is in it
+``{p}:ended-runs``     zset    run id -> when it ended, epoch ms; the latest 10,000, whose records may be gone
 ``{p:run}:run``        hash    ``definition`` (JSON), ``sizes`` of the stages, ``state``, ``stage``, ``left`` (steps of
                                the stage that have not ended), ``created``, ``ended`` (ms), ``error_step`` (number),
                                ``error``, ``filled`` (when the outbox was), ``ttl``, ``keep`` (ms), ``revoke_siblings``,
@@ -50,5 +51,10 @@ class RunKeys:
 
 
 def index_key(prefix: str) -> str:
-    """The name of the index of runs."""
+    """The name of the index of runs that have not ended."""
     return f"{{{prefix}}}:pipelines"
+
+
+def ended_key(prefix: str) -> str:
+    """The name of the index of runs that have."""
+    return f"{{{prefix}}}:ended-runs"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
 from ..backend import UNREACHABLE
-from ..errors import InvalidEntry
+from ..errors import InvalidEntry, RedbeatError
 from . import status, values
 from .definition import Definition, is_run_id
 from .errors import PipelineNotFound
@@ -43,6 +44,30 @@ class PipelineRun:
 
     def __repr__(self) -> str:
         return f"<PipelineRun {self.id}>"
+
+    @classmethod
+    def list(cls, app: Celery, *, ended: bool = True, limit: int = 100) -> Sequence[RunStatus]:
+        """How the runs stand: those that have not ended, the latest start in front; then the latest that have, the
+        latest end in front. A run whose record is gone is left out. One round trip for each.
+
+        Parameters:
+            ended: ``False`` leaves out those that have ended; of these the latest 10,000 are known.
+            limit: how many at most. Of more that have not ended, any.
+
+        Raises:
+            InvalidEntry: the limit is no positive number.
+        """
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise InvalidEntry("limit", "a number of runs, at least 1", limit)
+        index = store_of(app).index
+        found = list(islice(_statuses(app, index.open_ids()), limit))
+        running = sorted((each for each in found if not each.ended), key=_created, reverse=True)
+        if not ended:
+            return tuple(running)
+        # Between its end and its change of index, a run that has ended is still among the others.
+        just = {each.id: each for each in found if each.ended}
+        others = _statuses(app, (run_id for run_id in index.ended_ids() if run_id not in just))
+        return tuple(islice(chain(running, just.values(), others), limit))
 
     def status(self) -> RunStatus:
         """How the run stands. ``State.GONE`` where it ended longer ago than its record lives.
@@ -130,8 +155,26 @@ class PipelineRun:
             raise self._not_found()
         if terminate and running:
             self.app.control.revoke(running, terminate=True)
-        store.forget(self.id)
+        store.index.ended(self.id)
         return result == 1
 
     def _not_found(self) -> PipelineNotFound:
         return PipelineNotFound(f"there is no pipeline run {self.id!r}")
+
+
+def _statuses(app: Celery, ids: Iterable[str]) -> Iterator[RunStatus]:
+    """How these runs stand, without those whose record is gone or cannot be read."""
+    for run_id in ids:
+        try:
+            found = PipelineRun(app, run_id).status()
+        except PipelineNotFound:
+            continue
+        except RedbeatError as exc:
+            logger.warning("Pipeline %s cannot be listed: %s", run_id, exc)
+            continue
+        if found.state is not State.GONE:
+            yield found
+
+
+def _created(status: RunStatus) -> float:
+    return status.created_at.timestamp() if status.created_at is not None else 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,7 +9,8 @@ from typing import Any, NamedTuple
 from ..once.keys import OnceKeys
 from ..scripts import Scripts
 from .definition import Definition
-from .keys import RunKeys, index_key
+from .index import Index
+from .keys import RunKeys
 from .patience import patiently
 
 #: ms that a run without a sign of life is kept, where its ttl is not longer.
@@ -33,9 +33,6 @@ SUSPICION_MS = 2_000
 
 #: Definitions kept in a process.
 _CACHE = 500
-
-#: Seconds for which the difference between the server's clock and ours is believed.
-_CLOCK_LIFE = 60.0
 
 #: Step number -> (round, attempt).
 Outbox = dict[int, tuple[int, int]]
@@ -88,14 +85,12 @@ class PipelineStore:
 
     def __init__(self, client: Any, prefix: str, lease: float) -> None:
         self.client = client
-        self.index = index_key(prefix)
-        self.period_ms = round(1000 * min(max(lease / 2, 0.5), 10.0))
+        self.index = Index(client, prefix, min(max(lease / 2, 0.5), 10.0))
         self.resend_ms = round(1000 * max(lease, 1.0))
         self._prefix = prefix
         self._guards = OnceKeys(prefix)
         self._scripts = Scripts(client)
         self._definitions: dict[str, Definition] = {}
-        self._clock = (0.0, float("-inf"))
 
     def keys(self, run_id: str) -> RunKeys:
         return RunKeys.of(self._prefix, run_id)
@@ -106,7 +101,7 @@ class PipelineStore:
         """Create a run; a word of ``pipeline_start.lua`` and what to publish."""
         keys, ttl = self.keys(run_id), round(definition.ttl * 1000)
         # First the index: a run that nobody would ever look at again must not be.
-        self.look_again(run_id)
+        self.index.look_again(run_id)
         word, outbox = self._scripts.run(
             "pipeline_start",
             (keys.run, keys.results, keys.outbox, keys.gone),
@@ -231,19 +226,6 @@ class PipelineStore:
 
     # -- the sweeper --------------------------------------------------------------------------------------------------
 
-    def due(self, limit: int) -> list[str]:
-        """Runs to be looked at now."""
-        found = self.client.zrangebyscore(self.index, "-inf", self._now(), start=0, num=limit)
-        return [_text(each) for each in found]
-
-    def look_again(self, run_id: str) -> None:
-        """Have the sweeper look at a run after its period."""
-        self.client.zadd(self.index, {run_id: self._now() + self.period_ms})
-
-    def forget(self, run_id: str) -> None:
-        """The sweeper need not look at this run any more."""
-        self.client.zrem(self.index, run_id)
-
     def check(self, run_id: str) -> tuple[str, Outbox, list[Running]]:
         """As ``pipeline_check.lua`` says."""
         keys = self.keys(run_id)
@@ -261,14 +243,6 @@ class PipelineStore:
         keys = self.keys(ref.run)
         what = (ref.step, ref.round, ref.token, SUSPICION_MS, MAX_DEATHS)
         return _text(self._scripts.run("pipeline_lost", (keys.run, keys.steps, keys.outbox), what))
-
-    def _now(self) -> int:
-        """The server's time in ms, asked for once a minute: for the index a second more or less is nothing."""
-        elapsed = time.monotonic()
-        if elapsed - self._clock[1] > _CLOCK_LIFE:
-            seconds, micros = self.client.time()
-            self._clock = (float(seconds) + float(micros) / 1e6, elapsed)
-        return round(1000 * (self._clock[0] + elapsed - self._clock[1]))
 
 
 def _keep_ms(definition: Definition) -> int:

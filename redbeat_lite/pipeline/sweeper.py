@@ -59,24 +59,27 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> Swept:
         redis.exceptions.RedisError: the server does not answer.
     """
     store, swept = store_of(app), Swept()
-    for run_id in store.due(limit):
+    for run_id in store.index.due(limit):
         swept.looked += 1
         try:
             _look(app, store, run_id, swept)
         except Exception:
             logger.exception("Pipeline %s cannot be swept; looking at it again later", run_id)
-            store.look_again(run_id)
+            store.index.look_again(run_id)
     return swept
 
 
 def _look(app: Celery, store: PipelineStore, run_id: str, swept: Swept) -> None:
     # First of all, so that a run which kills its sweeper does not kill every one at once.
-    store.look_again(run_id)
+    store.index.look_again(run_id)
     word, outbox, running = store.check(run_id)
     if word == "over" and running:
         revoke(app, store, run_id, [each.task_id for each in running])
+    if word == "gone":
+        store.index.forget(run_id)
+    elif word == "over":
+        store.index.ended(run_id)
     if word != "run":
-        store.forget(run_id)
         return
     alive = store.alive([each.task_id for each in running])
     lost = [each.ref for each in running if not alive[each.task_id]]

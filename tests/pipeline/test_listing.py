@@ -1,0 +1,116 @@
+"""Which runs there are, how far they are, and that it costs little to know there are none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from celery import Celery
+
+from redbeat_lite import InvalidEntry, Pipeline, PipelineRun
+from redbeat_lite.pipeline import State, index, progress_line, sweep
+from redbeat_lite.pipeline.runtime import store_of
+from redbeat_lite.pipeline.store import Ref
+from tests.pipeline.pipeproj import make_app
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def app(server: Server) -> Iterator[Celery]:
+    app = make_app(server.url)
+    yield app
+    app.close()
+
+
+def start(app: Celery, run_id: str, ttl: float = 60) -> PipelineRun:
+    next_millisecond(app)
+    return Pipeline(app, [("step", 2), ("add", 1)], ttl=ttl).start(run_id)
+
+
+def cancel(app: Celery, run_id: str) -> None:
+    next_millisecond(app)
+    assert PipelineRun(app, run_id).cancel()
+
+
+def next_millisecond(app: Celery) -> None:
+    """The order of what happens within one is not kept."""
+    begun = time.time()
+    eventually(lambda: time.time() > begun + 0.002)
+
+
+def fail(app: Celery, run_id: str) -> None:
+    """As a process that dies right after its script."""
+    assert store_of(app).complete(Ref(run_id, 0, 0, 0), "FAILED", "x").state == "FAILED"
+
+
+def listed(app: Celery, **options: object) -> list[str]:
+    return [status.id for status in PipelineRun.list(app, **options)]  # type: ignore[arg-type]
+
+
+def test_runs_are_listed_with_how_far_they_are(app: Celery) -> None:
+    assert listed(app) == []
+    for name in ("a", "b", "c", "d"):
+        start(app, name)
+    assert listed(app) == ["d", "c", "b", "a"], "the latest in front"
+    cancel(app, "d")
+    cancel(app, "b")
+    assert listed(app) == ["c", "a", "b", "d"], "then those that have ended, the latest in front"
+    assert listed(app, ended=False) == ["c", "a"]
+    assert listed(app, limit=3) == ["c", "a", "b"]
+    assert listed(app, limit=1) in (["c"], ["a"])
+    found = PipelineRun.list(app)
+    assert [each.state for each in found] == [State.RUNNING, State.RUNNING, State.ABORTED, State.ABORTED]
+    assert found[0] == PipelineRun(app, "c").status()
+    assert "0/2 steps" in progress_line(found[0])
+
+
+def test_a_run_is_listed_once_at_every_moment(app: Celery) -> None:
+    start(app, "a")
+    start(app, "b")
+    fail(app, "a")
+    assert listed(app) == ["b", "a"]
+    assert listed(app, ended=False) == ["b"]
+    store_of(app).index.ended("a")
+    assert listed(app) == ["b", "a"]
+    start(app, "a")  # as a start that is delivered twice: the sweeper is to look at it again
+    assert listed(app) == ["b", "a"]
+
+
+def test_a_run_whose_end_nobody_noted_is_noted_by_the_sweeper(app: Celery) -> None:
+    start(app, "a")
+    fail(app, "a")
+    store = store_of(app)
+    store.client.zadd("{redbeat-lite}:pipelines", {"a": 0})
+    assert sweep(app).looked == 1
+    assert store.client.zrange("{redbeat-lite}:pipelines", 0, -1) == []
+    assert listed(app) == ["a"]
+
+
+def test_what_cannot_be_read_hides_nothing_else(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("a", "b", "gone", "c"):
+        start(app, name)
+    store = store_of(app)
+    store.client.hset(store.keys("b").run, "definition", "{")
+    store.client.delete(store.keys("gone").run)
+    assert listed(app) == ["c", "a"]
+    assert "Pipeline b cannot be listed" in caplog.text
+
+
+def test_only_the_latest_ended_runs_are_known(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "MAX_ENDED", 3)
+    monkeypatch.setattr(index, "_PAGE", 2)
+    for name in "abcde":
+        start(app, name)
+        cancel(app, name)
+    assert listed(app) == ["e", "d", "c"]
+    assert store_of(app).client.zcard("{redbeat-lite}:ended-runs") == 3
+    store_of(app).index.forget("d")
+    assert listed(app) == ["e", "c"]
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 1.5, "7", None])
+def test_a_limit_is_a_number_of_runs(app: Celery, limit: object) -> None:
+    with pytest.raises(InvalidEntry, match="limit: expected a number of runs"):
+        PipelineRun.list(app, limit=limit)  # type: ignore[arg-type] # on purpose
