@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: How often the leader renews within one lease.
 RENEWALS_PER_LEASE = 4
 
+#: The URL of settings that are read for something which asks no server.
+NO_SERVER = "redis://none"
+
 _PREFIX = "redbeat_lite_"
 
 

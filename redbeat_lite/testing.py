@@ -21,15 +21,12 @@ from .instants import to_ms
 from .preview import Upcoming, walk
 from .schedules import next_ms
 from .schedules.zones import zone_of
-from .settings import Settings
+from .settings import NO_SERVER, Settings
 
 if TYPE_CHECKING:
     from celery import Celery
 
 __all__ = ["Fired", "ScheduleClock", "schedule_clock"]
-
-#: Takes the place of a server, which is not asked anything.
-_NO_SERVER = "redis://none"
 
 
 class Fired(NamedTuple):
@@ -158,7 +155,7 @@ class ScheduleClock:
 
 
 def _entries(app: Celery, more: Iterable[Entry] | Mapping[str, Mapping[str, Any]]) -> dict[str, Entry]:
-    settings = Settings.from_app(app, url=_NO_SERVER)
+    settings = Settings.from_app(app, url=NO_SERVER)
     added = more.items() if isinstance(more, Mapping) else ((entry.name, entry) for entry in more)
     given = {**(app.conf.beat_schedule or {}), **dict(added)}
     # A copy: an Entry of the caller's gets no state from here.

@@ -81,19 +81,21 @@ class RedBeatSource:
 
 def _settings(app: Celery, url: str | None) -> Settings:
     conf = app.conf
-    url = url or conf.first("redbeat_redis_url", "REDBEAT_REDIS_URL") or conf.broker_url
+    theirs = str(conf.first("redbeat_redis_url", "REDBEAT_REDIS_URL") or conf.broker_url)
     options = dict(conf.first("redbeat_redis_options", "REDBEAT_REDIS_OPTIONS") or {})
     ssl = conf.first("redbeat_redis_use_ssl", "REDBEAT_REDIS_USE_SSL")
     client_options = {name: value for name, value in options.items() if name not in _NOT_THE_CLIENTS}
-    if isinstance(ssl, dict) and str(url).startswith("rediss"):
+    if isinstance(ssl, dict) and theirs.startswith("rediss"):
         client_options |= ssl
+    if theirs.startswith("redis-sentinel") and options.get("sentinels"):
+        theirs = ";".join(f"sentinel://{host}:{port}" for host, port in options["sentinels"])
+        client_options |= {"master_name": options.get("service_name", "master")}
+        client_options |= {"sentinel_kwargs": options.get("sentinel_kwargs") or {}}
     try:
-        return Settings(url=str(url), redis_options=client_options)
-    except ConfigurationError:
-        raise ConfigurationError(
-            "redbeat_redis_url: expected a plain Redis server (redis, rediss, redis+socket, unix); "
-            "name the one that holds the schedule with --url"
-        ) from None
+        return Settings(url=url or theirs, redis_options=client_options)
+    except ConfigurationError as exc:
+        hint = "name the server that holds the schedule with --url"
+        raise ConfigurationError(f"redbeat_redis_url: {hint}: {exc}") from None
 
 
 def _entry(name: str, definition: bytes | None, meta: bytes | None, statics: set[str]) -> Found | Left:

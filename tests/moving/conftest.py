@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from redbeat_lite import Scheduler
 from tests.support.frozen import Clock, frozen_clock
 
 
@@ -27,11 +28,25 @@ def make_app(make_app: Callable[..., Celery]) -> Callable[..., Celery]:
     """
 
     def make(name: str = "proj", **conf: Any) -> Celery:
-        app = make_app(name, **{"timezone": "Europe/Berlin", "result_expires": None, **conf})
+        app = make_app(name, **{"timezone": "Europe/Berlin", "result_expires": None, "redbeat_lite_lease": 600, **conf})
         app.set_current()
         return app
 
     return make
+
+
+@pytest.fixture
+def make_beat() -> Iterator[Callable[[Celery], Scheduler]]:
+    """Makes schedulers that run in this process: ``run_due()`` is one turn of their loop."""
+    beats: list[Scheduler] = []
+
+    def make(app: Celery) -> Scheduler:
+        beats.append(Scheduler(app))
+        return beats[-1]
+
+    yield make
+    for each in beats:
+        each.close()
 
 
 @pytest.fixture(scope="session")
