@@ -123,6 +123,9 @@ class _StandIn:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
 
+    def __call__(self, *args: Any, **kwargs: Any) -> _StandIn:
+        return self
+
     def __setstate__(self, state: Any) -> None:
         pass
 

@@ -59,12 +59,14 @@ def django_database(tmp_path_factory: pytest.TempPathFactory) -> Any:
     settings.configure(
         INSTALLED_APPS=["django_celery_beat"],
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(_database(tmp_path_factory))}},
+        # The tables at once, instead of through the years of their history.
+        MIGRATION_MODULES={"django_celery_beat": None},
         USE_TZ=True,
         TIME_ZONE="Europe/Berlin",
         LOGGING_CONFIG=None,
     )
     django.setup()
-    call_command("migrate", verbosity=0)
+    call_command("migrate", run_syncdb=True, verbosity=0)
     from django_celery_beat import models
 
     return models

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
+from celery.schedules import schedule
+from django.db import transaction
 
+from redbeat_lite import Entry, Scheduler, Schedules, at, cron
 from redbeat_lite.importers.djangobeat import DjangoBeatSource
 from redbeat_lite.importers.moving import Move, MoveIn
 from tests.support.frozen import Clock
+from tests.support.messages import of_entry
+from tests.support.processes import ROOT
 
 PERIODS = {"days": 3, "hours": 7, "minutes": 45, "seconds": 10, "microseconds": 500_000}
 CRONTABS = [
@@ -56,6 +64,11 @@ def own_answer(app: Celery, row: Any, now: datetime) -> datetime | None:
 
 def every_kind(models: Any, now: datetime) -> list[Any]:
     """A task of every kind of schedule, each with several last runs, and none."""
+    with transaction.atomic():  # one write to the disk instead of hundreds
+        return _every_kind(models, now)
+
+
+def _every_kind(models: Any, now: datetime) -> list[Any]:
     drawn = random.Random(5)
     schedules: list[dict[str, Any]] = []
     schedules += [
@@ -93,6 +106,15 @@ def _last(now: datetime, days: float, drawn: random.Random) -> datetime | None:
     return now - timedelta(days=days * drawn.uniform(0.1, 1)) if days else None
 
 
+def add(models: Any, name: str, **fields: Any) -> Any:
+    """A task, each minute unless it says otherwise."""
+    if not {"interval", "crontab", "solar", "clocked"} & {*fields}:
+        fields["interval"] = models.IntervalSchedule.objects.create(every=60, period="seconds")
+    task = models.PeriodicTask(name=name, task="shop.sync", **fields)
+    task.save()
+    return task
+
+
 def test_every_kind_of_schedule_runs_next_when_django_celery_beat_would_run_it(
     models: Any, django_app: Celery, clock: Clock
 ) -> None:
@@ -110,3 +132,142 @@ def test_every_kind_of_schedule_runs_next_when_django_celery_beat_would_run_it(
             differing.append((row.name, str(row.scheduler), row.last_run_at, theirs, ours))
     assert not differing
     assert len(rows) == len(moves) == 153
+
+
+def test_everything_a_task_holds_is_carried_over(models: Any, django_app: Celery, clock: Clock) -> None:
+    end = clock.now + timedelta(days=30)
+    last = clock.now - timedelta(minutes=3)
+    hour = models.CrontabSchedule.objects.create(minute="0", hour="9", timezone="Asia/Tokyo")
+    add(
+        models,
+        "full",
+        crontab=hour,
+        args='[1, "two"]',
+        kwargs='{"full": true}',
+        queue="slow",
+        exchange="e",
+        routing_key="slow.now",
+        priority=4,
+        headers='{"tenant": "a"}',
+        expires=end,
+        start_time=clock.now - timedelta(days=1),
+        last_run_at=last,
+        total_run_count=12,
+        description="Since 2019.",
+    )
+    add(models, "brief", expire_seconds=30)
+    plan(django_app, apply=True)
+    schedules = Schedules(django_app)
+    entry = schedules["full"]
+    assert entry == Entry(
+        "full",
+        "shop.sync",
+        cron("0 9 * * *", tz="Asia/Tokyo"),
+        [1, "two"],
+        {"full": True},
+        {
+            "queue": "slow",
+            "exchange": "e",
+            "routing_key": "slow.now",
+            "priority": 4,
+            "expires": end,
+            "headers": {"tenant": "a"},
+        },
+        start_at=clock.now - timedelta(days=1),
+        end_at=end - timedelta(milliseconds=1),
+        description="Since 2019.",
+    )
+    assert (entry.total_run_count, entry.last_run_at) == (12, last)
+    assert schedules["brief"].options == {"expires": 30}
+
+
+def test_one_offs_run_once_or_have_run(
+    models: Any,
+    django_app: Celery,
+    clock: Clock,
+    client: redis.Redis,
+    make_beat: Callable[[Celery], Scheduler],
+) -> None:
+    def clocked(seconds: float) -> Any:
+        return models.ClockedSchedule.objects.create(clocked_time=clock.now + timedelta(seconds=seconds))
+
+    add(models, "soon", clocked=clocked(30), one_off=True)
+    add(models, "missed", clocked=clocked(-30), one_off=True)
+    add(models, "past", clocked=clocked(-30), one_off=True, enabled=False)
+    add(models, "interval", one_off=True, last_run_at=clock.now)
+    add(models, "ran", one_off=True, last_run_at=clock.now, total_run_count=1)
+    moves = plan(django_app, apply=True)
+    assert moves["past"].notes == ("a one-off that is disabled and past: it has run, or never will",)
+    assert "has run" in moves["ran"].notes[0]
+    schedules = Schedules(django_app)
+    assert schedules["soon"].schedule == at(clock.now + timedelta(seconds=30))
+    assert schedules["ran"].enabled is False
+    inner_beat = make_beat(django_app)
+    for _ in range(30):
+        inner_beat.run_due()
+        clock.forward(10)
+    assert {name: len(of_entry(client, name)) for name in schedules} == {
+        "soon": 1,
+        "missed": 1,
+        "interval": 1,
+        "ran": 0,
+    }
+
+
+def test_a_task_that_waits_for_its_start_runs_then(models: Any, django_app: Celery, clock: Clock) -> None:
+    start = clock.now + timedelta(hours=2)
+    ready = clock.now - timedelta(hours=2)
+    nine = models.CrontabSchedule.objects.create(minute="0", hour="9", timezone="UTC")
+    add(models, "interval", start_time=start)
+    add(models, "crontab", start_time=start, crontab=nine)
+    add(models, "started", start_time=ready)
+    moves = plan(django_app)
+    assert {name: move.entry.next_run_at for name, move in moves.items() if move.entry is not None} == {
+        "interval": start,
+        "crontab": (clock.now + timedelta(days=1)).replace(hour=9, minute=0, second=0),
+        "started": clock.now,
+    }
+
+
+def test_what_cannot_be_carried_over_is_said_with_its_reason(models: Any, django_app: Celery, clock: Clock) -> None:
+    microseconds = models.IntervalSchedule.objects.create(every=5, period="microseconds")
+    interval = models.IntervalSchedule.objects.create(every=1, period="days")
+    hour = models.CrontabSchedule.objects.create(minute="0", hour="9", timezone="UTC")
+    add(models, "fine")
+    add(models, "too fast", interval=microseconds)
+    add(models, "expired", expires=clock.now - timedelta(seconds=1))
+    add(models, "garbled")
+    add(models, "both", interval=interval)
+    models.PeriodicTask.objects.filter(name="garbled").update(kwargs="{")
+    models.PeriodicTask.objects.filter(name="both").update(crontab=hour)
+    reasons = {name: move.notes[0] for name, move in plan(django_app).items() if move.action == "left out"}
+    assert reasons == {
+        "too fast": "schedule: expected an interval of at least 0.05 seconds, got datetime.timedelta(microseconds=5)",
+        "expired": f"it has expired ({clock.now - timedelta(seconds=1):%Y-%m-%dT%H:%M:%S+00:00}); "
+        "django-celery-beat would disable it",
+        "garbled": reasons["garbled"],
+        "both": "it has 2 schedules (interval, crontab) instead of one",
+    }
+    assert "cannot be read: JSONDecodeError" in reasons["garbled"]
+
+
+def test_a_task_of_beat_schedule_stays_the_configurations(models: Any, django_app: Celery, clock: Clock) -> None:
+    django_app.conf.beat_schedule = {"slow": {"task": "shop.sync", "schedule": 3600}}
+    add(models, "slow", last_run_at=clock.now - timedelta(minutes=50), total_run_count=5)
+    entry = plan(django_app, apply=True)["slow"].entry
+    assert entry is not None
+    assert (entry.source, entry.schedule) == ("config:proj", schedule(3600))
+    assert entry.next_run_at == clock.now + timedelta(minutes=10)
+
+
+def test_its_database_is_only_read(models: Any, django_app: Celery) -> None:
+    add(models, "entry")
+    before = list(models.PeriodicTask.objects.values())
+    plan(django_app, apply=True)
+    assert list(models.PeriodicTask.objects.values()) == before
+
+
+def test_without_a_django_project_one_line_says_what_to_do() -> None:
+    look = "from redbeat_lite.importers.djangobeat import DjangoBeatSource; DjangoBeatSource()"
+    done = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "ConfigurationError: django-celery-beat: Django is not configured (set DJANGO_SETTINGS_MODULE" in done.stderr
