@@ -52,8 +52,8 @@ class HeartbeatFile:
         self._beside: Path | None = None
         self._written = float("-inf")
 
-    def write(self, role: str, failing_since: float | None, why: str) -> None:
-        """Say that the loop is alive.
+    def write(self, role: str, failing_since: float | None, why: str) -> bool:
+        """Say that the loop is alive; ``False`` if that was said just now.
 
         Parameters:
             role: ``"leader"``, ``"stand-by"`` or ``"starting"``.
@@ -65,7 +65,7 @@ class HeartbeatFile:
         """
         now = elapsed()
         if now - self._written < PERIOD:
-            return
+            return False
         self._written = now
         self._beside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         record = {
@@ -80,6 +80,7 @@ class HeartbeatFile:
         self._beside.write_text(json.dumps(record) + "\n")
         # Put in its place at once: a probe never reads half of it.
         self._beside.replace(self.path)
+        return True
 
     def remove(self) -> None:
         """Remove the file, if this process wrote it last."""

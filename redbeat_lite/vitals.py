@@ -46,8 +46,8 @@ class Vitals:
         if self._heartbeat is None:
             return
         try:
-            self._heartbeat.write(self._role, self._failing_since, self._why)
-            self._unwritable = False
+            if self._heartbeat.write(self._role, self._failing_since, self._why):
+                self._unwritable = False
         except OSError as exc:
             if not self._unwritable:
                 self._unwritable = True

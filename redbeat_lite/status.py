@@ -1,0 +1,181 @@
+"""How the beats of a schedule fare, as they left it in Redis: who leads, who stands by, what is late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from .backend import Backend
+from .codec import loads
+from .errors import CorruptEntry
+from .instants import from_ms
+from .keys import Keys
+from .scripts import Scripts
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: Milliseconds after its due time from which an entry counts as overdue: more than any healthy beat needs.
+OVERDUE_MS = 1000
+
+#: Milliseconds by which a stand-by may be late with its next look.
+_GRACE_MS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The beat that leads. ``sent``, ``failed`` and ``skipped`` count from when its process first led.
+
+    Parameters:
+        since: when it began to lead, to the second.
+        dispatch: how messages go out, in words; empty before the first one.
+        failing_for: seconds for which it has not been able to use the server or the broker; ``None`` if it can.
+        why: what it could not do.
+    """
+
+    host: str
+    pid: int
+    since: datetime
+    term: int
+    sent: int = 0
+    failed: int = 0
+    skipped: int = 0
+    dispatch: str = ""
+    failing_for: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StandBy:
+    """A beat that stands by. ``silent_for`` is how many seconds its next look is overdue, 0 while it is well."""
+
+    host: str
+    pid: int
+    silent_for: float
+
+    @property
+    def well(self) -> bool:
+        """Whether it is there."""
+        return self.silent_for * 1000 <= _GRACE_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All beats of a schedule at one moment, by the clock of the server.
+
+    Parameters:
+        now: that moment.
+        leader: who leads; ``None`` while nobody does.
+        standbys: who stands by, those that have been silent for a short time included.
+        last_tick: the last sign of life of the loop of any leader; ``None`` if there never was one.
+        lag: seconds by which the first entry in line is late.
+        overdue: entries that are late by more than a second.
+        entries: how many are stored.
+        quarantined: how many are set aside.
+    """
+
+    now: datetime
+    leader: Leader | None
+    standbys: tuple[StandBy, ...]
+    last_tick: datetime | None
+    lag: float
+    overdue: int
+    entries: int
+    quarantined: int
+
+    @property
+    def silence(self) -> float | None:
+        """Seconds since :attr:`last_tick`."""
+        return None if self.last_tick is None else max((self.now - self.last_tick).total_seconds(), 0.0)
+
+
+def status(app: Celery, *, timeout: float | None = None) -> Status:
+    """Ask Redis how the beats of an app fare.
+
+    Parameters:
+        timeout: seconds until a server that does not answer is given up.
+
+    Raises:
+        ConfigurationError: the app's settings are wrong.
+        redis.exceptions.RedisError: the server does not answer.
+    """
+    return status_of(Settings.from_app(app), timeout=timeout)
+
+
+def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
+    """As :func:`status`, from the settings."""
+    keys = Keys.of(settings.key_prefix)
+    # A connection is tried twice.
+    client = Backend(settings).open(timeout=None if timeout is None else timeout / 2)
+    try:
+        where = (keys.leader, keys.standbys, keys.meta, keys.due, keys.entries, keys.quarantine)
+        reply = Scripts(client).run("status", where, (OVERDUE_MS,))
+    finally:
+        client.close()
+    return _status(*reply)
+
+
+def _status(
+    now: int,
+    leader: list[bytes],
+    standbys: list[bytes],
+    ticked: bytes,
+    entries: int,
+    overdue: int,
+    head: list[bytes],
+    quarantined: int,
+) -> Status:
+    late = now - float(head[1]) if head else 0.0
+    return Status(
+        now=from_ms(now),
+        leader=_leader(_pairs(leader)),
+        standbys=tuple(_standby(name.decode(), now - float(until)) for name, until in _pairs(standbys).items()),
+        last_tick=from_ms(int(ticked)) if ticked.isdigit() else None,
+        lag=max(late, 0.0) / 1000,
+        overdue=overdue,
+        entries=entries,
+        quarantined=quarantined,
+    )
+
+
+def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _leader(fields: dict[bytes, bytes]) -> Leader | None:
+    if not fields:
+        return None
+    report = _report(fields.get(b"report", b"{}"))
+    failing = report.get("failing_ms")
+    return Leader(
+        host=fields.get(b"host", b"?").decode(),
+        pid=_number(fields.get(b"pid")),
+        since=from_ms(1000 * _number(fields.get(b"since"))),
+        term=_number(fields.get(b"term")),
+        sent=report.get("sent", 0),
+        failed=report.get("failed", 0),
+        skipped=report.get("skipped", 0),
+        dispatch=report.get("dispatch", ""),
+        failing_for=None if failing is None else failing / 1000,
+        why=report.get("why", ""),
+    )
+
+
+def _number(text: bytes | None) -> int:
+    return int(text) if text is not None and text.isdigit() else 0
+
+
+def _report(raw: bytes) -> dict[str, Any]:
+    try:
+        report = loads(raw)
+    except CorruptEntry:
+        return {}
+    return report if isinstance(report, dict) else {}
+
+
+def _standby(token: str, late_ms: float) -> StandBy:
+    host, pid, _ = token.rsplit(":", 2)
+    return StandBy(host, int(pid), max(late_ms, 0.0) / 1000)
