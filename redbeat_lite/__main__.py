@@ -1,4 +1,4 @@
-"""``python -m redbeat_lite demo``: see the scheduler at work, with nothing but the wheel and its ``embedded`` extra."""
+"""``python -m redbeat_lite``: the demo, and a probe that is quick because it loads neither Celery nor an app."""
 
 from __future__ import annotations
 
@@ -24,6 +24,18 @@ def demo(seconds: float | None) -> None:
         run(seconds)
     except ConfigurationError as exc:
         raise click.ClickException(str(exc)) from exc
+
+
+@main.command()
+@click.argument("file")
+@click.option("--limit", type=click.FloatRange(min=1), default=30, show_default=True, help="Seconds of silence.")
+def health(file: str, limit: float) -> None:
+    """Judge a beat by its heartbeat FILE, without Redis and without the app; exit 0 if it is well, else 1."""
+    from .health_file import judge
+
+    verdict = judge(file, limit)
+    click.echo(verdict.reason)
+    raise SystemExit(0 if verdict.healthy else 1)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from .commands import Group
 _COMMANDS = {
     "list": ("listing", "list_"),
     "show": ("listing", "show"),
+    "status": ("status", "status"),
+    "health": ("health", "health"),
 }
 
 

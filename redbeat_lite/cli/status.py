@@ -1,0 +1,80 @@
+"""``status``: how the beats fare."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from .commands import Command, json_option
+from .output import distance, echo_fields, echo_json, span, when
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import tzinfo
+
+    from ..status import Leader, StandBy, Status
+
+
+@click.command(cls=Command)
+@click.option(
+    "--timeout", type=click.FloatRange(min=0.1), default=5, show_default=True, help="Seconds given to the server."
+)
+@json_option
+@click.pass_context
+def status(ctx: click.Context, timeout: float, as_json: bool) -> None:
+    """Show who leads, who stands by, and whether anything is late.
+
+    SENT, FAILED and LEFT OUT count from when the leader's process first led. LAG is how late the first entry in line
+    is; OVERDUE are those that are late by more than a second.
+
+    \b
+    Examples:
+      celery -A proj redbeat status
+      celery -A proj redbeat status --json
+    """
+    from ..status import status as ask
+
+    app = ctx.obj.app
+    found = ask(app, timeout=timeout)
+    if as_json:
+        echo_json(_as_json(found))
+    else:
+        echo_fields(_lines(found, app.timezone))
+
+
+def _as_json(found: Status) -> dict[str, object]:
+    fields = asdict(found)
+    fields["stand_bys"] = [{"host": each.host, "pid": each.pid} for each in found.standbys if each.well]
+    del fields["standbys"]
+    return fields
+
+
+def _lines(found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
+    leader = found.leader
+    if leader is None:
+        yield "leader", "nobody leads"
+    else:
+        yield from _of_leader(leader, found, zone)
+    yield "stand-bys", ", ".join(_place(each) for each in found.standbys if each.well) or "none"
+    yield "last tick", "never" if found.last_tick is None else distance(found.last_tick, found.now)
+    yield "lag", span(found.lag)
+    yield "overdue", found.overdue
+    yield "entries", found.entries
+    yield "quarantined", found.quarantined
+
+
+def _of_leader(leader: Leader, found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
+    yield "leader", _place(leader)
+    yield "since", f"{when(leader.since, zone)} ({distance(leader.since, found.now)}), term {leader.term}"
+    yield "sent", leader.sent
+    yield "failed", leader.failed
+    yield "left out", leader.skipped
+    yield "dispatch", leader.dispatch or "nothing was sent yet"
+    if leader.failing_for is not None:
+        yield "trouble", f"{leader.why}, for {span(leader.failing_for)}"
+
+
+def _place(beat: Leader | StandBy) -> str:
+    return f"pid {beat.pid} on {beat.host}"
