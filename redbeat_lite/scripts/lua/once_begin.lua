@@ -53,19 +53,18 @@ if g[1] then
   end
 end
 
-local function remember(state)
-  redis.call('DEL', KEYS[1])
-  redis.call('HSET', KEYS[1], 'state', state, 'attempt', attempt)
-  if state == 'running' then
-    redis.call('HSET', KEYS[1], 'token', token, 'until', now + lease)
+local function remember(...)
+  if g[1] then
+    redis.call('DEL', KEYS[1])
+    redis.call('ZREM', KEYS[2], id)
   end
+  redis.call('HSET', KEYS[1], 'attempt', attempt, 'token', token, ...)
   -- Never shorter than two leases: renewal extends it, and a standby is kept in it.
   redis.call('PEXPIREAT', KEYS[1], math.max(deadline > 0 and deadline or now + life, now + 2 * lease))
-  redis.call('ZREM', KEYS[2], id)
 end
 
 if not KEYS[3] then
-  remember('running')
+  remember('state', 'running', 'until', now + lease)
   return {'run', ''}
 end
 
@@ -83,8 +82,7 @@ redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', now - tonumber(ARGV[12]))
 -- Only refused, not done: whoever asked has yet to store the result that says so.
 local function refuse(verdict, by)
   if ARGV[9] ~= 'try' then
-    remember('refused')
-    redis.call('HSET', KEYS[1], 'token', token, 'verdict', verdict, 'by', by)
+    remember('state', 'refused', 'verdict', verdict, 'by', by)
   end
   return {verdict, by}
 end
@@ -123,10 +121,12 @@ if head then
   end
 end
 local number = next_number()
-redis.call('DEL', KEYS[3])
+if owner then
+  redis.call('DEL', KEYS[3])
+end
 redis.call('HSET', KEYS[3], 'token', token, 'task', id, 'state', 'running', 'since', now, 'lease', lease,
   'fence', number, 'holder', ARGV[10])
 redis.call('PEXPIRE', KEYS[3], lease)
 redis.call('ZADD', KEYS[6], now + lease, key)
-remember('running')
+remember('state', 'running', 'until', now + lease)
 return {'run', number}

@@ -16,7 +16,9 @@ if g[1] == token and g[2] == 'running' then
     redis.call('HSET', KEYS[1], 'state', 'done', 'attempt', g[3])
     local deadline = tonumber(ARGV[4])
     redis.call('PEXPIREAT', KEYS[1], deadline > now and deadline + 1000 or now + tonumber(ARGV[5]))
-    redis.call('ZREM', KEYS[2], id)
+    if g[4] then
+      redis.call('ZREM', KEYS[2], id)
+    end
     if g[4] and tonumber(g[5]) > tonumber(g[3]) then
       -- The next attempt came before this one had ended. A copy of this attempt is dropped instead.
       redis.call('HSET', KEYS[1], 'standby', g[4], 'standby_attempt', g[5])
