@@ -341,3 +341,12 @@ class Schedules(MutableMapping[str, Entry]):
             raise CorruptEntry(str(exc)) from exc
         self._writer.create([entry])
         return entry
+
+    def discard(self, name: str) -> None:
+        """Forget a quarantined entry, for good.
+
+        Raises:
+            EntryNotFound: no entry of this name is in quarantine.
+        """
+        if not self._store.discard(name):
+            raise EntryNotFound(f"no entry {name!r} is in quarantine")

@@ -191,6 +191,10 @@ class Store:
             records[_text(name)] = record if isinstance(record, dict) else {"error": "quarantine record is no object"}
         return records
 
+    def discard(self, name: str) -> bool:
+        """Forget an entry that is in quarantine; tells whether it was."""
+        return bool(self._client.hdel(self._keys.quarantine, name))
+
     # -- the leader ---------------------------------------------------------------------------------------------------
 
     def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None]:

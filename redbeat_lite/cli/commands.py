@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click_didyoumean import DYMGroup
 
 from .failures import WRONG_REQUEST, explained
 
@@ -27,7 +27,7 @@ class Command(click.Command):
             return super().invoke(ctx)
 
 
-class Group(DYMGroup):  # type: ignore[misc]  # without types
+class Group(click.Group):
     """A group of such commands. What is wrong with the words on the command line exits with 1, like any wrong request:
     click's own code for that is 2, which here means that there is no server."""
 
@@ -41,6 +41,13 @@ class Group(DYMGroup):  # type: ignore[misc]  # without types
     def invoke(self, ctx: click.Context) -> Any:
         with _wrong_words(ctx):
             return super().invoke(ctx)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
+            near = get_close_matches(args[0], self.list_commands(ctx), n=3)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 @contextmanager

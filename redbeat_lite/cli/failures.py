@@ -14,7 +14,7 @@ This is the one home of the codes; a command that has more of them names them in
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import islice
@@ -58,7 +58,7 @@ def explained(ctx: click.Context) -> Iterator[None]:
     try:
         yield
     except EntryNotFound as exc:
-        raise Failure(f"{exc}{_nearest(ctx)}") from exc
+        raise unknown(str(exc), str(ctx.params.get("name") or ""), _some_names(ctx)) from exc
     except RedbeatError as exc:
         raise Failure(str(exc)) from exc
     except OperationalError as exc:
@@ -73,14 +73,17 @@ def _url(ctx: click.Context) -> str:
     return Backend(Settings.from_app(ctx.obj.app)).display_url
 
 
-def _nearest(ctx: click.Context) -> str:
+def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
+    """The failure that there is no such thing, with the names of those that it may have meant."""
+    folded = {each.casefold(): each for each in known}
+    near = [folded[each] for each in get_close_matches(name.casefold(), folded, n=3)]
+    return Failure(f"{message}; did you mean {' or '.join(map(repr, near))}?" if near else message)
+
+
+def _some_names(ctx: click.Context) -> list[str]:
     from ..api import Schedules
 
     try:
-        known = list(islice(Schedules(ctx.obj.app), _LOOKED_AT))
+        return [*islice(Schedules(ctx.obj.app), _LOOKED_AT)]
     except FAULTS:
-        return ""
-    name = str(ctx.params.get("name") or "")
-    folded = {each.casefold(): each for each in known}
-    near = [folded[each] for each in get_close_matches(name.casefold(), folded, n=3)]
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        return []

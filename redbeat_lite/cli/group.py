@@ -13,6 +13,15 @@ from .commands import Group
 _COMMANDS = {
     "list": ("listing", "list_"),
     "show": ("listing", "show"),
+    "add": ("changing", "add"),
+    "edit": ("changing", "edit"),
+    "remove": ("changing", "remove"),
+    "pause": ("acting", "pause"),
+    "resume": ("acting", "resume"),
+    "run": ("acting", "run"),
+    "next": ("upcoming", "next_"),
+    "quarantine": ("quarantine", "quarantine"),
+    "locks": ("locks", "locks"),
     "status": ("status", "status"),
     "health": ("health", "health"),
 }

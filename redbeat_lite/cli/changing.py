@@ -1,0 +1,100 @@
+"""``add``, ``edit`` and ``remove``: the definitions of runtime entries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import EntryExists
+from . import entries
+from .commands import Command, json_option, name_argument, schedules_of
+from .failures import Failure
+from .inputs import field_options, fields_of, schedule_of, schedule_options
+from .output import echo_json
+
+if TYPE_CHECKING:
+    from ..entry import Entry
+
+
+@click.command(cls=Command)
+@name_argument
+@click.argument("task")
+@schedule_options
+@field_options
+@click.option("--replace", is_flag=True, help="Overwrite an entry of this name; it keeps its history.")
+@json_option
+@click.pass_context
+def add(ctx: click.Context, /, name: str, task: str, replace: bool, as_json: bool, **given: Any) -> None:
+    """Add an entry that runs TASK. The beat acts on it at once.
+
+    \b
+    Examples:
+      celery -A proj redbeat add hello proj.say --every 30s --args '["hello"]'
+      celery -A proj redbeat add nightly reports.build --cron "0 3 * * *" \\
+          --tz Europe/Berlin --once true --misfire skip
+      celery -A proj redbeat add launch proj.launch --at 2026-12-01T09:00+01:00
+    """
+    schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
+    schedule = schedule_of(given, zone)
+    if schedule is None:
+        raise Failure("say when it runs: --every, --cron, --at, --rrule or --schedule")
+    try:
+        entry = schedules.add(name, task, schedule, replace=replace, **fields_of(given, zone))
+    except EntryExists:
+        raise Failure(f"entry {name!r} is already stored; --replace overwrites it") from None
+    _tell(ctx, entry, "stored" if replace else "added", as_json)
+
+
+@click.command(cls=Command)
+@name_argument
+@click.option("--task", help="The name of the task.")
+@schedule_options
+@field_options
+@json_option
+@click.pass_context
+def edit(ctx: click.Context, /, name: str, task: str | None, as_json: bool, **given: Any) -> None:
+    """Change the named fields of an entry and leave the others.
+
+    A changed schedule counts from now on and never fires for the past.
+
+    \b
+    Examples:
+      celery -A proj redbeat edit hello --every 5m
+      celery -A proj redbeat edit nightly --kwargs '{"full": true}' --max-runs none
+    """
+    schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
+    schedule = schedule_of(given, zone)
+    changes = fields_of({"task": task, **given}, zone)
+    if schedule is not None:
+        changes["schedule"] = schedule
+    if not changes:
+        raise Failure("nothing to change: name a field, such as --every or --args")
+    _tell(ctx, schedules.update(name, **changes), "changed", as_json)
+
+
+@click.command(cls=Command)
+@name_argument
+@click.pass_context
+def remove(ctx: click.Context, name: str) -> None:
+    """Remove an entry, for good.
+
+    An entry of beat_schedule comes back when a beat next reads its configuration; pause it instead.
+
+    \b
+    Example:
+      celery -A proj redbeat remove hello
+    """
+    schedules = schedules_of(ctx)
+    source = schedules[name].source
+    schedules.remove(name)
+    click.echo(f"removed {name!r}")
+    if source != "runtime":
+        click.echo(f"It belongs to {source} and comes back with the next leader; pause it to keep it from firing.")
+
+
+def _tell(ctx: click.Context, entry: Entry, done: str, as_json: bool) -> None:
+    if as_json:
+        echo_json(entries.as_json(entry))
+    else:
+        click.echo(f"{done} {entry.name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")

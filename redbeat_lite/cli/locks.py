@@ -1,0 +1,68 @@
+"""``locks``: once-locks, who holds them, and how to free one by hand."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from ..once.listing import locks as locks_of
+from .commands import Command, Group, app_of, json_option
+from .failures import unknown
+from .output import echo_json, echo_table, span
+
+
+@click.group(cls=Group)
+def locks() -> None:
+    """Once-locks: who holds which, who waits, and a way to free one.
+
+    \b
+    Examples:
+      celery -A proj redbeat locks list
+      celery -A proj redbeat locks clear reindex
+    """
+
+
+@locks.command("list", cls=Command)
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, as_json: bool) -> None:
+    """List the locks that are held or waited for, those that run out first in front.
+
+    \b
+    Example:
+      celery -A proj redbeat locks list
+    """
+    found = locks_of(app_of(ctx)).list()
+    if as_json:
+        echo_json([asdict(lock) for lock in found])
+        return
+    rows = [
+        (
+            lock.key,
+            lock.state,
+            lock.holder or None,
+            None if lock.expires_in is None else span(lock.expires_in),
+            len(lock.waiters),
+        )
+        for lock in found
+    ]
+    echo_table(("KEY", "STATE", "HOLDER", "RUNS OUT", "WAIT"), rows, rigid=("STATE", "RUNS OUT", "WAIT"))
+
+
+@locks.command(cls=Command)
+@click.argument("key")
+@click.pass_context
+def clear(ctx: click.Context, key: str) -> None:
+    """Free a lock, whoever holds it, and wake who waits for it.
+
+    A task that held it goes on running, and learns of it within a third of its lease.
+
+    \b
+    Example:
+      celery -A proj redbeat locks clear reindex
+    """
+    found = locks_of(app_of(ctx))
+    if not found.clear(key):
+        raise unknown(f"no lock {key!r} is held", key, [lock.key for lock in found.list()])
+    click.echo(f"cleared {key!r}")

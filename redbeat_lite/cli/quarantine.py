@@ -1,0 +1,121 @@
+"""``quarantine``: entries that were set aside because they could not be used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..instants import from_ms
+from . import entries
+from .commands import Command, Group, json_option, name_argument, schedules_of
+from .failures import unknown
+from .output import echo_fields, echo_json, echo_table, when
+
+
+@click.group(cls=Group)
+def quarantine() -> None:
+    """Entries that were set aside, because what Redis holds for them cannot be used.
+
+    \b
+    Examples:
+      celery -A proj redbeat quarantine list
+      celery -A proj redbeat quarantine release nightly
+    """
+
+
+@quarantine.command("list", cls=Command)
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, as_json: bool) -> None:
+    """List them, with what is wrong.
+
+    \b
+    Example:
+      celery -A proj redbeat quarantine list --json
+    """
+    records = schedules_of(ctx).quarantined()
+    if as_json:
+        echo_json([_json(name, record) for name, record in sorted(records.items())])
+        return
+    zone = ctx.obj.app.timezone
+    rows = [(name, when(_since(record), zone), record.get("error")) for name, record in sorted(records.items())]
+    echo_table(("NAME", "SINCE", "ERROR"), rows, rigid=("SINCE",))
+
+
+@quarantine.command(cls=Command)
+@name_argument
+@json_option
+@click.pass_context
+def show(ctx: click.Context, name: str, as_json: bool) -> None:
+    """Show one, with all that is left of it.
+
+    \b
+    Example:
+      celery -A proj redbeat quarantine show nightly
+    """
+    record = _record(ctx, name)
+    if as_json:
+        echo_json(_json(name, record))
+        return
+    echo_fields(
+        [
+            ("name", name),
+            ("since", when(_since(record), ctx.obj.app.timezone)),
+            ("error", record.get("error")),
+            ("definition", record.get("definition")),
+            ("state", record.get("state")),
+        ]
+    )
+
+
+@quarantine.command(cls=Command)
+@name_argument
+@click.pass_context
+def release(ctx: click.Context, name: str) -> None:
+    """Put one back, as new, once what was wrong with it is mended.
+
+    \b
+    Example:
+      celery -A proj redbeat quarantine release nightly
+    """
+    _record(ctx, name)
+    entry = schedules_of(ctx).release(name)
+    click.echo(f"released {name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")
+
+
+@quarantine.command(cls=Command)
+@name_argument
+@click.pass_context
+def remove(ctx: click.Context, name: str) -> None:
+    """Forget one, for good.
+
+    \b
+    Example:
+      celery -A proj redbeat quarantine remove nightly
+    """
+    _record(ctx, name)
+    schedules_of(ctx).discard(name)
+    click.echo(f"removed {name!r} from quarantine")
+
+
+def _record(ctx: click.Context, name: str) -> dict[str, Any]:
+    records = schedules_of(ctx).quarantined()
+    if name not in records:
+        raise unknown(f"no entry {name!r} is in quarantine", name, records)
+    return records[name]
+
+
+def _since(record: dict[str, Any]) -> Any:
+    at = record.get("at")
+    return from_ms(at) if isinstance(at, int) else None
+
+
+def _json(name: str, record: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "since": _since(record),
+        "error": record.get("error"),
+        "definition": record.get("definition"),
+        "state": record.get("state"),
+    }

@@ -1,0 +1,135 @@
+"""``next``: what will fire, as the beat itself will plan it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from copy import copy
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from .. import lifecycle
+from ..instants import to_ms
+from ..preview import walk
+from ..schedules.hazards import hazard
+from ..schedules.zones import portable, zone_name, zone_of
+from .commands import Command, json_option, schedules_of
+from .failures import Failure
+from .inputs import instant_of
+from .output import echo_json, table, terminal_width, when
+
+if TYPE_CHECKING:
+    from ..entry import Entry
+
+#: How far to look if nobody says: a day of everything, or as far as an entry's next runs may lie.
+_DAY, _AGE = timedelta(days=1), timedelta(days=3653)
+
+
+class _Run(NamedTuple):
+    name: str
+    at: datetime
+    nominal: datetime
+    zone: tzinfo
+    hazard: str | None
+
+
+@click.command("next", cls=Command)
+@click.argument("name", required=False)
+@click.option("--from", "start", metavar="INSTANT", help="The first instant. [default: now]")
+@click.option("--until", metavar="INSTANT", help="The last instant. [default: a day later; for one entry 10 years]")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many runs at most.")
+@click.option("--tz", metavar="ZONE", help="Show all times in this zone. [default: each entry's own]")
+@json_option
+@click.pass_context
+def next_(
+    ctx: click.Context,
+    name: str | None,
+    start: str | None,
+    until: str | None,
+    limit: int,
+    tz: str | None,
+    as_json: bool,
+) -> None:
+    """Preview the runs of all entries, or of one, as the beat itself will plan them.
+
+    An instant without an offset is read in --tz, or else in the app's zone. A run that a clock change moves, merges or
+    doubles is marked.
+
+    \b
+    Examples:
+      celery -A proj redbeat next
+      celery -A proj redbeat next nightly --limit 5
+      celery -A proj redbeat next --from "2027-03-28" --until "2027-03-29"
+    """
+    schedules, zone = schedules_of(ctx), portable(ctx.obj.app.timezone)
+    shown = None if tz is None else zone_of(tz)
+    now = datetime.now(UTC)
+    first = now if start is None else instant_of("from", start, shown or zone)
+    last = first + (_AGE if name else _DAY) if until is None else instant_of("until", until, shown or zone)
+    if start is not None and first < now:
+        raise Failure(f"--from: expected an instant still to come, got {start}")
+    if last < first:
+        raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
+    found = [schedules[name]] if name else [*schedules.values()]
+    runs = [*islice(_between(found, first, last, zone, shown), limit)]
+    if as_json:
+        echo_json([_json(run) for run in runs])
+    elif runs:
+        _echo(runs)
+    else:
+        click.echo(f"Nothing runs until {when(last, shown or zone)}.")
+
+
+def _between(
+    entries: Iterable[Entry], first: datetime, last: datetime, zone: tzinfo, shown: tzinfo | None
+) -> Iterator[_Run]:
+    start = to_ms(first)
+    ready = {entry.name: _ahead(entry, start, zone) for entry in entries}
+    for run in walk(ready.values(), now=to_ms(datetime.now(UTC)), zone=zone):
+        if run.at > last:
+            return
+        if run.at >= first:
+            rule = ready[run.name].rule(zone)
+            own: tzinfo = getattr(rule, "zone", zone)
+            yield _Run(run.name, run.at, run.nominal, shown or own, hazard(rule, to_ms(run.nominal)))
+
+
+def _ahead(entry: Entry, start: int, zone: tzinfo) -> Entry:
+    """The entry as it will be shortly before ``start``, so that nobody has to walk there run by run.
+
+    One that counts its runs has to be walked all the same.
+    """
+    if entry.due is None or entry.max_runs is not None or "schedule" in entry.local:
+        return entry
+    state = entry.known_state
+    from_ = start - entry.jitter_ms - 1
+    if state.nominal is None or state.nominal >= from_:
+        return entry
+    twin = copy(entry)
+    twin.state = replace(state, nominal=lifecycle.ahead(entry, state, from_, zone))
+    twin.due = lifecycle.due_time(twin, twin.state, zone)
+    return twin
+
+
+def _echo(runs: list[_Run]) -> None:
+    rows = [(when(run.at, run.zone), zone_name(run.zone), run.name) for run in runs]
+    header, *lines = table(("AT", "ZONE", "ENTRY"), rows, width=terminal_width(), rigid=("AT",))
+    click.echo(header)
+    for run, line in zip(runs, lines, strict=True):
+        click.echo(line)
+        if run.hazard:
+            click.echo(f"  ! {run.hazard}")
+
+
+def _json(run: _Run) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "at": run.at,
+        "nominal": run.nominal,
+        "local": run.at.astimezone(run.zone).isoformat(),
+        "zone": zone_name(run.zone),
+        "hazard": run.hazard,
+    }
