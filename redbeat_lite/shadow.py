@@ -17,7 +17,7 @@ from .entry import Entry
 from .importers.carrying import Carrier
 from .importers.found import Found, Left
 from .preview import walk
-from .schedules import At
+from .schedules import At, Every, Rule
 
 Kind = Literal["left out", "not sent", "late", "early", "more", "fewer"]
 
@@ -42,7 +42,7 @@ class Difference(NamedTuple):
 class Shadow:
     """Compares, look by look.
 
-    After each run that is seen, the next one is expected from that run on: an interval that the other scheduler counts
+    After each run that is seen, the next one is expected from that run on: that the other scheduler counts an interval
     from the moment of sending is not held against it.
 
     Parameters:
@@ -96,7 +96,9 @@ class Shadow:
         # From the last run on, and not from now: what came due since is what is to be compared.
         since = now if found.since is None else instants.to_ms(found.since)
         stream = walk([carried.entry], now=min(since, now), zone=self._zone)
-        return _Track(found, carried.entry, (instants.to_ms(each.at) for each in stream))
+        return _Track(
+            found, carried.entry, carried.entry.rule(self._zone), (instants.to_ms(each.at) for each in stream)
+        )
 
     def _compared(self, track: _Track | Left, before: _Track | Left | None, now: int) -> Iterator[tuple[Kind, str]]:
         if isinstance(track, Left):
@@ -116,7 +118,10 @@ class Shadow:
 
     def _ran(self, before: _Track, found: Found) -> Iterator[tuple[Kind, str]]:
         assert found.since is not None
-        ran, runs = instants.to_ms(found.since), max(found.runs - before.found.runs, 1)
+        ran, runs = instants.to_ms(found.since), found.runs - before.found.runs
+        if before.keeps_pace(ran, runs, self._tolerance):
+            self.agreed += runs
+            return
         expected, following = before.until(ran, self._tolerance)
         if len(expected) == runs:
             self.agreed += runs
@@ -139,11 +144,12 @@ class Shadow:
 class _Track:
     """One entry between two of its runs: as it was found, and when we would send it from there on."""
 
-    def __init__(self, found: Found, entry: Entry, stream: Iterator[int]) -> None:
+    def __init__(self, found: Found, entry: Entry, rule: Rule, stream: Iterator[int]) -> None:
         self.found = found
         self.overdue = False
         self._entry = entry
         self._stream = stream
+        self._interval = rule.ms if isinstance(rule, Every) and not rule.align else None
         self.next_ms = next(stream, None)
 
     @property
@@ -154,6 +160,16 @@ class _Track:
     def ran_since(self, before: _Track) -> bool:
         """Whether the entry is what it was, and has run: an edit begins anew."""
         return self._entry == before._entry and self.found.runs > before.found.runs
+
+    def keeps_pace(self, ran: int, runs: int, tolerance: int) -> bool:
+        """Whether these runs are those of an interval that is counted from the moment of sending.
+
+        Each of them may then be a little late, and what follows is later by all of that together.
+        """
+        if self._interval is None or self.found.since is None:
+            return False
+        gap = (ran - instants.to_ms(self.found.since)) / runs
+        return abs(gap - self._interval) <= min(tolerance, self._interval / 2)
 
     def until(self, ran: int, tolerance: int) -> tuple[list[int], int | None]:
         """When we would have sent up to ``ran``, and when next; all in epoch milliseconds. It ends the track."""

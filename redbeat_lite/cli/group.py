@@ -24,6 +24,8 @@ _COMMANDS = {
     "locks": ("locks", "locks"),
     "status": ("status", "status"),
     "health": ("health", "health"),
+    "import": ("moving", "import_"),
+    "shadow": ("moving", "shadow"),
 }
 
 

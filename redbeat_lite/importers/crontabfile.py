@@ -48,6 +48,7 @@ class CrontabFile:
     """
 
     title = "crontab-file"
+    lag = 0.0
 
     def __init__(
         self,

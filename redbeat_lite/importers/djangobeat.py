@@ -12,6 +12,7 @@ from kombu.utils import json
 from ..errors import ConfigurationError, InvalidEntry
 from ..schedules import at
 from .found import Found, Left
+from .source import Unreadable
 from .zoned import zoned_crontab
 
 _KINDS = ("interval", "crontab", "solar", "clocked")
@@ -46,14 +47,17 @@ class DjangoBeatSource:
         """Every periodic task; disabled ones too.
 
         Raises:
-            django.db.DatabaseError: the database does not answer, or lacks the tables.
+            Unreadable: the database does not answer, or lacks the tables.
         """
-        from django.db import close_old_connections  # only where there is Django
+        from django.db import DatabaseError, close_old_connections  # only where there is Django
 
         close_old_connections()  # one that the server has dropped meanwhile is opened anew
         rows = self._models.PeriodicTask.objects.select_related(*_KINDS).order_by("pk")
-        for row in rows.iterator(chunk_size=_CHUNK):
-            yield _entry(row)
+        try:
+            for row in rows.iterator(chunk_size=_CHUNK):
+                yield _entry(row)
+        except DatabaseError as exc:
+            raise Unreadable(f"django-celery-beat: cannot read the {self.where}: {exc}") from exc
 
     def close(self) -> None:
         """Close the connections."""

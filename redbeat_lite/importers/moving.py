@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..backend import Backend
 from ..clock import wall_ms
@@ -18,8 +18,7 @@ from ..settings import Settings
 from ..state import State
 from ..store import PAGE, Edit, Store, Stored, chunks
 from .carrying import Carried, Carrier
-from .found import Left
-from .source import Source
+from .found import Found, Left
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -64,7 +63,8 @@ class MoveIn:
         self._replace = replace
         self._settings = Settings.from_app(app)
         self._backend = Backend(self._settings)
-        self._store = Store(self._backend, Keys.of(self._settings.key_prefix))
+        self._keys = Keys.of(self._settings.key_prefix)
+        self._store = Store(self._backend, self._keys)
         self._zone: tzinfo = app.timezone
         self._carrier = Carrier(app, self._settings, configured(app), self._zone)
 
@@ -73,19 +73,24 @@ class MoveIn:
         """The place that is written, for people."""
         return f"{self._backend.display_url}, keys {{{self._settings.key_prefix}}}:*"
 
-    def plan(self, source: Source) -> list[Move]:
-        """What :meth:`apply` would do. Writes nothing.
+    @property
+    def led(self) -> bool:
+        """Whether a beat of ours leads at the moment."""
+        return bool(self._backend.client.exists(self._keys.leader))
+
+    def plan(self, found: Iterable[Found | Left]) -> list[Move]:
+        """What :meth:`apply` would do with the entries that a reader found. Writes nothing.
 
         Raises:
-            redis.RedisError: a server does not answer.
+            redis.RedisError: the server does not answer.
         """
         now = wall_ms()
-        carried = [self._carrier.carry(found, now) for found in source.read()]
+        carried = [self._carrier.carry(each, now) for each in found]
         moves: list[Move] = []
         for chunk in chunks(carried, PAGE):
-            names = [found.entry.name for found in chunk if isinstance(found, Carried)]
+            names = [each.entry.name for each in chunk if isinstance(each, Carried)]
             stored = {each.name.decode(): each for each in self._store.read(names)}
-            moves += [self._move(found, stored) for found in chunk]
+            moves += [self._move(each, stored) for each in chunk]
         return _without_doubles(moves)
 
     def apply(self, moves: Iterable[Move]) -> None:
@@ -159,20 +164,3 @@ def _without_doubles(moves: list[Move]) -> list[Move]:
             move.action, move.entry, move.edit, move.notes = "left out", None, None, ("another one has its name",)
         seen.add(move.name)
     return moves
-
-
-def as_data(moves: Iterable[Move]) -> Iterator[dict[str, Any]]:
-    """The moves as plain JSON values."""
-    for move in moves:
-        entry = move.entry
-        yield {
-            "name": move.name,
-            "action": move.action,
-            "task": None if entry is None else entry.task,
-            "schedule": None if entry is None else repr(entry.schedule),
-            "source": None if entry is None else entry.source,
-            "next_run_at": None if entry is None or entry.next_run_at is None else entry.next_run_at.isoformat(),
-            "last_run_at": None if entry is None or entry.last_run_at is None else entry.last_run_at.isoformat(),
-            "total_run_count": None if entry is None else entry.total_run_count,
-            "notes": list(move.notes),
-        }

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from celery.schedules import crontab, schedule
 
-from ..backend import Backend
+from ..backend import FAULTS, Backend
 from ..errors import ConfigurationError, InvalidEntry
 from ..schedules import RRule, rrule
 from ..schedules.recurrence import FREQUENCIES
@@ -23,6 +23,7 @@ from ..schedules.rruletext import WEEKDAYS
 from ..settings import Settings
 from ..store import PAGE, chunks
 from .found import Found, Left
+from .source import Unreadable
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -63,8 +64,14 @@ class RedBeatSource:
         """Every entry, a thousand in a round trip.
 
         Raises:
-            redis.RedisError: the server does not answer.
+            Unreadable: the server does not answer.
         """
+        try:
+            yield from self._read()
+        except FAULTS as exc:
+            raise Unreadable(f"celery-redbeat: cannot read {self.where}: {exc}") from exc
+
+    def _read(self) -> Iterator[Found | Left]:
         client: Any = self._backend.client
         statics = {_text(name) for name in client.smembers(f"{self._prefix}:statics")}
         for keys in chunks(client.zrange(f"{self._prefix}:schedule", 0, -1), PAGE):

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from ..errors import RedbeatError
 from .found import Found, Left
+
+
+class Unreadable(RedbeatError):
+    """The store of the other scheduler cannot be reached."""
 
 
 class Source(Protocol):
@@ -13,6 +18,8 @@ class Source(Protocol):
 
     #: What the other scheduler is called.
     title: str
+    #: Seconds until its store shows what it did.
+    lag: float
 
     @property
     def where(self) -> str:
@@ -20,7 +27,11 @@ class Source(Protocol):
         ...
 
     def read(self) -> Iterator[Found | Left]:
-        """Every entry, as it is now."""
+        """Every entry, as it is now.
+
+        Raises:
+            Unreadable: the store cannot be reached.
+        """
         ...
 
     def close(self) -> None:

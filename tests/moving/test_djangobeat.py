@@ -46,7 +46,7 @@ def django_app(make_app: Callable[..., Celery]) -> Celery:
 def plan(app: Celery, *, apply: bool = False, replace: bool = False) -> dict[str, Move]:
     mover = MoveIn(app, replace=replace)
     try:
-        moves = mover.plan(DjangoBeatSource())
+        moves = mover.plan(DjangoBeatSource().read())
         if apply:
             mover.apply(moves)
         return {move.name: move for move in moves}

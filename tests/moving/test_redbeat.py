@@ -43,7 +43,7 @@ def save(app: Celery, name: str, found: Any, *, last: datetime | None = None, ru
 def plan(app: Celery, *, apply: bool = False, replace: bool = False, **where: str) -> dict[str, Move]:
     mover, source = MoveIn(app, replace=replace), RedBeatSource(app, **where)
     try:
-        moves = mover.plan(source)
+        moves = mover.plan(source.read())
         if apply:
             mover.apply(moves)
         return {move.name: move for move in moves}
@@ -257,7 +257,7 @@ def test_what_is_stored_here_already_is_replaced_only_on_request(peer_app: Celer
 def test_an_entry_that_somebody_changes_at_this_moment_is_left_out(peer_app: Celery) -> None:
     save(peer_app, "mine", schedule(60))
     mover, source = MoveIn(peer_app), RedBeatSource(peer_app)
-    moves = mover.plan(source)
+    moves = mover.plan(source.read())
     Schedules(peer_app).add("mine", "shop.sync", every(5))
     mover.apply(moves)
     mover.close()

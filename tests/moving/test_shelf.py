@@ -65,7 +65,7 @@ def written(app: Celery, path: Path, **runs: timedelta) -> Path:
 def plan(app: Celery, path: Path, *, apply: bool = False) -> dict[str, Move]:
     mover = MoveIn(app)
     try:
-        moves = mover.plan(ShelfSource(path))
+        moves = mover.plan(ShelfSource(path).read())
         if apply:
             mover.apply(moves)
         return {move.name: move for move in moves}
