@@ -1,0 +1,20 @@
+"""A project that is moving in; ``MOVING_URL`` is its server."""
+
+from __future__ import annotations
+
+import os
+
+from celery import Celery
+
+app = Celery("proj", broker=os.environ["MOVING_URL"])
+app.conf.update(
+    redbeat_redis_url=os.environ["MOVING_URL"],
+    timezone="Europe/Berlin",
+    result_expires=None,
+    beat_schedule={"configured": {"task": "proj.sync", "schedule": 3600}},
+)
+
+
+@app.task(name="proj.sync")
+def sync(*args: object) -> None:
+    """Do nothing."""
