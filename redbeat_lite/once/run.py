@@ -25,6 +25,9 @@ logger = get_logger(__name__)
 #: Where a run keeps its hold, on its request.
 ATTRIBUTE = "redbeat_hold"
 
+#: Marks a ``before_start`` that takes the lock for a class that is not ours.
+_ADOPTED = "redbeat_adopted"
+
 #: Where a run keeps the signature it has replaced itself with.
 SUCCESSOR = "redbeat_successor"
 
@@ -55,16 +58,19 @@ def adopt(task_class: Any) -> None:
     In ``before_start``, as ours do: what a signal's receiver raises, Celery swallows, and the body would run unlocked.
     """
     original = task_class.before_start
+    if hasattr(original, _ADOPTED):
+        return
 
     @wraps(original)
-    def before_start(self: Any, *args: Any) -> None:
+    def before_start(self: Any, *args: Any, **kwargs: Any) -> None:
         request = self.request
-        # A class whose base was adopted as well comes here twice.
+        # A class with a hook of its own, whose base was adopted as well, comes here twice.
         wanted = request.__dict__.get(ONCE_HEADER) and ATTRIBUTE not in request.__dict__
         if wanted and not (request.is_eager or request.called_directly):
             begin(self)
-        original(self, *args)
+        original(self, *args, **kwargs)
 
+    setattr(before_start, _ADOPTED, True)
     task_class.before_start = before_start
 
 

@@ -25,7 +25,6 @@ from redbeat_lite.once import Once
 from redbeat_lite.once.departures import is_gone
 from redbeat_lite.once.emission import Claim, headers, take
 from redbeat_lite.once.runtime import Runtime
-from redbeat_lite.once.store import Held
 
 from .conftest import Crew
 from .onceproj import LEASE, VISIBILITY
@@ -185,14 +184,29 @@ def test_a_task_that_computes_without_a_pause_keeps_its_lock_in_every_pool(stage
     stages(ALL, fault)
 
 
-def test_the_reaper_wakes_for_a_releaser_that_died_before_it_could(proj: Proj, prefork: Crew, key: str) -> None:
-    store = Runtime.of(proj.app).store
-    releaser = Held("token", f"block-{key}", 0, 60_000, key=f"onceproj.wait:{key}")
-    assert store.begin(releaser).word == "run"
-    waiting = proj.tasks.wait.delay(key, n=4)
-    until(lambda: proj.waiters(key))
-    assert store.end(releaser).waiters
-    assert waiting.get(timeout=5) == 4
+def test_a_revoke_lets_nobody_overlap_where_a_run_is_no_process(stages: Any, proj: Proj) -> None:
+    """Celery can kill a greenlet, and then the key is free. It cannot kill a thread: that keeps its lock."""
+
+    def fault(stage: Stage) -> None:
+        stage.worker()
+        first = stage.send("skip", how="until")
+        proj.started(stage.key)
+        first.revoke(terminate=True)
+        if stage.pool == "gevent":
+            until(lambda: first.state == "REVOKED")
+            until(lambda: not proj.lock(stage.key, "skip"), 1)
+        else:
+            # The command is a broadcast: it has arrived when a later one is answered.
+            until(lambda: len(proj.app.control.ping(timeout=1)) >= 2)
+        second = stage.send("skip")
+        until(lambda: second.state == ("SUCCESS" if stage.pool == "gevent" else "REVOKED"))
+        proj.go(stage.key)
+        until(lambda: not proj.lock(stage.key, "skip"))
+        assert [entry["event"] for entry in proj.log(stage.key) if entry["id"] == first.id] == (
+            ["start"] if stage.pool == "gevent" else ["start", "end"]
+        )
+
+    stages(("threads", "gevent"), fault)
 
 
 # -- main processes ----------------------------------------------------------------------------------------------------

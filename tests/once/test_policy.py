@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,6 +101,12 @@ def test_a_field_of_a_later_version_is_passed_over_when_read_back() -> None:
 def test_a_callable_key_cannot_be_stored() -> None:
     with pytest.raises(InvalidEntry, match=r"once\.key.*callable"):
         Once(key=lambda x: x).encode()
+
+
+def test_the_page_tells_the_defaults() -> None:
+    defaults = ", ".join(f"{field.name}={field.default!r}".replace("'", '"') for field in fields(Once))
+    page = Path(__file__).parents[2] / "docs" / "once.md"
+    assert f"`Once({defaults.replace('60.0', '60')})`" in page.read_text()
 
 
 def test_the_fields_of_a_template() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -426,6 +427,16 @@ def test_a_block_wakes_the_task_that_waits_for_it(proj: Proj, key: str) -> None:
     assert waiting.get(timeout=10) == 5
 
 
+def test_the_reaper_wakes_for_a_releaser_that_died_before_it_could(proj: Proj, key: str) -> None:
+    store = Runtime.of(proj.app).store
+    releaser = Held("token", f"block-{key}", 0, 60_000, key=f"onceproj.wait:{key}")
+    assert store.begin(releaser).word == "run"
+    waiting = proj.tasks.wait.delay(key, n=4)
+    until(lambda: proj.waiters(key))
+    assert store.end(releaser).waiters
+    assert waiting.get(timeout=5) == 4
+
+
 def test_locks_are_listed_and_cleared(proj: Proj, key: str, busy: Any) -> None:
     first = busy("wait")
     second = proj.tasks.wait.delay(key, n=2)
@@ -433,6 +444,10 @@ def test_locks_are_listed_and_cleared(proj: Proj, key: str, busy: Any) -> None:
     name = f"onceproj.wait:{key}"
     info = next(info for info in locks(proj.app).list() if info.key == name)
     assert (info.state, info.task_id, info.waiters) == ("running", first.id, (second.id,))
+    (start,) = [entry for entry in proj.log(key) if entry["event"] == "start"]
+    assert info.holder == f"{socket.gethostname()}:{start['pid']}"
+    assert abs(info.since.timestamp() - start["at"]) < 5
+    assert info.fence == start["fence"]
     assert locks(proj.app).get(name) == info or locks(proj.app).get(name).task_id == first.id
     assert locks(proj.app).clear(name)
     assert second.get(timeout=10) == 2

@@ -8,13 +8,15 @@ import threading
 import time
 from typing import Any
 
+import celery
 import pytest
 from celery import Celery
 from celery.exceptions import Ignore
 
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.once import LockLost, LockUnavailable, Once, OnceRejected, Task, install, lock, locks
-from redbeat_lite.once.emission import DEADLINE_HEADER
+from redbeat_lite.once.emission import DEADLINE_HEADER, Claim, headers, take
+from redbeat_lite.once.run import adopt, finish
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import LockStore
 from redbeat_lite.once.task import Current
@@ -216,6 +218,29 @@ def test_every_message_carries_a_deadline(app: Celery, once_server: Server) -> N
     assert 150_000 <= second < 155_000
 
 
+@pytest.mark.parametrize("once", [None, Once(key="k"), Once(key="k", scope="queue")])
+def test_a_run_costs_one_round_trip_to_begin_and_one_to_end(app: Celery, once: Once | None) -> None:
+    task, client = app.task(shared=False, name="t", once=once)(one), Runtime.of(app).store.client
+
+    def run_it(task_id: str) -> None:
+        task.push_request(id=task_id, args=(), kwargs={}, called_directly=False, is_eager=False)
+        try:
+            task.before_start(task_id, (), {})
+            finish(task, "SUCCESS", 1)
+        finally:
+            task.pop_request()
+
+    run_it("first")  # The server learns the scripts.
+    client.config_resetstat()
+    run_it("second")
+    calls = {name: stat["calls"] for name, stat in client.info("commandstats").items()}
+    assert calls.pop("cmdstat_evalsha") == 2
+    assert calls.pop("cmdstat_config|resetstat") == 1
+    # What is left was called by the scripts; no command of a client's own is among it.
+    assert not {"cmdstat_eval", "cmdstat_script|load", "cmdstat_ping"} & calls.keys()
+    assert client.hget("{u}:guard:second", "state") == b"done"
+
+
 # -- blocks ------------------------------------------------------------------------------------------------------------
 
 
@@ -352,3 +377,40 @@ def test_a_block_survives_a_server_that_is_away_for_less_than_its_lease_and_know
             assert long.lost
     finally:
         server.close()
+
+
+# -- other classes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_class_of_another_kind_takes_its_lock_once_and_calls_its_own_hooks(app: Celery) -> None:
+    called: list[str] = []
+
+    class Base(celery.Task):
+        abstract = True
+
+        def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+            called.append("base")
+
+    class Import(Base):
+        name = "import"
+
+        def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+            super().before_start(task_id, args, kwargs)
+            called.append("own")
+
+    for task_class in (Base, Import, Import):
+        adopt(task_class)
+    task, store = app.register_task(Import()), Runtime.of(app).store
+    claim = Claim("e", "import", (), {}, Once(scope="queue"), "id")
+    assert take(store, [claim]) == [True]
+    task.push_request(id="id", args=(), kwargs={}, called_directly=False, is_eager=False, **headers(claim))
+    try:
+        store.client.config_resetstat()
+        task.before_start("id", (), {})
+        assert called == ["base", "own"]
+        assert store.client.info("commandstats")["cmdstat_time"]["calls"] == 1
+        assert locks(app).get(claim.key).state == "running"
+        finish(task, "SUCCESS", None)
+    finally:
+        task.pop_request()
+    assert locks(app).get(claim.key) is None
