@@ -22,7 +22,7 @@ redbeat_lite.install(app)
 
 @app.task(bind=True, once=Once(key="{account}", on_conflict="wait", lease=10))
 def book(self: Any, account: str, amount: int) -> str:
-    """One booking of an account at a time, in the order of the calls."""
+    """One booking of an account at a time; the others wait, and hold no slot of the worker."""
     time.sleep(1)
     return f"{account}: {amount}, fencing number {self.once.fence}"
 
