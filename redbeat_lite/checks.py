@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -10,27 +10,64 @@ from redis.exceptions import ResponseError
 OLDEST = (6, 2)
 
 
-def server_warnings(client: Any) -> list[str]:
-    """One sentence for each thing that is wrong with the server; says nothing about what it may not look at."""
+class Server(NamedTuple):
+    """What a server says of itself.
+
+    Parameters:
+        version: its version; empty if it does not say.
+        policy: its ``maxmemory-policy``.
+        persistent: whether it keeps anything on disk.
+    """
+
+    version: str
+    policy: str
+    persistent: bool
+
+    @property
+    def too_old(self) -> bool:
+        """Whether it lacks commands that are needed."""
+        return bool(self.version) and _numbers(self.version) < OLDEST
+
+    @property
+    def evicts(self) -> bool:
+        """Whether it removes keys when memory runs out."""
+        return self.policy != "noeviction"
+
+
+def server_of(client: Any) -> Server | None:
+    """What the server of this client says of itself; ``None`` if we may not ask."""
     try:
         info = client.info("everything")
     except ResponseError:
-        return []  # an ACL may forbid INFO; that is no fault
-    warnings = []
+        return None  # an ACL may forbid INFO; that is no fault
     version = str(info.get("valkey_version") or info.get("redis_version") or "")
-    if version and _numbers(version) < OLDEST:
-        warnings.append(f"the server is version {version}; 6.2 or later is needed")
     policy = str(info.get("maxmemory_policy", "noeviction"))
-    if policy != "noeviction":
+    return Server(version, policy, bool(info.get("aof_enabled")) or _snapshots(client))
+
+
+def server_warnings(client: Any) -> list[str]:
+    """One sentence for each thing that is wrong with the server; says nothing about what it may not look at."""
+    server = server_of(client)
+    if server is None:
+        return []
+    warnings = []
+    if server.too_old:
+        warnings.append(f"the server is version {server.version}; {needed()} or later is needed")
+    if server.evicts:
         warnings.append(
-            f"the server evicts keys when memory runs out (maxmemory-policy {policy}), the schedule among them; "
+            f"the server evicts keys when memory runs out (maxmemory-policy {server.policy}), the schedule among them; "
             "use noeviction, or a server of its own"
         )
-    if not info.get("aof_enabled") and not _snapshots(client):
+    if not server.persistent:
         warnings.append(
             "the server keeps nothing on disk; after its restart only config entries come back (set appendonly yes)"
         )
     return warnings
+
+
+def needed() -> str:
+    """The oldest version that will do."""
+    return ".".join(map(str, OLDEST))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -107,15 +107,18 @@ def status(app: Celery, *, timeout: float | None = None) -> Status:
 
 def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
     """As :func:`status`, from the settings."""
-    keys = Keys.of(settings.key_prefix)
     # A connection is tried twice.
     client = Backend(settings).open(timeout=None if timeout is None else timeout / 2)
     try:
-        where = (keys.leader, keys.standbys, keys.meta, keys.due, keys.entries, keys.quarantine)
-        reply = Scripts(client).run("status", where, (OVERDUE_MS,))
+        return read(Scripts(client), Keys.of(settings.key_prefix))
     finally:
         client.close()
-    return _status(*reply)
+
+
+def read(scripts: Scripts, keys: Keys) -> Status:
+    """As :func:`status`, over a connection that is there; one round trip."""
+    where = (keys.leader, keys.standbys, keys.meta, keys.due, keys.entries, keys.quarantine)
+    return _status(*scripts.run("status", where, (OVERDUE_MS,)))
 
 
 def _status(

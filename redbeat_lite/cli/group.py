@@ -24,6 +24,7 @@ _COMMANDS = {
     "locks": ("locks", "locks"),
     "status": ("status", "status"),
     "health": ("health", "health"),
+    "doctor": ("doctor", "doctor"),
     "import": ("moving", "import_"),
     "shadow": ("moving", "shadow"),
 }

@@ -1,0 +1,63 @@
+"""``doctor``: what is or will be trouble, and what to do about it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from .commands import Command, app_of, json_option
+from .output import clean, echo_json, terminal_width
+
+if TYPE_CHECKING:
+    from ..doctor_findings import Finding
+
+#: The gravest severity -> exit code; 1 and 2 are those of a command that failed.
+_CODES = {None: 0, "note": 0, "warning": 3, "error": 4}
+
+
+@click.command(cls=Command)
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Look for what is or will be trouble: the server, the settings, the entries.
+
+    Each finding says what was found, why it matters and what to do. Nothing is changed. Run it where a beat runs, so
+    that it looks at that machine's clock.
+
+    Exit codes: 0 nothing, or notes; 3 a warning; 4 an error; 1 the request is wrong; 2 the server cannot be reached.
+
+    \b
+    Examples:
+      celery -A proj redbeat doctor
+      celery -A proj redbeat doctor --json
+    """
+    from ..doctor import examine
+    from ..doctor_findings import gravest
+
+    found = examine(app_of(ctx))
+    if as_json:
+        echo_json([asdict(finding) for finding in found])
+    else:
+        for line in _lines(found):
+            click.echo(line)
+    ctx.exit(_CODES[gravest(found)])
+
+
+def _lines(found: Sequence[Finding]) -> Iterator[str]:
+    for finding in found:
+        yield from _wrapped(f"{finding.severity.upper()} {finding.check}: ", finding.what)
+        yield from _wrapped("  why: ", finding.why)
+        yield from _wrapped("  do:  ", finding.todo)
+        yield ""
+    counts = Counter(finding.severity for finding in found)
+    yield ", ".join(f"{counts[each]} {each}{'' if counts[each] == 1 else 's'}" for each in ("error", "warning", "note"))
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    indent = " " * min(len(label), 7)
+    return textwrap.wrap(label + clean(text), width=terminal_width(), subsequent_indent=indent, break_on_hyphens=False)

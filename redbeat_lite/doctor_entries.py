@@ -1,0 +1,107 @@
+"""The doctor's look at the entries: late ones, unusable ones, names that two want, tasks that nobody knows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from .configured import configured
+from .definition import decode
+from .doctor_findings import Finding, counted, listed
+from .entry import Entry, is_name
+from .errors import CorruptEntry, UnsupportedFormat
+from .settings import Settings
+from .status import OVERDUE_MS, Status
+from .store import PAGE, Store, chunks
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+def overdue(status: Status, entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Entries whose time has come long ago, or nobody who would send them."""
+    if status.leader is None and status.entries:
+        last = "no beat has ever led" if status.silence is None else f"a leader last ticked {status.silence:.0f} s ago"
+        yield Finding(
+            "leader",
+            "error",
+            f"no beat leads; {last}",
+            "Nothing is sent.",
+            "Start a beat: celery -A proj beat -S redbeat_lite.Scheduler. If one runs, look at its log.",
+        )
+    if not status.overdue:
+        return
+    now = status.now.timestamp() * 1000
+    late = tuple(entry.name for entry in entries if entry.due is not None and now - entry.due > OVERDUE_MS)
+    trouble = status.leader.why if status.leader is not None and status.leader.failing_for is not None else ""
+    yield Finding(
+        "overdue",
+        "error",
+        f"{counted(status.overdue, 'entry is', 'entries are')} overdue, the first one by {status.lag:.0f} s"
+        + (f": {listed(late)}" if late else ""),
+        "They should have been sent by now.",
+        f"The leading beat says: {trouble}." if trouble else "Look at status, and at the log of the leading beat.",
+        late,
+    )
+
+
+def quarantined(store: Store) -> Iterator[Finding]:
+    """Entries that were set aside."""
+    found = store.quarantined()
+    if found:
+        first = next(iter(found))
+        yield Finding(
+            "quarantine",
+            "error",
+            f"{counted(len(found), 'entry is', 'entries are')} in quarantine: {listed(found)}",
+            f"They could not be used and do not run. The first one: {found[first].get('error')}.",
+            "Mend the cause, then release them, or add them anew.",
+            tuple(found),
+        )
+
+
+def unregistered(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Tasks that this app does not know."""
+    by_task = defaultdict(list)
+    for entry in entries:
+        if entry.task not in app.tasks:
+            by_task[entry.task].append(entry.name)
+    for task, names in by_task.items():
+        near = get_close_matches(task, [each for each in app.tasks if not each.startswith("celery.")], n=1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        yield Finding(
+            "task",
+            "warning",
+            f"{listed(names)} {'sends' if len(names) == 1 else 'send'} {task!r}, which is no task of this app",
+            "A worker of this app throws such a message away, with an error in its log.",
+            f"{hint}Correct the name, or import the task's module; nothing, if workers of another app run it.",
+            tuple(names),
+        )
+
+
+def clashes(app: Celery, settings: Settings, store: Store) -> Iterator[Finding]:
+    """Names of config entries that belong to somebody else in Redis."""
+    taken: dict[str | None, list[str]] = defaultdict(list)
+    for chunk in chunks((name for name in map(str, configured(app)) if is_name(name)), PAGE):
+        for stored in store.read(chunk):
+            name = stored.name.decode()
+            if stored.definition is None:
+                continue
+            try:
+                owner = decode(name, stored.definition).owner
+            except (CorruptEntry, UnsupportedFormat):
+                continue
+            if owner != settings.owner:
+                taken[owner].append(name)
+    for owner, names in taken.items():
+        whose = "are runtime entries" if owner is None else f"belong to the configuration of {owner!r}"
+        yield Finding(
+            "clash",
+            "error",
+            f"{counted(len(names), 'name', 'names')} of beat_schedule {whose} in Redis: {listed(names)}",
+            f"The entries of {settings.owner!r} by these names are left out.",
+            "Rename one of the two, or remove the one in Redis. Apps that share a prefix need names of their own.",
+            tuple(names),
+        )

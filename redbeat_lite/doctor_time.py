@@ -1,0 +1,144 @@
+"""The doctor's look at the clock on the wall: runs that a clock change moves or merges, and moments when all run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta, tzinfo
+from itertools import pairwise
+from typing import NamedTuple
+
+from .clock import wall_ms
+from .doctor_findings import Finding, counted, listed
+from .entry import Entry
+from .instants import EPOCH, from_ms
+from .schedules.dst import ZonedRule
+from .schedules.walls import WallTimes
+from .schedules.zones import stretches
+
+#: How far ahead clock changes are looked for, in days.
+DAYS = 30
+
+#: Entries at one moment that are worth a word.
+CROWD = 20
+
+_SECOND = timedelta(seconds=1)
+
+#: Runs of one entry that are counted in a gap: all there are in an hour, at one a second.
+_MOST = 3600
+
+
+class Gap(NamedTuple):
+    """A clock change that leaves wall times out: ``first`` is the first one that does not exist, ``after`` the first
+    that does again, both naive; ``at`` is the instant."""
+
+    at: datetime
+    first: datetime
+    after: datetime
+
+
+def clock_changes(zone: tzinfo, entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Runs that a clock change within the next month moves, or merges with others.
+
+    Parameters:
+        zone: that of the app.
+    """
+    now = wall_ms() // 1000
+    gaps: dict[str, list[Gap]] = {}
+    moved: dict[tuple[str, Gap], list[tuple[str, int]]] = defaultdict(list)
+    for entry in entries:
+        rule = entry.rule(zone) if "schedule" not in entry.local else None
+        if not isinstance(rule, ZonedRule) or rule.walls.running or entry.due is None:
+            continue
+        if rule.zone_name not in gaps:
+            gaps[rule.zone_name] = [*_gaps(rule.zone, now)]
+        for gap in gaps[rule.zone_name]:
+            runs = _swallowed(rule, gap)
+            if runs and _within(entry, gap.at):
+                moved[rule.zone_name, gap].append((entry.name, runs))
+    for (name, gap), hit in moved.items():
+        yield _change(name, gap, hit)
+
+
+def _change(zone: str, gap: Gap, hit: list[tuple[str, int]]) -> Finding:
+    single = [name for name, runs in hit if runs == 1]
+    merged = [name for name, runs in hit if runs > 1]
+    parts = [f"{listed(single)} {'runs' if len(single) == 1 else 'run'} at {gap.after:%H:%M} instead"] if single else []
+    if merged:
+        parts.append(f"the runs of {listed(merged)} in that time become one, at {gap.after:%H:%M}")
+    return Finding(
+        "clock-change",
+        "note",
+        f"on {gap.first:%Y-%m-%d} the clocks of {zone} go from {gap.first:%H:%M} to {gap.after:%H:%M}: "
+        + "; ".join(parts),
+        "The wall times in between do not exist on that day.",
+        "Nothing, if that is all right. Else choose a time that exists every day, or a zone without clock changes.",
+        tuple(name for name, _ in hit),
+    )
+
+
+def _gaps(zone: tzinfo, now: int) -> Iterator[Gap]:
+    for (_, end, before), (_, _, after) in pairwise(stretches(zone, now, now + DAYS * 86_400)):
+        jump = end + 1  # the first second with the new offset
+        if after > before:
+            yield Gap(EPOCH + jump * _SECOND, _wall(jump + before), _wall(jump + after))
+
+
+def _wall(second: int) -> datetime:
+    return EPOCH.replace(tzinfo=None) + second * _SECOND
+
+
+def _swallowed(rule: ZonedRule, gap: Gap) -> int:
+    """How many runs of a fixed rule meet at the end of a gap; 0 if it takes none away."""
+    wall, runs = rule.walls.next_wall(gap.first - _SECOND), 0
+    while wall is not None and wall < gap.after and runs < _MOST:
+        runs += 1
+        wall = rule.walls.next_wall(wall)
+    # One that stands at the end of the gap anyway is the same run.
+    return runs + (wall == gap.after) if runs else 0
+
+
+def _within(entry: Entry, at: datetime) -> bool:
+    return (entry.start_at is None or entry.start_at <= at) and (entry.end_at is None or at <= entry.end_at)
+
+
+def hot_spots(zone: tzinfo, entries: Iterable[Entry]) -> Iterator[Finding]:
+    """Full hours of the next day at which many entries run, midnight above all.
+
+    Parameters:
+        zone: that of the app, in which the times are told.
+    """
+    now = wall_ms()
+    crowds: dict[int, list[str]] = defaultdict(list)
+    for entry in entries:
+        if entry.due is None or entry.jitter or "schedule" in entry.local:
+            continue
+        for instant in _full_hours(entry, zone, now):
+            crowds[instant].append(entry.name)
+    crowded = sorted((at for at in crowds if len(crowds[at]) >= CROWD), key=lambda at: -len(crowds[at]))
+    if not crowded:
+        return
+    times = [f"{len(crowds[at])} at {from_ms(at).astimezone(zone):%H:%M}" for at in crowded[:5]]
+    names = tuple(dict.fromkeys(name for at in crowded for name in crowds[at]))
+    yield Finding(
+        "hot-spot",
+        "note",
+        f"{counted(len(names), 'entry runs', 'entries run')} at the same full hours, without jitter: "
+        + ", ".join(times)
+        + (f" and at {len(crowded) - 5} more" if len(crowded) > 5 else ""),
+        "Workers, databases and whatever the tasks call get all of it at once.",
+        "Give entries that need not be so exact a jitter, such as jitter=300, or minutes of their own.",
+        names,
+    )
+
+
+def _full_hours(entry: Entry, zone: tzinfo, now: int) -> Iterator[int]:
+    rule = entry.rule(zone)
+    if not isinstance(rule, ZonedRule) or not isinstance(rule.walls, WallTimes):
+        return
+    if rule.walls.minutes != (0,) or rule.walls.seconds != (0,):
+        return
+    until, instant = now + 86_400_000, rule.next_ms(now)
+    while instant is not None and instant <= until:
+        yield instant
+        instant = rule.next_ms(instant)
