@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -33,18 +34,20 @@ def worker(env: dict[str, str]) -> Iterator[Process]:
     process.destroy()
 
 
-def test_bookings_come_one_by_one_and_the_second_index_run_is_skipped(worker: Process, env: dict[str, str]) -> None:
+def test_bookings_come_one_by_one_and_one_of_two_index_runs_is_skipped(worker: Process, env: dict[str, str]) -> None:
     worker.says(" ready.")
     done = subprocess.run(
         [sys.executable, "proj.py"], cwd=HERE, env=env, capture_output=True, text=True, timeout=40, check=False
     )
     assert done.returncode == 0, done.stderr
-    *bookings, first, second = done.stdout.splitlines()
+    *bookings, one, other = done.stdout.splitlines()
     amounts, fences = zip(*(re.findall(r"\d+", line) for line in bookings), strict=True)
     assert amounts == ("1", "2", "3")
     # Each takes a second, and none begins before the one before it has ended.
     begun = sorted(int(fence) for fence in fences)
-    assert all(later - earlier > 900_000 for earlier, later in zip(begun, begun[1:], strict=False))
-    assert first == "indexed"
-    assert second.startswith("skipped: proj.reindex[")
+    assert all(later - earlier > 900_000 for earlier, later in pairwise(begun))
+    # Two children may take up both at once, and either may be first.
+    ran, skipped = sorted((one, other))
+    assert ran == "indexed"
+    assert skipped.startswith("skipped: proj.reindex[")
     assert not worker.lines("ERROR|WARNING.*(lock|Lost)")
