@@ -95,10 +95,9 @@ class Shadow:
         assert isinstance(found, Found)
         # From the last run on, and not from now: what came due since is what is to be compared.
         since = now if found.since is None else instants.to_ms(found.since)
-        stream = walk([carried.entry], now=min(since, now), zone=self._zone)
-        return _Track(
-            found, carried.entry, carried.entry.rule(self._zone), (instants.to_ms(each.at) for each in stream)
-        )
+        ahead = walk([carried.entry], now=min(since, now), zone=self._zone)
+        stream = (instants.to_ms(each.at) for each in ahead)
+        return _Track(found, carried.entry, carried.entry.rule(self._zone), stream, now)
 
     def _compared(self, track: _Track | Left, before: _Track | Left | None, now: int) -> Iterator[tuple[Kind, str]]:
         if isinstance(track, Left):
@@ -111,7 +110,10 @@ class Shadow:
             yield from self._ran(before, track.found)
 
     def _waiting(self, track: _Track, now: int) -> Iterator[tuple[Kind, str]]:
-        if track.overdue or track.next_ms is None or now <= track.next_ms + self._tolerance + self._lag:
+        if track.overdue or track.next_ms is None:
+            return
+        # What was overdue before anybody looked has its time, too.
+        if now <= max(track.next_ms, track.since) + self._tolerance + self._lag:
             return
         track.overdue = True
         yield "not sent", f"it was due at {self._shown(track.next_ms)}, and has not been sent"
@@ -142,10 +144,11 @@ class Shadow:
 
 
 class _Track:
-    """One entry between two of its runs: as it was found, and when we would send it from there on."""
+    """One entry between two of its runs: as it was found (since when), and when we would send it from there on."""
 
-    def __init__(self, found: Found, entry: Entry, rule: Rule, stream: Iterator[int]) -> None:
+    def __init__(self, found: Found, entry: Entry, rule: Rule, stream: Iterator[int], since: int) -> None:
         self.found = found
+        self.since = since
         self.overdue = False
         self._entry = entry
         self._stream = stream

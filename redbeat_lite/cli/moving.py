@@ -205,13 +205,15 @@ def _looks(source: Source, watch: Shadow, pause: float, end: float | None, *, si
                 raise ServerFailure(str(exc)) from exc
             click.echo(f"{exc}; looking again", err=True)
         else:
-            yield from watch.look(found, wall_ms())
+            differences = [*watch.look(found, wall_ms())]
             if first and not silent:
                 click.echo(f"Watching {watch.watched} entries of {source.title}: {source.where}")
+            yield from differences
             first = False
-        if end is not None and time.monotonic() + pause > end:
+        left = pause if end is None else end - time.monotonic()
+        if left <= 0:
             return
-        time.sleep(pause)
+        time.sleep(min(pause, left))
 
 
 def _tell(zone: Any, as_json: bool, difference: Difference) -> None:

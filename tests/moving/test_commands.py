@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -81,6 +82,16 @@ def test_a_dry_run_tells_and_apply_does_it(peer_app: Celery, server: Server) -> 
     assert "disabled" in redbeat(server, "list", "weekly")
     again = redbeat(server, "import", "--from", "redbeat", code=3)
     assert "0 to be carried over, 4 left out" in again
+
+
+def test_a_shadow_ends_in_time_and_tells_by_its_exit_code(peer_app: Celery, server: Server) -> None:
+    save(peer_app, "often", schedule(1))
+    start = time.monotonic()
+    said = redbeat(server, "shadow", "--from", "redbeat", "--for", "3s", "--tolerance", "1s", "--json", code=3)
+    assert time.monotonic() - start > 3
+    difference, summary = map(json.loads, said.splitlines())
+    assert (difference["name"], difference["kind"]) == ("often", "not sent")
+    assert summary == {"watched": 1, "agreed": 0, "undecided": 0, "differences": {"not sent": 1}}
 
 
 def test_each_wrong_request_is_one_line(server: Server, tmp_path: Path) -> None:

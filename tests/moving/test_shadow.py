@@ -109,6 +109,15 @@ def test_each_way_of_doing_otherwise_is_told(peer_app: Celery, watcher: Watcher,
     assert watcher.shadow.counts == {"left out": 1, "fewer": 1, "more": 1, "early": 1, "late": 1, "not sent": 1}
 
 
+def test_what_is_overdue_at_the_first_look_has_its_time(peer_app: Celery, watcher: Watcher, clock: Clock) -> None:
+    save(peer_app, "overdue", schedule(60), last_run_at=clock.now - timedelta(hours=1))
+    assert watcher.look() == []
+    clock.forward(1)
+    assert watcher.look() == []
+    clock.forward(2)
+    assert watcher.kinds() == [("overdue", "not sent")]
+
+
 def test_an_edit_begins_anew(peer_app: Celery, watcher: Watcher, clock: Clock) -> None:
     save(peer_app, "edited", schedule(60))
     watcher.look()
