@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from . import instants
 from .entry import Entry
+from .schedules.cron import Cron, familiar
 
 
 class Occurrence(NamedTuple):
@@ -46,6 +47,9 @@ def emission(occurrence: Occurrence) -> Entry:
             options["expires"] = expires
     emitted = copy.copy(entry)
     emitted.options = options
+    if isinstance(entry.schedule, Cron):
+        # Nobody plans with it: Sentry, for one, reads the rule of a monitor from the entry that is sent.
+        emitted.schedule = familiar(entry.schedule) or entry.schedule
     return emitted
 
 

@@ -7,11 +7,11 @@ from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import Any, Literal
 
-from celery.schedules import crontab, crontab_parser
+from celery.schedules import ParseException, crontab, crontab_parser
 
 from ..errors import InvalidEntry
 from .base import RuleSchedule
-from .cronfields import HOUR, Item, parse, runs_every_hour
+from .cronfields import HOUR, Item, parse, runs_every_hour, split
 from .dst import CountedRule
 from .walls import Days, WallTimes
 from .zones import portable, zone_name, zone_of
@@ -80,6 +80,22 @@ class Cron(RuleSchedule):
 
 def _cron(expression: str, tz: str | None, seconds: Literal["first", "last"]) -> Cron:
     return Cron(expression, tz=tz, seconds=seconds)
+
+
+@lru_cache(maxsize=1024)
+def familiar(schedule: Cron) -> crontab | None:
+    """A ``crontab`` with the fields and the zone of a cron schedule, for tools that ask an entry for its rule and know
+    only Celery's; ``None`` where Celery has no words for it: seconds, ``L``, ``W``, ``#``."""
+    second, minute, hour, day, month, weekday = split(schedule.expression, schedule.seconds)
+    if second != "0" or "#" in weekday:  # Celery takes fri#2 for every Friday
+        return None
+    try:
+        found = crontab(minute, hour, weekday, day, month)
+    except (ParseException, ValueError):
+        return None
+    if schedule.zone is not None:
+        found.tz = schedule.zone
+    return found
 
 
 @lru_cache(maxsize=4096)

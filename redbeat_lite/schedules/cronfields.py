@@ -75,7 +75,7 @@ def parse(expression: str, seconds: str = "last") -> WallTimes:
     Raises:
         InvalidEntry: the expression is malformed, or matches no day at all.
     """
-    texts = _split(expression, seconds)
+    texts = split(expression, seconds)
     parser = _Parser(expression)
     second, minute, hour, day, month, weekday = texts
     times = WallTimes(
@@ -102,7 +102,12 @@ def runs_every_hour(items: list[Item]) -> bool:
     return any(item.step > 1 and len(item.values) > 1 for item in items)
 
 
-def _split(expression: str, seconds: str) -> list[str]:
+def split(expression: str, seconds: str) -> list[str]:
+    """The fields in lower case, seconds first: ``"0"`` where an expression has none.
+
+    Raises:
+        InvalidEntry: there are not as many as there should be.
+    """
     if seconds not in ("first", "last"):
         raise InvalidEntry("seconds", '"first" or "last"', seconds)
     if len(expression) > MAX_LENGTH:
