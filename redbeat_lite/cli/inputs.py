@@ -111,7 +111,7 @@ def schedule_of(given: dict[str, Any], zone: tzinfo) -> Any:
     ):
         if extra and kind not in needs.split():
             beside = " or ".join(f"--{each}" for each in needs.split())
-            raise InvalidEntry("schedule", f"{name} beside {beside}", f"{name} {'alone' if not kind else kind}")
+            raise InvalidEntry("schedule", f"{name} beside {beside}", f"{name} {kind or 'alone'}")
     if kind == "every":
         return every(seconds_from("every", value), align=align)
     if kind == "cron":
