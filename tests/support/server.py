@@ -76,7 +76,8 @@ class Server:
         }
         command = [*self._command, *(word for name, value in options.items() for word in (f"--{name}", value))]
         log = (self.directory / "log").open("ab")
-        self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        # Python ignores SIGXFSZ, and so does a server then: a file that may not grow is an error to it, not the end.
+        self._process = subprocess.Popen(command, stdout=log, stderr=log, restore_signals=False)
         log.close()
         eventually(self._answers, what="the server")
         return self
@@ -101,6 +102,11 @@ class Server:
     @property
     def running(self) -> bool:
         return self._process is not None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def stop(self, *, kill: bool = False) -> None:
         """Stop the server and keep its data directory."""

@@ -1,0 +1,156 @@
+"""What arrives in a queue: every message by entry, nominal time, id and arrival; and the judgement on all of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import redis
+
+#: Messages read at once.
+_CHUNK = 2000
+
+
+class Record(NamedTuple):
+    """One message; times in epoch milliseconds."""
+
+    entry: str
+    nominal: int
+    id: str
+    arrival: int
+    sender: int
+
+
+class Collector:
+    """Reads a queue while it grows, and takes nothing out of it.
+
+    Parameters:
+        connect: opens a client of the broker; asked again after each loss of the connection.
+    """
+
+    def __init__(self, connect: Callable[[], redis.Redis]) -> None:
+        self.records: list[Record] = []
+        self._connect = connect
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        seen = 0
+        while not self._stopped.is_set():
+            with suppress(Exception), self._connect() as client:  # servers are killed here all the time
+                while not self._stopped.wait(0.01):
+                    seen = self._read(client, seen)
+
+    def _read(self, client: redis.Redis, seen: int) -> int:
+        pipe = client.pipeline(transaction=True)
+        pipe.llen("celery")
+        # From the oldest end: these places stay the same, however many messages come.
+        pipe.lrange("celery", -(seen + _CHUNK), -(seen + 1))
+        length, found = pipe.execute()
+        if length < seen:
+            return 0  # the server lost them, or somebody flushed it
+        arrival = round(time.time() * 1000)
+        self.records += [_record(raw, arrival) for raw in reversed(found)]
+        return seen + len(found)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join(5)
+
+
+def queue_of(client: redis.Redis) -> list[Record]:
+    """What lies in the queue now, oldest first, without the times of arrival."""
+    return [_record(raw, 0) for raw in reversed(client.lrange("celery", 0, -1))]
+
+
+def _record(raw: bytes, arrival: int) -> Record:
+    headers = json.loads(raw)["headers"]
+    nominal = round(datetime.fromisoformat(headers["scheduled_at"]).timestamp() * 1000)
+    sender = int(headers["origin"].removeprefix("gen").split("@")[0])
+    return Record(headers["periodic_task_name"], nominal, headers["id"], arrival, sender)
+
+
+@dataclass
+class Verdict:
+    """What became of the occurrences. Times are in seconds.
+
+    Parameters:
+        occurrences: different ones that arrived.
+        lost: those between the first and the last of an entry that did not; ``None`` where that says nothing.
+        doubled: those that arrived more than once …
+        renamed: … and of these, those with more than one task id.
+        early: messages that came before their nominal time.
+        late: how much after its nominal time the latest came, outages left out.
+        back: how long after a fault the first message came, at most.
+        handovers: how often messages of one beat are followed by those of another.
+    """
+
+    occurrences: int = 0
+    lost: int | None = 0
+    doubled: int = 0
+    renamed: int = 0
+    early: int = 0
+    late: float = 0.0
+    back: float = 0.0
+    handovers: int = 0
+    faults: int = 0
+    missing: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is published of it."""
+        names = ("occurrences", "faults", "lost", "doubled")
+        return {name: getattr(self, name) for name in names} | {
+            "late": round(self.late, 2),
+            "back": round(self.back, 2),
+        }
+
+
+def judge(
+    records: Sequence[Record],
+    period: int | None,
+    outages: Iterable[tuple[float, float]] = (),
+    recoveries: Sequence[float] = (),
+) -> Verdict:
+    """Judge a stream of entries that fire every ``period`` milliseconds; with ``None`` nothing counts as lost.
+
+    Parameters:
+        outages: from and to, in epoch seconds; lateness does not count where a nominal time lies in one of them.
+        recoveries: instants from which on things ought to go on.
+    """
+    verdict = Verdict(faults=len(recoveries), lost=None if period is None else 0)
+    seen: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    excused = [(round(start * 1000), round(end * 1000)) for start, end in outages]
+    for record in records:
+        ids = seen[record.entry][record.nominal]
+        if ids:
+            verdict.doubled += 1
+            verdict.renamed += record.id not in ids
+        ids.add(record.id)
+        after = (record.arrival - record.nominal) / 1000
+        if record.arrival and not any(start <= record.nominal <= end for start, end in excused):
+            verdict.early += after < -0.002
+            verdict.late = max(verdict.late, after)
+    for entry, nominals in seen.items():
+        verdict.occurrences += len(nominals)
+        if period is None:
+            continue
+        missing = set(range(min(nominals), max(nominals) + 1, period)) - set(nominals)
+        verdict.lost = (verdict.lost or 0) + len(missing)
+        verdict.missing += [f"{entry} at {nominal}" for nominal in sorted(missing)][:5]
+    verdict.back = max((_back(records, round(at * 1000)) for at in recoveries), default=0.0)
+    senders = [record.sender for record in records]
+    verdict.handovers = sum(before != after for before, after in itertools.pairwise(senders))
+    return verdict
+
+
+def _back(records: Sequence[Record], at: int) -> float:
+    return min((record.arrival - at for record in records if record.arrival >= at), default=10**9) / 1000

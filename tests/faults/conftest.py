@@ -1,0 +1,71 @@
+"""Stages, and where their results go."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.faults.collector import Verdict
+from tests.faults.driver import Stage
+from tests.faults.page import RESULTS
+from tests.support.server import Server
+
+
+@pytest.fixture(
+    params=[pytest.param(10, id="10s"), pytest.param(60, id="60s", marks=[pytest.mark.soak, pytest.mark.timeout(300)])]
+)
+def seconds(request: pytest.FixtureRequest) -> float:
+    """How long a scenario runs."""
+    return float(request.param)
+
+
+@pytest.fixture
+def lease(seconds: float) -> float:
+    """The default one where there is time for it."""
+    return 1.0 if seconds <= 10 else 4.0
+
+
+@pytest.fixture
+def staged(seconds: float) -> Iterator[Callable[..., Stage]]:
+    """Makes stages."""
+    stages: list[Stage] = []
+
+    def make(*args: Any, **settings: Any) -> Stage:
+        stages.append(Stage(seconds, *args, **settings))
+        return stages[-1]
+
+    yield make
+    for each in stages:
+        each.close()
+
+
+@pytest.fixture
+def on(staged: Callable[..., Stage], lease: float) -> Callable[..., Stage]:
+    """Makes a stage on one server that holds both the schedule and the queue."""
+
+    def make(server: Server, **settings: Any) -> Stage:
+        return staged(server.client, settings.pop("url", server.url), lease=lease, **settings)
+
+    return make
+
+
+@pytest.fixture
+def publish(request: pytest.FixtureRequest, seconds: float) -> Callable[..., None]:
+    """Keeps the figures of a scenario, where they are asked for with ``PUBLISH=1``."""
+
+    def keep(name: str, verdict: Verdict) -> None:
+        if os.environ.get("PUBLISH"):
+            with RESULTS.open("a+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # several workers may do so at once
+                file.seek(0)
+                results = json.loads(file.read() or "{}")
+                results[name] = {"seconds": seconds, **verdict.as_dict()}
+                file.truncate(0)
+                file.write(json.dumps(results, indent=1, sort_keys=True) + "\n")
+
+    return keep

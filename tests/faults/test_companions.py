@@ -1,0 +1,113 @@
+"""Beats that do not agree: about their configuration, their version, or the time."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import tarfile
+from collections import defaultdict
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from tests.faults.driver import Stage, load
+from tests.support.processes import ROOT
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+On = Callable[..., Stage]
+Publish = Callable[..., None]
+Own = Callable[..., Server]
+
+
+def test_two_configurations(own_server: Own, on: On, publish: Publish, lease: float) -> None:
+    """The leader's counts. What both have goes on as it was."""
+    stage = on(own_server())
+    more = {f"x{name}": entry for name, entry in load(50).items()}
+    kinds = [{"beat_schedule": load()}, {"beat_schedule": {**load(), **more}}]
+    stage.beat(conf=kinds[0])
+    stage.begin()
+    turn = 0
+    while stage.left > 0 or turn < 2:
+        turn += 1
+        follower = stage.beat(conf=kinds[turn % 2])
+        follower.says("standing by")
+        stage.struck(lease + 1.5)
+        stage.kill(stage.leader())
+        follower.says("beat: leading")
+        stage.flows()
+        own = len(stage.collector.records)
+        stage.pause(2.2)
+        extra = {each.entry for each in stage.collector.records[own:] if each.sender == follower.pid} & set(more)
+        assert extra == (set(more) if turn % 2 else set())
+    stage.finish()
+    stage.collector.records = [each for each in stage.collector.records if each.entry not in more]
+    verdict = stage.verdict()
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    publish("two configurations", verdict)
+
+
+@pytest.fixture
+def former(tmp_path: Path) -> Path:
+    """The package as the previous commit has it."""
+    command = ["git", "-C", str(ROOT), "archive", "HEAD~1", "redbeat_lite"]
+    archive = subprocess.run(command, capture_output=True)
+    if archive.returncode:
+        pytest.skip("there is no previous commit to be had: this is no checkout")
+    with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
+        tar.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+def test_the_previous_commit_beside_this_one(
+    own_server: Own, on: On, publish: Publish, lease: float, former: Path
+) -> None:
+    stage = on(own_server())
+    older = {"PYTHONPATH": f"{former}:{ROOT}", "PYTHONSAFEPATH": "1"}
+    stage.beat(**older).says(f"redbeat_lite of {former}")
+    stage.begin()
+    turn = 0
+    while stage.left > 0 or turn < 2:
+        turn += 1
+        follower = stage.beat(**({} if turn % 2 else older))
+        follower.says(f"redbeat_lite of {ROOT if turn % 2 else former}")
+        follower.says("standing by")
+        stage.pause(0.2, 1)
+        stage.struck(lease + 1.5)
+        stage.kill(stage.leader())
+        follower.says("beat: leading")
+        stage.flows()
+    stage.finish()
+    verdict = stage.verdict()
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    publish("two versions", verdict)
+
+
+def test_a_clock_that_is_set_by_two_hours(own_server: Own, on: On, publish: Publish, tmp_path: Path) -> None:
+    """Ahead: one catch-up by policy. Back: no entry waits for longer than its own interval."""
+    clock = tmp_path / "clock"
+    stage = on(own_server(), conf={"beat_schedule": load(misfire="coalesce")})
+    stage.beat(PROJ_CLOCK=str(clock))
+    stage.beat(PROJ_CLOCK=str(clock))
+    leader = stage.begin()
+    for shift in ("7200", "0"):
+        stage.pause(1.5, 2.5)
+        stage.struck(2)
+        clock.write_text(shift)
+    stage.finish()
+    assert stage.leader() is leader, "a lease does not care about wall clocks"
+    assert len(eventually(lambda: leader.lines("WARNING.*the clock went back"))) == 1
+    verdict = stage.verdict(period=None, shifted=True)
+    assert verdict.doubled == 0
+    arrivals: dict[str, list[int]] = defaultdict(list)
+    for record in stage.collector.records:
+        arrivals[record.entry].append(record.arrival)
+    longest = max(after - before for times in arrivals.values() for before, after in itertools.pairwise(times))
+    most = max(len(times) for times in arrivals.values())
+    print(f"longest wait {longest} ms, at most {most} messages of one entry")
+    assert longest < 2000, "its own interval of a second, and half a second until a waiting beat looks at its clock"
+    assert most <= stage.seconds + 2 + 1, "no burst: two hours are one catch-up, and so is the way back"
+    verdict.back = longest / 1000
+    publish("clock", verdict)

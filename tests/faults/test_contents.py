@@ -1,0 +1,113 @@
+"""A server that forgets, refuses or holds rubbish: what is sound goes on."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+
+import redis
+from celery import Celery
+
+from redbeat_lite import Entry, Schedules, every
+from tests.acceptance.test_garbage import DEFINITIONS
+from tests.faults.driver import Stage
+from tests.support.beats import KEYS
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+On = Callable[..., Stage]
+Publish = Callable[..., None]
+Own = Callable[..., Server]
+
+
+def test_flushall(own_server: Own, on: On, publish: Publish, lease: float) -> None:
+    server = own_server()
+    stage = on(server)
+    stage.beat()
+    stage.beat()
+    stage.begin()
+    while stage.left > 0:
+        stage.pause(0.5, 1.5)
+        stage.struck(lease + 1.5)
+        with server.client() as client:
+            client.flushall()
+        stage.flows()
+        stage.pause(1, 2)
+    stage.finish()
+    verdict = stage.verdict(period=None)  # they begin anew at each flush, so their phase is another one
+    assert verdict.doubled == 0
+    assert verdict.back < lease / 4 + 1.5
+    publish("flushed", verdict)
+
+
+def test_eviction_of_one_key(own_server: Own, on: On, publish: Publish, lease: float) -> None:
+    server = own_server()
+    stage = on(server)
+    stage.beat()
+    stage.beat()
+    stage.begin()
+    victims = [KEYS.due, KEYS.meta, KEYS.leader, KEYS.entries]
+    while stage.left > 0 and victims:
+        stage.pause(0.5, 1.5)
+        stage.struck(lease + 2)
+        with server.client() as client:
+            client.delete(victims.pop())
+        stage.flows()
+    stage.finish()
+    verdict = stage.verdict(period=None)  # without its definition, an entry begins anew
+    assert verdict.doubled == 0
+    assert verdict.back < lease / 4 + 1.5
+    publish("evicted", verdict)
+
+
+def test_a_disk_that_is_full(own_server: Own, on: On, publish: Publish, seconds: float) -> None:
+    """The server's log of writes may grow no more, so it refuses to write (MISCONF)."""
+    server = own_server(appendonly="yes", appendfsync="everysec")
+    stage = on(server)
+    stage.beat()
+    stage.beat()
+    stage.begin()
+    stage.pause(0.5, 1)
+    with stage.outage():
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+        eventually(lambda: _refuses(server), what="the refusal")
+        stage.pause(2 if seconds <= 10 else 15)
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        eventually(lambda: not _refuses(server), what="the end of it")
+    stage.finish()
+    verdict = stage.verdict()
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    publish("disk full", verdict)
+
+
+def _refuses(server: Server) -> bool:
+    with server.client() as client:
+        try:
+            client.set("celery-probe", 1)
+        except redis.ResponseError as exc:
+            return "MISCONF" in str(exc)
+    return False
+
+
+def test_two_hundred_poisoned_entries_among_a_thousand(
+    own_server: Own, on: On, publish: Publish, make_app: Callable[..., Celery]
+) -> None:
+    server = own_server()
+    stage = on(server)
+    stage.beat()
+    stage.begin()
+    schedules = Schedules(make_app(broker_url=server.url))
+    schedules.add_many(Entry(f"more{n:03}", "proj.add", every(1), misfire="all", expires=3600) for n in range(500))
+    names = [f"more{n:03}" for n in range(200)]
+    stage.pause(0.5, 1)
+    stage.struck(1)
+    with server.client() as client:
+        client.hset(KEYS.entries, mapping={name: DEFINITIONS[n % len(DEFINITIONS)] for n, name in enumerate(names)})
+    eventually(lambda: set(schedules.quarantined()) == set(names), what="the quarantine")
+    stage.finish()
+    records = [record for record in stage.collector.records if record.entry not in names]
+    verdict = stage.verdict()
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    assert len({record.entry for record in records}) == 800
+    assert verdict.late < 1
+    publish("poisoned", verdict)

@@ -1,0 +1,90 @@
+"""A replica that takes over under load, named by Sentinel or by the nodes of a Cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.faults.collector import judge, queue_of
+from tests.faults.driver import PERIOD_MS, Stage
+from tests.support.beats import KEYS
+from tests.support.deployments import Cluster, Sentinels
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+Publish = Callable[..., None]
+
+
+@pytest.fixture
+def sentinels() -> Iterator[Sentinels]:
+    sentinels = Sentinels()
+    yield sentinels.start()
+    sentinels.destroy()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    cluster = Cluster(replicas=True)
+    yield cluster.start()
+    cluster.destroy()
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["switched", "killed"])
+def test_a_replica_promoted_by_sentinel(
+    sentinels: Sentinels, staged: Callable[..., Stage], lease: float, publish: Publish, kill: bool
+) -> None:
+    conf = {"broker_transport_options": sentinels.options}
+    stage = staged(sentinels.client, sentinels.url, conf=conf, lease=lease)
+    stage.beat()
+    stage.beat()
+    stage.begin()
+    pids = {each.pid for each in stage.beats}
+    stage.pause(0.2, 1)
+    old = sentinels.master
+    with stage.outage():
+        if kill:
+            old.stop(kill=True)
+            eventually(lambda: sentinels.master is not old, within=20, what="another master")
+        else:
+            sentinels.fail_over()
+    stage.finish()
+    assert {each.pid for each in stage.beats} == pids
+    verdict = stage.verdict()
+    assert verdict.lost == 0
+    # What had not reached the replica was undone there, message and plan in one: each occurrence is in its queue once.
+    with sentinels.client() as client:
+        final = judge(queue_of(client), PERIOD_MS)
+    assert (final.lost, final.doubled) == (0, 0)
+    verdict.doubled = final.doubled
+    publish(f"sentinel {'killed' if kill else 'switched'}", verdict)
+
+
+def test_a_cluster_whose_node_fails_over(
+    cluster: Cluster, staged: Callable[..., Stage], own_server: Callable[..., Server], lease: float, publish: Publish
+) -> None:
+    broker = own_server()
+    conf = {"redbeat_lite_url": cluster.url}
+    stage = staged(cluster.client, broker.url, broker=broker.client, conf=conf, lease=lease)
+    stage.beat()
+    stage.beat()
+    stage.begin()
+    pids = {each.pid for each in stage.beats}
+    stage.pause(0.2, 1)
+    old = cluster.master_of(KEYS.due)
+    with stage.outage():
+        old.stop(kill=True)
+        eventually(lambda: _moved(cluster, old), within=20, what="another node")
+    stage.finish()
+    assert {each.pid for each in stage.beats} == pids
+    verdict = stage.verdict()
+    assert verdict.lost == 0
+    assert verdict.doubled <= 500, "no more than the batch that was under way"
+    publish("cluster", verdict)
+
+
+def _moved(cluster: Cluster, old: Server) -> bool:
+    try:
+        return cluster.master_of(KEYS.due) is not old
+    except Exception:
+        return False

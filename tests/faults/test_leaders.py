@@ -1,0 +1,72 @@
+"""Leaders that are killed, told to stop, frozen and thawed, under load: one stream all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.faults.driver import Stage
+from tests.support.server import Server
+
+On = Callable[..., Stage]
+Publish = Callable[..., None]
+
+
+def test_a_killed_leader(own_server: Callable[..., Server], on: On, publish: Publish, lease: float) -> None:
+    stage = on(own_server())
+    stage.beat()
+    stage.beat()
+    stage.begin()
+    while stage.left > 0:
+        stage.pause(0.5, 1.5)
+        leader = stage.leader()
+        stage.struck(lease + 1.5)
+        stage.kill(leader)
+        stage.beat()
+        stage.leader()
+        stage.flows()
+    stage.finish()
+    verdict = stage.verdict()
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    assert verdict.back < lease + 0.5 + 1  # a period, until the next one is due
+    publish("killed", verdict)
+
+
+def test_a_leader_told_to_stop(own_server: Callable[..., Server], on: On, publish: Publish) -> None:
+    stage = on(own_server())
+    stage.beat()
+    stage.beat()
+    stage.begin()
+    while stage.left > 0:
+        stage.pause(0.5, 1.5)
+        leader = stage.leader()
+        stage.beat().says("standing by")
+        stage.struck(1.5)
+        stage.stop(leader)
+        stage.leader()
+        stage.flows()
+    stage.finish()
+    verdict = stage.verdict()
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    assert verdict.back < 1.5
+    publish("stopped", verdict)
+
+
+def test_a_leader_frozen_past_its_lease(
+    own_server: Callable[..., Server], on: On, publish: Publish, lease: float
+) -> None:
+    stage = on(own_server())
+    stage.beat()
+    stage.beat()
+    stage.begin()
+    while stage.left > 0:
+        stage.pause(0.2, 1)
+        leader = stage.leader()
+        stage.struck(lease + 2)
+        with stage.frozen(leader):
+            stage.pause(lease + 0.6, lease + 1.5)
+        stage.pause(0.5)
+    stage.finish()
+    verdict = stage.verdict()
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    assert verdict.back < lease + 0.5 + 1
+    publish("frozen", verdict)

@@ -1,0 +1,101 @@
+"""Networks that swallow, cut and delay between the beats and their server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.faults.driver import Stage
+from tests.support.proxy import Proxy
+from tests.support.server import Server
+
+On = Callable[..., Stage]
+Publish = Callable[..., None]
+Own = Callable[..., Server]
+
+
+@pytest.fixture
+def server(own_server: Own) -> Server:
+    return own_server()
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    with Proxy(server.port) as proxy:
+        yield proxy
+
+
+def _swallow(proxy: Proxy) -> None:
+    proxy.black_hole = True
+
+
+def _swallow_requests(proxy: Proxy) -> None:
+    proxy.swallow_requests = True
+
+
+def _swallow_replies(proxy: Proxy) -> None:
+    proxy.swallow_replies = True
+
+
+def _cut(proxy: Proxy) -> None:
+    proxy.refuse()
+
+
+@pytest.mark.parametrize("cut", [_swallow, _swallow_requests, _swallow_replies, _cut], ids=lambda cut: cut.__name__[1:])
+def test_a_leader_cut_off_from_the_server(
+    server: Server, proxy: Proxy, on: On, publish: Publish, lease: float, cut: Callable[[Proxy], None]
+) -> None:
+    """Another beat, which is not cut off, leads meanwhile; the first one stands by when it is back."""
+    stage = on(server)
+    behind = stage.beat(url=proxy.url)
+    stage.begin()
+    direct = stage.beat()
+    direct.says("standing by")
+    stage.pause(0.2, 1)
+    stage.struck(lease + 2.5)
+    cut(proxy)
+    while stage.leader() is behind:
+        time.sleep(0.02)
+    stage.pause(1.5)
+    proxy.reset()  # what was swallowed leaves each connection out of step, as a firewall's forgotten state does
+    proxy.heal()
+    behind.says("standing by", within=10)
+    stage.finish()
+    verdict = stage.verdict()
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    assert verdict.back < lease + 0.5 + 1
+    publish(cut.__name__[1:], verdict)
+
+
+def test_a_slow_network(server: Server, proxy: Proxy, on: On, publish: Publish) -> None:
+    """Twenty milliseconds each way cost that much for each round trip, and nothing else."""
+    stage = on(server, url=proxy.url)
+    stage.beat()
+    stage.beat()
+    stage.begin()
+    proxy.delay = 0.02
+    stage.recoveries.append(time.time())
+    stage.finish()
+    proxy.heal()
+    verdict = stage.verdict()
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    assert verdict.late < 1
+    assert verdict.handovers == 0
+    publish("slow", verdict)
+
+
+def test_connections_cut_again_and_again(server: Server, proxy: Proxy, on: On, publish: Publish) -> None:
+    stage = on(server, url=proxy.url)
+    stage.beat()
+    stage.beat()
+    stage.begin()
+    while stage.left > 0:
+        stage.pause(0.3, 1)
+        stage.struck(4)
+        proxy.reset()
+    stage.finish()
+    verdict = stage.verdict()
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    publish("resets", verdict)

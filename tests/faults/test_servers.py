@@ -1,0 +1,70 @@
+"""A server that restarts or hangs: beats stay alive and go on within five seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.driver import Stage
+from tests.support.server import Server
+
+On = Callable[..., Stage]
+Publish = Callable[..., None]
+Own = Callable[..., Server]
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+def test_a_restart_with_its_data(own_server: Own, on: On, publish: Publish, seconds: float, kill: bool) -> None:
+    server = own_server(appendonly="yes")
+    stage = on(server)
+    stage.beat()
+    stage.beat()
+    stage.begin()
+    stage.pause(0.5, 1.5)
+    pids = {each.pid for each in stage.beats}
+    with stage.outage():
+        server.stop(kill=kill)
+        stage.pause(2 if seconds <= 10 else 60)
+        server.start()
+    stage.finish()
+    assert {each.pid for each in stage.beats} == pids
+    verdict = stage.verdict()
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    publish(f"restart {'killed' if kill else 'stopped'}", verdict)
+
+
+def test_a_restart_without_its_data(own_server: Own, on: On, publish: Publish, seconds: float) -> None:
+    server = own_server()
+    stage = on(server)
+    stage.beat()
+    stage.beat()
+    stage.begin()
+    stage.pause(0.5, 1.5)
+    away = 2 if seconds <= 10 else 20
+    with stage.outage():
+        server.stop(kill=True)
+        stage.pause(away)
+        server.start()
+    stage.finish()
+    # What was to come meanwhile is known to nobody: entries begin anew, out of step with what they were.
+    verdict = stage.verdict(period=None)
+    assert verdict.doubled == 0
+    publish("restart empty", verdict)
+
+
+def test_a_server_that_hangs(own_server: Own, on: On, publish: Publish, seconds: float) -> None:
+    server = own_server()
+    stage = on(server)
+    stage.beat()
+    stage.beat()
+    stage.begin()
+    stage.pause(0.2, 1)
+    with stage.outage():
+        server.freeze()
+        stage.pause(3 if seconds <= 10 else 20)
+        server.thaw()
+    stage.finish()
+    verdict = stage.verdict()
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    publish("hangs", verdict)
