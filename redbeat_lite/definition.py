@@ -64,6 +64,8 @@ def decode(name: str, raw: bytes) -> Entry:
         CorruptEntry: it is not a definition.
         UnsupportedFormat: a newer version of this package wrote it.
     """
+    if len(raw) > MAX_BYTES:  # none was ever written so long, and reading it could take all the time there is
+        raise CorruptEntry(f"definition has {len(raw)} bytes, expected at most {MAX_BYTES}")
     stored = loads(raw)
     if not isinstance(stored, dict):
         raise CorruptEntry(f"definition is not an object but {type(stored).__name__}")

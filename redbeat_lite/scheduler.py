@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 #: Longest wait in seconds between tries to reach a server or a broker that is gone. Short, because each try is cheap
-#: and what is due should go out within five seconds of a recovery.
-_LAST_RETRY = 4.0
+#: and what is due should go out within five seconds of a recovery, of which the first batch after it takes its share.
+_LAST_RETRY = 3.0
 
 #: Milliseconds by which the wall clock may differ from the time that passed before it counts as having been set.
 _CLOCK_SLACK = 1000
@@ -341,7 +341,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             raise self._failure
 
     def _outage(self, what: str, exc: BaseException) -> float:
-        """Log one line about a failure that concerns everything, and tell how long to wait: 1, 2, 4, 4 … seconds."""
+        """Log one line about a failure that concerns everything, and tell how long to wait: 1, 2, 3, 3 … seconds."""
         if not self._failures:
             self._failing_since = elapsed()
         seconds = min(2.0**self._failures, _LAST_RETRY)

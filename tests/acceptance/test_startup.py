@@ -125,7 +125,7 @@ def test_a_beat_waits_for_a_server_that_is_down_and_leads_when_it_comes(beat: Be
     try:
         process = beat(url=server.url, PROJ_CONF=conf(schedule={"fast": FAST}))
         process.says("ERROR.*cannot use redis://127.0.0.1.*trying again in 1 s")
-        process.says("ERROR.*cannot use redis://127.0.0.1.*trying again in 4 s")
+        process.says("ERROR.*cannot use redis://127.0.0.1.*trying again in 3 s")
         assert "Traceback" not in process.output
         server.start()
         start = time.monotonic()

@@ -39,6 +39,7 @@ class Collector:
     def __init__(self, connect: Callable[[], redis.Redis]) -> None:
         self.records: list[Record] = []
         self._connect = connect
+        self._known: set[tuple[str, int, str]] = set()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -57,9 +58,13 @@ class Collector:
         pipe.lrange("celery", -(seen + _CHUNK), -(seen + 1))
         length, found = pipe.execute()
         if length < seen:
-            return 0  # the server lost them, or somebody flushed it
+            # The server lost them, or somebody flushed it, or this is another server: what is met again did not come
+            # again. Whether a queue holds it twice has to be judged by the queue.
+            self._known = {record[:3] for record in self.records}
+            return 0
         arrival = round(time.time() * 1000)
-        self.records += [_record(raw, arrival) for raw in reversed(found)]
+        records = [_record(raw, arrival) for raw in reversed(found)]
+        self.records += [record for record in records if record[:3] not in self._known]
         return seen + len(found)
 
     def stop(self) -> None:

@@ -107,7 +107,8 @@ def test_a_clock_that_is_set_by_two_hours(own_server: Own, on: On, publish: Publ
     longest = max(after - before for times in arrivals.values() for before, after in itertools.pairwise(times))
     most = max(len(times) for times in arrivals.values())
     print(f"longest wait {longest} ms, at most {most} messages of one entry")
-    assert longest < 2000, "its own interval of a second, and half a second until a waiting beat looks at its clock"
+    # The message that was to come, half a second until a waiting beat looks at its clock, and an interval from then on.
+    assert longest < 2800
     assert most <= stage.seconds + 2 + 1, "no burst: two hours are one catch-up, and so is the way back"
     verdict.back = longest / 1000
     publish("clock", verdict)

@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from tests.support.waiting import eventually
 
@@ -24,6 +25,7 @@ class Process:
     def __init__(self, command: list[str], env: dict[str, str], *, cwd: Path = ROOT, inherit: bool = True) -> None:
         self._log = tempfile.NamedTemporaryFile(prefix="rbl-", suffix=".log", delete=False)  # noqa: SIM115 - closed in destroy()
         own = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "200"} if inherit else {}
+        self._passwords = set(re.findall(r"://[^:/@\s]*:([^@\s]{6,})@", " ".join(env.values())))
         self.started = time.monotonic()
         self._process = subprocess.Popen(
             command, stdout=self._log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env={**own, **env}, cwd=cwd
@@ -70,8 +72,10 @@ class Process:
             self.signal(signal.SIGCONT)
             self.kill()
             self.wait()
+        shown = {each for each in self._passwords if each in self.output or unquote(each) in self.output}
         self._log.close()
         Path(self._log.name).unlink(missing_ok=True)
+        assert not shown, "a password of its URL is in the output of this process"
 
 
 def celery(app: str, *words: str, **env: Any) -> Process:

@@ -177,3 +177,11 @@ def placed_app(place: Place) -> Iterator[Celery]:
 
     yield app
     app.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_password_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    caplog.set_level("DEBUG", "redbeat_lite")
+    yield
+    for secret in ("specials", "of-the-sentinels"):
+        assert secret not in caplog.text

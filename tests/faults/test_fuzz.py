@@ -1,0 +1,228 @@
+"""Arbitrary bytes as definitions, states, names, scores and wake messages: each is used or set aside, none harms."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
+from redbeat_lite.codec import loads, unpack
+from redbeat_lite.definition import MAX_BYTES, decode, encode
+from redbeat_lite.errors import CorruptEntry, RedbeatError
+from redbeat_lite.planning import Planner
+from redbeat_lite.state import State
+from redbeat_lite.store import Stored
+from tests.support.messages import of_entry
+
+NOW = 1_800_000_000_000
+
+#: Examples in the ordinary run, and in the soak.
+examples = pytest.mark.parametrize(
+    "count", [300, pytest.param(20_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
+)
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([0, -1, 2**31, 2**63, 10**30, 10**400])
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(
+        ["", "__import__('os').system('true')", "../../etc", "{x}", "os.system", "\n", "P1D", "* * * * *"]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+tagged = st.builds(
+    lambda tag, value: {"__type__": tag, "__value__": value},
+    st.sampled_from(["dict", "set", "datetime", "decimal", "uuid", "bytes", "pickle", "object", ""])
+    | st.text(max_size=5),
+    json_values,
+)
+
+SOUND = [
+    json.loads(encode(entry))
+    for entry in (
+        Entry("a", "add", every(10), [1], {"x": 2}, {"queue": "q"}, jitter=3, max_runs=9, misfire="all"),
+        Entry("b", "add", cron("0 3 * * *", tz="Europe/Berlin"), once=True, expires=5, description="text"),
+        Entry("c", "add", rrule("FREQ=DAILY;COUNT=5", start=datetime(2026, 1, 1, tzinfo=UTC))),
+        Entry("d", "add", timedelta(seconds=3), start_at=datetime(2026, 1, 1, tzinfo=UTC), enabled=False),
+    )
+]
+RULES = st.one_of(
+    st.fixed_dictionaries({"every": json_values}),
+    st.fixed_dictionaries({"cron": st.text(st.sampled_from("0123456789*/,-#L ?@adnoymeru"), max_size=20)}),
+    st.fixed_dictionaries({"rrule": st.text(st.sampled_from("FREQ=DAILYCOUNTBYSTPO;0123456789-,"), max_size=40)}),
+    st.fixed_dictionaries({"crontab": st.lists(json_values, max_size=6)}),
+    st.fixed_dictionaries({"custom": json_values, "data": json_values}),
+    st.fixed_dictionaries({"solar": json_values}),
+    json_values,
+)
+
+
+def spoiled(sound: dict[str, Any], changes: dict[str, Any]) -> bytes:
+    return json.dumps({**sound, **changes}).encode()
+
+
+FIELDS = sorted({field for each in SOUND for field in each} | {"local", "owner", "relative", "remove_when_done"})
+definitions = st.one_of(
+    st.binary(max_size=60),
+    json_values.map(lambda value: json.dumps(value).encode()),
+    st.builds(
+        spoiled,
+        st.sampled_from(SOUND),
+        st.dictionaries(st.sampled_from(FIELDS), json_values | tagged, min_size=1, max_size=3),
+    ),
+    st.builds(lambda sound, rule: spoiled(sound, {"schedule": rule}), st.sampled_from(SOUND), RULES),
+    st.sampled_from(SOUND).map(lambda sound: spoiled(sound, {})),
+)
+numbers = st.integers().map(str) | st.sampled_from(["", "x", "-0", "1e9", "99999999999999999999"]) | st.text(max_size=5)
+states = st.one_of(
+    st.binary(max_size=40),
+    st.lists(numbers, min_size=6, max_size=10).map(lambda parts: "|".join(parts).encode("utf-8", "surrogatepass")),
+    st.builds(
+        lambda nominal, notes: f"1|abcd|{nominal}||0|0|0|0|{notes}".encode("utf-8", "surrogatepass"),
+        numbers,
+        st.text(max_size=20),
+    ),
+    st.just(State.new(NOW - 1000).encode().encode()),
+)
+
+
+def fuzz(count: int, *strategies: Any, **options: Any) -> Callable[[Callable[..., None]], None]:
+    """Run a function with that many examples, at once."""
+
+    def run(function: Callable[..., None]) -> None:
+        fixture = HealthCheck.function_scoped_fixture
+        settings(max_examples=count, deadline=None, suppress_health_check=[fixture, HealthCheck.too_slow])(
+            given(*strategies)(function)
+        )()
+
+    return run
+
+
+@examples
+def test_a_definition_is_read_or_refused(count: int) -> None:
+    @fuzz(count, definitions)
+    def check(raw: bytes) -> None:
+        entry, error = _decoded(raw)
+        if entry is not None:
+            assert decode("name", encode(entry, allow_local=True).encode()) == entry
+        assert "\n" not in error, "it goes into a log line"
+
+
+def _decoded(raw: bytes) -> tuple[Entry | None, str]:
+    try:
+        return decode("name", raw), ""
+    except RedbeatError as exc:
+        return None, str(exc)
+
+
+@examples
+def test_a_tag_makes_nothing_but_values(count: int) -> None:
+    kinds = {dict, list, str, int, float, bool, type(None), set, bytes}
+
+    @fuzz(count, tagged)
+    def check(value: dict[str, Any]) -> None:
+        try:
+            found = unpack(loads(json.dumps(value)))
+        except CorruptEntry:
+            return
+        assert type(found) in kinds or type(found).__module__ in ("datetime", "decimal", "uuid"), type(found)
+
+
+@examples
+def test_a_state_is_read_or_refused(count: int) -> None:
+    @fuzz(count, states)
+    def check(raw: bytes) -> None:
+        try:
+            state = State.decode(raw)
+        except CorruptEntry:
+            return
+        assert State.decode(state.encode().encode()) == state
+
+
+@examples
+def test_what_cannot_be_planned_is_set_aside(count: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    planner = Planner(zone=UTC, tasks=lambda name: None, local=lambda name: None)
+
+    @fuzz(count, definitions | st.none(), states | st.none(), st.binary(max_size=10))
+    def check(definition: bytes | None, state: bytes | None, name: bytes) -> None:
+        jobs, bad = planner.plan([Stored(name, NOW, definition, state)], NOW)
+        assert len(jobs) + len(bad) == 1
+        for each in bad:
+            assert json.loads(each.record)["error"]
+
+
+@pytest.fixture
+def scheduler(app: Celery) -> Iterator[Scheduler]:
+    scheduler = Scheduler(app)
+    yield scheduler
+    scheduler.close()
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(2000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
+def test_a_tick_over_rubbish_sends_what_is_sound(
+    app: Celery, scheduler: Scheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    schedules, keys = Schedules(app), scheduler.keys
+    rubbish = st.dictionaries(
+        st.binary(min_size=1, max_size=12),
+        st.tuples(definitions | st.none(), states | st.none(), st.floats(allow_nan=False)),
+        max_size=8,
+    )
+
+    @fuzz(count, rubbish, st.lists(st.binary(max_size=20), max_size=3))
+    def check(entries: dict[bytes, tuple[bytes | None, bytes | None, float]], words: list[bytes]) -> None:
+        client.flushdb()
+        scheduler.run_due()
+        scheduler.run_due()
+        schedules.add("sound", "add", every(0.05), expires=None)
+        for name, (definition, state, score) in entries.items():
+            if name != b"sound":
+                client.hset(keys.entries, name, definition) if definition is not None else None
+                client.hset(keys.state, name, state) if state is not None else None
+                client.zadd(keys.due, {name: score})
+        client.zadd(keys.due, {"sound": 0})
+        for word in words:
+            client.publish(keys.wake, word)
+        scheduler._wakeup.listen()
+        deadline = time.monotonic() + 5
+        while not of_entry(client, "sound"):
+            assert time.monotonic() < deadline
+            scheduler.run_due()
+            scheduler._wakeup.wait(0.01, until=lambda: False)
+        found = set(client.keys("*")) - _queues(client)
+        assert all(key.startswith((b"{redbeat-lite}:", b"_kombu.")) for key in found), found
+        schedules.quarantined()
+        len(schedules.list(limit=100))
+
+
+def _queues(client: redis.Redis) -> set[bytes]:
+    """The lists of the broker: a definition may name any queue."""
+    return {key for key in client.keys("*") if client.type(key) == b"list"}
+
+
+def test_a_definition_over_the_limit_is_not_even_parsed() -> None:
+    huge = b'{"v":1,"task":"add","description":"' + b"x" * MAX_BYTES + b'"}'
+    with pytest.raises(CorruptEntry, match="at most"):
+        decode("name", huge)
+
+
+def test_depth_does_not_matter() -> None:
+    for raw in (b"[" * 30_000, b'{"v":1,"args":' + b"[" * 900 + b"]" * 900 + b"}", b'{"a":' * 20_000):
+        with pytest.raises(CorruptEntry):
+            decode("name", raw)

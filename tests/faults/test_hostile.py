@@ -1,0 +1,123 @@
+"""Names that look like keys, patterns or code, and bytes that look like pickles, stay names and bytes."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+import redbeat_lite
+from redbeat_lite import Entry, InvalidEntry, Pipeline, PipelineTask, Scheduler, Schedules, every
+from tests.support.messages import of_entry
+from tests.support.waiting import eventually
+
+NAMES = [
+    "{redbeat-lite}:leader",
+    "}{",
+    "{other}:due",
+    "*",
+    "a:b:c",
+    "../../etc/passwd",
+    "return redis.call('FLUSHALL')",
+    "'; DROP TABLE entries; --",
+    "%s %(x)s {0}",
+    "${jndi:ldap://x}",
+    "имя 名前 🥁",
+    "-1",
+    "+inf",
+    "True",
+]
+
+
+@pytest.fixture
+def scheduler(app: Celery) -> Iterator[Scheduler]:
+    scheduler = Scheduler(app)
+    yield scheduler
+    scheduler.close()
+
+
+def keys_of(client: redis.Redis) -> set[bytes]:
+    return {key for key in client.keys("*") if not key.startswith((b"_kombu.", b"celery"))}
+
+
+def test_names_of_entries_are_no_keys(app: Celery, scheduler: Scheduler, client: redis.Redis) -> None:
+    schedules = Schedules(app)
+    for name in NAMES:
+        schedules.add(name, "add", every(0.05), expires=None)
+    assert set(schedules) == set(NAMES)
+    eventually(lambda: scheduler.run_due() and all(of_entry(client, name) for name in NAMES), what="all of them")
+    for name in NAMES:
+        schedules.pause(name, note=name)
+        assert schedules[name].paused_note == name
+    scheduler.run_due()
+    assert keys_of(client) <= {getattr(scheduler.keys, name).encode() for name in scheduler.keys.__slots__}
+    assert not schedules.quarantined()
+    for name in NAMES:
+        schedules.remove(name)
+    assert not set(schedules) & set(NAMES)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "a\x00b", "\x1b[31m", "x" * 201, "\ud800"])
+def test_names_that_could_forge_a_log_line_are_refused(app: Celery, name: str) -> None:
+    with pytest.raises(InvalidEntry):
+        Schedules(app).add(name, "add", every(1))
+
+
+def test_keys_of_locks_cannot_leave_the_prefix(app: Celery, client: redis.Redis) -> None:
+    for name in NAMES:
+        with redbeat_lite.lock(app, name, lease=5) as held:
+            assert held
+            assert {
+                key
+                for key in client.keys("*")
+                if not key.startswith((b"{redbeat-lite}:once:", b"{redbeat-lite}:guard:"))
+            } == set()
+    assert {info.key for info in redbeat_lite.locks(app).list()} == set()
+
+
+def test_ids_of_runs_cannot_leave_the_prefix(app: Celery, client: redis.Redis) -> None:
+    @app.task(name="step", base=PipelineTask, shared=False)
+    def step(params: dict[str, Any]) -> None:
+        """Never runs."""
+
+    for name in NAMES:
+        try:
+            Pipeline(app, [["step", 1]]).start(name)
+        except ValueError:
+            continue  # an id that is refused can do no harm either
+    assert all(key.startswith((b"{redbeat-lite:", b"{redbeat-lite}:")) for key in keys_of(client)), keys_of(client)
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (exec, ("raise SystemExit('unpickled')",))
+
+
+def test_a_pickle_is_rubbish_like_any_other(app: Celery, scheduler: Scheduler, client: redis.Redis) -> None:
+    schedules, bomb = Schedules(app), pickle.dumps(Bomb())
+    schedules.add_many([Entry(name, "add", every(0.05)) for name in ("sound", "definition", "state")])
+    client.hset(scheduler.keys.entries, "definition", bomb)
+    client.hset(scheduler.keys.state, "state", bomb)
+    client.hset(scheduler.keys.quarantine, "old", bomb)
+    client.publish(scheduler.keys.wake, bomb)
+    eventually(lambda: scheduler.run_due() and of_entry(client, "sound"), what="the sound one")
+    eventually(lambda: scheduler.run_due() and set(schedules.quarantined()) >= {"definition", "state", "old"})
+
+
+def test_no_module_can_unpickle_or_evaluate() -> None:
+    """Nothing that turns bytes into code is so much as imported."""
+    banned = {"pickle", "cPickle", "marshal", "shelve", "dill", "yaml"}
+    for path in Path(redbeat_lite.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not banned & {alias.name.split(".")[0] for alias in node.names}, path
+            elif isinstance(node, ast.ImportFrom):
+                assert (node.module or "").split(".")[0] not in banned, path
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec", "compile"), path

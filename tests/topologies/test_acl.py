@@ -1,0 +1,152 @@
+"""The users of docs/security.md can do all that they need, and nothing beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+import redbeat_lite
+from redbeat_lite import Entry, Schedules, at, every
+from tests.support.beats import KEYS, leads
+from tests.support.messages import queued
+from tests.support.processes import ROOT, Process, celery
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+PAGE = (ROOT / "docs" / "security.md").read_text()
+
+
+def rules() -> dict[str, list[str]]:
+    """The users of the page: name -> the words of its ACL SETUSER."""
+    blocks = re.findall(r"```text\nACL SETUSER (\w+) (.*?)```", PAGE, re.DOTALL)
+    return {name: words.split() for name, words in blocks}
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def admin(guarded: Server) -> Iterator[redis.Redis]:
+    with guarded.client() as client:
+        client.flushall()
+        for name, words in rules().items():
+            client.execute_command("ACL", "SETUSER", name, "reset", *words)
+        client.execute_command("ACL", "LOG", "RESET")
+        yield client
+
+
+def url(server: Server, user: str) -> str:
+    return f"redis://{user}:secret-of-the-{user}@127.0.0.1:{server.port}/0"
+
+
+def denied(admin: redis.Redis) -> list[str]:
+    """What users were refused, as the server tells."""
+    log: list[dict[str, Any]] = admin.acl_log()
+    return [f"{each['username']}: {each['reason']} {each['object']}" for each in log]
+
+
+@pytest.fixture
+def running() -> Iterator[list[Process]]:
+    processes: list[Process] = []
+    yield processes
+    for each in processes:
+        each.destroy()
+
+
+def test_the_page_has_the_users() -> None:
+    assert set(rules()) == {"api", "beat", "worker"}
+
+
+def use_everything(app: Celery) -> None:
+    schedules = Schedules(app)
+    schedules.add("one", "proj.add", every(3600), description="first")
+    schedules.add_many([Entry(f"e{n}", "proj.add", every(60 + n)) for n in range(10)])
+    schedules.update("one", schedule=every(10))
+    schedules.pause("one", note="stop")
+    schedules.resume("one")
+    assert schedules["one"].name in schedules
+    assert len(schedules.list()) == len(schedules.list(order="name")) == len(list(schedules)) == len(schedules) == 11
+    assert len(list(schedules.items())) == len(list(schedules.values())) == 11
+    assert not schedules.quarantined()
+    schedules.upcoming(datetime.now(UTC) + timedelta(seconds=15))
+    schedules.remove("one")
+    redbeat_lite.locks(app).list()
+    redbeat_lite.locks(app).clear("anything")
+    schedules.clear()
+
+
+def test_the_api(guarded: Server, admin: redis.Redis, make_app: Callable[..., Celery]) -> None:
+    use_everything(make_app(broker_url=url(guarded, "api")))
+    assert not denied(admin)
+    with redis.Redis.from_url(url(guarded, "api")) as client:
+        for command in (
+            ["LPUSH", "celery", "x"],
+            ["GET", "other"],
+            ["CONFIG", "GET", "*"],
+            ["FLUSHALL"],
+            ["KEYS", "*"],
+        ):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.execute_command(*command)
+
+
+def test_beats(guarded: Server, admin: redis.Redis, make_app: Callable[..., Celery], running: list[Process]) -> None:
+    app = make_app(broker_url=guarded.url)
+    conf = {"beat_schedule": {"fast": {"task": "proj.add", "schedule": 0.2}}, "redbeat_lite_lease": 1}
+    env = {"PROJ_URL": url(guarded, "beat"), "PROJ_CONF": json.dumps(conf)}
+    words = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO")
+    running += [celery("tests.acceptance.proj", *words, **env) for _ in range(2)]
+    schedules = Schedules(app)
+    schedules.add("once", "proj.add", every(0.2), once=True)
+    schedules.add("last", "proj.add", at(datetime.now(UTC) + timedelta(seconds=0.5)), remove_when_done=True)
+    schedules.add("bad", "proj.add", every(0.2))
+    admin.hset(KEYS.entries, "bad", "rubbish")
+    admin.zadd(KEYS.due, {"bad": 0})
+    eventually(lambda: {"fast", "once", "last"} <= {each.entry for each in queued(admin)}, within=20, what="messages")
+    eventually(lambda: list(schedules.quarantined()) == ["bad"], what="the quarantine")
+    eventually(lambda: "last" not in schedules, what="the end of the last run")
+    admin.delete(KEYS.state)  # to be rebuilt
+    eventually(lambda: admin.hlen(KEYS.state) == admin.hlen(KEYS.entries) > 0, what="the states")
+    [leader] = [each for each in running if each.pid == int(admin.hget(KEYS.leader, "pid") or 0)]
+    [other] = [each for each in running if each is not leader]
+    leader.terminate()
+    leads(other, admin, within=5)
+    other.terminate()
+    for process in running:
+        assert process.wait() == 0
+        assert not process.lines("CRITICAL|Traceback|permission|may not"), process.output
+        assert "secret" not in process.output
+    assert not denied(admin)
+    with redis.Redis.from_url(url(guarded, "beat")) as client:
+        for command in (["GET", "other"], ["CONFIG", "SET", "save", ""], ["FLUSHALL"], ["KEYS", "*"], ["SHUTDOWN"]):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.execute_command(*command)
+
+
+def test_workers(guarded: Server, admin: redis.Redis, running: list[Process]) -> None:
+    env = {"PROJ_URL": url(guarded, "worker")}
+    worker = celery("tests.topologies.workproj", "worker", "-P", "prefork", "-c", "2", "-l", "INFO", **env)
+    running.append(worker)
+    worker.says("ready")
+    caller = Process([sys.executable, "-m", "tests.topologies.workproj"], env)
+    running.append(caller)
+    assert caller.wait(40) == 0, caller.output + worker.output
+    assert "SUCCEEDED" in caller.output, caller.output + worker.output
+    eventually(lambda: len(worker.lines("succeeded")) >= 7, within=20, what="all tasks")
+    worker.terminate()
+    assert worker.wait() == 0, worker.output
+    assert not denied(admin)
+    for process in running:
+        assert not process.lines("Traceback|permission"), process.output
+        assert "secret" not in process.output
