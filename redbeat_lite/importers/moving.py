@@ -49,7 +49,7 @@ class MoveIn:
     the history of the old one. All others become runtime entries.
 
     Parameters:
-        app: its settings say where the schedule is.
+        app: its settings say where the schedule is. Finalized, so that it has all of its periodic tasks.
         replace: carry over entries that are stored here already, too; for a second run right before the switch.
 
     Raises:
@@ -57,9 +57,6 @@ class MoveIn:
     """
 
     def __init__(self, app: Celery, *, replace: bool = False) -> None:
-        # As beat does: tasks and periodic tasks may be made as modules are imported and the app is finalized.
-        app.loader.import_default_modules()
-        app.finalize()
         self._replace = replace
         self._settings = Settings.from_app(app)
         self._backend = Backend(self._settings)
@@ -91,7 +88,7 @@ class MoveIn:
             names = [each.entry.name for each in chunk if isinstance(each, Carried)]
             stored = {each.name.decode(): each for each in self._store.read(names)}
             moves += [self._move(each, stored) for each in chunk]
-        return _without_doubles(moves)
+        return moves
 
     def apply(self, moves: Iterable[Move]) -> None:
         """Store what :meth:`plan` planned, 1,000 entries in a round trip.
@@ -154,13 +151,3 @@ def _decoded(stored: Stored) -> tuple[Entry | None, State | None]:
         return decode(stored.name.decode(), stored.definition or b""), State.decode(stored.state or b"")
     except (CorruptEntry, UnsupportedFormat):
         return None, None
-
-
-def _without_doubles(moves: list[Move]) -> list[Move]:
-    """Two entries of one name would overwrite each other."""
-    seen: set[str] = set()
-    for move in moves:
-        if move.edit is not None and move.name in seen:
-            move.action, move.entry, move.edit, move.notes = "left out", None, None, ("another one has its name",)
-        seen.add(move.name)
-    return moves

@@ -51,7 +51,7 @@ def start(server: Server) -> Iterator[Callable[..., Process]]:
 def redbeat(server: Server, *words: str, code: int = 0, **env: str) -> str:
     """Run ``celery -A proj redbeat …`` to its end and return what it says."""
     command = [sys.executable, "-m", "celery", "-A", "tests.moving.proj", "redbeat", *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MOVING_URL": server.url, **env}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MOVING_URL": server.url, "MOVING_ALONE": "1", **env}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -134,6 +134,22 @@ def test_every_kind_of_schedule_runs_next_when_django_celery_beat_would_run_it(
     assert len(rows) == len(moves) == 153
 
 
+def test_what_the_sun_has_brought_about_does_not_come_again(models: Any, django_app: Celery, clock: Clock) -> None:
+    """Two programs find the same sunset some fractions of a second apart."""
+    from django_celery_beat.schedulers import ModelEntry
+
+    place = models.SolarSchedule.objects.create(event="sunset", latitude="52.52", longitude="13.405")
+    place.refresh_from_db()
+    row = add(models, "sunset", solar=place, last_run_at=clock.now)
+    for _ in range(10):
+        clock.forward(ModelEntry(row, app=django_app).is_due().next + 0.01)
+        row = next(ModelEntry(row, app=django_app)).model
+        row.save()
+        entry = plan(django_app)["sunset"].entry
+        assert entry is not None
+        assert timedelta(hours=23) < entry.next_run_at - clock.now < timedelta(hours=25)
+
+
 def test_everything_a_task_holds_is_carried_over(models: Any, django_app: Celery, clock: Clock) -> None:
     end = clock.now + timedelta(days=30)
     last = clock.now - timedelta(minutes=3)

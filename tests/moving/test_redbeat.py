@@ -216,14 +216,19 @@ def test_entries_of_beat_schedule_stay_the_configurations_and_keep_their_last_ru
     moves = plan(peer_app, apply=True)
     assert "beat_schedule" in moves["dropped"].notes[0]
     due = clock.now + timedelta(minutes=10)
-    inner_beat = make_beat(peer_app)
-    inner_beat.run_due()
+    make_beat(peer_app).run_due()
     entry = Schedules(peer_app)["slow"]
     assert (entry.source, entry.next_run_at, entry.total_run_count) == ("config:proj", due, 5)
     assert not queued(client)
-    # It is known as the configuration's, and goes when it leaves it.
+
+
+def test_an_entry_that_leaves_beat_schedule_right_after_the_import_is_removed(
+    peer_app: Celery, make_beat: Callable[[Celery], Scheduler]
+) -> None:
+    peer_app.conf.beat_schedule = {"slow": {"task": "shop.sync", "schedule": 3600}}
+    save(peer_app, "slow", schedule(3600))
+    plan(peer_app, apply=True)
     peer_app.conf.beat_schedule = {}
-    inner_beat.close()
     make_beat(peer_app).run_due()
     assert list(Schedules(peer_app)) == []
 
