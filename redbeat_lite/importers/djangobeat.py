@@ -160,8 +160,7 @@ def _options(row: Any) -> Mapping[str, Any]:
     options = {name: value for name, value in options.items() if value is not None}
     if expires := _aware(row.expires) or row.expire_seconds:
         options["expires"] = expires
-    # The entry's name is in the headers of every message here, too.
-    headers = {key: value for key, value in _loads(row.headers or "{}").items() if key != "periodic_task_name"}
+    headers = _loads(row.headers or "{}")
     return {**options, "headers": headers} if headers else options
 
 

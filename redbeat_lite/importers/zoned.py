@@ -84,17 +84,30 @@ def _numbers(values: tuple[int, ...], full: tuple[int, ...]) -> str:
 
 
 def _recurrence(times: WallTimes) -> str:
-    """Parts of a recurrence restrict each other, so both days must match. One that counts hours is running."""
+    """Parts of a recurrence restrict each other, so both days must match."""
     days = times.days
     if days.last_day or days.nearest_weekday or days.nth_weekdays:
         raise InvalidEntry("schedule", "no L, W or # beside another day field that must match too", days)
+    start, hours = _hours(times)
     parts = {
-        "FREQ": "HOURLY" if times.running else "DAILY",
+        **hours,
         "BYMONTH": "" if days.months == _ALL_MONTHS else ",".join(map(str, days.months)),
         "BYMONTHDAY": "" if days.month_days == _ALL_DAYS else ",".join(map(str, days.month_days)),
         "BYDAY": "" if days.weekdays == _ALL_WEEKDAYS else ",".join(WEEKDAYS[day - 1] for day in days.weekdays),
-        "BYHOUR": ",".join(map(str, times.hours)),
         "BYMINUTE": ",".join(map(str, times.minutes)),
         "BYSECOND": "0",
     }
-    return ";".join(f"{name}={value}" for name, value in parts.items() if value)
+    return start + ";".join(f"{name}={value}" for name, value in parts.items() if value)
+
+
+def _hours(times: WallTimes) -> tuple[str, dict[str, str]]:
+    """The start of a recurrence, and what makes these its hours.
+
+    One that counts hours is running, as ``*/2`` is; one that names some is fixed. What cannot be counted (``1,*/6``)
+    becomes fixed, which is another thing on the days on which the clocks change.
+    """
+    hours = times.hours
+    step = hours[1] - hours[0] if len(hours) > 1 else 24
+    if times.running and 24 % step == 0 and hours == tuple(range(hours[0], 24, step)):
+        return f"DTSTART:20010101T{hours[0]:02}0000 RRULE:", {"FREQ": "HOURLY", "INTERVAL": str(step)}
+    return "", {"FREQ": "DAILY", "BYHOUR": ",".join(map(str, hours))}

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from celery.schedules import crontab
 
 from redbeat_lite import cron, rrule
 from redbeat_lite.errors import ConfigurationError, InvalidEntry
 from redbeat_lite.importers.crontabfile import CrontabFile
 from redbeat_lite.importers.found import Found, Left
-from redbeat_lite.importers.zoned import zoned_cron_line
+from redbeat_lite.importers.zoned import zoned_cron_line, zoned_crontab
 from redbeat_lite.schedules import rule_of
+from redbeat_lite.schedules.cron import crontab_rule
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -114,20 +117,25 @@ def test_two_day_fields_mean_what_they_mean_to_cron(line: str, days: list[int]) 
     assert found == days
 
 
-def test_both_days_across_a_clock_change_run_as_celerys_crontab_does() -> None:
-    fixed = zoned_cron_line("30 2 */10 * sun", BERLIN)
-    assert fixed == rrule(
-        "FREQ=DAILY;BYMONTHDAY=1,11,21,31;BYDAY=SU;BYHOUR=2;BYMINUTE=30;BYSECOND=0", tz="Europe/Berlin"
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Australia/Lord_Howe"])
+@pytest.mark.parametrize("days", [{}, {"day_of_month": "*/2"}, {"day_of_week": "sun,mon"}, {"month_of_year": "3,4,10"}])
+@pytest.mark.parametrize("hour", ["*", "2", "*/2", "1-23/2", "*/3", "1-5", "22-4", 2])
+def test_celerys_crontab_with_a_zone_keeps_every_occurrence(hour: Any, days: dict[str, str], zone: str) -> None:
+    where = ZoneInfo(zone)
+    found = crontab(minute="0,30", hour=hour, **{"day_of_month": "1-31/2", "day_of_week": "*/2", **days})
+    ours, theirs = rule_of(zoned_crontab(found, where), UTC), crontab_rule(found, where)
+    for begin, end in (((3, 28), (4, 7)), ((10, 3), (10, 6)), ((10, 24), (10, 27))):
+        at = other = datetime(2026, *begin, tzinfo=UTC)
+        while at < datetime(2026, *end, tzinfo=UTC):
+            at, other = ours.next_after(at), theirs.next_after(other)
+            assert at == other
+
+
+def test_hours_that_cannot_be_counted_are_those_of_the_clock() -> None:
+    found = crontab(minute=0, hour="1,*/6", day_of_month="1-7", day_of_week="mon")
+    assert zoned_crontab(found, BERLIN) == rrule(
+        "FREQ=DAILY;BYHOUR=0,1,6,12,18;BYMONTHDAY=1,2,3,4,5,6,7;BYDAY=MO;BYMINUTE=0;BYSECOND=0", tz="Europe/Berlin"
     )
-    fixed = zoned_cron_line("30 2 */2 * sun", BERLIN)
-    rule = rule_of(fixed, UTC)
-    # Half past two does not exist on 29 March 2026.
-    assert rule.next_after(datetime(2026, 3, 28, tzinfo=UTC)) == datetime(2026, 3, 29, 1, tzinfo=UTC)
-    running = rule_of(zoned_cron_line("0 * */2 * sun", BERLIN), UTC)
-    at, hours = datetime(2026, 10, 24, 21, 59, tzinfo=UTC), 0
-    while (at := running.next_after(at)) < datetime(2026, 10, 25, 23, tzinfo=UTC):
-        hours += 1
-    assert hours == 25
 
 
 def test_files_that_are_none_are_refused_in_one_line(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 import redis
@@ -72,7 +73,8 @@ def _recurrence(drawn: random.Random, now: datetime) -> rrule:
     freq = drawn.choice(["YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY"])
     # dateutil walks to the present from the very start, each time it is asked.
     minutely = freq in ("HOURLY", "MINUTELY")
-    parts: dict[str, Any] = {"dtstart": now - timedelta(minutes=drawn.randrange(3_000 if minutely else 1_000_000))}
+    ago = timedelta(minutes=drawn.randrange(3_000 if minutely else 1_000_000))
+    parts: dict[str, Any] = {"dtstart": (now - ago).astimezone(ZoneInfo(drawn.choice(["UTC", "Asia/Kolkata"])))}
     parts["interval"] = 1 if minutely else drawn.choice([1, 1, 2, 5])
     if drawn.random() < 0.4:
         parts["byhour"] = drawn.sample(range(24), 2)
@@ -257,6 +259,18 @@ def test_what_is_stored_here_already_is_replaced_only_on_request(peer_app: Celer
     assert (entry.paused_note, entry.generation, entry.version) == ("as it was", generation, 3)
     schedules.resume("mine")
     assert schedules["mine"].next_run_at == clock.now + timedelta(seconds=50)
+
+
+def test_an_entry_of_another_configuration_is_never_touched(
+    make_app: Callable[..., Celery], server: Server, make_beat: Callable[[Celery], Scheduler]
+) -> None:
+    other = make_app("other", beat_schedule={"mine": {"task": "shop.sync", "schedule": 5}})
+    make_beat(other).run_due()
+    app = make_app(redbeat_redis_url=server.url)
+    save(app, "mine", schedule(60))
+    move = plan(app, apply=True, replace=True)["mine"]
+    assert (move.action, move.notes) == ("left out", ("the name is taken by the configuration of 'other'",))
+    assert Schedules(app)["mine"].source == "config:other"
 
 
 def test_an_entry_that_somebody_changes_at_this_moment_is_left_out(peer_app: Celery) -> None:

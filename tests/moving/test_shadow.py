@@ -35,9 +35,9 @@ def peer_app(make_app: Callable[..., Celery], server: Server) -> Celery:
 class Watcher:
     """A shadow beside a store, and the clock both live by."""
 
-    def __init__(self, app: Celery, source: Source, clock: Clock) -> None:
+    def __init__(self, app: Celery, source: Source, clock: Clock, tolerance: float = 2) -> None:
         carrier = Carrier(app, Settings.from_app(app), configured(app), app.timezone)
-        self.shadow = Shadow(carrier, app.timezone, tolerance=2, lag=source.lag)
+        self.shadow = Shadow(carrier, app.timezone, tolerance=tolerance, lag=source.lag)
         self._source, self._clock = source, clock
 
     def look(self) -> list[Difference]:
@@ -116,6 +116,17 @@ def test_what_is_overdue_at_the_first_look_has_its_time(peer_app: Celery, watche
     assert watcher.look() == []
     clock.forward(2)
     assert watcher.kinds() == [("overdue", "not sent")]
+
+
+def test_a_tolerance_longer_than_the_gap_does_not_take_one_run_for_two(peer_app: Celery, clock: Clock) -> None:
+    watcher = Watcher(peer_app, RedBeatSource(peer_app), clock, tolerance=300)
+    save(peer_app, "often", crontab())
+    for _ in range(5):
+        watcher.look()
+        clock.set((clock.now + timedelta(minutes=1)).replace(second=1))
+        run(peer_app, "often")
+    assert watcher.look() == []
+    assert (watcher.shadow.agreed, watcher.shadow.counts) == (5, {})
 
 
 def test_an_edit_begins_anew(peer_app: Celery, watcher: Watcher, clock: Clock) -> None:
