@@ -6,12 +6,21 @@ arguments as they are stored, instants in ISO 8601.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from .codec import loads
+from .codec import dumps, loads, unpack
+from .configured import entry_with_defaults
 from .definition import encode
 from .entry import DEFINITION_FIELDS, Entry
-from .interchange_schedules import schedule_fields
+from .errors import CorruptEntry, InvalidEntry
+from .instants import from_ms, to_ms
+from .interchange_schedules import instant_from, schedule_fields, schedule_from, seconds_from
+from .settings import Settings
+from .state import State
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 #: Fields whose default an app can set, so that a record has to say them.
 _ALWAYS = ("task", "schedule", "expires", "misfire")
@@ -51,3 +60,114 @@ def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
     fields = {**wanted, **stored}
     found = {field: fields[field] for field in DEFINITION_FIELDS if field in fields and field not in local}
     return {**found, "local": local} if local else found
+
+
+def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app: Celery) -> Entry:
+    """The entry of a record; what it leaves out has the defaults of the settings.
+
+    Parameters:
+        fields: as :func:`entry_fields` makes them; ``owner`` and ``local`` are those of a config entry.
+
+    Raises:
+        InvalidEntry: a field is missing, unknown or wrong.
+    """
+    given = {field: value for field, value in fields.items() if field not in ("name", "owner", "local", "state")}
+    local = tuple(fields.get("local") or ())
+    if "schedule" in local:
+        given["schedule"] = 60  # stands for what its app alone knows, and is not stored
+    try:
+        entry = entry_with_defaults(settings, name, {f: _read(f, value) for f, value in given.items()}, app=app)
+    except InvalidEntry as exc:
+        raise exc if exc.entry is not None else exc.of(name) from None
+    entry.owner, entry.local = fields.get("owner"), local
+    return entry
+
+
+def definition_text(entry: Entry) -> str:
+    """The definition as it is stored, without what its app alone knows.
+
+    Raises:
+        InvalidEntry: something in it cannot be stored.
+    """
+    if not entry.local:
+        return encode(entry)
+    stored = loads(encode(entry))
+    for field in entry.local:
+        stored.pop(field, None)
+    owner = stored.pop("owner", None)
+    return dumps({**stored, "local": [*entry.local], "owner": owner})
+
+
+def state_fields(state: State) -> dict[str, Any]:
+    """The state of an entry as JSON values."""
+    return {
+        "next": None if state.nominal is None else from_ms(state.nominal).isoformat(),
+        "last": None if state.last is None else from_ms(state.last).isoformat(),
+        "count": state.count,
+        "skipped": state.skipped,
+        "paused": state.paused,
+        "note": state.note,
+        "error": state.error,
+        "generation": state.generation,
+        "version": state.version,
+    }
+
+
+def state_from(fields: Any) -> State:
+    """The state of a record.
+
+    Raises:
+        InvalidEntry: a part of it is missing or wrong.
+    """
+    if not isinstance(fields, Mapping):
+        raise InvalidEntry("state", "an object", fields)
+    for field, kind, words in _STATE:
+        value: Any = fields.get(field)
+        if type(value) is not kind or (isinstance(value, int) and value < 0):
+            raise InvalidEntry(f"state.{field}", words, value)
+    instants = {field: fields.get(field) for field in ("next", "last")}
+    nominal, last = (
+        None if value is None else to_ms(instant_from(f"state.{field}", value)) for field, value in instants.items()
+    )
+    generation = fields["generation"]
+    if not generation.isalnum() or len(generation) > _MAX_GENERATION:
+        raise InvalidEntry("state.generation", f"at most {_MAX_GENERATION} letters and digits", generation)
+    return State(
+        fields["version"],
+        generation,
+        nominal,
+        last,
+        fields["count"],
+        fields["skipped"],
+        paused=fields["paused"],
+        note=fields["note"],
+        error=fields["error"],
+    )
+
+
+_MAX_GENERATION = 32
+_STATE: tuple[tuple[str, type, str], ...] = (
+    ("count", int, "a whole number from 0"),
+    ("skipped", int, "a whole number from 0"),
+    ("version", int, "a whole number from 0"),
+    ("paused", bool, "true or false"),
+    ("note", str, "text"),
+    ("error", str, "text"),
+    ("generation", str, "text"),
+)
+
+
+def _read(field: str, value: Any) -> Any:
+    """A field as an entry takes it."""
+    if field == "schedule":
+        return value if value is None else schedule_from(value)
+    if field in ("args", "kwargs", "options"):
+        try:
+            return unpack(value)
+        except CorruptEntry as exc:
+            raise InvalidEntry(field, f"values that can be read ({exc})", value) from None
+    if field in ("start_at", "end_at"):
+        return None if value is None else instant_from(field, value)
+    if field in ("expires", "jitter") and isinstance(value, str) and value != "interval":
+        return seconds_from(field, value)
+    return value

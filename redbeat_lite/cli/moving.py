@@ -21,6 +21,7 @@ from ..importers.source import Source, Unreadable
 from ..interchange_schedules import schedule_text, seconds_from
 from ..settings import NO_SERVER, Settings
 from ..shadow import Difference, Shadow
+from .backup import import_own
 from .commands import Command, app_of, json_option
 from .entries import as_json, next_run
 from .failures import Failure, ServerFailure
@@ -57,7 +58,12 @@ def _origin_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command("import", cls=Command)
-@click.option("--from", "origin", type=click.Choice([*_ORIGINS]), required=True, help="The scheduler to move in from.")
+@click.option(
+    "--from",
+    "origin",
+    type=click.Choice([*_ORIGINS]),
+    help="The scheduler to move in from. [default: a file of export]",
+)
 @_origin_options
 @click.option("--tz", help="crontab-file: the zone of its times; by default that of the app.")
 @click.option("--task", help="crontab-file: a task that is given the command of each line as its argument.")
@@ -71,14 +77,16 @@ def _origin_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--replace", is_flag=True, help="Carry over what is stored here already, too.")
 @json_option
 @click.pass_context
-def import_(ctx: click.Context, /, origin: str, apply: bool, replace: bool, as_json: bool, **where: Any) -> None:
-    """Move in from another scheduler, with the last runs of its entries.
+def import_(ctx: click.Context, /, origin: str | None, apply: bool, replace: bool, as_json: bool, **where: Any) -> None:
+    """Bring back what export has written, or move in from another scheduler with the last runs of its entries.
 
-    PATH is the schedule file of a plain beat (by default the one that the app names), or a crontab. Nothing is written
-    without --apply, and nothing is ever written to the other scheduler's store. Stop the other beat before --apply.
+    PATH is a file that export has written; with --from the schedule file of a plain beat (by default the one that the
+    app names), or a crontab. Nothing is written without --apply, and nothing is ever written to the other scheduler's
+    store. Stop the other beat before --apply.
 
     \b
     Examples:
+      celery -A proj redbeat import backup.json --apply
       celery -A proj redbeat import --from redbeat
       celery -A proj redbeat import --from redbeat --apply
       celery -A proj redbeat import --from django-celery-beat --apply
@@ -87,6 +95,9 @@ def import_(ctx: click.Context, /, origin: str, apply: bool, replace: bool, as_j
 
     Exit code 3: some entries are left out.
     """
+    if origin is None:
+        import_own(ctx, _own_path(where), apply=apply, replace=replace, as_json=as_json)
+        return
     app = app_of(ctx)
     source, mover = _source(app, origin, where), MoveIn(app, replace=replace)
     try:
@@ -102,6 +113,17 @@ def import_(ctx: click.Context, /, origin: str, apply: bool, replace: bool, as_j
         source.close()
     if any(move.action == "left out" for move in moves):
         ctx.exit(NOT_ALL)
+
+
+def _own_path(where: dict[str, Any]) -> Path:
+    path = where.pop("path")
+    if path is None:
+        raise Failure("name the file that export has written, or say --from which scheduler")
+    given = [name for name, value in where.items() if value is not None]
+    if given:
+        raise Failure(f"--{given[0].replace('_', '-')} goes with --from alone")
+    found: Path = path
+    return found
 
 
 def _as_data(move: Move) -> dict[str, Any]:

@@ -68,6 +68,11 @@ def table(
     return [gap.join(_padded(_cut(c, w), w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
+def fitted(line: str) -> str:
+    """A line, cut to the width of the terminal."""
+    return _cut(clean(line), terminal_width())
+
+
 def clean(text: str) -> str:
     """``text`` on one line, without what would confuse a terminal."""
     return _UNPRINTABLE.sub(" ", text)

@@ -1,0 +1,107 @@
+"""``export``, and ``import`` of what it wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..interchange_backup import Restore, Restored, export
+from ..interchange_files import BadFile, Document, read_document
+from .commands import Command, app_of
+from .entries import next_run
+from .failures import Failure
+from .output import echo_json, echo_table
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: Exit code of an import that leaves entries out.
+NOT_ALL = 3
+
+
+@click.command("export", cls=Command)
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.pass_context
+def export_(ctx: click.Context, path: Path | None) -> None:
+    """Write all entries with their state as JSON, to PATH or to the output.
+
+    With it go definitions, pauses and their notes, last and next runs, and counters. Not with it go entries that
+    cannot be read or are in quarantine (the file names them), once-locks, pipelines, and messages in queues.
+
+    \b
+    Examples:
+      celery -A proj redbeat export backup.json
+      celery -A proj redbeat export | gzip > backup.json.gz
+    """
+    found = export(app_of(ctx))
+    if path is None:
+        echo_json(found)
+    else:
+        _write(path, found)
+    done = f"{len(found['entries'])} entries" + (f" to {path}" if path else "")
+    click.echo(f"exported {done}, {len(found['left_out'])} left out", err=True)
+    for each in found["left_out"]:
+        click.echo(f"left out {each['name']!r}: {each['reason']}", err=True)
+
+
+def _write(path: Path, found: dict[str, Any]) -> None:
+    """All of it or nothing: a backup that breaks off would take the place of a good one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        draft.replace(path)
+    except OSError as exc:
+        draft.unlink(missing_ok=True)
+        raise Failure(f"cannot write {path}: {exc.strerror}") from exc
+
+
+def read_file(path: Path) -> Document:
+    """The file of entries at a path; ``-`` is the input.
+
+    Raises:
+        Failure: there is no such file.
+        BadFile: it is no file of entries.
+    """
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise Failure(f"cannot read {path}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise BadFile(f"{path}: not UTF-8: {exc}") from exc
+    return read_document(str(path), text)
+
+
+def import_own(ctx: click.Context, path: Path, *, apply: bool, replace: bool, as_json: bool) -> None:
+    """What ``import`` without ``--from`` does."""
+    app = app_of(ctx)
+    restore = Restore(app, replace=replace)
+    planned = restore.plan(read_file(path))
+    if apply:
+        restore.apply(planned)
+    if as_json:
+        echo_json([{"name": each.name, "action": each.action, "note": each.note} for each in planned])
+    else:
+        _report(app, planned, applied=apply)
+    if any(each.action == "left out" for each in planned):
+        ctx.exit(NOT_ALL)
+
+
+def _report(app: Celery, planned: list[Restored], *, applied: bool) -> None:
+    changed = [each for each in planned if each.edit is not None]
+    if changed:
+        rows = [
+            (each.action, each.name, each.entry.total_run_count, next_run(each.entry, app.timezone)) for each in changed
+        ]
+        echo_table(("", "NAME", "RUNS", "NEXT RUN"), rows, rigid=("", "RUNS", "NEXT RUN"))
+    left = [each for each in planned if each.action == "left out"]
+    for each in left:
+        click.echo(f"left out {each.name!r}: {each.note}")
+    same = len(planned) - len(changed) - len(left)
+    done = "imported" if applied else "to import"
+    hint = "" if applied else ". Nothing was written; --apply does it."
+    click.echo(f"{len(changed)} {done}, {same} the same, {len(left)} left out{hint}")
