@@ -58,8 +58,9 @@ class ShelfSource:
     """
 
     title = "celery-shelve"
-    #: Celery writes the file once in three minutes, and when the beat stops, unless ``beat_sync_every`` is set.
-    lag = 180.0
+    #: Celery writes the file once in three minutes, unless ``beat_sync_every`` says otherwise, and when the beat stops;
+    #: and its loop may sleep for another five.
+    lag = 490.0
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
+from celery.beat import PersistentScheduler
 from celery.schedules import crontab, schedule
 from redbeat import RedBeatSchedulerEntry
 
+from redbeat_lite.clock import wall_ms
 from redbeat_lite.configured import configured
 from redbeat_lite.importers.carrying import Carrier
 from redbeat_lite.importers.djangobeat import DjangoBeatSource
 from redbeat_lite.importers.redbeat import RedBeatSource
+from redbeat_lite.importers.shelf import ShelfSource
 from redbeat_lite.importers.source import Source
 from redbeat_lite.instants import to_ms
 from redbeat_lite.settings import Settings
@@ -165,8 +170,45 @@ def test_django_celery_beat_is_given_the_time_it_takes_to_write_down_its_runs(
     models.PeriodicTask.objects.filter(name="once").update(enabled=False, last_run_at=None)
     assert watcher.look() == []
     assert (watcher.shadow.agreed, watcher.shadow.undecided(to_ms(clock.now))) == (3, 0)
-    clock.forward(245)
+    clock.forward(60 + 190 + 3)
     assert watcher.kinds() == [("often", "not sent")]
+
+
+def test_a_real_beat_of_django_celery_beat_is_followed(
+    models: Any, make_app: Callable[..., Celery], clock: Clock
+) -> None:
+    from django_celery_beat.schedulers import DatabaseScheduler
+
+    app = make_app(beat_sync_every=1)
+    minute = models.IntervalSchedule.objects.create(every=60, period="seconds")
+    hour = models.CrontabSchedule.objects.create(minute="*/5", timezone="Asia/Tokyo")
+    models.PeriodicTask(name="interval", task="shop.sync", interval=minute, last_run_at=clock.now).save()
+    models.PeriodicTask(name="crontab", task="shop.sync", crontab=hour, last_run_at=clock.now).save()
+    watcher = Watcher(app, DjangoBeatSource(), clock)
+    watcher.look()
+    scheduler = DatabaseScheduler(app)
+    ends = clock.now + timedelta(minutes=6)
+    while clock.now < ends:
+        clock.forward(max(scheduler.tick(), 0) + 0.01)
+        assert watcher.look() == []
+    assert watcher.shadow.agreed >= 6
+    assert watcher.shadow.agreed == sum(row.total_run_count for row in models.PeriodicTask.objects.all())
+    scheduler._finalize.cancel()
+
+
+def test_a_real_plain_beat_is_followed(make_app: Callable[..., Celery], tmp_path: Path) -> None:
+    # In real time: frozen datetimes are of a class of their own, which no schedule file has.
+    app = make_app(beat_sync_every=1)
+    app.conf.beat_schedule = {"often": {"task": "shop.sync", "schedule": 0.2}}
+    scheduler = PersistentScheduler(app, schedule_filename=str(tmp_path / "celerybeat-schedule"))
+    shadow = Watcher(app, ShelfSource(tmp_path / "celerybeat-schedule"), Clock(None)).shadow
+    ends = time.monotonic() + 1.5
+    while time.monotonic() < ends:
+        time.sleep(max(scheduler.tick(), 0))
+        differences = [*shadow.look(ShelfSource(tmp_path / "celerybeat-schedule").read(), wall_ms())]
+        assert differences == []
+    assert shadow.agreed >= 3
+    scheduler.close()
 
 
 def test_it_only_reads(peer_app: Celery, watcher: Watcher, clock: Clock, server: Server, client: redis.Redis) -> None:
