@@ -202,7 +202,9 @@ def shadow(
     settings = Settings.from_app(app, url=NO_SERVER)
     source = _source(app, origin, {"url": None, "prefix": None, **where})
     carrier = Carrier(app, settings, configured(app), app.timezone)
-    watch = Shadow(carrier, app.timezone, tolerance=slack, lag=source.lag and source.lag + pause)
+    # Told to, Celery writes down each run at once; and the app that is watched is this one.
+    lag = pause if app.conf.beat_sync_every == 1 else source.lag
+    watch = Shadow(carrier, app.timezone, tolerance=slack, lag=min(lag, source.lag))
     tell = partial(_tell, app.timezone, as_json)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
