@@ -40,6 +40,9 @@ def make_app(url: str, **conf: Any) -> Celery:
             "visibility_timeout": float(os.environ.get("ONCE_VISIBILITY", VISIBILITY)),
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
+            # Kombu's lock on giving messages back, for five minutes by default: a worker that is killed at that moment
+            # would keep the others from it for longer than any test waits.
+            "unacked_mutex_expire": 2,
         },
         worker_prefetch_multiplier=int(os.environ.get("ONCE_PREFETCH", "1")),
         broker_connection_retry_on_startup=True,
