@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, _state
 
 from redbeat_lite import Scheduler
 from tests.support.frozen import Clock, frozen_clock
@@ -21,18 +21,20 @@ def clock() -> Iterator[Clock]:
 
 
 @pytest.fixture
-def make_app(make_app: Callable[..., Celery]) -> Callable[..., Celery]:
+def make_app(make_app: Callable[..., Celery]) -> Iterator[Callable[..., Celery]]:
     """Makes apps in Berlin, without the daily entry that Celery adds by itself; the last one made is the current one.
 
     Schedules that know no app, as those of the other packages, ask the current one for its zone.
     """
+    before = _state._tls.current_app
 
     def make(name: str = "proj", **conf: Any) -> Celery:
         app = make_app(name, **{"timezone": "Europe/Berlin", "result_expires": None, "redbeat_lite_lease": 600, **conf})
         app.set_current()
         return app
 
-    return make
+    yield make
+    _state._tls.current_app = before
 
 
 @pytest.fixture

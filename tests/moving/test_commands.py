@@ -158,3 +158,26 @@ def test_the_switch_from_a_running_celery_redbeat(
     assert ours[0].scheduled_at > last
     assert client.llen("celery") - before == len(of_entry(client, "often")), "and nothing else was due"
     eventually(lambda: len(of_entry(client, "often")) >= 3, what="its pace")
+    again = redbeat(server, "import", "--from", "redbeat", "--replace")
+    assert "A beat of redbeat_lite leads" in again
+
+
+def test_a_shadow_outlives_the_server_that_it_reads(
+    own_server: Callable[..., Server], start: Callable[..., Process]
+) -> None:
+    watched = own_server()
+    shadow = start("redbeat", "shadow", "--from", "redbeat", "--url", watched.url, "--every", "200ms", "--json")
+    eventually(lambda: _clients(watched), what="the first look")
+    watched.stop()
+    shadow.says("cannot read redis://.*; looking again")
+    watched.start()
+    eventually(lambda: _clients(watched), what="another look")
+    shadow.terminate()
+    assert shadow.wait() == 0, shadow.output
+    assert json.loads(shadow.output.splitlines()[-1])["watched"] == 0
+
+
+def _clients(server: Server) -> bool:
+    """Whether anybody but the one who asks is connected."""
+    with server.client() as client:
+        return int(client.info("clients")["connected_clients"]) > 1

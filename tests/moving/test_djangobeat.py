@@ -15,6 +15,7 @@ import redis
 from celery import Celery
 from celery.schedules import schedule
 from django.db import transaction
+from django.test import override_settings
 
 from redbeat_lite import Entry, Scheduler, Schedules, at, cron
 from redbeat_lite.importers.djangobeat import DjangoBeatSource
@@ -265,6 +266,25 @@ def test_what_cannot_be_carried_over_is_said_with_its_reason(models: Any, django
         "both": "it has 2 schedules (interval, crontab) instead of one",
     }
     assert "cannot be read: JSONDecodeError" in reasons["garbled"]
+
+
+def test_a_project_without_time_zones_means_utc_and_the_zone_of_the_app(
+    models: Any, django_app: Celery, clock: Clock
+) -> None:
+    nine = models.CrontabSchedule.objects.create(minute="0", hour="9", timezone="Asia/Tokyo")
+    soon = models.ClockedSchedule.objects.create(clocked_time=clock.now + timedelta(seconds=90))
+    last = clock.now - timedelta(seconds=20)
+    add(models, "interval", last_run_at=last, start_time=clock.now - timedelta(days=1))
+    add(models, "crontab", crontab=nine, last_run_at=last)
+    add(models, "clocked", clocked=soon, one_off=True, last_run_at=last)
+    with override_settings(USE_TZ=False, DJANGO_CELERY_BEAT_TZ_AWARE=False, TIME_ZONE="UTC"):
+        moves = plan(django_app)
+        rows = list(models.PeriodicTask.objects.all())
+        assert all(row.last_run_at.tzinfo is None for row in rows)
+        theirs = {row.name: own_answer(django_app, row, clock.now) for row in rows}
+    ours = {name: move.entry.next_run_at for name, move in moves.items() if move.entry is not None}
+    assert ours == theirs
+    assert ours["crontab"].hour == 8, "nine in Berlin"
 
 
 def test_a_task_of_beat_schedule_stays_the_configurations(models: Any, django_app: Celery, clock: Clock) -> None:
