@@ -58,6 +58,7 @@ def test_a_day_without_one_of_its_hours(app: Celery) -> None:
     )
 
 
+@pytest.mark.alone
 def test_a_day_takes_milliseconds(app: Celery) -> None:
     schedule_clock("2026-03-01 00:00", app=app).run()
     start = time.perf_counter()
