@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -116,6 +117,22 @@ class Runtime:
             self.wake_standbys([hold.held.task_id])
         if ended.waiters and hold.held.key is not None:
             self.wake([hold.held.key])
+
+    def release(self, hold: Hold) -> None:
+        """Give back the lock alone and wake who waits for it: the body has ended, the run has not. Never raises.
+
+        A renewal under way may land after it and bring the lock back; the end of the run takes it away again.
+        """
+        hold.let_go = True
+        if hold.held.key is None:
+            return
+        # Under a record that is nobody's, so that the guard's stays as it is.
+        alone = replace(hold.held, guard_id=f"released:{hold.held.token}")
+        try:
+            if self.store.end(alone).waiters:
+                self.wake([hold.held.key])
+        except DOWN as exc:
+            logger.debug("Task %s gives back its lock when it ends: %s", hold.held.task_id, exc)
 
     def wake(self, keys: Iterable[str]) -> None:
         """Publish the first waiter of each lock that is free. Never raises: the reaper tries again."""

@@ -12,6 +12,7 @@ from celery.result import denied_join_result
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
+from ..once.errors import LockUnavailable, OnceRejected
 from ..once.store import DOWN
 from . import values
 from .definition import Definition, task_id
@@ -25,7 +26,7 @@ logger = get_logger(__name__)
 #: Message header: which step of which run this is. The params stay in Redis.
 HEADER = "redbeat_pipeline"
 
-_OUTAGES: tuple[type[Exception], ...] = (*DOWN, OperationalError)
+_OUTAGES: tuple[type[Exception], ...] = (*DOWN, OperationalError, LockUnavailable)
 
 #: Longest reason that is kept, in characters.
 _MAX_ERROR = 2_000
@@ -56,6 +57,9 @@ def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> 
                 _publish(app, definition, ref)
             except _OUTAGES as exc:
                 logger.warning("Pipeline %s: the broker does not take its steps, trying again later: %s", run_id, exc)
+                return
+            except OnceRejected as exc:
+                conclude(app, store, ref, "FAILED", f"was not run: {exc}")
                 return
             except Exception as exc:
                 # A router or a serializer may raise anything, and would again.
@@ -122,6 +126,10 @@ def _publish(app: Celery, definition: Definition, ref: Ref) -> None:
     # The body gets the params in place of the run's id.
     args = (ref.run, *step.args)
     task = app.tasks.get(step.task)
+    once = getattr(task, "once_policy", None)
+    if once is not None and once.scope == "queue" and (options.get("on_conflict") or once.on_conflict) == "skip":
+        # A call that is skipped looks like one that was published, and nothing would ever be heard of its step.
+        options["on_conflict"] = "raise"
     # A step publishes the next stage from within its own task, and is nobody's parent for that.
     with denied_join_result():
         if task is not None:

@@ -72,6 +72,7 @@ class Running(NamedTuple):
 
     ref: Ref
     task_id: str
+    suspect: bool
 
 
 class PipelineStore:
@@ -233,10 +234,14 @@ class PipelineStore:
         word, outbox, flat = self._scripts.run("pipeline_check", where, (OUTBOX_GRACE_MS,))
         rows = [[_text(each) for each in flat[at : at + 6]] for at in range(0, len(flat), 6)]
         running = [
-            Running(Ref(run_id, int(step), -1, int(round_), int(attempt), token), task_id)
-            for step, round_, token, task_id, attempt, _ in rows
+            Running(Ref(run_id, int(step), -1, int(round_), int(attempt), token), task_id, suspect == "1")
+            for step, round_, token, task_id, attempt, suspect in rows
         ]
         return _text(word), _outbox(outbox), running
+
+    def trust(self, ref: Ref) -> None:
+        """The step that was suspected lives: a later suspicion begins anew."""
+        self.client.hdel(self.keys(ref.run).steps, f"{ref.step}:suspect")
 
     def lost(self, ref: Ref) -> str:
         """Nothing beats for a step: a word of ``pipeline_lost.lua``."""

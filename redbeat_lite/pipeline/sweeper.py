@@ -82,6 +82,9 @@ def _look(app: Celery, store: PipelineStore, run_id: str, swept: Swept) -> None:
     if word != "run":
         return
     alive = store.alive([each.task_id for each in running])
+    for each in running:
+        if each.suspect and alive[each.task_id]:
+            store.trust(each.ref)
     lost = [each.ref for each in running if not alive[each.task_id]]
     for ref in [*lost, *_dropped(store, run_id, outbox)]:
         outbox.pop(ref.step, None)

@@ -18,6 +18,7 @@ from ..once import run as once_run
 from ..once.errors import OnceSkipped
 from ..once.hold import attempt_of
 from ..once.message import DELIVERY
+from ..once.runtime import Runtime
 from ..once.store import DOWN
 from ..once.task import Task
 from . import values
@@ -132,6 +133,10 @@ class PipelineTask(Task):
         except Ignore as exc:
             conclude(self.app, store, ref, "FAILED", f"ended without a result: {describe(exc)}")
             raise
+        # Before the next stage is published: a step of it may want the same lock.
+        hold = self.request.__dict__.get(once_run.ATTRIBUTE)
+        if hold is not None:
+            Runtime.of(self.app).release(hold)
         # An exception goes its way through Celery, which tells of it below, in whatever process it is known.
         conclude(self.app, store, ref, "SUCCEEDED", text)
         return returned

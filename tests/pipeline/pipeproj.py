@@ -85,6 +85,13 @@ def make_app(url: str, **conf: Any) -> Celery:
     def locked(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
         return body(self, params, how, give, seconds)
 
+    def queued(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
+        return body(self, params, how, give, seconds)
+
+    for conflict in ("skip", "wait", "raise"):
+        once = redbeat_lite.once.Once(key="queued", scope="queue", on_conflict=conflict, lease=LEASE)
+        app.task(name=f"proj.queued.{conflict}", once=once, **options)(queued)
+
     @app.task(name="proj.add", acks_late=True, reject_on_worker_lost=True, **options)
     def add(self: Any, params: dict[str, Any], key: str) -> Any:
         note(self, "start")

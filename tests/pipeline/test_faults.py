@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
+from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.pipeline import State, dispatch, store, sweep
 from redbeat_lite.pipeline.run import PipelineRun
 from redbeat_lite.pipeline.runtime import store_of
@@ -159,6 +161,40 @@ def test_a_step_that_cannot_be_published_ends_the_run(lab: Lab, monkeypatch: pyt
         run = lab.start(("a", lab.sig(), 1))
     assert (run.status().state, run.status().error_step) == (State.FAILED, "a")
     assert "cannot be published: KeyError" in (run.status().error or "")
+
+
+def test_a_step_whose_lock_cannot_be_asked_for_stays_in_the_outbox(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise redis.ConnectionError("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Runtime.of(lab.app).store, "take", refuse)
+        run = lab.start(("a", lab.sig("proj.queued.skip", queue="nobody"), 1))
+    assert run.status().state == "RUNNING"
+
+    def published() -> int:
+        sweep(lab.app)
+        return lab.client.llen("nobody")
+
+    eventually(published, within=END, what="the message")
+    assert run.cancel()
+    Runtime.of(lab.app).leave("queued", run.status().step("a").task_id)
+    lab.client.delete("nobody")
+
+
+def test_the_sweeper_forgets_a_suspicion_that_was_wrong(lab: Lab, crew: Worker) -> None:
+    run = lab.start(("a", lab.sig("proj.late", how="until"), 1))
+    lab.started(run, "a")
+    steps = store_of(lab.app).keys(run.id).steps
+    lab.client.hset(steps, "0:suspect", 1)  # as if it had missed a beat, long ago
+
+    def forgotten() -> bool:
+        sweep(lab.app)
+        return not lab.client.hexists(steps, "0:suspect")
+
+    eventually(forgotten, what="the end of the suspicion")
+    lab.go(run)
+    assert lab.swept(run).step("a").round == 0
 
 
 def test_siblings_are_revoked_by_the_sweeper_if_need_be(lab: Lab, crew: Worker) -> None:

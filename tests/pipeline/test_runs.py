@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redbeat_lite import InvalidEntry, PipelineNotFound, PipelineRun, start_task_process
+from redbeat_lite import InvalidEntry, PipelineNotFound, PipelineRun, lock, start_task_process
 from redbeat_lite.pipeline import RunStatus, State, progress_line
 from tests.pipeline.crew import Lab, Worker, in_order, states
 from tests.support.waiting import eventually, never
@@ -250,6 +250,32 @@ def test_a_step_honours_its_once_lock(lab: Lab) -> None:
     assert (status.state, status.error) == ("FAILED", "was not run: skipped")
     lab.go(holder)
     assert holder.wait(END).state == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("conflict", ["skip", "raise"])
+def test_a_step_whose_lock_is_taken_when_it_is_queued_fails(lab: Lab, conflict: str) -> None:
+    with lock(lab.app, "queued") as held:
+        assert held
+        run = lab.start(("locked", lab.sig(f"proj.queued.{conflict}"), 2), ("never", lab.sig(), 1))
+        status = run.wait(END)
+    assert (status.state, status.error_step) == ("FAILED", "locked")
+    assert "another task has the once-lock 'queued'" in (status.error or "")
+
+
+def test_a_step_that_waits_for_its_lock_when_it_is_queued_goes_on(lab: Lab) -> None:
+    with lock(lab.app, "queued") as held:
+        assert held
+        run = lab.start(("locked", lab.sig("proj.queued.wait"), 2), ("after", lab.sig(), 1))
+        never(lambda: lab.names(run), during=0.5, what="a start")
+    assert run.wait(END).state == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("task", ["proj.locked", "proj.queued.skip", "proj.queued.raise"])
+def test_stages_may_share_a_once_lock(lab: Lab, task: str) -> None:
+    run = lab.start(*((f"s{n}", lab.sig(task), -n) for n in range(6)))
+    status = run.wait(END)
+    assert (status.state, status.error) == ("SUCCEEDED", None)
+    assert lab.names(run) == [f"s{n}" for n in range(6)]
 
 
 def test_a_message_delivered_twice_runs_once(lab: Lab, queue: str) -> None:

@@ -169,6 +169,20 @@ def test_a_lost_step_is_suspected_first_and_then_gets_another_round(store: Pipel
     assert store.complete(anew, "SUCCEEDED", "{}").state == "SUCCEEDED"
 
 
+def test_a_suspicion_that_was_wrong_is_forgotten(store: PipelineStore) -> None:
+    store.start(RUN, definition(1), "{}")
+    ref = begun(store, 0, 0, again=True)
+    assert [each.suspect for each in store.check(RUN)[2]] == [False]
+    assert store.lost(ref) == "suspect"
+    [seen] = store.check(RUN)[2]
+    assert seen.suspect
+    store.trust(ref)
+    assert [each.suspect for each in store.check(RUN)[2]] == [False]
+    assert store.lost(ref) == "suspect"
+    store.wait(ref, 1, 0)
+    assert step_of(store, 0, "suspect") is None
+
+
 def test_a_lost_step_that_may_not_run_again_is_dead(store: PipelineStore) -> None:
     store.start(RUN, definition(1), "{}")
     ref = begun(store, 0, 0, again=False)

@@ -1,7 +1,7 @@
 -- The sweeper's look at a run: put steps whose message must be lost into the outbox, and name what should be running.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox
 -- ARGV[1] ms that whoever filled the outbox has to empty it
--- returns {gone | over | run, outbox: step, round.attempt, ..., running: step, round, token, task id, attempt, again, ...}
+-- returns {gone | over | run, outbox: step, round.attempt, ..., running: step, round, token, task id, attempt, 1: suspected, ...}
 --   a run that is over is told with the steps that are still to be revoked
 local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'keep', 'filled', 'revoke')
 if not run[1] then
@@ -25,9 +25,9 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local running = {}
 for step = first, first + size - 1 do
   local s = redis.call('HMGET', KEYS[2], step .. ':state', step .. ':round', step .. ':token', step .. ':task',
-    step .. ':attempt', step .. ':again', step .. ':due')
+    step .. ':attempt', step .. ':suspect', step .. ':due')
   if s[1] == 'RUNNING' then
-    for i, value in ipairs({tostring(step), s[2], s[3], s[4], s[5], s[6]}) do
+    for i, value in ipairs({tostring(step), s[2], s[3], s[4], s[5], s[6] and '1' or '0'}) do
       running[#running + 1] = value
     end
   elseif not over and (not s[1] or s[1] == 'WAITING') and tonumber(s[7] or '0') <= now then

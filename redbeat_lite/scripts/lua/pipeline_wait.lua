@@ -11,4 +11,5 @@ local t = redis.call('TIME')
 local due = t[1] * 1000 + math.floor(t[2] / 1000) + tonumber(ARGV[5])
 redis.call('HSET', KEYS[2], step .. ':state', 'WAITING', step .. ':attempt', ARGV[4], step .. ':tries', 1,
   step .. ':due', string.format('%.0f', due))
+redis.call('HDEL', KEYS[2], step .. ':suspect')
 return 1
