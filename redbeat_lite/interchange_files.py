@@ -62,6 +62,9 @@ class Document:
         parts: list[str | int] = []
         for part in re.findall(r"[^.\[\]]+", fault.field):
             parts.append(int(part) if part.isdigit() else part)
+        schedule = record.fields.get("schedule")
+        if isinstance(schedule, dict) and parts and parts[0] not in record.fields and parts[0] in schedule:
+            parts.insert(0, "schedule")  # a schedule names its own fields alone
         return _bad(self.path, self.text, (*record.place, *parts), str(fault))
 
 

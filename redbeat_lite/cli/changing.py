@@ -61,7 +61,7 @@ def edit(ctx: click.Context, /, name: str, task: str | None, as_json: bool, **gi
     \b
     Examples:
       celery -A proj redbeat edit hello --every 5m
-      celery -A proj redbeat edit nightly --kwargs '{"full": true}' --max-runs none
+      celery -A proj redbeat edit nightly --kwargs '{"x": 1}' --max-runs none
     """
     schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
     schedule = schedule_of(given, zone)

@@ -20,11 +20,8 @@ from difflib import get_close_matches
 from itertools import islice
 
 import click
-from kombu.exceptions import OperationalError
 
-from ..backend import FAULTS, Backend
 from ..errors import EntryNotFound, RedbeatError
-from ..settings import Settings
 
 WRONG_REQUEST = 1
 NO_SERVER = 2
@@ -57,20 +54,29 @@ def explained(ctx: click.Context) -> Iterator[None]:
     """
     try:
         yield
-    except EntryNotFound as exc:
-        raise unknown(str(exc), str(ctx.params.get("name") or ""), _some_names(ctx)) from exc
-    except RedbeatError as exc:
-        raise Failure(str(exc)) from exc
-    except OperationalError as exc:
-        raise ServerFailure(f"cannot reach the broker: {exc}") from exc
-    except FAULTS as exc:
-        if isinstance(exc, OSError) and exc.errno == errno.EPIPE:
-            raise  # whoever read our output has gone; click ends quietly
-        raise ServerFailure(f"cannot use {_url(ctx)}: {exc}") from exc
+    except Exception as exc:
+        failure = _failure(ctx, exc)
+        if failure is None:
+            raise
+        raise failure from exc
 
 
-def _url(ctx: click.Context) -> str:
-    return Backend(Settings.from_app(ctx.obj.app)).display_url
+def _failure(ctx: click.Context, exc: Exception) -> Failure | None:
+    # Imported here, because the group is loaded with every command of Celery, and these load redis-py.
+    from kombu.exceptions import OperationalError
+
+    from ..backend import FAULTS, Backend
+    from ..settings import Settings
+
+    if isinstance(exc, EntryNotFound):
+        return unknown(str(exc), str(ctx.params.get("name") or ""), _some_names(ctx))
+    if isinstance(exc, RedbeatError):
+        return Failure(str(exc))
+    if isinstance(exc, OperationalError):
+        return ServerFailure(f"cannot reach the broker: {exc}")
+    if not isinstance(exc, FAULTS) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE):
+        return None  # a defect; or whoever read our output has gone, and click ends quietly
+    return ServerFailure(f"cannot use {Backend(Settings.from_app(ctx.obj.app)).display_url}: {exc}")
 
 
 def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
@@ -82,6 +88,7 @@ def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
 
 def _some_names(ctx: click.Context) -> list[str]:
     from ..api import Schedules
+    from ..backend import FAULTS
 
     try:
         return [*islice(Schedules(ctx.obj.app), _LOOKED_AT)]

@@ -22,6 +22,8 @@ _COMMANDS = {
     "next": ("upcoming", "next_"),
     "quarantine": ("quarantine", "quarantine"),
     "locks": ("locks", "locks"),
+    "pipelines": ("pipelines", "pipelines"),
+    "watch": ("watch", "watch"),
     "export": ("backup", "export_"),
     "plan": ("planning", "plan"),
     "apply": ("planning", "apply"),

@@ -91,7 +91,7 @@ def import_(ctx: click.Context, /, origin: str | None, apply: bool, replace: boo
       celery -A proj redbeat import --from redbeat --apply
       celery -A proj redbeat import --from django-celery-beat --apply
       celery -A proj redbeat import --from celery-shelve celerybeat-schedule
-      celery -A proj redbeat import --from crontab-file jobs.crontab --task ops.run
+      celery -A proj redbeat import --from crontab-file jobs --task ops.run
 
     Exit code 3: some entries are left out.
     """

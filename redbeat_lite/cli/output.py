@@ -65,12 +65,13 @@ def table(
     cells = [list(headers), *([clean("-" if cell is None else str(cell)) for cell in row] for row in rows)]
     widths = _fitted([max(map(_columns, column)) for column in zip(*cells, strict=True)], width, headers, rigid)
     gap = " " * _GAP
-    return [gap.join(_padded(_cut(c, w), w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+    lines = (gap.join(_padded(_cut(c, w), w) for c, w in zip(row, widths, strict=True)) for row in cells)
+    return [_cut(line.rstrip(), width) for line in lines]
 
 
-def fitted(line: str) -> str:
-    """A line, cut to the width of the terminal."""
-    return _cut(clean(line), terminal_width())
+def fitted(line: str, width: int | None = None) -> str:
+    """A line, cut to so many columns, by default those of the terminal."""
+    return _cut(clean(line), terminal_width() if width is None else width)
 
 
 def clean(text: str) -> str:

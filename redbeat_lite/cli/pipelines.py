@@ -1,0 +1,151 @@
+"""``pipelines``: how the runs stand, waiting for one, ending one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..pipeline import PipelineNotFound, PipelineRun, State, progress_line
+from .commands import Command, Group, app_of, json_option
+from .failures import Failure, unknown
+from .output import echo_fields, echo_json, echo_table, fitted, when
+
+if TYPE_CHECKING:
+    from ..pipeline import RunStatus
+
+#: Exit code of ``wait`` where the run did not succeed, or has not ended in time.
+NOT_SUCCEEDED = 3
+
+_LISTED = 1000
+
+
+@click.group(cls=Group)
+def pipelines() -> None:
+    """Runs of pipelines.
+
+    \b
+    Examples:
+      celery -A proj redbeat pipelines list
+      celery -A proj redbeat pipelines wait 7f3a
+    """
+
+
+@pipelines.command("list", cls=Command)
+@click.option("--running", is_flag=True, help="Only those that have not ended.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, running: bool, limit: int, as_json: bool) -> None:
+    """List the runs: those that have not ended first, then the others, the latest in front.
+
+    \b
+    Examples:
+      celery -A proj redbeat pipelines list --running
+      celery -A proj redbeat pipelines list --json
+    """
+    found = PipelineRun.list(app_of(ctx), ended=not running, limit=limit)
+    if as_json:
+        echo_json([_as_json(run) for run in found])
+        return
+    zone = ctx.obj.app.timezone
+    rows = [(run.id, run.state, _stage(run), _steps(run), when(run.created_at, zone)) for run in found]
+    echo_table(("RUN", "STATE", "STAGE", "STEPS", "STARTED"), rows, rigid=("STATE", "STAGE", "STEPS", "STARTED"))
+
+
+@pipelines.command(cls=Command)
+@click.argument("run_id")
+@json_option
+@click.pass_context
+def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
+    """Show one run with its steps.
+
+    \b
+    Example:
+      celery -A proj redbeat pipelines show 7f3a
+    """
+    run = _status(ctx, run_id)
+    if as_json:
+        echo_json(_as_json(run))
+        return
+    zone = ctx.obj.app.timezone
+    failed = None if run.error_step is None else f"{run.error_step}: {run.error}"
+    echo_fields(
+        [
+            ("run", run.id),
+            ("state", run.state),
+            ("stage", _stage(run)),
+            ("started", when(run.created_at, zone)),
+            ("ended", when(run.ended_at, zone)),
+            ("failed", failed),
+        ]
+    )
+    click.echo()
+    rows = [(step.stage + 1, step.name, step.state, when(step.started_at, zone), step.worker) for step in run.steps]
+    echo_table(("STAGE", "STEP", "STATE", "STARTED", "WORKER"), rows, rigid=("STAGE", "STATE", "STARTED"))
+
+
+@pipelines.command(cls=Command)
+@click.argument("run_id")
+@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait at most. [default: for ever]")
+@json_option
+@click.pass_context
+def wait(ctx: click.Context, run_id: str, timeout: float | None, as_json: bool) -> None:
+    """Wait until a run has ended, with a line for each change.
+
+    Exit code 3: it did not succeed, or has not ended in time.
+
+    \b
+    Example:
+      celery -A proj redbeat pipelines wait 7f3a --timeout 600
+    """
+    _status(ctx, run_id)
+    show_progress = None if as_json else lambda status: click.echo(fitted(progress_line(status)))
+    try:
+        run = PipelineRun(ctx.obj.app, run_id).wait(timeout, show_progress)
+    except TimeoutError as exc:
+        click.echo(f"Error: {exc}", err=True)
+        ctx.exit(NOT_SUCCEEDED)
+    if as_json:
+        echo_json(_as_json(run))
+    if run.state is not State.SUCCEEDED:
+        ctx.exit(NOT_SUCCEEDED)
+
+
+@pipelines.command(cls=Command)
+@click.argument("run_id")
+@click.option("--terminate", is_flag=True, help="Kill what runs of it, too; otherwise that runs to its end.")
+@click.pass_context
+def cancel(ctx: click.Context, run_id: str, terminate: bool) -> None:
+    """End a run before its time: nothing of it starts any more.
+
+    \b
+    Example:
+      celery -A proj redbeat pipelines cancel 7f3a --terminate
+    """
+    run = _status(ctx, run_id)
+    if not PipelineRun(ctx.obj.app, run_id).cancel(terminate=terminate):
+        raise Failure(f"pipeline {run_id} has ended already: {run.state}")
+    click.echo(f"cancelled {run_id}")
+
+
+def _status(ctx: click.Context, run_id: str) -> RunStatus:
+    app = app_of(ctx)
+    try:
+        return PipelineRun(app, run_id).status()
+    except PipelineNotFound as exc:
+        raise unknown(str(exc), run_id, [run.id for run in PipelineRun.list(app, limit=_LISTED)]) from None
+
+
+def _stage(run: RunStatus) -> str | None:
+    return f"{run.stage + 1}/{run.stages}" if run.stages else None
+
+
+def _steps(run: RunStatus) -> str | None:
+    done = sum(step.state is State.SUCCEEDED for step in run.steps)
+    return f"{done}/{len(run.steps)}" if run.steps else None
+
+
+def _as_json(run: RunStatus) -> dict[str, Any]:
+    return {**asdict(run), "progress": progress_line(run)}

@@ -1,0 +1,155 @@
+"""Commands as one types them, and the same ones in this process, where a process of their own would add nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from celery import Celery
+from celery.bin.base import CLIContext
+from click.testing import CliRunner
+
+from redbeat_lite import Schedules
+from redbeat_lite.cli import redbeat
+from tests.support.beats import FAST, conf
+from tests.support.processes import ROOT, celery
+from tests.support.server import Server
+
+
+class Said(NamedTuple):
+    """What a command printed."""
+
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+class Shell:
+    """Real command lines beside a live beat.
+
+    Parameters:
+        url: of the server.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        # As the beat has them: an app that does not know a config entry would be another app.
+        self.env = {
+            **os.environ,
+            "PROJ_URL": url,
+            "PROJ_CONF": conf(schedule={"tick": FAST}),
+            "PYTHONPATH": str(ROOT),
+            "COLUMNS": "80",
+        }
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", "tests.acceptance.proj", "redbeat", *words],
+            env=self.env,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *words: str, code: int = 0) -> Said:
+        """Run a command to its end, which has to be this exit code."""
+        return _ended(self.start(*words), words, code)
+
+    def both(self, *words: str) -> tuple[Said, Any]:
+        """Run a command plain and with ``--json``, side by side: what the one printed and what the other one means."""
+        plain, data = self.start(*words), self.start(*words, "--json")
+        said = _ended(plain, words, 0)
+        assert max(map(len, said.lines), default=0) <= 80, said.out
+        return said, _ended(data, words, 0).json
+
+
+def _ended(process: subprocess.Popen[str], words: tuple[str, ...], code: int) -> Said:
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code, (words, out, err)
+    return Said(out, err)
+
+
+@pytest.fixture(scope="module")
+def live_url() -> Iterator[str]:
+    """A server with a beat that runs one config entry five times a second."""
+    with Server() as server:
+        beat = celery(
+            "tests.acceptance.proj",
+            *("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO"),
+            PROJ_URL=server.url,
+            PROJ_CONF=conf(schedule={"tick": FAST}),
+        )
+        try:
+            beat.says("beat: leading")
+            yield server.url
+            assert beat.alive, beat.output
+        finally:
+            beat.destroy()
+
+
+@pytest.fixture(scope="module")
+def shell(live_url: str) -> Shell:
+    return Shell(live_url)
+
+
+@pytest.fixture(scope="module")
+def live(live_url: str) -> Iterator[Schedules]:
+    """The schedule of the live beat."""
+    app = Celery("proj", broker=live_url, set_as_current=False)
+    yield Schedules(app)
+    app.close()
+
+
+Cli = Callable[..., Said]
+
+
+@pytest.fixture
+def app(make_app: Callable[..., Celery]) -> Celery:
+    """An app in Berlin, with one task."""
+    app = make_app(timezone="Europe/Berlin", result_expires=None)
+
+    @app.task(name="add", shared=False)
+    def add(x: int = 0, y: int = 0) -> int:
+        return x + y
+
+    return app
+
+
+@pytest.fixture
+def schedules(app: Celery) -> Schedules:
+    return Schedules(app)
+
+
+@pytest.fixture
+def run_cli() -> Callable[..., Said]:
+    """Runs a command in this process; tables are 80 columns wide."""
+
+    def run(app: Celery, *words: str, code: int = 0, typed: str | None = None) -> Said:
+        context = CLIContext(app=app, no_color=True, workdir=None)
+        ended = CliRunner(env={"COLUMNS": "80"}).invoke(redbeat, words, obj=context, input=typed)
+        if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+            raise ended.exception
+        assert ended.exit_code == code, (words, ended.output)
+        return Said(ended.stdout, ended.stderr)
+
+    return run
+
+
+@pytest.fixture
+def cli(app: Celery, run_cli: Callable[..., Said]) -> Cli:
+    """Runs a command of the app in this process."""
+    return lambda *words, **options: run_cli(app, *words, **options)

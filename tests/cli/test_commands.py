@@ -1,0 +1,317 @@
+"""What the commands do with the words they are given, on a real server without a beat."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab, schedule, solar
+
+from redbeat_lite import Misfire, Once, Schedules, at, cron, every, rrule
+from redbeat_lite.cli.output import distance, span, table
+from redbeat_lite.interchange_schedules import duration_text, schedule_text, schedule_words, seconds_from
+from tests.cli.conftest import Cli, Said
+from tests.support.server import free_port
+
+SCHEDULES = {
+    "--every 1h30m": every(5400),
+    "--every 250ms --align": every(0.25, align=True),
+    "--cron '*/5 * * * *' --tz Asia/Tokyo": cron("*/5 * * * *", tz="Asia/Tokyo"),
+    "--cron '30 0 3 * * *' --cron-seconds first": cron("30 0 3 * * *", seconds="first"),
+    "--at 2090-12-01T08:00:00+00:00": at(datetime(2090, 12, 1, 8, tzinfo=UTC)),
+    "--rrule FREQ=DAILY --tz Europe/Berlin": rrule("FREQ=DAILY", tz="Europe/Berlin"),
+    "--rrule 'FREQ=DAILY;COUNT=3' --rrule-start 2090-01-01T09:00:00+00:00": rrule(
+        "FREQ=DAILY;COUNT=3", start=datetime(2090, 1, 1, 9, tzinfo=UTC)
+    ),
+    """--schedule '{"crontab": [0, "*/4", "mon,tue", "*", "*"]}'""": crontab(0, "*/4", "mon,tue"),
+    """--schedule '{"schedule": 30.0}'""": schedule(30),
+    """--schedule '{"solar": ["sunset", 52.5, 13.4]}'""": solar("sunset", 52.5, 13.4),
+}
+
+
+class TestSchedules:
+    @pytest.mark.parametrize("shown", SCHEDULES)
+    def test_what_show_prints_makes_the_same_schedule(self, cli: Cli, schedules: Schedules, shown: str) -> None:
+        schedules.add("first", "add", SCHEDULES[shown])
+        [line] = [line for line in cli("show", "first").lines if line.startswith("schedule")]
+        assert "".join(line.split()[1:]) in "".join(shown.split())  # long ones go on in the next line
+        cli("add", "second", "add", *schedule_words(schedules["first"].schedule))
+        assert schedules["second"].schedule == SCHEDULES[shown]
+
+    @pytest.mark.parametrize(
+        ("words", "complaint"),
+        [
+            ((), "say when it runs"),
+            (("--every", "3q"), "every: expected seconds, or a length of time"),
+            (("--every", "5s", "--cron", "* * * * *"), "expected one schedule, got '--every and --cron'"),
+            (("--every", "5s", "--tz", "UTC"), "--tz beside --cron or --at or --rrule, got '--tz every'"),
+            (("--align",), "--align beside --every, got '--align alone'"),
+            (("--cron", "61 * * * *"), "minute"),
+            (("--cron", "* * * * *", "--tz", "Berlin"), "did you mean Europe/Berlin?"),
+            (("--at", "tomorrow"), "an instant such as"),
+            (("--schedule", "{"), "schedule: expected JSON"),
+            (("--schedule", '{"moon": 1}'), "a known kind of schedule"),
+            (("--every", "5s", "--max-runs", "many"), "max_runs: expected a whole number"),
+            (("--every", "5s", "--args", "{}"), "expected JSON array"),
+            (("--every", "5s", "--misfire", "skipp"), "did you mean skip?"),
+            (("--every", "5s", "--jitter", "9s"), "jitter: expected less than the shortest gap"),
+        ],
+    )
+    def test_a_wrong_one_is_refused_with_what_was_expected(
+        self, cli: Cli, schedules: Schedules, words: tuple[str, ...], complaint: str
+    ) -> None:
+        assert complaint in cli("add", "x", "add", *words, code=1).err
+        assert len(schedules) == 0
+
+    def test_an_instant_without_an_offset_is_read_in_the_zone_that_is_given_or_the_apps(
+        self, cli: Cli, schedules: Schedules
+    ) -> None:
+        cli("add", "here", "add", "--at", "2090-12-01 09:00")
+        cli("add", "there", "add", "--at", "2090-12-01 09:00", "--tz", "Asia/Tokyo")
+        assert schedules["here"].next_run_at == datetime(2090, 12, 1, 8, tzinfo=UTC)
+        assert schedules["there"].next_run_at == datetime(2090, 12, 1, 0, tzinfo=UTC)
+
+    def test_lengths_of_time_are_read_as_they_are_written(self) -> None:
+        for ms in (1, 50, 999, 1000, 1500, 90_000, 5_400_000, 86_400_000, 90_061_001):
+            assert round(seconds_from("x", duration_text(ms)) * 1000) == ms
+        assert [seconds_from("x", text) for text in ("30", "2 min", "1w", "1.5h")] == [30, 120, 604_800, 5400]
+
+
+class TestFields:
+    def test_every_field_can_be_given(self, cli: Cli, schedules: Schedules) -> None:
+        cli(
+            *("add", "x", "add", "--every", "1h", "--args", '[{"__type__": "decimal", "__value__": "0.1"}]'),
+            *("--kwargs", '{"y": 2}', "--options", '{"queue": "slow"}', "--expires", "10m"),
+            *("--once", '{"scope": "run", "lease": 9}', "--misfire", '{"policy": "all", "limit": 3}'),
+            *("--jitter", "90s", "--start-at", "2090-01-01", "--end-at", "2091-01-01T00:00Z", "--max-runs", "7"),
+            *("--description", "words", "--disabled", "--remove-when-done"),
+        )
+        entry = schedules["x"]
+        assert (entry.args, entry.kwargs, entry.options) == ((Decimal("0.1"),), {"y": 2}, {"queue": "slow"})
+        assert (entry.expires, entry.once, entry.misfire) == (600, Once(lease=9), Misfire("all", limit=3))
+        assert (entry.jitter, entry.max_runs, entry.description) == (90, 7, "words")
+        assert entry.start_at == datetime(2089, 12, 31, 23, tzinfo=UTC)
+        assert entry.end_at == datetime(2091, 1, 1, tzinfo=UTC)
+        assert (entry.enabled, entry.remove_when_done) == (False, True)
+        shown = cli("show", "x")
+        assert "status            disabled" in shown.out
+        assert 'misfire           {"policy": "all", "limit": 3}' in shown.out
+        cli("edit", "x", "--expires", "none", "--end-at", "none", "--enabled", "--keep-when-done", "--once", "false")
+        entry = schedules["x"]
+        assert (entry.expires, entry.end_at, entry.enabled, entry.remove_when_done) == (None, None, True, False)
+        assert (entry.once, entry.max_runs) == (None, 7)
+
+    def test_an_edit_of_nothing_is_refused(self, cli: Cli, schedules: Schedules) -> None:
+        schedules.add("x", "add", every(60))
+        assert "nothing to change" in cli("edit", "x", code=1).err
+        assert schedules["x"].version == 1
+
+    def test_a_name_that_is_taken_needs_replace(self, cli: Cli, schedules: Schedules) -> None:
+        schedules.add("x", "add", every(60))
+        assert cli("add", "x", "add", "--every", "5s", code=1).err == (
+            "Error: entry 'x' is already stored; --replace overwrites it\n"
+        )
+        assert cli("add", "x", "add", "--every", "5s", "--replace").out.startswith("stored 'x'")
+        assert schedules["x"].schedule == every(5)
+
+
+class TestList:
+    @pytest.fixture(autouse=True)
+    def entries(self, schedules: Schedules) -> None:
+        for number in range(5):
+            schedules.add(f"job-{number}", "add" if number % 2 else "other", every(100 - number))
+        schedules.add("漢字", "add", every(999), enabled=False)
+        schedules.pause("job-3")
+
+    def names(self, cli: Cli, *words: str) -> list[str]:
+        return [each["name"] for each in cli("list", "--json", *words).json]
+
+    def test_it_is_in_due_order_or_by_name(self, cli: Cli) -> None:
+        assert self.names(cli)[:4] == ["job-4", "job-2", "job-1", "job-0"]
+        assert self.names(cli, "--order", "name") == [*(f"job-{n}" for n in range(5)), "漢字"]
+
+    def test_it_pages(self, cli: Cli) -> None:
+        assert self.names(cli, "--limit", "2", "--offset", "1") == ["job-2", "job-1"]
+        assert cli("list", "--limit", "2", "--offset", "1").lines[-1] == "There are more: --offset 3"
+        assert "more" not in cli("list", "--limit", "6").out
+        assert cli("list", "job-*", "--limit", "3").lines[-1] == "There are more: --offset 3"
+
+    def test_it_filters(self, cli: Cli) -> None:
+        assert self.names(cli, "job-[12]") == ["job-2", "job-1"]
+        assert self.names(cli, "--task", "oth*", "--order", "name") == ["job-0", "job-2", "job-4"]
+        assert self.names(cli, "--status", "paused") == ["job-3"]
+        assert self.names(cli, "--status", "disabled") == ["漢字"]
+        assert self.names(cli, "--status", "failing") == self.names(cli, "--source", "config") == []
+        assert len(self.names(cli, "--source", "runtime")) == 6
+
+    def test_a_table_of_long_and_wide_names_fits_80_columns(self, cli: Cli, schedules: Schedules) -> None:
+        schedules.add("字" * 150, "a.very.long.task.name" * 5, cron("0,1,2,3,4,5,6,7,8,9,10,11,12,13 * * * *"))
+        lines = cli("list").lines
+        widths = [sum(2 if ord(character) > 0x2E80 else 1 for character in line) for line in lines]
+        assert max(widths) <= 80
+        assert any(line.startswith("字字字") and line.count("…") == 3 for line in lines)
+
+    def test_what_would_move_the_cursor_is_not_printed(self) -> None:
+        assert table(("A",), [("x\x1b[2J\x07\u202ey",)], width=80)[1] == "x [2J y"
+
+
+class TestNext:
+    def test_a_gap_and_a_fold_are_marked(self, cli: Cli, schedules: Schedules) -> None:
+        schedules.add("fixed", "add", cron("0,30 2,3 * * *", tz="Europe/Berlin"))
+        gap = cli("next", "fixed", "--from", "2027-03-28", "--until", "2027-03-28T12:00").lines
+        assert gap == [
+            "AT                         ZONE           ENTRY",
+            "2027-03-28 03:00:00+02:00  Europe/Berlin  fixed",
+            "  ! runs in place of 02:00, 02:30: the clocks skip 02:00 to 03:00",
+            "2027-03-28 03:30:00+02:00  Europe/Berlin  fixed",
+        ]
+        fold = cli("next", "fixed", "--from", "2027-10-31", "--until", "2027-10-31T12:00").out
+        assert fold.count("comes twice; it runs the first time") == 2
+
+    def test_a_running_rule_tells_of_both_passings_and_of_what_is_left_out(
+        self, cli: Cli, schedules: Schedules
+    ) -> None:
+        schedules.add("running", "add", cron("15 */2 * * *", tz="Europe/Berlin"))
+        gap = cli("next", "running", "--from", "2027-03-28T01:00", "--limit", "1").out
+        assert "no run for 02:15: the clocks skip 02:00 to 03:00" in gap
+        fold = cli("next", "running", "--from", "2027-10-31T01:00", "--limit", "2", "--json").json
+        assert [each["hazard"] for each in fold] == [
+            "02:15 comes twice; this is the first time",
+            "02:15 comes twice; this is the second time",
+        ]
+
+    def test_all_entries_are_merged_each_in_its_zone_or_in_one(self, cli: Cli, schedules: Schedules) -> None:
+        schedules.add("tokyo", "add", cron("0 9 * * *", tz="Asia/Tokyo"))
+        schedules.add("app", "add", cron("0 9 * * *"))
+        schedules.add("paused", "add", every(1))
+        schedules.pause("paused")
+        words = ("next", "--from", "2090-01-01T00:00Z", "--until", "2090-01-01T23:00Z", "--json")
+        runs = cli(*words).json
+        assert [(each["name"], each["local"], each["zone"]) for each in runs] == [
+            ("tokyo", "2090-01-01T09:00:00+09:00", "Asia/Tokyo"),
+            ("app", "2090-01-01T09:00:00+01:00", "Europe/Berlin"),
+        ]
+        assert {each["zone"] for each in cli(*words, "--tz", "UTC").json} == {"UTC"}
+        assert "Nothing runs until 2090-01-01" in cli("next", "--from", "2090-01-01", "--until", "2090-01-01T00:30").out
+
+    def test_it_looks_far_ahead_at_once_in_the_entrys_own_phase(self, cli: Cli, schedules: Schedules) -> None:
+        entry = schedules.add("fast", "add", every(0.7))
+        assert entry.next_run_at is not None
+        began = time.monotonic()
+        [run] = cli("next", "fast", "--from", "2090-01-01", "--limit", "1", "--json").json
+        assert time.monotonic() - began < 2, "three billion runs were not walked"
+        assert (datetime.fromisoformat(run["at"]) - entry.next_run_at) % timedelta(seconds=0.7) == timedelta(0)
+
+    @pytest.mark.parametrize("words", [("--from", "2020-01-01"), ("--until", "2020-01-01"), ("--tz", "Nowhere")])
+    def test_a_span_that_makes_no_sense_is_refused(self, cli: Cli, words: tuple[str, ...]) -> None:
+        cli("next", *words, code=1)
+
+
+class TestFailures:
+    def test_an_unknown_entry_is_told_with_the_nearest_names(self, cli: Cli, schedules: Schedules) -> None:
+        for name in ("Nightly", "nightly-2", "hello"):
+            schedules.add(name, "add", every(60))
+        for words in (("show",), ("edit", "--every", "5s"), ("remove",), ("pause",), ("resume",), ("run",), ("next",)):
+            said = cli(words[0], "nightly", *words[1:], code=1)
+            assert said.err == "Error: no entry 'nightly' is stored; did you mean 'Nightly' or 'nightly-2'?\n", words
+        assert cli("show", "zzz", code=1).err == "Error: no entry 'zzz' is stored\n"
+
+    def test_wrong_words_exit_with_1_too(self, cli: Cli) -> None:
+        assert "Did you mean list?" in cli("lst", code=1).err
+        assert "--bogus" in cli("list", "--bogus", code=1).err
+        assert "NAME" in cli("show", code=1).err
+        assert "'slow'" in cli("list", "--order", "slow", code=1).err
+        assert "Did you mean release?" in cli("quarantine", "releas", code=1).err
+
+    @pytest.mark.parametrize("words", ["list", "show x", "next", "pause x", "export", "locks list", "pipelines list"])
+    def test_no_server_is_one_line_and_2(
+        self, make_app: Callable[..., Celery], run_cli: Callable[..., Said], words: str
+    ) -> None:
+        app = make_app(redbeat_lite_url=f"redis://:secret@127.0.0.1:{free_port()}/0")
+        said = run_cli(app, *words.split(), code=2)
+        assert said.err.startswith("Error: cannot use redis://:**@127.0.0.1:")
+        assert said.err.count("\n") == 1
+        assert said.out == ""
+
+    def test_a_server_that_never_answers_is_given_up_in_time(
+        self, make_app: Callable[..., Celery], run_cli: Callable[..., Said]
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            options = {"socket_timeout": 0.3}
+            url = f"redis://127.0.0.1:{deaf.getsockname()[1]}/0"
+            app = make_app(redbeat_lite_url=url, redbeat_lite_redis_options=options)
+            began = time.monotonic()
+            run_cli(app, "list", code=2)
+            assert time.monotonic() - began < 3
+
+    def test_a_broker_that_is_down_is_2_as_well(
+        self, make_app: Callable[..., Celery], run_cli: Callable[..., Said], server: object
+    ) -> None:
+        app = make_app(broker_url=f"redis://127.0.0.1:{free_port()}/0", redbeat_lite_url=server.url)  # type: ignore[attr-defined]
+        Schedules(app).add("x", "add", every(60), options={"retry": False})
+        assert "cannot reach the broker" in run_cli(app, "run", "x", code=2).err
+
+    def test_a_setting_that_is_wrong_is_1(self, make_app: Callable[..., Celery], run_cli: Callable[..., Said]) -> None:
+        assert "redbeat_lite_lease" in run_cli(make_app(redbeat_lite_lease=0), "list", code=1).err
+
+    def test_config_entries_are_not_edited(self, cli: Cli, schedules: Schedules, client: redis.Redis) -> None:
+        schedules.add("mine", "add", every(60))
+        definition = client.hget("{redbeat-lite}:entries", "mine")
+        client.hset("{redbeat-lite}:entries", "mine", definition[:-1] + b',"owner":"proj"}')
+        assert "belongs to the configuration of 'proj'" in cli("edit", "mine", "--every", "5s", code=1).err
+        assert "comes back with the next leader" in cli("remove", "mine").out
+
+
+def test_every_command_has_help_with_an_example(cli: Cli) -> None:
+    from redbeat_lite.cli.group import redbeat
+
+    for path, command in _commands(redbeat):
+        text = cli(*path, "--help").out
+        assert f"celery -A proj redbeat {' '.join(path)}".rstrip() in text, path
+        assert max(map(len, text.splitlines())) <= 80, path
+        assert command.help
+
+
+def _commands(group: object, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], object]]:
+    found: list[tuple[tuple[str, ...], object]] = []
+    for name in group.list_commands(None):  # type: ignore[attr-defined]
+        command = group.get_command(None, name)  # type: ignore[attr-defined]
+        found.append(((*path, name), command))
+        if hasattr(command, "list_commands"):
+            found += _commands(command, (*path, name))
+    return found
+
+
+def test_the_package_does_not_pay_for_its_command_line() -> None:
+    """Neither ``import redbeat_lite`` nor any other command of Celery, which all load the group."""
+    script = (
+        "import sys, redbeat_lite; assert 'click' not in sys.modules; from redbeat_lite.cli import redbeat; "
+        "print(*(name for name in sys.modules if name in ('redis', 'redbeat_lite.api', 'redbeat_lite.cli.listing')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_spans_are_told_in_two_units() -> None:
+    assert [span(seconds) for seconds in (0.04, 1.25, 59.9, 3700, 90_000, 86_400)] == [
+        *("0 s", "1.2 s", "59 s", "1 h 1 min", "1 d 1 h", "1 d")
+    ]
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert distance(now + timedelta(seconds=90), now) == "in 1 min 30 s"
+    assert distance(now - timedelta(seconds=5), now) == "5 s ago"
+
+
+def test_schedules_are_told_in_a_few_words() -> None:
+    assert [schedule_text(each) for each in SCHEDULES.values()][:4] == [
+        *("every 1h30m", "every 250ms aligned", "cron */5 * * * * Asia/Tokyo", "cron 30 0 3 * * *")
+    ]
+    assert schedule_text(crontab(0, "*/4", "mon,tue")) == "crontab 0 */4 * * mon,tue"
+    assert schedule_text(solar("sunset", 52.5, 13.4)) == "sunset at 52.5, 13.4"

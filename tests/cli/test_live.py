@@ -1,0 +1,181 @@
+"""Each command as one types it, beside a live beat: plain, and as JSON where it prints data."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import EntryNotFound, Pipeline, PipelineTask, Schedules, every
+from tests.cli.conftest import Shell
+from tests.support.messages import of_entry
+from tests.support.waiting import eventually
+
+BERLIN = ("--tz", "Europe/Berlin")
+
+
+def test_entries_are_listed_and_shown(shell: Shell, live: Schedules) -> None:
+    live.add("listed", "proj.add", every(3600), description="for the list")
+    plain, data = shell.both("list")
+    assert plain.lines[0].split() == ["NAME", "TASK", "SCHEDULE", "NEXT", "RUN"]
+    assert any(line.split()[:4] == ["listed", "proj.add", "every", "1h"] for line in plain.lines)
+    assert next(each for each in data if each["name"] == "tick")["source"] == "config:proj"
+
+    shown, data = shell.both("show", "listed")
+    assert ["schedule", "--every", "1h"] in [line.split() for line in shown.lines]
+    assert data["schedule"] == {"every": "1h"}
+    assert data["description"] == "for the list"
+    assert datetime.fromisoformat(data["next_run_at"]) == live["listed"].next_run_at
+
+
+def test_what_is_added_runs_and_what_is_edited_runs_by_its_new_rule(
+    shell: Shell, live: Schedules, live_url: str
+) -> None:
+    with redis.Redis.from_url(live_url) as client:
+        said = shell("add", "fresh", "proj.add", "--every", "200ms", "--args", "[1]", "--kwargs", '{"y": 2}')
+        assert said.out.startswith("added 'fresh'; next run: ")
+        message = eventually(lambda: of_entry(client, "fresh"), what="a run of the entry")[0]
+        assert (message.args, message.kwargs) == ([1], {"y": 2})
+    data = shell("edit", "fresh", "--cron", "30 2 * * *", *BERLIN, "--max-runs", "5000", "--json").json
+    assert data["schedule"] == {"cron": "30 2 * * *", "tz": "Europe/Berlin"}
+    assert (data["max_runs"], data["args"]) == (5000, [1])
+    assert live["fresh"].next_run_at == datetime.fromisoformat(data["next_run_at"]) > datetime.now(UTC)
+    assert shell("edit", "fresh", "--max-runs", "none").out.startswith("changed 'fresh'")
+    assert live["fresh"].max_runs is None
+    added = shell("add", "other", "proj.add", "--at", "2090-12-01T09:00+01:00", "--json").json
+    assert added["next_run_at"] == "2090-12-01T08:00:00+00:00"
+    assert shell("remove", "fresh").out == "removed 'fresh'\n"
+    assert "fresh" not in live
+
+
+def test_an_entry_is_paused_resumed_and_run_by_hand(shell: Shell, live: Schedules, live_url: str) -> None:
+    live.add("ops", "proj.add", every(3600), args=(7,))
+    assert shell("pause", "ops", "--note", "disk").out == "paused 'ops'\n"
+    assert live["ops"].paused_note == "disk"
+    assert ["status", "paused:", "disk"] in [line.split() for line in shell("show", "ops").lines]
+    assert shell("resume", "ops").out.startswith("resumed 'ops'; next run: ")
+    assert live["ops"].paused_note is None
+    plain, data = shell.both("run", "ops")
+    with redis.Redis.from_url(live_url) as client:
+        sent = {message.id for message in of_entry(client, "ops")}
+    assert data["task_id"] in sent
+    assert any(plain.out == f"sent 'ops' as task {task_id}\n" for task_id in sent)
+
+
+def test_the_next_runs_are_previewed(shell: Shell, live: Schedules) -> None:
+    shell("add", "dst", "proj.add", "--cron", "30 2 * * *", *BERLIN)
+    plain, data = shell.both("next", "dst", "--from", "2027-03-28T00:00+01:00", "--limit", "2")
+    assert plain.lines[1].split() == ["2027-03-28", "03:00:00+02:00", "Europe/Berlin", "dst"]
+    assert "02:30" in plain.lines[2]
+    assert [each["at"] for each in data] == ["2027-03-28T01:00:00+00:00", "2027-03-29T00:30:00+00:00"]
+    assert data[0]["hazard"]
+    assert data[1]["hazard"] is None
+
+
+def test_quarantined_entries_are_listed_shown_released_and_removed(
+    shell: Shell, live: Schedules, live_url: str
+) -> None:
+    with redis.Redis.from_url(live_url) as client:
+        for name in ("good", "bad"):
+            live.add(name, "proj.add", every(0.2))
+            client.hset("{redbeat-lite}:state", name, "garbage")
+        eventually(lambda: {"good", "bad"} <= live.quarantined().keys(), what="both in quarantine")
+    plain, data = shell.both("quarantine", "list")
+    assert plain.lines[0].split() == ["NAME", "SINCE", "ERROR"]
+    assert [each["name"] for each in data] == ["bad", "good"]
+    shown, record = shell.both("quarantine", "show", "good")
+    assert "error" in shown.out
+    assert json.loads(record["definition"])["task"] == "proj.add"
+    assert shell("quarantine", "release", "good").out.startswith("released 'good'; next run: ")
+    assert shell("quarantine", "remove", "bad").out == "removed 'bad' from quarantine\n"
+    assert live.quarantined() == {}
+    assert live["good"].next_run_at
+
+
+def test_locks_are_listed_and_cleared(shell: Shell, live: Schedules) -> None:
+    live.add("locked", "proj.add", every(3600), once=True)
+    live.run_now("locked")
+    plain, data = shell.both("locks", "list")
+    assert plain.lines[0].split()[:3] == ["KEY", "STATE", "HOLDER"]
+    [lock] = data
+    assert (lock["state"], lock["holder"]) == ("queued", "entry locked")
+    assert shell("locks", "clear", lock["key"]).out == f"cleared '{lock['key']}'\n"
+    assert shell("locks", "list", "--json").json == []
+    assert "no lock 'x' is held" in shell("locks", "clear", "x", code=1).err
+
+
+@pytest.fixture
+def pipeline(live_url: str) -> Pipeline:
+    app = Celery("pipes", broker=live_url, set_as_current=False)
+
+    @app.task(name="pipes.step", base=PipelineTask, shared=False)
+    def step(**params: object) -> None: ...
+
+    return Pipeline(app, [("pipes.step", 1)])
+
+
+def test_pipelines_are_listed_shown_waited_for_and_cancelled(shell: Shell, pipeline: Pipeline) -> None:
+    pipeline.start("nightly-7")
+    plain, data = shell.both("pipelines", "list")
+    assert plain.lines[0].split() == ["RUN", "STATE", "STAGE", "STEPS", "STARTED"]
+    assert plain.lines[1].split()[:4] == ["nightly-7", "RUNNING", "1/1", "0/1"]
+    assert [each["id"] for each in data] == ["nightly-7"]
+    shown, data = shell.both("pipelines", "show", "nightly-7")
+    assert "pipes.step" in shown.out
+    assert data["steps"][0]["task"] == "pipes.step"
+    assert "did you mean 'nightly-7'?" in shell("pipelines", "show", "nightly-8", code=1).err
+    waiting = shell.start("pipelines", "wait", "nightly-7")
+    assert waiting.stdout is not None
+    assert waiting.stdout.readline().startswith("nightly-7  RUNNING")
+    assert shell("pipelines", "cancel", "nightly-7").out == "cancelled nightly-7\n"
+    out, err = waiting.communicate(timeout=20)
+    assert (waiting.returncode, out.splitlines()[-1].split()[:2]) == (3, ["nightly-7", "ABORTED"]), err
+    assert "has ended already" in shell("pipelines", "cancel", "nightly-7", code=1).err
+
+
+def test_a_schedule_is_exported_and_imported(shell: Shell, live: Schedules, tmp_path: Path) -> None:
+    live.add("kept", "proj.add", every(3600), args=(3,))
+    live.pause("kept", "note")
+    file = str(tmp_path / "backup.json")
+    assert "left out" in shell("export", file).err
+    before = live["kept"]
+    live.remove("kept")
+    assert "to import" in shell("import", file, code=3).out, "config entries run on, so theirs is not what was written"
+    assert "kept" not in live
+    data = shell("import", file, "--apply", "--json", code=3).json
+    assert next(each for each in data if each["name"] == "kept")["action"] == "add"
+    assert live["kept"] == before
+    assert live["kept"].state == before.state
+
+
+def test_a_file_is_planned_and_applied(shell: Shell, live: Schedules, live_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "entries.toml"
+    file.write_text('[entries.planned]\ntask = "proj.add"\nschedule = {every = "200ms"}\nargs = [4]\n')
+    plain, data = shell.both("plan", str(file))
+    assert plain.lines[0] == "+ planned  proj.add  every 200ms"
+    assert [(each["action"], each["name"]) for each in data["changes"]] == [("add", "planned")]
+    with pytest.raises(EntryNotFound):
+        live["planned"]
+    assert shell("apply", str(file)).lines[-1] == "Applied."
+    with redis.Redis.from_url(live_url) as client:
+        eventually(lambda: of_entry(client, "planned"), what="a run of the entry")
+    assert shell("plan", str(file), "--exit-code", "--json").json["changes"] == []
+    pruned = shell("apply", str(file), "--prune", "--json").json
+    assert {each["action"] for each in pruned["changes"]} == {"remove"}
+    assert [entry.name for entry in live.values() if entry.owner is None] == ["planned"]
+    assert "tick" in live, "config entries are no part of it"
+
+
+def test_the_help_lists_the_commands_and_the_shell_completes_them(shell: Shell) -> None:
+    assert "Look after the schedule" in shell("--help").out
+    words = {"_CELERY_COMPLETE": "bash_complete", "COMP_WORDS": "celery redbeat qu", "COMP_CWORD": "2"}
+    script = "import sys; sys.argv[0] = 'celery'; from celery.bin.celery import main; main()"
+    env = {**shell.env, **words}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["plain,quarantine"], done.stderr

@@ -1,0 +1,164 @@
+"""``watch`` as somebody sits before it: in a terminal that is resized, and left in the state in which it was."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from redbeat_lite import Schedules, every
+from tests.cli.conftest import Cli, Shell
+from tests.support.processes import ROOT
+from tests.support.waiting import eventually
+
+_HIDDEN, _SHOWN, _LEFT = "\x1b[?25l", "\x1b[?25h", "\x1b[?1049l"
+
+
+class Terminal:
+    """A terminal of so many lines and columns with a command in it."""
+
+    def __init__(self, command: list[str], env: dict[str, str], *, lines: int, columns: int) -> None:
+        self._ours, self._its = pty.openpty()
+        self.resize(lines, columns)
+        self.modes = termios.tcgetattr(self._its)
+        self._process = subprocess.Popen(
+            command,
+            env=env,
+            cwd=ROOT,
+            stdin=self._its,
+            stdout=self._its,
+            stderr=self._its,
+            start_new_session=True,
+            preexec_fn=self._adopt,
+        )
+        self.output = ""
+
+    def _adopt(self) -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C and a resize become signals
+
+    def resize(self, lines: int, columns: int) -> None:
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._ours, keys)
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def screen(self) -> list[str]:
+        """The lines as they were drawn last."""
+        while select.select([self._ours], [], [], 0.02)[0]:
+            self.output += os.read(self._ours, 65536).decode(errors="replace")
+        frames = self.output.split("\x1b[H")
+        whole = [frame for frame in frames if "\x1b[J" in frame]
+        if not whole:
+            return []
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", whole[-1].split("\x1b[J")[0]).split("\r\n")
+
+    def shows(self, *words: str) -> list[str]:
+        """Wait until all of these are on the screen, and return its lines."""
+        return eventually(
+            lambda: (lines := self.screen()) and all(word in "\n".join(lines) for word in words) and lines,
+            within=20,
+            what=f"{words} on the screen: {self.output[-2000:]!r}",
+        )
+
+    def ended(self) -> int:
+        """Wait for the end; the exit code."""
+        begun = time.monotonic()
+        while self._process.poll() is None and time.monotonic() < begun + 10:
+            self.screen()  # who writes into a terminal that nobody reads waits
+        self.screen()
+        return self._process.wait(1)
+
+    @property
+    def is_as_before(self) -> bool:
+        """Whether the terminal's modes, its cursor and its screen are what they were."""
+        restored = self.output.rfind(_SHOWN) > self.output.rfind(_HIDDEN) and _LEFT in self.output
+        return restored and termios.tcgetattr(self._its) == self.modes
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._ours)
+        os.close(self._its)
+
+
+@pytest.fixture
+def terminal(shell: Shell) -> Iterator[Callable[..., Terminal]]:
+    """Starts ``watch`` beside the live beat."""
+    opened: list[Terminal] = []
+
+    def start(*, lines: int, columns: int) -> Terminal:
+        # COLUMNS stays wrong on purpose: the terminal itself counts.
+        words = ["-m", "celery", "-A", "tests.acceptance.proj", "redbeat", "watch", "--every", "0.2"]
+        opened.append(Terminal([sys.executable, *words], shell.env, lines=lines, columns=columns))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.close()
+
+
+def runs_of_tick(screen: Terminal) -> int:
+    """How often the live beat's entry has run, as the screen tells."""
+    found = [re.search(r"^tick .* (\d+) +\d{4}", line) for line in screen.screen()]
+    return max((int(each[1]) for each in found if each), default=0)
+
+
+def test_it_redraws_follows_the_size_of_the_terminal_and_ends_on_q(
+    terminal: Callable[..., Terminal], live: Schedules
+) -> None:
+    for number in range(20):
+        live.add(f"entry-{number:02}", "proj.add", every(3600 + number))
+    screen = terminal(lines=12, columns=60)
+    lines = screen.shows("tick", "entry-00", "q quits")
+    assert len(lines) == 12
+    assert max(map(len, lines)) <= 60
+    assert re.match(r"2\d entries  \d{4}-", lines[0])
+    runs = eventually(lambda: runs_of_tick(screen), what="a run of the entry that runs")
+    eventually(lambda: runs_of_tick(screen) > runs, what="the count of its runs grows on the screen")
+    live.add("brand-new", "proj.add", every(60))
+    screen.shows("brand-new")
+    assert "entry-15" not in "\n".join(screen.screen())
+    screen.resize(40, 100)
+    lines = screen.shows("entry-15", "entry-19")
+    assert len(lines) == 40
+    assert max(map(len, lines)) > 60
+    screen.resize(6, 30)
+    lines = eventually(lambda: len(screen.screen()) == 6 and screen.screen(), what="six lines")
+    assert max(map(len, lines)) <= 30
+    screen.type(b"q")
+    assert screen.ended() == 0
+    assert screen.is_as_before
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 128 + signal.SIGTERM)])
+def test_the_terminal_is_restored_whatever_ends_it(
+    terminal: Callable[..., Terminal], number: signal.Signals, code: int
+) -> None:
+    screen = terminal(lines=24, columns=80)
+    screen.shows("tick")
+    if number is signal.SIGINT:
+        screen.type(b"\x03")
+    else:
+        screen.signal(number)
+    assert screen.ended() == code
+    assert screen.is_as_before
+    assert "Traceback" not in screen.output
+
+
+def test_it_needs_a_terminal(cli: Cli) -> None:
+    assert "watch needs a terminal" in cli("watch", code=1).err
