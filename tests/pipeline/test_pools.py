@@ -1,0 +1,43 @@
+"""Pipelines on the pools that have no processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.pipeline.crew import Lab, Worker, in_order, states
+from tests.support.waiting import eventually
+
+END = 20.0
+
+
+@pytest.mark.parametrize("pool", ["solo", "gevent"])
+def test_runs_end_as_on_prefork(lab: Lab, hire: Callable[..., Worker], queue: str, pool: str) -> None:
+    worker = hire(lab.server.url, pool=pool, queue=queue, concurrency=4)
+    good = lab.start(
+        ("a", lab.sig(queue=queue, give={"a": 1}), 3),
+        ("b", lab.sig("proj.auto", queue=queue, how="fail twice", give={"b": 2}), 2),
+        ("c", lab.sig(queue=queue, seconds=0.2), 2),
+        ("d", lab.sig(queue=queue, how="show"), 1),
+    )
+    bad = lab.start(("no", lab.sig(queue=queue, how="fail"), 2), ("never", lab.sig(queue=queue), 1))
+    assert good.wait(END).state == "SUCCEEDED"
+    assert lab.log(good)[-1]["params"] == {"a": 1, "b": 2}
+    assert in_order(lab.log(good) + lab.log(good, "end"))
+    status = bad.wait(END)
+    assert (status.state, states(status)) == ("FAILED", {"no": "FAILED", "never": "ABORTED"})
+    lost = lab.start(("a", lab.sig("proj.late", queue=queue, how="hang once"), 2), ("b", lab.sig(queue=queue), 1))
+    lab.started(lost, "a")
+    worker.kill()
+    hire(lab.server.url, pool=pool, queue=queue, concurrency=4)
+    status = lab.swept(lost)
+    assert (status.state, status.step("a").round, lab.names(lost)) == ("SUCCEEDED", 1, ["a", "a", "b"])
+
+
+def test_steps_of_a_stage_overlap_on_gevent(lab: Lab, hire: Callable[..., Worker], queue: str) -> None:
+    hire(lab.server.url, pool="gevent", queue=queue, concurrency=4)
+    run = lab.start(*((f"s{n}", lab.sig(queue=queue, how="until"), 1) for n in range(4)))
+    eventually(lambda: len(lab.names(run)) == 4, within=END, what="four at a time")
+    lab.go(run)
+    assert run.wait(END).state == "SUCCEEDED"
