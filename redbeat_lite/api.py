@@ -12,9 +12,10 @@ from .backend import Backend
 from .clock import wall_ms
 from .configured import entry_with_defaults
 from .definition import decode, encode
-from .entry import Entry, is_name
+from .entry import Entry
 from .errors import CorruptEntry, EntryChanged, EntryNotFound, InvalidEntry
 from .extra import publish_extra
+from .fields import is_name
 from .keys import Keys
 from .misfire import Misfire
 from .once.policy import Once
@@ -65,6 +66,9 @@ class Schedules(MutableMapping[str, Entry]):
 
     def __init__(self, app: Celery) -> None:
         self._app = app
+
+    def __repr__(self) -> str:
+        return f"<Schedules of {self._app.main!r}: {self._backend.display_url} under {self._settings.key_prefix!r}>"
 
     @cached_property
     def _settings(self) -> Settings:
@@ -222,6 +226,8 @@ class Schedules(MutableMapping[str, Entry]):
             InvalidEntry: a field is unknown or wrong; nothing was changed.
             ConfigOwned: it is a config entry.
         """
+        if not isinstance(name, str):
+            raise InvalidEntry("name", "the name of one entry", name, hint="add_many writes many entries")
 
         def edit(stored: Stored) -> tuple[Entry, Edit]:
             before = self._reader.entry(stored)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from .configured import configured
 from .definition import decode
 from .doctor_findings import Finding, counted, listed
-from .entry import Entry, is_name
+from .entry import Entry
 from .errors import CorruptEntry, UnsupportedFormat
+from .fields import is_name
 from .settings import Settings
 from .status import OVERDUE_MS, Status
 from .store import PAGE, Store, chunks

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import math
-import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta, tzinfo
-from typing import Any, TypeGuard
+from datetime import datetime, tzinfo
+from typing import Any
 
 from celery.beat import ScheduleEntry
-from celery.schedules import BaseSchedule, schedule
+from celery.schedules import BaseSchedule
 
-from . import instants
+from . import fields, instants
 from .errors import InvalidEntry
 from .misfire import Misfire
 from .once.policy import Once
-from .schedules import Rule, coerce_schedule, rule_of
+from .options import KNOWN
+from .schedules import Rule, rule_of
 from .state import State, task_id
-
-#: Longest name of an entry or a task, in characters.
-MAX_NAME = 200
-
-#: Unicode's control characters (Cc), and lone surrogates (Cs), which UTF-8 cannot hold.
-_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 #: What a user may write in an entry, in the order of the signature; the rest of an Entry is state.
 DEFINITION_FIELDS = (
@@ -45,16 +38,25 @@ DEFINITION_FIELDS = (
 )
 
 
+_WRITABLE = (*DEFINITION_FIELDS, "relative")
+
+_REQUIRED = {
+    "task": "the name of a task, a task, a signature or a Pipeline",
+    "schedule": "seconds, a timedelta or a schedule",
+}
+
+
 class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
     """One named schedule; a :class:`celery.beat.ScheduleEntry`, so tools that know Celery know it.
 
     Parameters:
         name: 1 to 200 characters, no control characters.
-        task: the task's registered name, or the task; or a :class:`redbeat_lite.Pipeline`, of which each occurrence
-            starts a run.
+        task: the task's registered name, or the task; or a signature (``add.s(1, 2)``), which brings its arguments and
+            options; or a :class:`redbeat_lite.Pipeline`, of which each occurrence starts a run.
         schedule: :func:`every`, :func:`cron`, :func:`at`, :func:`rrule`, any Celery schedule, seconds or a timedelta.
         args, kwargs: the task's arguments.
-        options: options of ``apply_async``, such as ``queue`` and ``priority``.
+        options: options of ``apply_async``, such as ``queue`` and ``priority``. Those of no known name are handed on to
+            the task's ``apply_async`` and to the broker; one that looks misspelt is refused.
         expires: ``None``, seconds or a timedelta after publishing, or ``"interval"``: until the next nominal time.
             An ``expires`` among the options takes precedence.
         once: keep one run of this entry queued or running at a time; ``True`` or a :class:`Once`.
@@ -101,25 +103,25 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
         app: Any = None,
     ) -> None:
         # Celery's own __init__ is not called: it would fill last_run_at from a clock.
-        self.name = check_name("name", name)
+        self.name = fields.check_name("name", name)
         self.app = app
         try:
-            task, kwargs = _expanded(task, kwargs)
-            self.task = check_name("task", getattr(task, "name", task))
-            self.schedule = _schedule(schedule, relative)
-            self.args = _args(args)
-            self.kwargs = _mapping("kwargs", kwargs)
-            self.options = _options(options)
-            self.expires = _expires(expires)
+            task, args, kwargs, options = fields.expanded(task, args, kwargs, options)
+            self.task = fields.check_name("task", getattr(task, "name", task))
+            self.schedule = fields.as_schedule(schedule, relative)
+            self.args = fields.as_args(args)
+            self.kwargs = fields.as_mapping("kwargs", kwargs)
+            self.options = fields.as_options(options)
+            self.expires = fields.as_expires(expires)
             self.once = Once.of(once)
             self.misfire = Misfire.of(misfire)
-            self.jitter = _jitter(jitter)
+            self.jitter = fields.as_jitter(jitter)
             self.start_at = None if start_at is None else instants.aware("start_at", start_at)
             self.end_at = None if end_at is None else instants.aware("end_at", end_at)
-            self.max_runs = _max_runs(max_runs)
-            self.enabled = _of_type("enabled", enabled, bool)
-            self.description = _of_type("description", description, str)
-            self.remove_when_done = _of_type("remove_when_done", remove_when_done, bool)
+            self.max_runs = fields.as_max_runs(max_runs)
+            self.enabled = fields.of_type("enabled", enabled, bool)
+            self.description = fields.of_type("description", description, str)
+            self.remove_when_done = fields.of_type("remove_when_done", remove_when_done, bool)
             self._check_window()
         except InvalidEntry as exc:
             raise exc.of(self.name) from None
@@ -131,26 +133,23 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
         self.template: tuple[object, Any] | None = None
 
     @classmethod
-    def from_mapping(cls, name: str, fields: Mapping[str, Any], *, app: Any = None) -> Entry:
+    def from_mapping(cls, name: str, written: Mapping[str, Any], *, app: Any = None) -> Entry:
         """An entry from a dict in the form of Celery's ``beat_schedule``, which may hold this package's fields too.
 
         Raises:
             InvalidEntry: a field is missing, unknown or wrong.
         """
-        if isinstance(fields, Entry):
-            return fields
-        if not isinstance(fields, Mapping):
-            raise InvalidEntry("entry", "a dict with task and schedule", fields, entry=str(name))
-        known = (*DEFINITION_FIELDS, "relative")
-        for field in fields:
-            if field not in known:
-                near = difflib.get_close_matches(str(field), known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else None
-                raise InvalidEntry(str(field), "a known field", fields[field], entry=str(name), hint=hint)
-        for required in ("task", "schedule"):
-            if fields.get(required) is None:
-                raise InvalidEntry(required, "a value", None, entry=str(name))
-        return cls(name, **fields, app=app)
+        if isinstance(written, Entry):
+            return written
+        if not isinstance(written, Mapping):
+            raise InvalidEntry("entry", "a dict with task and schedule", written, entry=str(name))
+        for field in written:
+            if field not in _WRITABLE:
+                raise InvalidEntry(str(field), "a known field", written[field], entry=str(name), hint=_hint(str(field)))
+        for required, expected in _REQUIRED.items():
+            if written.get(required) is None:
+                raise InvalidEntry(required, expected, None, entry=str(name))
+        return cls(name, **written, app=app)
 
     def _check_window(self) -> None:
         if self.start_at and self.end_at and self.end_at < self.start_at:
@@ -248,7 +247,10 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
         Raises:
             InvalidEntry: a field is unknown or wrong.
         """
-        return Entry.from_mapping(self.name, {**self.definition(), **changes}, app=self.app)
+        before = self.definition()
+        if fields.brings_arguments(changes.get("task")):
+            before.update(args=(), kwargs={})
+        return Entry.from_mapping(self.name, {**before, **changes}, app=self.app)
 
     def __eq__(self, other: object) -> bool:
         """Equal when a user would have to write the same to get both; state does not count."""
@@ -274,100 +276,12 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
         return f"<Entry {self.name!r}: {self.task}({call}) {self.schedule!r}>"
 
 
+def _hint(field: str) -> str | None:
+    if field in KNOWN:
+        return f"it belongs into options: {{{field!r}: ...}}"
+    near = difflib.get_close_matches(field, _WRITABLE, n=1)
+    return f"did you mean {near[0]!r}?" if near else None
+
+
 def _restore(name: str, task: str, schedule: BaseSchedule) -> Entry:
     return Entry(name, task, schedule)
-
-
-def check_name(field: str, value: object) -> str:
-    """``value`` as a name of an entry or a task.
-
-    Raises:
-        InvalidEntry: not text, empty, over 200 characters, or with control characters in it.
-    """
-    if not is_name(value):
-        raise InvalidEntry(field, f"text of 1 to {MAX_NAME} characters without control characters", value)
-    return value
-
-
-def is_name(value: object) -> TypeGuard[str]:
-    """Whether ``value`` can be the name of an entry or a task."""
-    return isinstance(value, str) and 1 <= len(value) <= MAX_NAME and _FORBIDDEN.search(value) is None
-
-
-def _schedule(value: Any, relative: bool) -> BaseSchedule:
-    rule = coerce_schedule(value)
-    if relative and type(rule) is schedule:
-        return schedule(rule.run_every, relative=True)
-    return rule
-
-
-def _args(value: Any) -> tuple[Any, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, (list, tuple)):
-        raise InvalidEntry("args", "a list or tuple", value, hint="one argument is written (value,)")
-    return tuple(value)
-
-
-def _mapping(field: str, value: Any) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise InvalidEntry(field, "a dict", value)
-    for key in value:
-        if not isinstance(key, str):
-            raise InvalidEntry(field, "a dict with text keys", key)
-    return dict(value)
-
-
-def _options(value: Any) -> dict[str, Any]:
-    options = _mapping("options", value)
-    _mapping("options.headers", options.get("headers"))  # ours are merged into them at each run
-    return options
-
-
-def _of_type(field: str, value: Any, kind: type) -> Any:
-    if not isinstance(value, kind):
-        raise InvalidEntry(field, {bool: "True or False", str: "text"}[kind], value)
-    return value
-
-
-def _seconds(value: Any) -> float | None:
-    """A timedelta or a finite number of seconds as a float, anything else as ``None``."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None
-
-
-def _expires(value: Any) -> float | str | None:
-    if value is None or value == "interval":
-        return value  # type: ignore[no-any-return]
-    seconds = _seconds(value)
-    if seconds is None or seconds <= 0:
-        raise InvalidEntry("expires", 'None, positive seconds, a timedelta or "interval"', value)
-    return seconds
-
-
-def _jitter(value: Any) -> float:
-    seconds = _seconds(value)
-    if seconds is None or seconds < 0:
-        raise InvalidEntry("jitter", "seconds or a timedelta, not negative", value)
-    return seconds
-
-
-def _max_runs(value: Any) -> int | None:
-    if value is not None and (type(value) is not int or value < 1):
-        raise InvalidEntry("max_runs", "None or a whole number from 1", value)
-    return value
-
-
-def _expanded(task: Any, kwargs: Any) -> tuple[Any, Any]:
-    """What starts a run of it, if ``task`` is a pipeline."""
-    if not hasattr(task, "as_entry"):
-        return task, kwargs
-    if kwargs:
-        raise InvalidEntry("kwargs", "none beside a pipeline, which has its own params", kwargs)
-    fields = task.as_entry()
-    return fields["task"], fields["kwargs"]

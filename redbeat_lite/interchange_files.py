@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .entry import is_name
 from .errors import InvalidEntry, RedbeatError
+from .fields import is_name
 
 #: A place in a document: keys and positions from its root.
 Place = tuple[str | int, ...]

@@ -9,8 +9,9 @@ from celery.utils.log import get_logger
 
 from .configured import entry_with_defaults
 from .definition import decode
-from .entry import Entry, is_name
+from .entry import Entry
 from .errors import ConfigOwned, CorruptEntry, EntryNotFound, InvalidEntry, UnsupportedFormat
+from .fields import is_name
 from .settings import Settings
 from .state import State
 from .store import Store, Stored

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import tzinfo
 from typing import TYPE_CHECKING, TypeVar
-
-from celery.utils.log import get_logger
 
 from . import lifecycle
 from .arguments import check_arguments
@@ -21,7 +20,8 @@ from .store import PAGE, Edit, Store, Stored, chunks
 if TYPE_CHECKING:
     from celery import Celery
 
-logger = get_logger(__name__)
+# Not Celery's, which is silent where nobody has set up logging, as at a Python prompt.
+logger = logging.getLogger(__name__)
 
 #: How often an edit is tried over when the beat advanced the entry at the same moment. An entry of 50 ms can lose this
 #: race a few times in a row, not fifty times.

@@ -13,8 +13,8 @@ from datetime import tzinfo
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..entry import MAX_NAME, is_name
 from ..errors import ConfigurationError, InvalidEntry
+from ..fields import MAX_NAME, is_name
 from ..schedules.zones import zone_of
 from .found import Found, Left
 from .zoned import zoned_cron_line

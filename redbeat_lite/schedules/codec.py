@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,7 +29,7 @@ from celery.schedules import BaseSchedule, ParseException, crontab, schedule, so
 from ..errors import InvalidEntry
 from ..instants import MAX_MS, MIN_MS, from_ms
 from .cron import Cron
-from .intervals import At, Every, at
+from .intervals import At, Every, at, interval_ms
 from .rrules import RRule
 
 S = TypeVar("S", bound=BaseSchedule)
@@ -80,10 +80,18 @@ def coerce_schedule(value: object) -> BaseSchedule:
     if isinstance(value, BaseSchedule):
         return value
     if isinstance(value, (int, float, timedelta)) and not isinstance(value, bool):
+        interval_ms(value if isinstance(value, timedelta) else _number(value), exact=False)
         # Celery's own class, so that tools which know it find what they expect.
-        return schedule(_seconds(value) if isinstance(value, (int, float)) else value)
-    hint = f'write cron("{value[:40]}")' if isinstance(value, str) else None
-    raise InvalidEntry("schedule", "seconds, a timedelta or a schedule", value, hint=hint)
+        return schedule(value)
+    raise InvalidEntry("schedule", "seconds, a timedelta or a schedule", value, hint=_hint(value))
+
+
+def _hint(value: object) -> str | None:
+    if isinstance(value, str):
+        return f'write cron("{value[:40]}")'
+    if isinstance(value, datetime):
+        return "to run once, write at(...)"
+    return None
 
 
 def encode_schedule(found: BaseSchedule) -> dict[str, Any]:

@@ -79,8 +79,9 @@ def parse(expression: str, seconds: str = "last") -> WallTimes:
     parser = _Parser(expression)
     second, minute, hour, day, month, weekday = texts
     times = WallTimes(
-        hours=parser.numbers(hour, HOUR),
+        # In the order in which people write and read them: the first that is wrong is the one to name.
         minutes=parser.numbers(minute, MINUTE),
+        hours=parser.numbers(hour, HOUR),
         seconds=parser.numbers(second, SECOND),
         days=Days(
             months=parser.numbers(month, MONTH),

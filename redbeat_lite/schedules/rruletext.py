@@ -120,8 +120,7 @@ class _Reader:
         for part in rule.strip(";").split(";"):
             name, _, value = part.partition("=")
             if name not in _NAMES or not value:
-                near = get_close_matches(name, _NAMES, n=1)
-                self.refuse(f"parts NAME=value, not {part!r}", f"did you mean {near[0]}?" if near else None)
+                self.refuse(f"parts NAME=value, not {part!r}", _near(name))
             if name in given:
                 self.refuse(f"{name} once", None)
             given[name] = value
@@ -177,6 +176,13 @@ class _Reader:
 
     def refuse(self, expected: str, hint: str | None) -> NoReturn:
         _refuse(self.text, expected, hint)
+
+
+def _near(name: str) -> str | None:
+    if name in FREQUENCIES:
+        return f"did you mean FREQ={name}?"
+    near = get_close_matches(name, _NAMES, n=1)
+    return f"did you mean {near[0]}?" if near else None
 
 
 def _refuse(text: str, expected: str, hint: str | None) -> NoReturn:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -149,8 +151,35 @@ class TestAdd:
             "entry 'late': no task 'no.such.task' is registered in this app"
         ]
 
+    def test_an_unknown_task_is_said_where_nobody_has_set_up_logging(self, server: Server) -> None:
+        script = f"""
+from celery import Celery
+from redbeat_lite import Schedules
+app = Celery("proj", broker={server.url!r})
+app.finalize()
+Schedules(app).add("late", "no.such.task", 10)
+"""
+        ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        assert ran.stderr == "entry 'late': no task 'no.such.task' is registered in this app\n"
+
+    def test_a_signature_brings_its_arguments_and_options(self, app: Celery, schedules: Schedules) -> None:
+        add = app.tasks["add"]
+        entry = schedules.add("a", add.s(1, y=2).set(queue="mail", priority=3), 10, options={"priority": 5})
+        assert schedules["a"] == entry
+        assert (entry.task, entry.args, entry.kwargs) == ("add", (1,), {"y": 2})
+        assert entry.options == {"queue": "mail", "priority": 5}
+        changed = schedules.update("a", task=add.s(3))
+        assert (changed.args, changed.kwargs, changed.options) == ((3,), {}, entry.options)
+
+    def test_an_option_of_the_tasks_own_is_kept(self, schedules: Schedules) -> None:
+        options = {"tenant": "acme", "stamped_headers": ["expire"], "expire": 1}
+        assert schedules.add("a", "add", 10, options=options).options == options
+
 
 class TestMapping:
+    def test_tells_where_its_entries_are(self, schedules: Schedules, server: Server) -> None:
+        assert repr(schedules) == f"<Schedules of 'proj': {server.url} under 'redbeat-lite'>"
+
     def test_is_a_mutable_mapping(self, schedules: Schedules) -> None:
         assert isinstance(schedules, MutableMapping)
 
@@ -282,7 +311,7 @@ class TestUpdate:
             ({"schedul": 5}, r"entry 'a': schedul: expected a known field, got 5 \(did you mean 'schedule'\?\)"),
             ({"jitter": -1}, "entry 'a': jitter: expected seconds or a timedelta, not negative, got -1"),
             ({"schedule": "x"}, "entry 'a': schedule: expected seconds, a timedelta or a schedule, got 'x'"),
-            ({"schedule": None}, "entry 'a': schedule: expected a value, got None"),
+            ({"schedule": None}, "entry 'a': schedule: expected seconds, a timedelta or a schedule, got None"),
         ],
     )
     def test_a_wrong_change_changes_nothing(
@@ -292,6 +321,10 @@ class TestUpdate:
         with pytest.raises(InvalidEntry, match=message):
             schedules.update("a", **changes)
         assert (schedules["a"], schedules["a"].version) == (before, 1)
+
+    def test_many_entries_are_not_one(self, schedules: Schedules) -> None:
+        with pytest.raises(InvalidEntry, match=r"name: expected the name of one entry, got .*add_many"):
+            schedules.update({"a": {"schedule": 5}})  # type: ignore[arg-type]
 
     def test_an_absent_entry_cannot_be_edited(self, schedules: Schedules) -> None:
         with pytest.raises(EntryNotFound):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, chain, signature
 
 from redbeat_lite import InvalidEntry, Schedules, at, cron, every
 from tests.support.frozen import NOW
@@ -30,16 +30,21 @@ STORABLE = "expected a value that JSON or kombu's JSON types can hold (see kombu
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "task of a wrong type": ({"task": 5}, f"task: {NAME}5"),
     "empty task": ({"task": ""}, f"task: {NAME}''"),
-    "no task": ({"task": None}, "task: expected a value, got None"),
+    "no task": ({"task": None}, "task: expected the name of a task, a task, a signature or a Pipeline, got None"),
     "over-long task": ({"task": "t" * 201}, f"task: {NAME}'{'t' * 118}…"),
     "control character in the task": ({"task": "a\x00b"}, f"task: {NAME}'a\\x00b'"),
-    "no schedule": ({"schedule": None}, "schedule: expected a value, got None"),
+    "no schedule": ({"schedule": None}, "schedule: expected seconds, a timedelta or a schedule, got None"),
     "schedule of a wrong type": (
         {"schedule": "*/5 * * * *"},
         "schedule: expected seconds, a timedelta or a schedule, got '*/5 * * * *' (write cron(\"*/5 * * * *\"))",
     ),
     "schedule that is a truth": ({"schedule": True}, "schedule: expected seconds, a timedelta or a schedule, got True"),
-    "interval of nothing": ({"schedule": 0}, "schedule: expected an interval of at least 0.05 seconds, got "),
+    "schedule that is an instant": (
+        {"schedule": datetime(2030, 1, 1, tzinfo=UTC)},
+        "schedule: expected seconds, a timedelta or a schedule, "
+        "got datetime.datetime(2030, 1, 1, 0, 0, tzinfo=datetime.timezone.utc) (to run once, write at(...))",
+    ),
+    "interval of nothing": ({"schedule": 0}, "schedule: expected an interval of at least 0.05 seconds, got 0"),
     "interval of ages": ({"schedule": 10**10}, "schedule: expected an interval of at most 100 years, got "),
     "interval without end": ({"schedule": float("inf")}, "schedule: expected a number, got inf"),
     "args of a wrong type": (
@@ -49,6 +54,27 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "kwargs of a wrong type": ({"kwargs": [1]}, "kwargs: expected a dict, got [1]"),
     "kwargs with a number for a name": ({"kwargs": {1: 2}}, "kwargs: expected a dict with text keys, got 1"),
     "options of a wrong type": ({"options": "queue"}, "options: expected a dict, got 'queue'"),
+    "misspelt option": (
+        {"options": {"queu": "mail"}},
+        "options.queu: expected a known option, got 'mail' (did you mean 'queue'?)",
+    ),
+    "option that is written as a field": (
+        {"queue": "mail"},
+        "queue: expected a known field, got 'mail' (it belongs into options: {'queue': ...})",
+    ),
+    "arguments beside a signature": (
+        {"task": signature("add", (1,)), "args": (2,)},
+        "args: expected none beside a signature, which has its own, got (2,)",
+    ),
+    "keyword arguments beside a signature": (
+        {"task": signature("add", (1,)), "kwargs": {"y": 2}},
+        "kwargs: expected none beside a signature, which has its own, got {'y': 2}",
+    ),
+    "several tasks": (
+        {"task": chain(signature("add", (1,)), signature("add", (2,)))},
+        "task: expected one task, got add(1) | add(2) (a task of yours may start it, and several tasks in stages are a "
+        "redbeat_lite.Pipeline)",
+    ),
     "headers of a wrong type": ({"options": {"headers": "x"}}, "options.headers: expected a dict, got 'x'"),
     "argument that cannot be stored": ({"args": [1, Unstorable()]}, f"args[1]: {STORABLE}Unstorable()"),
     "argument deep inside": (

@@ -177,6 +177,7 @@ def test_two_spellings_of_one_rule(left: str, right: str) -> None:
         ("* * * * * * *", "end_at"),
         ("60 * * * *", "minutes of 0 to 59, got '60' (in \"60 * * * *\")"),
         ("* 24 * * *", "hours of 0 to 23"),
+        ("a b c d e", "minutes of 0 to 59, got 'a'"),
         ("* * 0 * *", "day of month of 1 to 31"),
         ("* * 32 * *", "1 to 31"),
         ("* * * 13 *", "month of 1 to 12 or jan to dec"),

@@ -1,0 +1,135 @@
+"""What a user may write in the fields of an entry: checked, and brought into one form."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, TypeGuard
+
+from celery.schedules import BaseSchedule, schedule
+from celery.utils.abstract import CallableSignature
+
+from .errors import InvalidEntry
+from .options import misspelt
+from .schedules import coerce_schedule
+
+#: Longest name of an entry or a task, in characters.
+MAX_NAME = 200
+
+#: Unicode's control characters (Cc), and lone surrogates (Cs), which UTF-8 cannot hold.
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+#: Canvases: they are several tasks, and an entry is one.
+_CANVASES = ("celery.chain", "celery.group", "celery.chord")
+
+
+def check_name(field: str, value: object) -> str:
+    """``value`` as a name of an entry or a task.
+
+    Raises:
+        InvalidEntry: not text, empty, over 200 characters, or with control characters in it.
+    """
+    if not is_name(value):
+        raise InvalidEntry(field, f"text of 1 to {MAX_NAME} characters without control characters", value)
+    return value
+
+
+def is_name(value: object) -> TypeGuard[str]:
+    """Whether ``value`` can be the name of an entry or a task."""
+    return isinstance(value, str) and 1 <= len(value) <= MAX_NAME and _FORBIDDEN.search(value) is None
+
+
+def as_schedule(value: Any, relative: bool) -> BaseSchedule:
+    rule = coerce_schedule(value)
+    if relative and type(rule) is schedule:
+        return schedule(rule.run_every, relative=True)
+    return rule
+
+
+def as_args(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)):
+        raise InvalidEntry("args", "a list or tuple", value, hint="one argument is written (value,)")
+    return tuple(value)
+
+
+def as_mapping(field: str, value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidEntry(field, "a dict", value)
+    for key in value:
+        if not isinstance(key, str):
+            raise InvalidEntry(field, "a dict with text keys", key)
+    return dict(value)
+
+
+def as_options(value: Any) -> dict[str, Any]:
+    options = as_mapping("options", value)
+    as_mapping("options.headers", options.get("headers"))  # ours are merged into them at each run
+    for name, near in misspelt(options):
+        raise InvalidEntry(f"options.{name}", "a known option", options[name], hint=f"did you mean {near!r}?")
+    return options
+
+
+def of_type(field: str, value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise InvalidEntry(field, {bool: "True or False", str: "text"}[kind], value)
+    return value
+
+
+def _seconds(value: Any) -> float | None:
+    """A timedelta or a finite number of seconds as a float, anything else as ``None``."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return None
+
+
+def as_expires(value: Any) -> float | str | None:
+    if value is None or value == "interval":
+        return value  # type: ignore[no-any-return]
+    seconds = _seconds(value)
+    if seconds is None or seconds <= 0:
+        raise InvalidEntry("expires", 'None, positive seconds, a timedelta or "interval"', value)
+    return seconds
+
+
+def as_jitter(value: Any) -> float:
+    seconds = _seconds(value)
+    if seconds is None or seconds < 0:
+        raise InvalidEntry("jitter", "seconds or a timedelta, not negative", value)
+    return seconds
+
+
+def as_max_runs(value: Any) -> int | None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise InvalidEntry("max_runs", "None or a whole number from 1", value)
+    return value
+
+
+def brings_arguments(task: Any) -> bool:
+    """Whether this is more than a task: a signature or a pipeline, with arguments of its own."""
+    return isinstance(task, CallableSignature) or hasattr(task, "as_entry")
+
+
+def expanded(task: Any, args: Any, kwargs: Any, options: Any) -> tuple[Any, Any, Any, Any]:
+    """Task, arguments and options, from a signature or a pipeline if ``task`` is one of these."""
+    if isinstance(task, CallableSignature):
+        if task.task in _CANVASES:
+            hint = "a task of yours may start it, and several tasks in stages are a redbeat_lite.Pipeline"
+            raise InvalidEntry("task", "one task", task, hint=hint)
+        for field, value in (("args", args), ("kwargs", kwargs)):
+            if value:
+                raise InvalidEntry(field, "none beside a signature, which has its own", value)
+        return task.task, task.args, task.kwargs, {**task.options, **as_mapping("options", options)}
+    if hasattr(task, "as_entry"):
+        if kwargs:
+            raise InvalidEntry("kwargs", "none beside a pipeline, which has its own params", kwargs)
+        fields = task.as_entry()
+        return fields["task"], args, fields["kwargs"], options
+    return task, args, kwargs, options
