@@ -75,7 +75,7 @@ def test_a_beat_that_does_as_we_would_differs_in_nothing(peer_app: Celery, watch
     for name, found in names.items():
         save(peer_app, name, found)
     ran = 0
-    for _ in range(500):
+    for _ in range(250):
         # Its loop wakes up a little late, each time, and counts from there.
         clock.forward(drawn.uniform(0.1, 0.4))
         for name in names:
