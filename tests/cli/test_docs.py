@@ -1,0 +1,66 @@
+"""The page about the command line shows what the commands print."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Pipeline, PipelineTask, Schedules, cron, every, lock
+from tests.cli.conftest import Said
+from tests.support.frozen import frozen_clock
+from tests.support.pages import blocks
+from tests.support.processes import ROOT
+
+PAGE = ROOT / "docs" / "cli.md"
+_EXITS = {"show nigthly": 1, "pipelines wait import-7 --timeout 0": 3}
+
+
+@pytest.fixture
+def proj(make_app: Callable[..., Celery], client: redis.Redis) -> Celery:
+    """The app of the page, with what is in Redis when the page begins."""
+    app = make_app("proj", timezone="Europe/Berlin", result_expires=None)
+    for name, base in (("reports.build", None), ("proj.say", None), ("proj.fetch", PipelineTask)):
+        app.task(name=name, base=base, shared=False)(_task)
+    schedules = Schedules(app)
+    schedules.add("nightly", "reports.build", cron("30 2 * * *", tz="Europe/Berlin"))
+    schedules.add("poll", "proj.say", every(90))
+    schedules.add("report", "reports.build", cron("0 9 * * mon", tz="Asia/Tokyo"), enabled=False)
+    aside = {"error": "definition is not usable", "definition": "{", "state": "", "at": 1772451000000}
+    client.hset("{redbeat-lite}:quarantine", "old", json.dumps(aside))
+    return app
+
+
+def _task(*args: object, **kwargs: object) -> None: ...
+
+
+def test_every_command_prints_what_the_page_shows(
+    run_cli: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with frozen_clock():
+        app = request.getfixturevalue("proj")
+        Pipeline(app, [("proj.fetch", 1)]).start("import-7")
+        with lock(app, "proj.reindex") as held:
+            assert held
+            for block in blocks(PAGE):
+                if block.language == "toml":
+                    Path("entries.toml").write_text(block.text)
+                if block.language == "console":
+                    _follow(app, block.text, run_cli)
+
+
+def _follow(app: Celery, text: str, run_cli: Callable[..., Said]) -> None:
+    for part in re.split(r"^\$ celery -A proj redbeat ", text, flags=re.MULTILINE)[1:]:
+        command, _, shown = part.partition("\n")
+        said = run_cli(app, *shlex.split(command), code=_EXITS.get(command, 0))
+        # How wide a column is depends on what the page leaves open.
+        printed, shown = (re.sub(" +", " ", each) for each in (said.out + said.err, shown))
+        pattern = ".*".join(map(re.escape, shown.split("...")))
+        assert re.fullmatch(pattern, printed), f"{command}\n{printed}"
