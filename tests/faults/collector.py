@@ -18,6 +18,9 @@ import redis
 #: Messages read at once.
 _CHUNK = 2000
 
+#: Messages that were read and are left in the queue, where the others are taken out of it.
+_KEPT = 5000
+
 
 class Record(NamedTuple):
     """One message; times in epoch milliseconds."""
@@ -30,14 +33,19 @@ class Record(NamedTuple):
 
 
 class Collector:
-    """Reads a queue while it grows, and takes nothing out of it.
+    """Reads a queue while it grows.
 
     Parameters:
         connect: opens a client of the broker; asked again after each loss of the connection.
+        trim: take out of it what was read long ago; else it is left as it is.
     """
 
-    def __init__(self, connect: Callable[[], redis.Redis]) -> None:
+    def __init__(self, connect: Callable[[], redis.Redis], *, trim: bool = False) -> None:
         self.records: list[Record] = []
+        #: The longest time in seconds that this process was kept from running: what the machine adds to any lateness.
+        self.stall = 0.0
+        self._trim = trim
+        self._trimmed = 0
         self._connect = connect
         self._known: set[tuple[str, int, str]] = set()
         self._stopped = threading.Event()
@@ -48,8 +56,10 @@ class Collector:
         seen = 0
         while not self._stopped.is_set():
             with suppress(Exception), self._connect() as client:  # servers are killed here all the time
-                while not self._stopped.wait(0.01):
+                while not self._stopped.is_set():
+                    self._wait(0.01)
                     seen = self._read(client, seen)
+                    seen = self._shortened(client, seen)
 
     def _read(self, client: redis.Redis, seen: int) -> int:
         pipe = client.pipeline(transaction=True)
@@ -57,6 +67,9 @@ class Collector:
         # From the oldest end: these places stay the same, however many messages come.
         pipe.lrange("celery", -(seen + _CHUNK), -(seen + 1))
         length, found = pipe.execute()
+        if length == seen - self._trimmed:
+            seen -= self._trimmed  # the last trim was made, and its reply lost
+        self._trimmed = 0
         if length < seen:
             # The server lost them, or somebody flushed it, or this is another server: what is met again did not come
             # again. Whether a queue holds it twice has to be judged by the queue.
@@ -66,6 +79,19 @@ class Collector:
         records = [_record(raw, arrival) for raw in reversed(found)]
         self.records += [record for record in records if record[:3] not in self._known]
         return seen + len(found)
+
+    def _wait(self, seconds: float) -> None:
+        start = time.monotonic()
+        time.sleep(seconds)
+        self.stall = max(self.stall, time.monotonic() - start - seconds)
+
+    def _shortened(self, client: redis.Redis, seen: int) -> int:
+        if not self._trim or seen < 2 * _KEPT:
+            return seen
+        self._trimmed = seen - _KEPT
+        client.ltrim("celery", 0, -(self._trimmed + 1))
+        self._trimmed = 0
+        return _KEPT
 
     def stop(self) -> None:
         self._stopped.set()
@@ -96,6 +122,7 @@ class Verdict:
         early: messages that came before their nominal time.
         late: how much after its nominal time the latest came, outages left out.
         back: how long after a fault the first message came, at most.
+        stall: the longest time that the machine kept the suite itself from running.
         handovers: how often messages of one beat are followed by those of another.
     """
 
@@ -107,6 +134,7 @@ class Verdict:
     late: float = 0.0
     back: float = 0.0
     handovers: int = 0
+    stall: float = 0.0
     faults: int = 0
     missing: list[str] = field(default_factory=list)
 

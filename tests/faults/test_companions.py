@@ -43,7 +43,7 @@ def test_two_configurations(own_server: Own, on: On, publish: Publish, lease: fl
         extra = {each.entry for each in stage.collector.records[own:] if each.sender == follower.pid} & set(more)
         assert extra == (set(more) if turn % 2 else set())
     stage.finish()
-    stage.collector.records = [each for each in stage.collector.records if each.entry not in more]
+    stage.records_of(lambda entry: entry not in more)
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
     publish("two configurations", verdict)
@@ -108,7 +108,7 @@ def test_a_clock_that_is_set_by_two_hours(own_server: Own, on: On, publish: Publ
     most = max(len(times) for times in arrivals.values())
     print(f"longest wait {longest} ms, at most {most} messages of one entry")
     # The message that was to come, half a second until a waiting beat looks at its clock, and an interval from then on.
-    assert longest < 2800
+    assert longest < 2800 + 1000 * verdict.stall
     assert most <= stage.seconds + 2 + 1, "no burst: two hours are one catch-up, and so is the way back"
     verdict.back = longest / 1000
     publish("clock", verdict)
