@@ -107,12 +107,9 @@ class Stage:
         self.killed.append(process)
 
     def stop(self, process: Process) -> None:
-        """SIGTERM a beat; it exits with 0 within two seconds."""
-        start = time.monotonic()
+        """SIGTERM a beat; it exits with 0. How soon, is a matter of tests that have the machine to themselves."""
         process.terminate()
         assert process.wait() == 0, process.output
-        took = time.monotonic() - start
-        assert took < 2.5 + self.collector.stall, f"stopped after {took:.1f} s\n{process.output[-3000:]}"
         self.beats.remove(process)
         self.killed.append(process)
 

@@ -27,7 +27,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
         yield proxy
 
 
-@pytest.mark.parametrize("fault", ["swallowed", "refusing", "full"])
+@pytest.mark.parametrize("fault", ["swallowed", pytest.param("refusing", marks=pytest.mark.soak), "full"])
 def test_a_broker_on_another_server(
     server: Server, proxy: Proxy, own_server: Own, on: On, publish: Publish, seconds: float, fault: str
 ) -> None:

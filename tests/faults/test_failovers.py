@@ -30,7 +30,7 @@ def cluster() -> Iterator[Cluster]:
     cluster.destroy()
 
 
-@pytest.mark.parametrize("kill", [False, True], ids=["switched", "killed"])
+@pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.soak), True], ids=["switched", "killed"])
 def test_a_replica_promoted_by_sentinel(
     sentinels: Sentinels, staged: Callable[..., Stage], lease: float, publish: Publish, kill: bool
 ) -> None:

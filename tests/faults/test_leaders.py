@@ -47,7 +47,7 @@ def test_a_leader_told_to_stop(own_server: Callable[..., Server], on: On, publis
     stage.finish()
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
-    assert verdict.back < 1.5 + verdict.stall
+    assert verdict.back < 2 + verdict.stall
     publish("stopped", verdict)
 
 

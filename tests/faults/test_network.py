@@ -43,7 +43,11 @@ def _cut(proxy: Proxy) -> None:
     proxy.refuse()
 
 
-@pytest.mark.parametrize("cut", [_swallow, _swallow_requests, _swallow_replies, _cut], ids=lambda cut: cut.__name__[1:])
+@pytest.mark.parametrize(
+    "cut",
+    [_swallow, _swallow_requests, _swallow_replies, pytest.param(_cut, marks=pytest.mark.soak)],
+    ids=lambda cut: cut.__name__[1:],
+)
 def test_a_leader_cut_off_from_the_server(
     server: Server, proxy: Proxy, on: On, publish: Publish, lease: float, cut: Callable[[Proxy], None]
 ) -> None:

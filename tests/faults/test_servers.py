@@ -14,7 +14,7 @@ Publish = Callable[..., None]
 Own = Callable[..., Server]
 
 
-@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.soak), True], ids=["stopped", "killed"])
 def test_a_restart_with_its_data(own_server: Own, on: On, publish: Publish, seconds: float, kill: bool) -> None:
     server = own_server(appendonly="yes")
     stage = on(server)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import redis
+from celery import Celery
 
 from redbeat_lite import Schedules, every
 from tests.faults.driver import Stage
@@ -115,10 +116,15 @@ class Faults:
 @pytest.mark.soak
 @pytest.mark.timeout(60 * MINUTES + 300)
 def test_random_faults_lose_and_double_nothing(
-    own_server: Callable[..., Server], make_app: Callable[..., object], capsys: pytest.CaptureFixture[str]
+    own_server: Callable[..., Server], make_app: Callable[..., Celery], capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = own_server(appendonly="yes")
     app = make_app(broker_url=server.url)
+
+    @app.task(name="proj.add", shared=False)
+    def add() -> None:
+        """Is only sent."""
+
     with Proxy(server.port) as proxy:
         stage = Stage(60 * MINUTES, server.client, proxy.url, lease=2, trim=True)
         try:
@@ -126,7 +132,7 @@ def test_random_faults_lose_and_double_nothing(
                 stage.beat()
             stage.begin()
             faults, counted = Faults(stage, server, proxy).all(), Counter[str]()
-            schedules = Schedules(app)  # type: ignore[arg-type]
+            schedules = Schedules(app)
             while stage.left > 0:
                 stage.pause(1, 4)
                 _edit(stage, schedules)

@@ -1,6 +1,7 @@
 """Turns the beat's loop many times in a process of its own, and prints how much memory it uses on the way.
 
-``python -m tests.faults.ticks URL TICKS``; a line per tenth of the way: ticks made, messages sent, kilobytes resident.
+``python -m tests.faults.ticks URL TICKS CUTS``; all its connections are cut so often on the way. A line per tenth
+of the way: ticks made, messages sent, kilobytes resident.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ def resident() -> int:
     return int(subprocess.run(["ps", "-o", "rss=", "-p", str(os.getpid())], capture_output=True, text=True).stdout)
 
 
-def main(url: str, ticks: int) -> None:
+def main(url: str, ticks: int, cuts: int) -> None:
     app = Celery("ticks", broker=url, set_as_current=False)
     Schedules(app).add_many([Entry(f"e{n}", "add", every(0.05), args=(n,)) for n in range(20)])
     beat, client, sent = Scheduler(app), redis.Redis.from_url(url), 0
+    beat._wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]  # turn after turn
     for tick in range(1, ticks + 1):
-        beat.run_due()
+        if tick % (ticks // cuts) == 0:
+            for kind in ("normal", "pubsub"):
+                client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+        beat.tick()
         if tick % (ticks // 10) == 0:
             sent += client.llen("celery")
             client.delete("celery")
@@ -34,4 +39,4 @@ def main(url: str, ticks: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

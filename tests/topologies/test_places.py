@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +13,10 @@ from celery import Celery
 
 import redbeat_lite
 from redbeat_lite import Entry, EntryExists, Pipeline, PipelineTask, Scheduler, Schedules, every
+from redbeat_lite.doctor import examine
+from redbeat_lite.health import health
 from redbeat_lite.pipeline import sweep
+from redbeat_lite.status import status
 from tests.support.messages import of_entry
 from tests.support.waiting import eventually
 from tests.topologies.conftest import Place
@@ -147,6 +151,15 @@ def test_pipelines(placed_app: Celery, place: Place) -> None:
     eventually(lambda: sweep(placed_app).looked, within=15, what="a look of the sweeper")
     run.cancel()
     assert run.status().ended
+
+
+def test_signs_of_life(placed_app: Celery, scheduler: Scheduler) -> None:
+    Schedules(placed_app).add("hourly", "add", every(3600))
+    scheduler.run_due()
+    found = eventually(lambda: status(placed_app).leader, what="the report of the leader")
+    assert found.pid == os.getpid()
+    assert health(scheduler.settings).healthy
+    assert all(finding.severity != "error" for finding in examine(placed_app)), examine(placed_app)
 
 
 def test_no_password_is_shown(place: Place, placed_app: Celery, scheduler: Scheduler) -> None:

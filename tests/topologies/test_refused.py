@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,3 +67,15 @@ def test_a_beat_sent_to_one_node_of_a_cluster_says_what_to_write(server: Server,
         assert "redis-cluster://" in line
     finally:
         cluster.destroy()
+
+
+def test_a_password_that_a_process_shows_would_be_noticed() -> None:
+    url = "redis://:some-secret@h/0"
+    for words, shown in ((["redis://:**@h/0"], False), ([url], True)):
+        process = Process(["echo", *words], {"PROJ_URL": url, "PATH": os.environ["PATH"]})
+        assert process.wait() == 0
+        if shown:
+            with pytest.raises(AssertionError, match="password"):
+                process.destroy()
+        else:
+            process.destroy()

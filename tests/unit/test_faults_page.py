@@ -1,0 +1,31 @@
+"""The page of faults shows what the fault suite has published."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.faults.page import LINES, PAGE, RESULTS, table
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, dict[str, Any]]:
+    published: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text())
+    return published
+
+
+def test_the_page_shows_the_published_results(results: dict[str, dict[str, Any]]) -> None:
+    assert table(results) in PAGE.read_text()
+
+
+def test_each_scenario_has_a_line_and_each_line_a_scenario(results: dict[str, dict[str, Any]]) -> None:
+    assert set(LINES) == set(results)
+
+
+def test_published_are_long_runs_without_a_loss(results: dict[str, dict[str, Any]]) -> None:
+    for name, result in results.items():
+        assert result["seconds"] == 60, name
+        assert not result["lost"], name
+        assert result["back"] < 5, name
