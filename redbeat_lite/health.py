@@ -87,7 +87,7 @@ def _one(found: Status, host: str, pid: int | None, limit: float) -> Verdict:
             verdicts.append(_of_standby(standby, limit))
     if not verdicts:
         which = host if pid is None else f"{host} with pid {pid}"
-        return Verdict(False, f"no beat of {which} has given a sign of life lately")
+        return Verdict(False, f"no beat of {which} has given a sign of life within the last hour")
     return max(verdicts)  # a healthy one, if there is one
 
 
@@ -103,5 +103,5 @@ def _of_leader(leader: Leader, silence: float, limit: float) -> Verdict:
 def _of_standby(standby: StandBy, limit: float) -> Verdict:
     who = f"stand-by (pid {standby.pid} on {standby.host})"
     if standby.silent_for > limit:
-        return Verdict(False, f"{who}: should have looked for its turn {standby.silent_for:.1f} s ago")
+        return Verdict(False, f"{who}: a sign of life has been overdue for {standby.silent_for:.1f} s")
     return Verdict(True, f"{who}: alive")

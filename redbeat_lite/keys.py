@@ -13,8 +13,8 @@ key                   type     holds
 ``{p}:state``         hash     name -> state, compact text (:mod:`redbeat_lite.state`)
 ``{p}:leader``        hash     ``token``, ``term``, ``host``, ``pid``, ``since``, ``report`` (JSON, at each renewal);
                                lives as long as the leader's lease
-``{p}:standbys``      zset     ``host:pid:random`` of a beat that stands by -> when it looks again at the latest, in
-                               epoch milliseconds of the server; lives as long as one of them does
+``{p}:beats``         zset     token of a beat (``host:pid:random``) -> when its next sign of life is due, in epoch
+                               milliseconds of the server; lives for an hour after the last one
 ``{p}:meta``          hash     ``format``; ``term``, the last term given out; ``clock``, the leader's last wall-clock
                                reading; ``ticked``, the last sign of life of any leader's loop, in epoch milliseconds
                                of the server; ``config:<owner>`` -> JSON list of that owner's config entries
@@ -39,7 +39,7 @@ class Keys:
     entries: str
     state: str
     leader: str
-    standbys: str
+    beats: str
     meta: str
     quarantine: str
     wake: str

@@ -76,8 +76,9 @@ class Leader:
         # Drawn here and not earlier: a process that was forked must not share its parent's token.
         self._token = self._token or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
         sent = elapsed()
-        keys = (self._keys.leader, self._keys.meta, self._keys.standbys)
-        args = (self._token, round(self._lease * 1000), socket.gethostname(), os.getpid(), FORMAT)
+        keys = (self._keys.leader, self._keys.meta, self._keys.beats)
+        renewal = round(1000 * self._lease / RENEWALS_PER_LEASE)
+        args = (self._token, round(self._lease * 1000), socket.gethostname(), os.getpid(), FORMAT, renewal)
         self._asking = True
         reply = self._backend.scripts.run("acquire", keys, args)
         if reply[0] == -1:
@@ -173,7 +174,7 @@ class Leader:
         # A connection of its own: the handler may have interrupted the main thread inside a command.
         client = self._backend.open(timeout=_RESIGN_TIMEOUT)
         with suppress(*FAULTS):  # the lease runs out by itself
-            Scripts(client).run("resign", (self._keys.leader,), (self._token, self._keys.wake))
+            Scripts(client).run("resign", (self._keys.leader, self._keys.beats), (self._token, self._keys.wake))
         client.close()
         # Not earlier: what interrupts this does it over, instead of taking it for done.
         self._renewal, self._asking = None, False
@@ -190,7 +191,7 @@ class _Renewal:
         self.damaged = False
         self.least = 0
         self._backend = backend
-        self._keys = (keys.leader, keys.due, keys.entries, keys.state, keys.meta)
+        self._keys = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.beats)
         self._lease = lease
         self._vitals = vitals
         self._trusted_until = 0.0
@@ -245,8 +246,9 @@ class _Renewal:
         """Renew once; ``False`` when the lease belongs to somebody else."""
         sent = elapsed()
         try:
-            report = (self._vitals.silence_ms, self._vitals.report())
-            reply = scripts.run("renew", self._keys, (*self.term, round(self._lease * 1000), self.least, *report))
+            lease = round(self._lease * 1000)
+            report = (self._vitals.silence_ms, self._vitals.report(), lease // RENEWALS_PER_LEASE)
+            reply = scripts.run("renew", self._keys, (*self.term, lease, self.least, *report))
         except FAULTS as exc:
             self.why = f"the lease could not be renewed: {exc}"
             return True  # the window closes by itself if this goes on

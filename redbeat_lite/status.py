@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Milliseconds after its due time from which an entry counts as overdue: more than any healthy beat needs.
 OVERDUE_MS = 1000
 
-#: Milliseconds by which a stand-by may be late with its next look.
+#: Milliseconds by which a stand-by may be late with its sign of life.
 _GRACE_MS = 5000
 
 
@@ -50,7 +50,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class StandBy:
-    """A beat that stands by. ``silent_for`` is how many seconds its next look is overdue, 0 while it is well."""
+    """A beat that does not lead. ``silent_for`` is for how many seconds a sign of life is overdue, 0 if none is."""
 
     host: str
     pid: int
@@ -69,7 +69,7 @@ class Status:
     Parameters:
         now: that moment.
         leader: who leads; ``None`` while nobody does.
-        standbys: who stands by, those that have been silent for a short time included.
+        standbys: who does not lead, those included that fell silent within the last hour.
         last_tick: the last sign of life of the loop of any leader; ``None`` if there never was one.
         lag: seconds by which the first entry in line is late.
         overdue: entries that are late by more than a second.
@@ -117,14 +117,14 @@ def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
 
 def read(scripts: Scripts, keys: Keys) -> Status:
     """As :func:`status`, over a connection that is there; one round trip."""
-    where = (keys.leader, keys.standbys, keys.meta, keys.due, keys.entries, keys.quarantine)
+    where = (keys.leader, keys.beats, keys.meta, keys.due, keys.entries, keys.quarantine)
     return _status(*scripts.run("status", where, (OVERDUE_MS,)))
 
 
 def _status(
     now: int,
     leader: list[bytes],
-    standbys: list[bytes],
+    beats: list[bytes],
     ticked: bytes,
     entries: int,
     overdue: int,
@@ -132,10 +132,12 @@ def _status(
     quarantined: int,
 ) -> Status:
     late = now - float(head[1]) if head else 0.0
+    fields = _pairs(leader)
+    others = {name: due for name, due in _pairs(beats).items() if name != fields.get(b"token")}
     return Status(
         now=from_ms(now),
-        leader=_leader(_pairs(leader)),
-        standbys=tuple(_standby(name.decode(), now - float(until)) for name, until in _pairs(standbys).items()),
+        leader=_leader(fields),
+        standbys=tuple(_standby(name.decode(), now - float(due)) for name, due in others.items()),
         last_tick=from_ms(int(ticked)) if ticked.isdigit() else None,
         lag=max(late, 0.0) / 1000,
         overdue=overdue,

@@ -66,12 +66,10 @@ def test_status_and_health_tell_of_live_beats(beat: Beat, client: redis.Redis, s
     leader.signal(signal.SIGCONT)
 
 
-def test_without_a_server_they_say_so_in_one_line_and_in_time(tmp_path: Path) -> None:
+def test_without_a_server_they_say_so_in_one_line() -> None:
     nowhere = f"redis://127.0.0.1:{free_port()}/0"
     for words in (["status"], ["health"], ["health", "--cluster", "--timeout", "1"]):
-        started = time.monotonic()
         failed = redbeat(nowhere, *words)
-        assert time.monotonic() - started < 5
         assert failed.returncode == 2, failed.stderr
         assert len(failed.stderr.splitlines()) == 1
         assert failed.stderr.startswith(f"Error: cannot use {nowhere}: ")

@@ -1,13 +1,14 @@
 -- Become leader, if nobody is; or learn how long the leader's lease still runs.
--- KEYS[1] leader   KEYS[2] meta   KEYS[3] standbys
+-- KEYS[1] leader   KEYS[2] meta   KEYS[3] beats
 -- ARGV[1] token  ARGV[2] lease_ms  ARGV[3] host  ARGV[4] pid  ARGV[5] format this process understands
+-- ARGV[6] ms until a leader renews
 -- returns {1, term, clock} leading, clock being the last leader's wall clock in ms or ''
 --       | {0, ms until the lease runs out} somebody else leads
 --       | {-1, format} a newer process has been here
-local leader, meta, standbys = KEYS[1], KEYS[2], KEYS[3]
+local leader, meta, beats = KEYS[1], KEYS[2], KEYS[3]
 local token, lease, format = ARGV[1], ARGV[2], tonumber(ARGV[5])
 
-local FORGOTTEN = 60000 -- ms after which a stand-by that did not look again is dropped from the list
+local FORGOTTEN = 3600000 -- ms after which a beat that fell silent is dropped from the list
 
 local function cleared_of_garbage(key, wanted) -- it must not keep everybody from leading; returns what is there
   local kind = redis.call('TYPE', key)['ok']
@@ -19,7 +20,7 @@ local function cleared_of_garbage(key, wanted) -- it must not keep everybody fro
 end
 
 cleared_of_garbage(meta, 'hash')
-cleared_of_garbage(standbys, 'zset')
+cleared_of_garbage(beats, 'zset')
 local kind = cleared_of_garbage(leader, 'hash')
 local stored = tonumber(redis.call('HGET', meta, 'format') or format)
 if stored and stored > format then
@@ -28,19 +29,24 @@ end
 
 local now = redis.call('TIME')
 local ms = now[1] * 1000 + math.floor(now[2] / 1000)
+
+local function expected(wait) -- this beat will give another sign of life then
+  redis.call('ZREMRANGEBYSCORE', beats, '-inf', string.format('%.0f', ms - FORGOTTEN))
+  redis.call('ZADD', beats, string.format('%.0f', ms + wait), token)
+  redis.call('PEXPIRE', beats, string.format('%.0f', wait + FORGOTTEN))
+end
+
 if kind == 'hash' and redis.call('HGET', leader, 'token') ~= token then
   local left = redis.call('PTTL', leader)
   if left < 0 then -- a lease that would never end
     redis.call('PEXPIRE', leader, lease)
     left = tonumber(lease)
   end
-  redis.call('ZREMRANGEBYSCORE', standbys, '-inf', string.format('%.0f', ms - FORGOTTEN))
-  redis.call('ZADD', standbys, string.format('%.0f', ms + left), token)
-  redis.call('PEXPIRE', standbys, left + FORGOTTEN)
+  expected(left)
   return {0, left}
 end
 
-redis.call('ZREM', standbys, token)
+expected(tonumber(ARGV[6]))
 if kind == 'none' then
   local term = redis.pcall('HINCRBY', meta, 'term', 1)
   if type(term) == 'table' then -- an error: it was no number
