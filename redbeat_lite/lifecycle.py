@@ -8,7 +8,7 @@ from datetime import tzinfo
 from .entry import Entry
 from .errors import InvalidEntry
 from .jitter import offset_ms
-from .misfire import Plan, ahead_ms, pull_back
+from .misfire import Plan, ahead_ms, pull_back, unsent
 from .misfire import plan as plan_misfires
 from .schedules import first_ms, next_ms, shortest_gap_ms
 from .state import State
@@ -57,14 +57,16 @@ def revised(before: Entry, state: State, after: Entry, now: int, zone: tzinfo) -
     timing_changed = any(getattr(before, field) != getattr(after, field) for field in _TIMING)
     if timing_changed or state.finished:
         nominal = _first(after, now, zone)
-        # A one-off has its instant even when that is past; what was sent or given up is not sent because of an edit.
-        if nominal is not None and (nominal == state.last or (not timing_changed and nominal <= now)):
+        # What was sent or given up is not sent because of an edit, by a clock that is behind or otherwise.
+        if nominal is not None and state.last is not None:
+            nominal = unsent(after.rule(zone), nominal, now, state.last)
+        if nominal is not None and not timing_changed and nominal <= now:  # a one-off has its instant even when past
             nominal = None
     elif after.enabled and not before.enabled:
         nominal = ahead(after, state, now, zone)
     if _used_up(after, state.count) or _beyond(after, nominal):
         nominal = None
-    return state.edited(nominal=nominal, attempts=0, error="")
+    return state.moved(nominal, attempts=0, error="")
 
 
 def paused(state: State, note: str) -> State:
@@ -160,11 +162,12 @@ def score(entry: Entry, nominal: int | None, zone: tzinfo) -> int | None:
     return None if nominal is None else nominal + _offset(entry, nominal, zone)
 
 
-def pulled_back(entry: Entry, state: State, now: int, zone: tzinfo) -> int | None:
-    """The occurrence to wait for after the wall clock was set back to ``now``: never later than for a new entry."""
+def pulled_back(entry: Entry, state: State, now: int, zone: tzinfo) -> State:
+    """The state after the wall clock was set back to ``now``; the very same if it has nothing nearer to wait for."""
     if state.nominal is None:
-        return None
-    return pull_back(entry.rule(zone), state.nominal, now, start=entry.start_ms)
+        return state
+    nominal = pull_back(entry.rule(zone), state.nominal, now, last=state.last, start=entry.start_ms)
+    return state if nominal == state.nominal else state.moved(nominal)
 
 
 def _offset(entry: Entry, nominal: int, zone: tzinfo) -> int:

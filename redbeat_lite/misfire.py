@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from .errors import InvalidEntry
-from .schedules import Every, Rule, first_ms, next_ms
+from .schedules import At, Every, Rule, first_ms, next_ms
 from .schedules.missed import Missed, missed_of
 
 POLICIES = ("coalesce", "skip", "all")
@@ -21,6 +21,8 @@ MAX_LIMIT = 1000
 #: Under `skip` without a grace of its own an occurrence may be this late. A standby takes over within 4.5 s of a crash
 #: (a lease of 4 s and half a second): a fail-over is not an outage.
 DEFAULT_GRACE_MS = 5000
+#: A clock set back by no more than this is waited for by every entry, rather than that a run is repeated.
+_LITTLE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +168,34 @@ def ahead_ms(rule: Rule, nominal: int, now: int) -> int | None:
     return next_ms(rule, now) if upcoming is not None and upcoming <= now else upcoming
 
 
-def pull_back(rule: Rule, nominal: int, now: int, *, start: int | None = None) -> int:
+def pull_back(rule: Rule, nominal: int, now: int, *, last: int | None = None, start: int | None = None) -> int:
     """The nominal time to wait for when the clock was set back to ``now``, in milliseconds since 1970.
 
     An entry that waits for an instant the old clock had near would otherwise wait for the clock to get there again.
 
     Parameters:
+        last: the last nominal time that was sent.
         start: the entry's ``start_at``, before which nothing runs.
     """
     following = next_ms(rule, now) if start is None else first_ms(rule, now, start)
+    if following is not None and last is not None:
+        following = unsent(rule, following, now, last)
     return nominal if following is None else min(nominal, following)
+
+
+def unsent(rule: Rule, following: int, now: int, last: int) -> int | None:
+    """``following``, which is to come by a clock at ``now``; or the first after ``last``, if that was sent already.
+
+    By a clock that is behind, a rule that names times of the day names those again that were sent. It waits for the
+    first that was not, where the clock is there within one occurrence, or within a minute: clocks of two beats differ
+    by less. An entry that would have to wait longer starts over. All in milliseconds since 1970.
+    """
+    if following > last:
+        return following
+    after = next_ms(rule, last)
+    names_times = not isinstance(rule, At) and not (isinstance(rule, Every) and not rule.align)
+    gap = 0 if after is None else after - last
+    return after if following == last or (names_times and last - now <= max(gap, _LITTLE_MS)) else following
 
 
 def _is_single(misfire: Misfire) -> bool:

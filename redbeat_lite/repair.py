@@ -116,8 +116,7 @@ class Repair:
         entry, state = decode(stored.name.decode(), stored.definition or b""), State.decode(stored.state or b"")
         if entry.local:
             entry = self._local(entry.name) or entry
-        nominal = state.nominal if "schedule" in entry.local else lifecycle.pulled_back(entry, state, now, self._zone)
-        if nominal == state.nominal:
+        moved = state if "schedule" in entry.local else lifecycle.pulled_back(entry, state, now, self._zone)
+        if moved is state:
             return None
-        moved = state.edited(nominal=nominal)
         return Edit(entry.name, stored.state, moved.encode(), None, lifecycle.due_time(entry, moved, self._zone))

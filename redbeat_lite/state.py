@@ -31,7 +31,7 @@ class State:
 
     Parameters:
         version: grows with each edit, pause and resume.
-        generation: drawn anew when an entry of this name is created again.
+        generation: drawn anew when an entry of this name is created again, and when it goes back in time.
         nominal: the instant the schedule says comes next; ``None`` when there is none, the entry is finished.
         last: nominal time of the last occurrence that was emitted.
         count: occurrences emitted.
@@ -57,11 +57,21 @@ class State:
     @classmethod
     def new(cls, nominal: int | None) -> State:
         """The state of an entry that has just been created."""
-        return cls(version=1, generation=os.urandom(4).hex(), nominal=nominal)
+        return cls(version=1, generation=_drawn(), nominal=nominal)
 
     def edited(self, **changes: object) -> State:
         """The state after an edit: these changes, and the next version."""
         return replace(self, version=self.version + 1, **changes)  # type: ignore[arg-type]  # replace checks the names
+
+    def moved(self, nominal: int | None, **changes: object) -> State:
+        """The state after an edit that also says which occurrence comes next.
+
+        Within a generation nominal times only grow, so that no id is given twice. An entry that goes back to times
+        where it may have been before does so in a new one.
+        """
+        if nominal is not None and nominal != self.nominal and self.last is not None and nominal <= self.last:
+            changes["generation"] = _drawn()
+        return self.edited(nominal=nominal, **changes)
 
     @property
     def guard(self) -> str:
@@ -118,6 +128,10 @@ class State:
         if not raw.startswith(state.guard.encode()):
             raise CorruptEntry(f"state is not as it is written here: {raw[:60]!r}")
         return state
+
+
+def _drawn() -> str:
+    return os.urandom(4).hex()
 
 
 def _instant(text: str) -> int | None:

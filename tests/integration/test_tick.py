@@ -919,6 +919,78 @@ class TestClock:
         make_beat(app).run_due()
         assert schedules["a"].next_run_at == clock.now + timedelta(seconds=60)
 
+    @pytest.mark.parametrize("behind", [1.5, 59])
+    @pytest.mark.parametrize(
+        ("schedule", "gap"),
+        [
+            (cron("* * * * *"), 60),
+            (every(60, align=True), 60),
+            (every(1, align=True), 1),
+            (cron("0 13 * * *"), 86_400),
+        ],
+        ids=str,
+    )
+    def test_of_the_next_leader_that_is_behind_sends_no_occurrence_twice(
+        self,
+        app: Celery,
+        schedules: Schedules,
+        make_beat: Callable[[Celery], Scheduler],
+        clock: Clock,
+        client: redis.Redis,
+        schedule: Any,
+        gap: int,
+        behind: float,
+    ) -> None:
+        clock.set(datetime(2026, 3, 2, 12, 59, 59, 500_000, tzinfo=UTC))
+        beat = make_beat(app)
+        schedules.add("a", "add", schedule)
+        schedules.add("moved", "add", schedule)
+        schedules.update("moved", start_at=clock.now - timedelta(days=1))
+        clock.forward(0.6)
+        beat.run_due()
+        beat.close()
+        clock.forward(-behind)
+        successor = make_beat(app)
+        successor.run_due()
+        assert schedules["a"].next_run_at == schedules["moved"].next_run_at == after(3161 + gap)
+        for _ in range(70):
+            clock.forward(1)
+            successor.run_due()
+        for name in ("a", "moved"):
+            sent = nominals(client, name)
+            assert sent[0] == 3161
+            assert len(sent) == len(set(sent))
+        assert len(queued(client)) == len({message.id for message in queued(client)})
+
+    @pytest.mark.parametrize("again", [cron("* * * * 1-5"), every(60, align=True)], ids=str)
+    def test_of_an_editor_that_is_behind_repeats_no_run_and_ends_nothing(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis, again: Any
+    ) -> None:
+        schedules.add("a", "add", cron("* * * * *"))
+        clock.set(after(41.1))
+        inner_beat.run_due()
+        clock.forward(-0.5)
+        schedules.update("a", schedule=again)
+        clock.forward(61)
+        inner_beat.run_due()
+        assert nominals(client, "a") == [41, 101]
+
+    def test_set_back_far_names_no_run_by_an_id_that_was_sent(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("minutely", "add", cron("* * * * *"))
+        schedules.add("daily", "add", cron("10 12 * * *"))
+        schedules.add("interval", "add", every(60))
+        for _ in range(2):
+            for _ in range(5):
+                inner_beat.run_due()
+                clock.forward(60)
+            clock.forward(-300)
+        assert len(of_entry(client, "minutely")) > 5
+        assert len(of_entry(client, "daily")) == 1
+        assert len(of_entry(client, "interval")) > 5
+        assert len(queued(client)) == len({message.id for message in queued(client)})
+
     def test_set_forward_while_the_beat_waits_ends_the_wait(
         self, schedules: Schedules, inner_beat: Scheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
