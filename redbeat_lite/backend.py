@@ -18,6 +18,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from . import urls
+from .errors import ConfigurationError
 from .scripts import Scripts
 from .settings import Settings
 
@@ -72,6 +73,9 @@ class Backend:
         Parameters:
             timeout: seconds until a command or a connection attempt that hangs is given up, whatever ``redis_options``
                 say about timeouts and retries: for what has to end in time.
+
+        Raises:
+            ConfigurationError: the options are none of redis-py's, or do not fit the URL.
         """
         options: dict[str, Any] = {
             "health_check_interval": HEALTH_CHECK_INTERVAL,
@@ -85,10 +89,10 @@ class Backend:
                 options.pop(name, None)
         scheme = urls.scheme_of(self._settings.url)
         if scheme in urls.SENTINEL:
-            return _master(self._settings.url, options, timeout or SOCKET_TIMEOUT)
+            return _checked(_master(self._settings.url, options, timeout or SOCKET_TIMEOUT))
         if scheme in urls.CLUSTER:
             return cast(redis.Redis, _Cluster(lambda: _cluster(self._settings.url, options)))
-        return _single(self._settings.url, options)
+        return _checked(_single(self._settings.url, options))
 
     def close(self) -> None:
         """Close the shared client's connections; the next command opens them anew."""
@@ -115,6 +119,16 @@ def _single(url: str, options: dict[str, Any]) -> redis.Redis:
     elif options.pop("ssl", False):
         options["connection_class"] = redis.SSLConnection
     return redis.Redis.from_pool(redis.ConnectionPool(**_provided(options)))
+
+
+def _checked(client: redis.Redis) -> redis.Redis:
+    """The client, if its connections can be made. Making one opens nothing."""
+    pool = client.connection_pool
+    try:
+        pool.connection_class(**pool.connection_kwargs)
+    except (TypeError, ValueError, RedisError) as exc:
+        raise ConfigurationError(f"redbeat_lite_redis_options: expected options that redis-py knows: {exc}") from None
+    return client
 
 
 class _Master(redis.Redis):
@@ -151,7 +165,11 @@ def _provided(options: dict[str, Any]) -> dict[str, Any]:
     """``options`` with the credential provider that a URL names, as kombu's may."""
     provider = options.get("credential_provider")
     if isinstance(provider, str):
-        options["credential_provider"] = symbol_by_name(provider)()  # type: ignore[no-untyped-call]
+        try:
+            options["credential_provider"] = symbol_by_name(provider)()  # type: ignore[no-untyped-call]
+        except (ImportError, AttributeError, ValueError) as exc:
+            expected = "redbeat_lite_url: expected a credential_provider that can be imported"
+            raise ConfigurationError(f"{expected}, got {provider!r}: {exc}") from exc
     return options
 
 

@@ -67,12 +67,13 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def __init__(self, app: Celery, schedule: Any = None, max_interval: float | None = None, **kwargs: Any) -> None:
         try:
             self.settings = settings = Settings.from_app(app)
+            self.backend = backend = Backend(settings)
+            locks = LockStore(backend.client, settings.key_prefix)
             self.vitals = vitals = Vitals(Announcer(subscribers(app)), heartbeat_file(settings.heartbeat_file))
             self._exporter = None if settings.metrics_port is None else Exporter(settings.metrics_port, vitals)
         except ConfigurationError as exc:
             raise click.ClickException(str(exc)) from exc
         self.keys = keys = Keys.of(settings.key_prefix)
-        self.backend = backend = Backend(settings)
         self.store = Store(backend, keys)
         self.leader = Leader(backend, keys, lease=settings.lease, stall_timeout=settings.stall_timeout, vitals=vitals)
         self._wakeup = Wakeup(backend, keys.wake)
@@ -90,7 +91,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             self.store,
             self.leader,
             self._publisher,
-            LockStore(backend.client, settings.key_prefix),
+            locks,
             vitals,
             zone=zone,
             batch_size=settings.batch_size,

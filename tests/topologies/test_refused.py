@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Scheduler, Schedules, every
+from redbeat_lite import ConfigurationError, Scheduler, Schedules, every
 from tests.support.deployments import Cluster
 from tests.support.processes import Process
 from tests.support.server import Server
@@ -79,3 +80,23 @@ def test_a_password_that_a_process_shows_would_be_noticed() -> None:
                 process.destroy()
         else:
             process.destroy()
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "said"),
+    [
+        ("redis://h", {"sockt_timeout": 1}, "redis_options: .*'sockt_timeout'"),
+        ("redis://h", {"ssl_ca_certs": "ca.pem"}, "redis_options: .*'ssl_ca_certs'"),
+        ("sentinel://h", {"master_name": "m", "sockt_timeout": 1}, "redis_options: .*'sockt_timeout'"),
+        ("redis://h?credential_provider=no.Such", {}, "credential_provider that can be imported, got 'no.Such'"),
+    ],
+)
+def test_options_that_nobody_knows_are_told_before_anything_is_opened(
+    url: str, options: dict[str, object], said: str
+) -> None:
+    app = Celery("proj", broker="memory://", set_as_current=False)
+    app.conf.update(redbeat_lite_url=url, redbeat_lite_redis_options=options)
+    with pytest.raises(ConfigurationError, match=said):
+        len(Schedules(app))
+    with pytest.raises(click.ClickException, match=said):
+        Scheduler(app)
