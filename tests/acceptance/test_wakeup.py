@@ -182,8 +182,13 @@ def test_a_change_that_is_not_the_next_thing_to_do_wakes_nobody(busy_sleeper: Sl
 
 def test_a_sleeping_beat_sends_renewals_and_looks_for_stuck_pipelines_and_nothing_else(busy_sleeper: Sleeper) -> None:
     client = busy_sleeper.client
+
+    def calls(command: str) -> int:
+        return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
+
+    eventually(lambda: calls("zrangebyscore") >= 1 and calls("evalsha") >= 2, what="threads that have begun")
     client.config_resetstat()
-    eventually(lambda: client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0) >= 2, what="renewals")
+    eventually(lambda: calls("zrangebyscore") >= 1 and calls("evalsha") >= 2, what="a look and renewals")
     ran = client.info("commandstats")
     own = {"cmdstat_info", "cmdstat_config|resetstat", "cmdstat_ping"}
     inside_renewal = ("hmget", "hset", "pexpire", "zcard", "hlen", "exists", "zcount", "zadd", "time")
