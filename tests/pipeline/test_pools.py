@@ -1,4 +1,4 @@
-"""Pipelines on the pools that have no processes of their own."""
+"""Pipelines on workers that are not like most: pools without processes of their own, and workers without install()."""
 
 from __future__ import annotations
 
@@ -41,3 +41,18 @@ def test_steps_of_a_stage_overlap_on_gevent(lab: Lab, hire: Callable[..., Worker
     eventually(lambda: len(lab.names(run)) == 4, within=END, what="four at a time")
     lab.go(run)
     assert run.wait(END).state == "SUCCEEDED"
+
+
+def test_a_run_needs_no_installed_locks(lab: Lab, hire: Callable[..., Worker], queue: str) -> None:
+    hire(lab.server.url, queue=queue, concurrency=4, PIPE_NO_INSTALL=1)
+    good = lab.start(
+        *((f"s{n}", lab.sig("proj.auto", queue=queue, how="fail twice", give={f"s{n}": n}), 2) for n in range(3)),
+        ("last", lab.sig(queue=queue, how="show"), 1),
+    )
+    bad = lab.start(("no", lab.sig(queue=queue, how="fail"), 2), ("never", lab.sig(queue=queue), 1))
+    assert good.wait(END).state == "SUCCEEDED"
+    assert lab.log(good)[-1]["params"] == {"s0": 0, "s1": 1, "s2": 2}
+    assert in_order(lab.log(good) + lab.log(good, "end"))
+    assert len(lab.log(good, "end")) == 4
+    status = bad.wait(END)
+    assert (status.state, states(status)) == ("FAILED", {"no": "FAILED", "never": "ABORTED"})
