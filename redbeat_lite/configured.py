@@ -20,7 +20,7 @@ from .errors import CorruptEntry, InvalidEntry, UnsupportedFormat
 from .once.policy import Once
 from .settings import Settings
 from .state import State
-from .store import PAGE, Edit, Store, Stored, chunks
+from .store import PAGE, Edit, Store, Stored, Term, chunks
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -44,30 +44,37 @@ class ConfigEntries:
         self._settings = settings
         self._zone = zone
         self._entries: dict[str, Entry] = {}
+        self._set_aside: set[str] = set()
 
     def get(self, name: str) -> Entry | None:
         """The config entry of this name as the configuration holds it, with what cannot be stored."""
         return self._entries.get(name)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        """How many of them Redis should hold."""
+        return len(self._entries) - len(self._set_aside)
 
-    def sync(self, now: int) -> None:
+    def sync(self, term: Term, now: int) -> None:
         """Bring Redis in line with the configuration. What is wrong with one entry is logged and leaves the others.
 
         Parameters:
+            term: of the leader that does so.
             now: epoch milliseconds.
+
+        Raises:
+            Lost: the term is over.
         """
         self._entries = dict(self._read(now))
+        self._set_aside = self._quarantined()
         known = self._store.config_names(self._settings.owner)
         gone = known - self._entries.keys()
         names = [*self._entries, *gone]
         for chunk in chunks(names, PAGE):
             edits = [edit for stored in self._store.read(chunk) for edit in self._edits(stored, now)]
             if edits:
-                self._store.put(edits)
+                self._store.put(edits, term)
         if known != self._entries.keys():
-            self._store.set_config_names(self._settings.owner, self._entries)
+            self._store.set_config_names(self._settings.owner, self._entries, term)
 
     def _read(self, now: int) -> Iterator[tuple[str, Entry]]:
         for name, fields in configured(self._app).items():
@@ -83,6 +90,22 @@ class ConfigEntries:
                 entry.owner = self._settings.owner
                 yield entry.name, entry
 
+    def _quarantined(self) -> set[str]:
+        """Those that were set aside as they are configured now. Stored again, they would only be set aside again."""
+        records = self._store.quarantined()
+        return {name for name in records.keys() & self._entries.keys() if self._is_to_blame(name, records[name])}
+
+    def _is_to_blame(self, name: str, record: dict[str, Any]) -> bool:
+        """Whether a record of the quarantine blames the definition, and not a state that only this record has."""
+        state = record.get("state")
+        if not isinstance(state, str) or record.get("definition") != encode(self._entries[name], allow_local=True):
+            return False
+        try:
+            State.decode(state.encode())
+        except CorruptEntry:
+            return False
+        return True
+
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
         name = stored.name.decode()
         wanted = self._entries.get(name)
@@ -91,6 +114,8 @@ class ConfigEntries:
             return self._clash(name, wanted, stored, existing, now)
         if wanted is None:
             return [Edit(name, stored.state, None)] if stored.definition is not None else []
+        if stored.definition is None and name in self._set_aside:
+            return []
         definition = encode(wanted, allow_local=True)
         if existing is None or state is None:
             fresh = lifecycle.created(wanted, now, self._zone)

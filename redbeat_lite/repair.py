@@ -15,7 +15,7 @@ from .entry import Entry
 from .errors import CorruptEntry, RedbeatError
 from .keys import Keys
 from .state import State
-from .store import PAGE, Edit, Store, Stored, chunks
+from .store import PAGE, Edit, Store, Stored, Term, chunks
 
 logger = get_logger(__name__)
 
@@ -48,15 +48,20 @@ class Repair:
         self._local = local
         self._progress = progress
 
-    def run(self, now: int) -> None:
+    def run(self, term: Term, now: int) -> None:
         """Remove what is of a foreign type or belongs to no definition; give the rest the state and due time it lacks.
 
         Three counts tell whether there is anything to do, so that a large and healthy schedule costs nothing.
 
         Parameters:
+            term: of the leader that mends.
             now: epoch milliseconds.
+
+        Raises:
+            Lost: the term is over.
         """
-        self._drop_foreign()
+        for key, found, kind in self._store.drop_foreign(term):
+            logger.error("beat: %s was a %s, not a %s, and is removed", key, found, kind)
         client: Any = self._backend.client
         pipe = client.pipeline(transaction=True)
         pipe.hlen(self._keys.entries)
@@ -69,24 +74,17 @@ class Repair:
             name for key in (self._keys.entries, self._keys.state) for name, _ in client.hscan_iter(key, count=PAGE)
         }
         names |= {name for name, _ in client.zscan_iter(self._keys.due, count=PAGE)}
-        self._each(names, lambda stored: self._restored(stored, now))
+        self._each(term, names, lambda stored: self._restored(stored, now))
 
-    def pull_back(self, now: int) -> None:
-        """Let no entry wait for longer than its schedule says, after the wall clock was set back to ``now``."""
-        self._each(self._store.names(), lambda stored: self._pulled_back(stored, now))
+    def pull_back(self, term: Term, now: int) -> None:
+        """Let no entry wait for longer than its schedule says, after the wall clock was set back to ``now``.
 
-    def _drop_foreign(self) -> None:
-        kinds = {self._keys.due: "zset", self._keys.entries: "hash", self._keys.state: "hash"}
-        kinds |= {self._keys.meta: "hash", self._keys.quarantine: "hash"}
-        pipe: Any = self._backend.client.pipeline(transaction=False)
-        for key in kinds:
-            pipe.type(key)
-        for (key, kind), found in zip(kinds.items(), pipe.execute(), strict=True):
-            if found.decode() not in (kind, "none"):
-                logger.error("beat: %s is a %s, not a %s; removing it", key, found.decode(), kind)
-                self._backend.client.delete(key)
+        Raises:
+            Lost: the term is over.
+        """
+        self._each(term, self._store.names(), lambda stored: self._pulled_back(stored, now))
 
-    def _each(self, names: Iterable[str | bytes], mend: Callable[[Stored], Edit | None]) -> None:
+    def _each(self, term: Term, names: Iterable[str | bytes], mend: Callable[[Stored], Edit | None]) -> None:
         for chunk in chunks(names, PAGE):
             self._progress("mending the schedule")
             edits = []
@@ -95,7 +93,7 @@ class Repair:
                     edits.append(mend(stored))
                 except Exception as exc:  # noqa: BLE001 - a schedule may raise anything; the others must be mended
                     logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
-            self._store.put(edit for edit in edits if edit is not None)
+            self._store.put((edit for edit in edits if edit is not None), term)
 
     def _restored(self, stored: Stored, now: int) -> Edit:
         if stored.definition is None:

@@ -275,21 +275,21 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def _begin_term(self, term: Term) -> None:
         """Do what a new leader owes the schedule; done over if the server went away in the middle of it."""
         now = wall_ms()
-        self._make_whole(now)
+        self._make_whole(term, now)
         last = self.leader.last_clock
         if last is not None and last - now > _CLOCK_SLACK:
-            self._clock_went_back(last - now, now)
+            self._clock_went_back(term, last - now, now)
         self._clock = (now, elapsed())
         logger.info("beat: leading (term %d), %d entries", term.number, self.store.count())
         self._standing_by = False
         self._begun = term
         self.vitals.leading(term.number)
 
-    def _make_whole(self, now: int) -> None:
+    def _make_whole(self, term: Term, now: int) -> None:
         """Bring Redis in line with the configuration, and mend what it has lost."""
         self.leader.progress("reading the configuration")
-        self._repair.run(now)
-        self._config.sync(now)
+        self._repair.run(term, now)
+        self._config.sync(term, now)
         self.leader.made_whole(least=len(self._config))
 
     def _connect(self, term: Term) -> None:
@@ -315,10 +315,10 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         Entries must not wait until such a clock has caught up again.
         """
         if self.leader.damaged:
-            self._make_whole(wall_ms())
+            self._make_whole(self.leader.term, wall_ms())
         now, back = wall_ms(), -self._clock_shift()
         if self._clock is not None and back > _CLOCK_SLACK and now < self._clock[0]:
-            self._clock_went_back(back, now)
+            self._clock_went_back(self.leader.term, back, now)
         self._clock = (now, elapsed())
 
     def _clock_shift(self) -> int:
@@ -328,9 +328,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         wall, passed = self._clock
         return wall_ms() - wall - round(1000 * (elapsed() - passed))
 
-    def _clock_went_back(self, milliseconds: int, now: int) -> None:
+    def _clock_went_back(self, term: Term, milliseconds: int, now: int) -> None:
         logger.warning("beat: the clock went back by %.1f s; planning every entry anew", milliseconds / 1000)
-        self._repair.pull_back(now)
+        self._repair.pull_back(term, now)
 
     # -- trouble ------------------------------------------------------------------------------------------------------
 

@@ -161,21 +161,26 @@ class Store:
         """Whether an entry of this name is stored."""
         return bool(self._client.hexists(self._keys.entries, name))
 
-    def put(self, edits: Iterable[Edit]) -> list[bool]:
+    def put(self, edits: Iterable[Edit], term: Term | None = None) -> list[bool]:
         """Make these edits, 1,000 in a round trip; tells of each whether it was made.
+
+        Parameters:
+            term: of the leader that writes them; ``None`` for anybody else.
 
         Raises:
             UnsupportedFormat: a newer redbeat_lite uses this prefix; nothing was written.
+            Lost: the term is over; what is left of the edits was not written.
         """
         keys = self._keys
-        where = (keys.due, keys.entries, keys.state, keys.quarantine, keys.meta)
+        where = (keys.due, keys.entries, keys.state, keys.quarantine, keys.meta, keys.leader)
         done: list[bool] = []
         for chunk in chunks(edits, PAGE):
-            args: list[Any] = [keys.wake, FORMAT]
+            args: list[Any] = [keys.wake, FORMAT, *(term or ("", ""))]
             for edit in chunk:
                 state = edit.state or ""
                 args += (edit.name, edit.expected or b"", state, edit.definition or "", _due(edit.score))
             reply = self._run("put", where, args)
+            _check_term(reply)
             _check_format(reply)
             done += [result == 1 for result in reply[1:]]
         return done
@@ -254,9 +259,30 @@ class Store:
             return set()
         return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
 
-    def set_config_names(self, owner: str, names: Iterable[str]) -> None:
-        """Remember which config entries ``owner`` has stored."""
-        self._client.hset(self._keys.meta, f"config:{owner}", dumps(sorted(names)))
+    def set_config_names(self, owner: str, names: Iterable[str], term: Term | None = None) -> None:
+        """Remember which config entries ``owner`` has stored.
+
+        Parameters:
+            term: of the leader that stored them; ``None`` for anybody else.
+
+        Raises:
+            Lost: the term is over, nothing was written.
+        """
+        args = (*(term or ("", "")), f"config:{owner}", dumps(sorted(names)))
+        _check_term(self._run("own", (self._keys.leader, self._keys.meta), args))
+
+    def drop_foreign(self, term: Term) -> list[tuple[str, str, str]]:
+        """Remove those of our keys that are of a foreign type; gives each with the type it was, and that it should be.
+
+        Raises:
+            Lost: the term is over, nothing was removed.
+        """
+        keys = self._keys
+        kinds = {keys.due: "zset", keys.entries: "hash", keys.state: "hash", keys.meta: "hash", keys.quarantine: "hash"}
+        reply = self._run("drop_foreign", (keys.leader, *kinds), (*term, *kinds.values()))
+        _check_term(reply)
+        found = zip(kinds.items(), map(_text, reply[1:]), strict=True)
+        return [(key, other, kind) for (key, kind), other in found if other not in (kind, "none")]
 
 
 def _score(raw: Any) -> int | None:

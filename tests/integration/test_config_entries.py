@@ -11,7 +11,7 @@ import redis
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
-from redbeat_lite import ConfigOwned, Entry, Misfire, Once, Scheduler, Schedules, at, cron, every
+from redbeat_lite import ConfigOwned, Entry, Misfire, Once, Scheduler, Schedules, at, cron, every, register_schedule
 from tests.support.frozen import NOW, Clock
 from tests.support.messages import of_entry, queued
 
@@ -338,3 +338,89 @@ def test_a_finished_entry_does_not_run_again_because_its_record_was_to_be_remove
     assert Schedules(app)["finished"].finished
     app.conf.beat_schedule = {}
     assert len(one_turn(app, make_beat)) == 0
+
+
+class Spoilt(Workdays):
+    """Tells its first run, and raises when it is asked for the next."""
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        if last_run_at > NOW + timedelta(seconds=15):
+            raise ZeroDivisionError("schedule is broken")
+        return super().is_due(last_run_at)
+
+
+class TestQuarantine:
+    @pytest.fixture
+    def app(self, make_app: MakeApp, request: pytest.FixtureRequest) -> Celery:
+        register_schedule(Spoilt, lambda found: None, lambda stored: Spoilt(), name="tests.Spoilt")
+        return entries(make_app, {"bad": {"task": "t", "schedule": Spoilt()}})
+
+    def spoil(self, app: Celery, make_beat: MakeBeat, clock: Clock) -> Schedules:
+        beat = make_beat(app)
+        beat.run_due()
+        clock.forward(20)
+        beat.run_due()
+        beat.close()
+        schedules = Schedules(app)
+        assert list(schedules.quarantined()) == ["bad"]
+        clock.set(NOW)  # or the schedule would raise as soon as it is read
+        return schedules
+
+    def test_of_an_entry_that_raises_when_it_is_planned_lasts_over_leaders_with_one_line(
+        self, app: Celery, make_beat: MakeBeat, clock: Clock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        schedules = self.spoil(app, make_beat, clock)
+        for _ in range(3):
+            beat = make_beat(app)
+            beat.run_due()
+            beat._make_whole(beat.leader.term, round(NOW.timestamp() * 1000))
+            clock.forward(20)
+            beat.run_due()
+            beat.close()
+            clock.set(NOW)
+            assert "bad" not in schedules
+            assert list(schedules.quarantined()) == ["bad"]
+        errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert len(errors) == 1
+        assert "entry 'bad' cannot be used and is quarantined: " in errors[0]
+
+    def test_of_an_entry_is_no_damage_to_mend(
+        self, app: Celery, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        self.spoil(app, make_beat, clock)
+        beat = make_beat(app)
+        beat.run_due()
+        assert beat.leader._renewal is not None
+        assert beat.leader._renewal.least == 0
+
+    @pytest.mark.parametrize("change", ["another schedule", "another task"])
+    def test_ends_with_the_definition_that_was_set_aside(
+        self, app: Celery, make_beat: MakeBeat, clock: Clock, change: str
+    ) -> None:
+        schedules = self.spoil(app, make_beat, clock)
+        other = {"schedule": every(10)} if change == "another schedule" else {"task": "u"}
+        app.conf.beat_schedule = {"bad": {"task": "t", "schedule": Spoilt(), **other}}
+        one_turn(app, make_beat)
+        assert "bad" in schedules
+        assert schedules.quarantined() == {}
+
+    @pytest.mark.parametrize("end", ["release", "discard"])
+    def test_ends_when_somebody_says_so(self, app: Celery, make_beat: MakeBeat, clock: Clock, end: str) -> None:
+        schedules = self.spoil(app, make_beat, clock)
+        getattr(schedules, end)("bad")
+        one_turn(app, make_beat)
+        assert schedules["bad"].source == "config:proj"
+        assert schedules.quarantined() == {}
+
+    def test_for_a_state_that_was_spoilt_ends_with_the_next_reading_of_the_configuration(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        app = entries(make_app, {"a": {"task": "t", "schedule": every(10)}})
+        beat = make_beat(app)
+        beat.run_due()
+        client.hset("{redbeat-lite}:state", "a", "garbage")
+        clock.forward(10)
+        beat.run_due()
+        beat.close()
+        assert list(Schedules(app).quarantined()) == ["a"]
+        assert "a" in one_turn(app, make_beat)

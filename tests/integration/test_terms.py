@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC
 from typing import Any
 
@@ -13,7 +12,9 @@ from celery import Celery
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
 from redbeat_lite.checks import server_warnings
+from redbeat_lite.clock import wall_ms
 from redbeat_lite.repair import Repair
+from redbeat_lite.store import Lost, Stored, Term
 from tests.support.server import Server
 
 
@@ -83,10 +84,98 @@ def test_mending_a_large_schedule_is_progress_for_the_watchdog(make_app: Callabl
     repair = Repair(scheduler.backend, scheduler.store, scheduler.keys, UTC, lambda name: None, told.append)
     with server.client() as client:
         client.delete(scheduler.keys.due)
-        repair.run(round(time.time() * 1000))
+        scheduler.leader.acquire()
+        repair.run(scheduler.leader.term, wall_ms())
         assert client.zcard(scheduler.keys.due) == 2500
     assert len(told) == 3
     scheduler.close()
+
+
+class TestAStalledLeader:
+    """One that wakes in the middle of its work, after its successor has done the same, writes nothing."""
+
+    @pytest.fixture
+    def contents(self, client: redis.Redis) -> Callable[[], dict[bytes, bytes | None]]:
+        """All that the server holds, but for the lease, which is renewed all the time."""
+        return lambda: {key: client.dump(key) for key in client.keys("*") if not key.endswith((b"leader", b"standbys"))}
+
+    @pytest.fixture
+    def asleep(self, make_app: Callable[..., Celery], client: redis.Redis) -> Iterator[tuple[Scheduler, Term]]:
+        """A leader of an older configuration, whose successor leads by now and has begun its term."""
+        shared = {"task": "add", "schedule": 3600}
+        old = Scheduler(make_app(beat_schedule={"both": {**shared, "args": [1]}, "before": shared}))
+        old.leader.acquire()
+        term = old.leader.term
+        client.delete(old.keys.leader)  # the lease ran out while it slept
+        new = Scheduler(make_app(beat_schedule={"both": {**shared, "args": [2]}, "after": shared}))
+        new.run_due()
+        yield old, term
+        for each in (old, new):
+            each.close()
+
+    def test_in_the_reading_of_its_configuration(
+        self, asleep: tuple[Scheduler, Term], contents: Callable[[], dict[bytes, bytes | None]]
+    ) -> None:
+        old, term = asleep
+        before = contents()
+        with pytest.raises(Lost):
+            old._config.sync(term, wall_ms())
+        with pytest.raises(Lost):
+            old.store.set_config_names("proj", ["before"], term)
+        assert contents() == before
+
+    @pytest.mark.parametrize("part", ["due", "state"])
+    def test_in_mending(
+        self,
+        asleep: tuple[Scheduler, Term],
+        contents: Callable[[], dict[bytes, bytes | None]],
+        client: redis.Redis,
+        monkeypatch: pytest.MonkeyPatch,
+        part: str,
+    ) -> None:
+        old, term = asleep
+        client.delete(f"{{redbeat-lite}}:{part}")
+        before = contents()
+        monkeypatch.setattr(old.store, "drop_foreign", lambda term: [])  # it had come past that
+        with pytest.raises(Lost):
+            old._repair.run(term, wall_ms())
+        assert contents() == before
+
+    def test_in_removing_what_is_of_a_foreign_type(
+        self, asleep: tuple[Scheduler, Term], contents: Callable[[], dict[bytes, bytes | None]], client: redis.Redis
+    ) -> None:
+        old, term = asleep
+        client.set(old.keys.quarantine, "foreign")
+        before = contents()
+        with pytest.raises(Lost):
+            old._repair.run(term, wall_ms())
+        assert contents() == before
+
+    def test_in_planning_anew_after_its_clock_went_back(
+        self, asleep: tuple[Scheduler, Term], contents: Callable[[], dict[bytes, bytes | None]]
+    ) -> None:
+        old, term = asleep
+        before = contents()
+        with pytest.raises(Lost):
+            old._repair.pull_back(term, wall_ms() - 7_200_000)
+        assert contents() == before
+
+    def test_loses_its_term_and_stands_by(
+        self, make_app: Callable[..., Celery], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scheduler = Scheduler(make_app(beat_schedule={"configured": {"task": "add", "schedule": 60}}))
+        read = scheduler.store.read
+
+        def slow(names: Sequence[str | bytes]) -> list[Stored]:
+            found = read(names)
+            client.hset(scheduler.keys.leader, mapping={"token": "successor", "term": 99})
+            return found
+
+        monkeypatch.setattr(scheduler.store, "read", slow)
+        assert scheduler.run_due() == 0.0
+        assert not scheduler.leader.in_office
+        assert client.hlen(scheduler.keys.entries) == 0
+        scheduler.close()
 
 
 def test_a_connection_that_breaks_while_the_server_is_looked_at_is_no_clean_bill() -> None:

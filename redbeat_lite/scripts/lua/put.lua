@@ -1,10 +1,18 @@
 -- Create, edit and remove entries, each only if its state is still what the writer read.
--- KEYS[1] due  KEYS[2] entries  KEYS[3] state  KEYS[4] quarantine  KEYS[5] meta
--- ARGV[1] wake channel  ARGV[2] format this process understands, then for each entry:
+-- KEYS[1] due  KEYS[2] entries  KEYS[3] state  KEYS[4] quarantine  KEYS[5] meta  KEYS[6] leader
+-- ARGV[1] wake channel  ARGV[2] format this process understands
+-- ARGV[3] token  ARGV[4] term of the leader that writes, '' for anybody else; then for each entry:
 --   name, state expected or '' for none, new state or '' to remove it, definition or '' to keep it, due time
--- returns {-1, format} a newer process has been here, nothing was written
+-- returns {0} this term is over, nothing was written
+--       | {-1, format} a newer process has been here, nothing was written
 --       | {1, done, ...} per entry: 1 written (now, or by an earlier try of the same call), 0 the state was another
-local due, entries, state, quarantine, meta = unpack(KEYS)
+local due, entries, state, quarantine, meta, leader = unpack(KEYS)
+if ARGV[3] ~= '' then
+  local held = redis.call('HMGET', leader, 'token', 'term')
+  if held[1] ~= ARGV[3] or held[2] ~= ARGV[4] then
+    return {0}
+  end
+end
 local stored = tonumber(redis.call('HGET', meta, 'format') or ARGV[2])
 if stored and stored > tonumber(ARGV[2]) then
   return {-1, stored}
@@ -17,7 +25,7 @@ end
 
 local quarantined = redis.call('EXISTS', quarantine) == 1
 local was, results = head(), {1}
-for i = 3, #ARGV, 5 do
+for i = 5, #ARGV, 5 do
   local name, expected, after, definition, score = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
   local current = redis.call('HGET', state, name) or ''
   -- A client that lost the reply sends the same again. The state alone would not tell: two writers who read the same

@@ -1,0 +1,12 @@
+-- Remember the names of an owner's config entries.
+-- KEYS[1] leader  KEYS[2] meta
+-- ARGV[1] token  ARGV[2] term of the leader that writes, '' for anybody else  ARGV[3] field  ARGV[4] names, JSON
+-- returns {0} this term is over, nothing was written | {1}
+if ARGV[1] ~= '' then
+  local held = redis.call('HMGET', KEYS[1], 'token', 'term')
+  if held[1] ~= ARGV[1] or held[2] ~= ARGV[2] then
+    return {0}
+  end
+end
+redis.call('HSET', KEYS[2], ARGV[3], ARGV[4])
+return {1}
