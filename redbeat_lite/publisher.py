@@ -32,6 +32,21 @@ _TIMEOUTS = {
 }
 
 
+def publish_timeouts(connection: Any, timeout: float) -> dict[str, float]:
+    """The transport options that cut a publish.
+
+    Parameters:
+        connection: to the broker; it need not be open.
+        timeout: seconds.
+    """
+    # Shorter is the user's to say; longer is meant for workers, who may well wait, and would hang whoever publishes.
+    own = connection.transport_options
+    return {
+        option: min(own.get(option) or timeout, timeout)
+        for option in _TIMEOUTS.get(connection.transport.driver_type, ())
+    }
+
+
 class BrokerDown(Exception):
     """The broker cannot be reached."""
 
@@ -142,10 +157,7 @@ class Publisher:
 
     def _open(self) -> Any:
         connection = self._app.connection_for_write()
-        for option in _TIMEOUTS.get(connection.transport.driver_type, ()):
-            # Shorter is the user's to say; longer is meant for workers, who may well wait, and would hang the beat.
-            own = connection.transport_options.get(option)
-            connection.transport_options[option] = min(own or self._timeout, self._timeout)
+        connection.transport_options |= publish_timeouts(connection, self._timeout)
         return connection
 
     def _try_handover(self, channel: Any, leader_key: str, token: str) -> _Handover | None:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-import click
+from typing import TYPE_CHECKING
 
+import click
+from kombu.exceptions import OperationalError
+
+from ..backend import FAULTS
+from ..publisher import publish_timeouts
+from ..settings import Settings
 from . import entries
 from .commands import Command, json_option, name_argument, schedules_of
+from .failures import ServerFailure
 from .output import echo_json
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+_UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS)
 
 
 @click.command(cls=Command)
@@ -51,8 +63,23 @@ def run(ctx: click.Context, name: str, as_json: bool) -> None:
     Example:
       celery -A proj redbeat run nightly
     """
-    task_id = schedules_of(ctx).run_now(name)
+    schedules = schedules_of(ctx)
+    _ = schedules[name]  # so that what fails from here on is the broker's affair
+    _hurry(ctx.obj.app)
+    try:
+        task_id = schedules.run_now(name)
+    except _UNSENT as exc:
+        raise ServerFailure(f"cannot send {name!r}: {exc}") from exc
     if as_json:
         echo_json({"name": name, "task_id": task_id})
     else:
         click.echo(f"sent {name!r} as task {task_id}")
+
+
+def _hurry(app: Celery) -> None:
+    """Have a publish of this process given up soon, after two tries: a worker may wait, a person may not."""
+    conf, connection = app.conf, app.connection_for_write()
+    limits = publish_timeouts(connection, Settings.from_app(app).publish_timeout)
+    at_once = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
+    conf.broker_transport_options = {**conf.broker_transport_options, **limits, **at_once}
+    conf.task_publish_retry = False

@@ -28,7 +28,7 @@ NOT_ALL = 3
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.pass_context
 def export_(ctx: click.Context, path: Path | None) -> None:
-    """Write all entries with their state as JSON, to PATH or to the output.
+    """Write all entries with their state as JSON, to PATH, or to the output if that is left out or -.
 
     With it go definitions, pauses and their notes, last and next runs, and counters. Not with it go entries that
     cannot be read or are in quarantine (the file names them), once-locks, pipelines, and messages in queues.
@@ -39,6 +39,7 @@ def export_(ctx: click.Context, path: Path | None) -> None:
       celery -A proj redbeat export | gzip > backup.json.gz
     """
     found = export(app_of(ctx))
+    path = None if str(path) == "-" else path
     if path is None:
         echo_json(found)
     else:

@@ -19,7 +19,7 @@ from redbeat_lite import Misfire, Once, Schedules, at, cron, every, rrule
 from redbeat_lite.cli.output import distance, span, table
 from redbeat_lite.interchange_schedules import duration_text, schedule_text, schedule_words, seconds_from
 from tests.cli.conftest import Cli, Said
-from tests.support.server import free_port
+from tests.support.server import Server, free_port
 
 SCHEDULES = {
     "--every 1h30m": every(5400),
@@ -252,12 +252,21 @@ class TestFailures:
             run_cli(app, "list", code=2)
             assert time.monotonic() - began < 3
 
-    def test_a_broker_that_is_down_is_2_as_well(
-        self, make_app: Callable[..., Celery], run_cli: Callable[..., Said], server: object
+    @pytest.mark.parametrize("deaf", [True, False])
+    def test_a_broker_that_is_down_or_never_answers_is_2_in_time(
+        self, make_app: Callable[..., Celery], run_cli: Callable[..., Said], server: Server, deaf: bool
     ) -> None:
-        app = make_app(broker_url=f"redis://127.0.0.1:{free_port()}/0", redbeat_lite_url=server.url)  # type: ignore[attr-defined]
-        Schedules(app).add("x", "add", every(60), options={"retry": False})
-        assert "cannot reach the broker" in run_cli(app, "run", "x", code=2).err
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            port = listening.getsockname()[1] if deaf else free_port()
+            app = make_app(
+                broker_url=f"redis://127.0.0.1:{port}/0", redbeat_lite_url=server.url, redbeat_lite_publish_timeout=0.3
+            )
+            Schedules(app).add("x", "add", every(60))
+            began = time.monotonic()
+            said = run_cli(app, "run", "x", code=2)
+            assert said.err.startswith("Error: cannot send 'x': ")
+            assert said.err.count("\n") == 1
+            assert time.monotonic() - began < 4
 
     def test_a_setting_that_is_wrong_is_1(self, make_app: Callable[..., Celery], run_cli: Callable[..., Said]) -> None:
         assert "redbeat_lite_lease" in run_cli(make_app(redbeat_lite_lease=0), "list", code=1).err
