@@ -227,7 +227,7 @@ class TestBadFiles:
             ('"max_runs": 1}, 7, {"name": "c"', 8, "expected an object with task and schedule"),
             ('"max_runs": 1}, {"task": "add"', 8, "name: expected text of 1 to 200 characters"),
             ('"max_runs": 1}, {"name": "a"', 8, "entry 'a' comes a second time"),
-            ('"max_runs": 1}, {"name": "c"', 8, "entry 'c': task: expected a value"),
+            ('"max_runs": 1}, {"name": "c"', 8, "entry 'c': task: expected"),
         ],
     )
     def test_one_bad_entry_is_named_by_line_and_field_and_nothing_is_applied(

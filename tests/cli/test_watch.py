@@ -101,9 +101,9 @@ def terminal(shell: Shell) -> Iterator[Callable[..., Terminal]]:
     """Starts ``watch`` beside the live beat."""
     opened: list[Terminal] = []
 
-    def start(*, lines: int, columns: int) -> Terminal:
+    def start(*, lines: int, columns: int, every: float) -> Terminal:
         # COLUMNS stays wrong on purpose: the terminal itself counts.
-        words = ["-m", "celery", "-A", "tests.acceptance.proj", "redbeat", "watch", "--every", "0.2"]
+        words = ["-m", "celery", "-A", "tests.acceptance.proj", "redbeat", "watch", "--every", str(every)]
         opened.append(Terminal([sys.executable, *words], shell.env, lines=lines, columns=columns))
         return opened[-1]
 
@@ -123,7 +123,7 @@ def test_it_redraws_follows_the_size_of_the_terminal_and_ends_on_q(
 ) -> None:
     for number in range(20):
         live.add(f"entry-{number:02}", "proj.add", every(3600 + number))
-    screen = terminal(lines=12, columns=60)
+    screen = terminal(lines=12, columns=60, every=0.2)
     lines = screen.shows("tick", "entry-00", "q quits")
     assert len(lines) == 12
     assert max(map(len, lines)) <= 60
@@ -149,8 +149,10 @@ def test_it_redraws_follows_the_size_of_the_terminal_and_ends_on_q(
 def test_the_terminal_is_restored_whatever_ends_it(
     terminal: Callable[..., Terminal], number: signal.Signals, code: int
 ) -> None:
-    screen = terminal(lines=24, columns=80)
+    screen = terminal(lines=24, columns=80, every=60)
     screen.shows("tick")
+    screen.resize(9, 50)
+    eventually(lambda: len(screen.screen()) == 9, what="the table in its new size, long before the next look")
     if number is signal.SIGINT:
         screen.type(b"\x03")
     else:
