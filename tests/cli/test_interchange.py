@@ -107,6 +107,9 @@ class TestExport:
         after = schedules["x"]
         assert (after, after.paused_note, after.next_run_at) == (before, None, before.next_run_at)
         assert after.version > 2, "what is being sent by the old state is refused"
+        schedules.pause("x", "the state alone differs")
+        cli("import", str(file), "--apply", code=3)
+        assert schedules["x"].paused_note == "the state alone differs"
 
     def test_what_cannot_be_exported_is_named(self, cli: Cli, schedules: Schedules, client: redis.Redis) -> None:
         for name in ("good", "bad", "aside"):
