@@ -28,8 +28,12 @@ _MAX_ERROR = 500
 #: Messages of one batch: entries that send each of many missed occurrences come in as many batches as that takes.
 _MAX_MESSAGES = 5_000
 
-#: Decoded entries kept between ticks.
-_CACHE = 20_000
+#: Bytes that the decoded entries kept between ticks may take: some 45,000 entries of an argument or two.
+#: Where more take turns, the oldest is the next to come: dropping it would find no more than dropping all.
+_CACHE = 64_000_000
+
+#: What one of them takes, about: so much for itself, and so much for each byte of its definition.
+_CACHED, _PER_BYTE = 1000, 4
 
 
 class Ahead(NamedTuple):
@@ -77,6 +81,7 @@ class Planner:
         self._tasks = tasks
         self._local = local
         self._decoded: dict[bytes, tuple[bytes, Entry]] = {}
+        self._room = _CACHE
 
     def plan(self, due: Iterable[Stored], now: int) -> tuple[list[Job], list[Bad]]:
         """What to do about these entries at ``now`` (epoch ms), and those that cannot be used.
@@ -129,8 +134,12 @@ class Planner:
         if known is not None and known[0] == definition:
             return known[1]
         entry = decode(name.decode("utf-8"), definition)
-        if len(self._decoded) >= _CACHE:
+        if known is not None:
+            self._room += _size(known[0])
+        self._room -= _size(definition)
+        if self._room < 0:
             self._decoded.clear()
+            self._room = _CACHE - _size(definition)
         self._decoded[name] = (definition, entry)
         return entry
 
@@ -146,6 +155,10 @@ class Planner:
             task=self._tasks(entry.task),
             queue=str(entry.options.get("queue") or ""),
         )
+
+
+def _size(definition: bytes) -> int:
+    return _CACHED + _PER_BYTE * len(definition)
 
 
 def _quarantined(stored: Stored, exc: Exception, now: int) -> Bad:

@@ -1,0 +1,54 @@
+"""Decoded entries are remembered between ticks, as many as may be."""
+
+from __future__ import annotations
+
+import tracemalloc
+from datetime import UTC
+
+from redbeat_lite import Entry, every
+from redbeat_lite.definition import encode
+from redbeat_lite.planning import Planner
+from redbeat_lite.state import State
+from redbeat_lite.store import Stored
+
+NOW = 1_800_000_000_000
+
+
+def stored(name: str, *, size: int = 0, task: str = "add") -> Stored:
+    definition = encode(Entry(name, task, every(60), args=["x" * size]))
+    return Stored(name.encode(), NOW, definition.encode(), State.new(NOW).encode().encode())
+
+
+def planner() -> Planner:
+    return Planner(zone=UTC, tasks=lambda name: None, local=lambda name: None)
+
+
+def planned(own: Planner, due: Stored) -> Entry:
+    [job], bad = own.plan([due], NOW)
+    assert bad == []
+    return job.entry
+
+
+def test_thirty_thousand_entries_in_turn_are_decoded_once() -> None:
+    own = planner()
+    everybody = [stored(f"e{number}") for number in range(30_000)]
+    first = [planned(own, each) for each in everybody]
+    assert all(planned(own, each) is entry for each, entry in zip(everybody, first, strict=True))
+
+
+def test_a_changed_definition_is_decoded_anew() -> None:
+    own = planner()
+    assert planned(own, stored("a")).task == "add"
+    assert planned(own, stored("a", task="other")).task == "other"
+
+
+def test_large_definitions_do_not_fill_the_memory() -> None:
+    own = planner()
+    tracemalloc.start()
+    try:
+        for number in range(2000):
+            planned(own, stored(f"e{number}", size=50_000))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 64_000_000
