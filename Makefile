@@ -7,12 +7,18 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH := .venv-bench
+OLD   := .venv-oldest
+
+# The oldest versions that setup.cfg allows, and some of the tests for them.
+OLDEST       := 'celery[redis]==5.5.*' 'redis==5.0.*'
+OLDEST_TESTS := tests/integration/test_tick.py tests/integration/test_dispatch.py tests/integration/test_api.py \
+                tests/acceptance/test_wakeup.py
 
 # pytest ends with 5 if it has run no test, which is all right for a selection of them.
 NONE_IS_FINE = $(if $(ARGS),|| [ $$$$? -eq 5 ])
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format unit soak bench docs clean
+.PHONY: help run test lint format unit soak oldest bench docs clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +41,9 @@ unit: $(READY) ## Only the tests that need no server
 soak: $(READY) ## The long tests that `make test` leaves out, for MINUTES=n
 	$(if $(MINUTES),SOAK_MINUTES=$(MINUTES)) $(BIN)/python -m pytest -m soak $(ARGS)
 
+oldest: $(OLD)/.ready ## Some of the tests with the oldest Celery and redis-py that we allow
+	$(OLD)/bin/python -m pytest -n 2 --dist loadfile $(OLDEST_TESTS) $(ARGS)
+
 bench: $(BENCH)/.ready ## Measure it beside its peers; QUICK=1 for two minutes, PUBLISH=1 to renew the docs
 	@$(BENCH)/bin/python -m benchmarks $(if $(QUICK),--quick) $(if $(PUBLISH),--publish) $(ARGS)
 	@$(BENCH)/bin/python -m benchmarks.pipelines $(if $(QUICK),--quick)
@@ -48,7 +57,7 @@ format: $(READY) ## Format the code
 	$(BIN)/ruff format .
 
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) $(BENCH) build dist docs/_build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) $(OLD) build dist docs/_build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(READY): setup.cfg pyproject.toml
 	@'$(PYTHON)' -c '$(IS_ENOUGH)' 2>/dev/null || \
@@ -62,4 +71,10 @@ $(BENCH)/.ready: setup.cfg pyproject.toml benchmarks/requirements.txt
 	@echo "Setting up $(BENCH) with the peers to measure against, once; this takes a minute ..."
 	@'$(PYTHON)' -m venv $(BENCH)
 	@$(BENCH)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[embedded]' -r benchmarks/requirements.txt
+	@touch $@
+
+$(OLD)/.ready: setup.cfg pyproject.toml
+	@echo "Setting up $(OLD) with $(OLDEST), once; this takes a minute ..."
+	@'$(PYTHON)' -m venv $(OLD)
+	@$(OLD)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[embedded,solar,test]' $(OLDEST)
 	@touch $@

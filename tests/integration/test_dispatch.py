@@ -19,6 +19,7 @@ from redbeat_lite import Entry, Scheduler, Schedules, every
 from redbeat_lite.publisher import BrokerDown
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW, Clock
+from tests.support.kombus import BATCHES, needs_batches
 from tests.support.messages import parse, queued
 from tests.support.server import Server
 
@@ -60,7 +61,8 @@ def setup(request: pytest.FixtureRequest, make_app: MakeApp, make_beat: MakeBeat
     setup.broker.close()
 
 
-exactly_once = pytest.mark.parametrize("setup", ["one step", "one step, in full"], indirect=True)
+ONE_STEP = [pytest.param(way, marks=needs_batches) for way in ("one step", "one step, in full")]
+exactly_once = pytest.mark.parametrize("setup", ONE_STEP, indirect=True)
 
 
 class TestEveryWay:
@@ -80,7 +82,9 @@ class TestEveryWay:
         setup.beat.run_due()
         [line] = [each for each in caplog.messages if "messages go out" in each]
         one_step, batches = "one step" in line, "in batches" in line
-        if setup.broker.connection_pool.connection_kwargs["db"]:
+        if not BATCHES:
+            assert (one_step, batches) == (False, False)
+        elif setup.broker.connection_pool.connection_kwargs["db"]:
             assert (one_step, batches) == (False, setup.app.conf.get("redbeat_lite_dispatch") != "plain")
         else:
             assert (one_step, batches) == (setup.app.conf.get("redbeat_lite_dispatch") != "plain", False)
@@ -189,6 +193,7 @@ class TestEveryWay:
 
 
 class TestQueues:
+    @needs_batches
     def test_a_queue_that_expires_gets_its_expiry(
         self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
     ) -> None:
@@ -342,6 +347,7 @@ class TestBrokerDown:
         assert clock.now > NOW
 
 
+@needs_batches
 def test_a_broker_in_another_database_is_written_in_one_batch(
     make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
 ) -> None:

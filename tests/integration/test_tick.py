@@ -20,6 +20,7 @@ from redbeat_lite.publisher import BrokerDown
 from redbeat_lite.store import Advance, Store, Term
 from tests.support.commands import commands
 from tests.support.frozen import NOW, Clock
+from tests.support.kombus import needs_batches
 from tests.support.messages import Message, of_entry, queued
 from tests.support.server import Server
 
@@ -820,6 +821,7 @@ class TestMisfires:
         inner_beat.run_due()
         assert nominals(client, "a") == list(range(1, 1235))
 
+    @needs_batches
     def test_many_entries_with_much_to_send_do_not_do_it_in_one_step(
         self,
         schedules: Schedules,
@@ -1063,6 +1065,7 @@ class TestCost:
         assert len(seen) == 10
         assert all(command.startswith("EVALSHA") for command in seen)
 
+    @needs_batches
     @pytest.mark.parametrize("dispatch", ["auto", "batch"])
     def test_a_thousand_due_entries_cost_next_to_nothing_each(
         self,
@@ -1097,7 +1100,14 @@ class TestCost:
             inner_beat.run_due()
         assert len(seen) == 1
 
-    @pytest.mark.parametrize(("dispatch", "most"), [("auto", 3), ("batch", 3), ("plain", 300)])
+    @pytest.mark.parametrize(
+        ("dispatch", "most"),
+        [
+            pytest.param("auto", 3, marks=needs_batches),
+            pytest.param("batch", 3, marks=needs_batches),
+            ("plain", 300),
+        ],
+    )
     def test_a_result_backend_is_asked_nothing(
         self,
         make_app: Callable[..., Celery],
