@@ -15,7 +15,7 @@ import redis
 from celery import Celery
 
 import redbeat_lite
-from redbeat_lite import Entry, Schedules, at, every
+from redbeat_lite import Entry, Scheduler, Schedules, at, every
 from tests.support.beats import KEYS, leads
 from tests.support.messages import queued
 from tests.support.processes import ROOT, Process, celery
@@ -142,6 +142,18 @@ def test_beats(guarded: Server, admin: redis.Redis, make_app: Callable[..., Cele
         for command in (["GET", "other"], ["CONFIG", "SET", "save", ""], ["FLUSHALL"], ["KEYS", "*"], ["SHUTDOWN"]):
             with pytest.raises(redis.exceptions.NoPermissionError):
                 client.execute_command(*command)
+
+
+def test_a_beat_that_may_not_ask_about_its_server_works(
+    guarded: Server, admin: redis.Redis, make_app: Callable[..., Celery]
+) -> None:
+    admin.execute_command("ACL", "SETUSER", "beat", "-info", "-config|get")
+    app = make_app(broker_url=url(guarded, "beat"))
+    scheduler = Scheduler(app)
+    Schedules(app).add("entry", "add", every(0.05))
+    eventually(lambda: scheduler.run_due() and queued(admin), what="a message")
+    assert scheduler.leader.leading
+    scheduler.close()
 
 
 def test_workers(guarded: Server, admin: redis.Redis, running: list[Process]) -> None:
