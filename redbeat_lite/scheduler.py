@@ -15,6 +15,7 @@ from redis.exceptions import AuthenticationError, MovedError, ResponseError
 from .backend import FAULTS, Backend
 from .checks import server_warnings
 from .clock import elapsed, wall_ms
+from .clockwatch import SLACK, ClockWatch
 from .configured import ConfigEntries
 from .dispatch import Dispatcher
 from .entry import Entry
@@ -25,13 +26,13 @@ from .keys import Keys
 from .leader import Leader
 from .metrics import Exporter
 from .once.store import LockStore
+from .outage import Outage
 from .pipeline.sweeper import Sweeper
 from .prepared import obstacle
 from .publisher import BrokerDown, Publisher
 from .repair import Repair
 from .settings import Settings
 from .store import Lost, Store, Term
-from .urls import hide_password
 from .vitals import Vitals
 from .wakeup import Wakeup
 
@@ -39,13 +40,6 @@ if TYPE_CHECKING:
     from celery import Celery
 
 logger = get_logger(__name__)
-
-#: Longest wait in seconds between tries to reach a server or a broker that is gone. Short, because each try is cheap
-#: and what is due should go out within five seconds of a recovery, of which the first batch after it takes its share.
-_LAST_RETRY = 3.0
-
-#: Milliseconds by which the wall clock may differ from the time that passed before it counts as having been set.
-_CLOCK_SLACK = 1000
 
 
 class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no types
@@ -104,9 +98,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._introduced = False
         self._standing_by = False
         self._begun: Term | None = None
-        self._failures = 0
-        self._failing_since = 0.0
-        self._clock: tuple[int, float] | None = None
+        self._outage = Outage(vitals)
+        self._clock = ClockWatch()
         self._ticking = False
         self._closing = False
         super().__init__(app, schedule={}, max_interval=max_interval, **kwargs)
@@ -158,23 +151,23 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             if self.leader.in_office:
                 self.vitals.ticked(elapsed() - started)
             if self.leader.in_office or self._standing_by:
-                self._recovered()
+                self._outage.is_over()
             self._sweeper.start()
         except UnsupportedFormat as exc:
             self._give_up(str(exc))
         except AuthenticationError as exc:
             if not self._introduced:
                 self._give_up(f"{self.backend.display_url} refuses to let us in: {exc}")
-            seconds = self._outage(f"{self.backend.display_url} refuses to let us in", exc)
+            seconds = self._outage.goes_on(f"{self.backend.display_url} refuses to let us in", exc)
         except BrokerDown as exc:
-            seconds = self._outage("cannot reach the broker", exc)
+            seconds = self._outage.goes_on("cannot reach the broker", exc)
         except MovedError:
             node = self.backend.display_url
             self._give_up(f"{node} is a node of a Redis Cluster; redbeat_lite_url has to begin with redis-cluster://")
         except FAULTS as exc:
             if isinstance(exc, ResponseError):
                 self._refused()
-            seconds = self._outage(f"cannot use {self.backend.display_url}", exc)
+            seconds = self._outage.goes_on(f"cannot use {self.backend.display_url}", exc)
         self.leader.progress("waiting", within=seconds)
         led = self.leader.leading
         self._wakeup.wait(seconds, until=lambda: self._is_over(led))
@@ -186,7 +179,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
 
     def _is_called_for(self) -> bool:
         """Whether a leader that waits has something to do before its time."""
-        return self.leader.damaged or not self.leader.leading or abs(self._clock_shift()) > _CLOCK_SLACK
+        return self.leader.damaged or not self.leader.leading or self._clock.was_set
 
     def run_due(self) -> float:
         """Dispatch everything that is due now, if this process leads or can begin to.
@@ -277,9 +270,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         now = wall_ms()
         self._make_whole(term, now)
         last = self.leader.last_clock
-        if last is not None and last - now > _CLOCK_SLACK:
+        if last is not None and last - now > SLACK:
             self._clock_went_back(term, last - now, now)
-        self._clock = (now, elapsed())
+        self._clock.look()
         logger.info("beat: leading (term %d), %d entries", term.number, self.store.count())
         self._standing_by = False
         self._begun = term
@@ -316,17 +309,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """
         if self.leader.damaged:
             self._make_whole(self.leader.term, wall_ms())
-        now, back = wall_ms(), -self._clock_shift()
-        if self._clock is not None and back > _CLOCK_SLACK and now < self._clock[0]:
-            self._clock_went_back(self.leader.term, back, now)
-        self._clock = (now, elapsed())
-
-    def _clock_shift(self) -> int:
-        """Milliseconds by which the wall clock was set since it was last looked at."""
-        if self._clock is None:
-            return 0
-        wall, passed = self._clock
-        return wall_ms() - wall - round(1000 * (elapsed() - passed))
+        if back := self._clock.look():
+            self._clock_went_back(self.leader.term, back, wall_ms())
 
     def _clock_went_back(self, term: Term, milliseconds: int, now: int) -> None:
         logger.warning("beat: the clock went back by %.1f s; planning every entry anew", milliseconds / 1000)
@@ -341,17 +325,6 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         if self._failure is not None:
             raise self._failure
 
-    def _outage(self, what: str, exc: BaseException) -> float:
-        """Log one line about a failure that concerns everything, and tell how long to wait: 1, 2, 3, 3 … seconds."""
-        if not self._failures:
-            self._failing_since = elapsed()
-        seconds = min(2.0**self._failures, _LAST_RETRY)
-        self._failures += 1
-        why = f"{what}: {hide_password(str(exc)) or type(exc).__name__}"
-        self.vitals.failing(why)
-        logger.error("beat: %s; trying again in %g s", why, seconds)
-        return seconds
-
     def _refused(self) -> None:
         """After a refusal, trust nothing that was known of the server.
 
@@ -362,12 +335,6 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._publisher.close()
         self._wakeup.close()
         self.backend.close()
-
-    def _recovered(self) -> None:
-        if self._failures:
-            logger.warning("beat: working again after %.1f s", elapsed() - self._failing_since)
-        self._failures = 0
-        self.vitals.recovered()
 
     def _give_up(self, message: str) -> None:
         logger.log(logging.CRITICAL, "beat: %s", message)
