@@ -83,16 +83,17 @@ class Backend:
             **self._settings.redis_options,
             "decode_responses": False,
         }
+        last: dict[str, Any] = {}
         if timeout is not None:
-            options |= _bounds(timeout)
+            last = _bounds(timeout)
             for name in ("retry_on_timeout", "retry_on_error"):
                 options.pop(name, None)
         scheme = urls.scheme_of(self._settings.url)
         if scheme in urls.SENTINEL:
-            return _checked(_master(self._settings.url, options, timeout or SOCKET_TIMEOUT))
+            return _checked(_master(self._settings.url, options, last))
         if scheme in urls.CLUSTER:
-            return cast(redis.Redis, _Cluster(lambda: _cluster(self._settings.url, options)))
-        return _checked(_single(self._settings.url, options))
+            return cast(redis.Redis, _Cluster(lambda: _cluster(self._settings.url, options, last)))
+        return _checked(_single(self._settings.url, options, last))
 
     def close(self) -> None:
         """Close the shared client's connections; the next command opens them anew."""
@@ -112,8 +113,8 @@ def _bounds(timeout: float) -> dict[str, Any]:
     }
 
 
-def _single(url: str, options: dict[str, Any]) -> redis.Redis:
-    options |= urls.parsed(url)
+def _single(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Redis:
+    options |= urls.parsed(url) | last
     if "path" in options:
         options.pop("socket_connect_timeout")
     elif options.pop("ssl", False):
@@ -141,21 +142,23 @@ class _Master(redis.Redis):
             sentinel.close()
 
 
-def _master(url: str, options: dict[str, Any], timeout: float) -> redis.Redis:
+def _master(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Redis:
     sentinels, given = urls.several(url)
-    options = _provided({**options, **given})
+    options = _provided({**options, **given, **last})
     # All of them may have to be asked within the time.
-    asking = {**_bounds(timeout / len(sentinels)), **(options.pop("sentinel_kwargs", None) or {})}
+    bounds = _bounds(last.get("socket_timeout", SOCKET_TIMEOUT) / len(sentinels))
+    own = options.pop("sentinel_kwargs", None) or {}
+    asking = {**own, **bounds} if last else {**bounds, **own}
     name = options.pop("master_name")
     manager: Any = Sentinel(sentinels, sentinel_kwargs=asking, **options)  # type: ignore[no-untyped-call]
     return cast(redis.Redis, manager.master_for(name, redis_class=_Master))
 
 
-def _cluster(url: str, options: dict[str, Any]) -> redis.RedisCluster:
+def _cluster(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.RedisCluster:
     nodes, given = urls.several(url)
     if url.startswith("rediss"):
         options = {**options, "ssl": True}
-    options = _provided({**options, **given})
+    options = _provided({**options, **given, **last})
     options.pop("db", None)
     found = [ClusterNode(host, port) for host, port in nodes]  # type: ignore[no-untyped-call]
     return redis.RedisCluster(startup_nodes=found, **options)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.utils.log import get_logger
 
+from .clock import elapsed
+
 if TYPE_CHECKING:
     from celery import Celery
 
@@ -178,8 +180,9 @@ class Announcer:
         """Let the subscribers hear what was told, for a third of a second at most. May be called twice."""
         for subscriber in self._subscribers:
             subscriber.stop()
+        deadline = elapsed() + _FAREWELL
         for subscriber in self._subscribers:
-            subscriber.join()
+            subscriber.join(max(deadline - elapsed(), 0.0))
 
 
 class _Subscriber:
@@ -209,9 +212,9 @@ class _Subscriber:
     def stop(self) -> None:
         self._queue.put(None)
 
-    def join(self) -> None:
-        if self._thread is not None:
-            self._thread.join(_FAREWELL)
+    def join(self, seconds: float) -> None:
+        if self._thread is not None and self._thread.is_alive():  # a signal may come before its start, too
+            self._thread.join(seconds)
 
     def _drop(self) -> None:
         if not self._dropping:

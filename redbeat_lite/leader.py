@@ -213,7 +213,7 @@ class _Renewal:
         self._stop.put(None)
 
     def join(self) -> None:
-        if self._thread.ident:  # a signal may come before the start, too
+        if self._thread.is_alive():  # a signal may come before the start, too
             self._thread.join(_JOIN_TIMEOUT)
 
     @property

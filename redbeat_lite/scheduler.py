@@ -21,6 +21,7 @@ from .dispatch import Dispatcher
 from .entry import Entry
 from .errors import ConfigurationError, UnsupportedFormat
 from .events import Announcer, subscribers
+from .farewell import Farewell
 from .health_file import heartbeat_file
 from .keys import Keys
 from .leader import Leader
@@ -102,6 +103,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._clock = ClockWatch()
         self._ticking = False
         self._closing = False
+        self._farewell = Farewell()
         super().__init__(app, schedule={}, max_interval=max_interval, **kwargs)
 
     # -- what Celery calls --------------------------------------------------------------------------------------------
@@ -223,23 +225,18 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         return False
 
     def close(self) -> None:
-        """Give the lease back and drop all connections.
+        """Give the lease back and drop all connections, within a second and a half.
 
         Celery calls this from its signal handler, which may have interrupted anything, and again when the loop ends.
         """
         self._closing = True
         self._sweeper.stop()
-        self.leader.resign()
-        self.vitals.close()
-        if self._exporter is not None:
-            self._exporter.close()
+        self._farewell.do(self.leader.resign, self.vitals.close, *([self._exporter.close] if self._exporter else []))
         if self._ticking:
             # Closed under the tick that reads from it, a connection would raise ValueError there, in place of the
             # SystemExit that is to end the loop.
             return
-        self._publisher.close()
-        self._wakeup.close()
-        self.backend.close()
+        self._farewell.do(self._publisher.close, self._wakeup.close, self.backend.close)
         if self._exit_code:
             # Celery's loop swallows a SystemExit from tick() and exits with 0; this one, raised while it cleans up,
             # reaches the shell.

@@ -7,6 +7,7 @@ an outbox, publish again a message that does not begin, run again or give up a s
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -130,7 +131,8 @@ class Sweeper:
 
     def __init__(self, app: Celery, leading: Callable[[], bool]) -> None:
         self._app, self._leading = app, leading
-        self._stop = threading.Event()
+        # No Event: a signal handler that interrupts set() and calls it again would wait for itself.
+        self._stopped = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -141,12 +143,13 @@ class Sweeper:
 
     def stop(self) -> None:
         """Begin no further sweep; does not wait."""
-        self._stop.set()
+        self._stopped = True
 
     def _run(self) -> None:
         failing = False
-        while not self._stop.wait(PERIOD):
-            if not self._leading():
+        while not self._stopped:
+            time.sleep(PERIOD)
+            if self._stopped or not self._leading():
                 continue
             try:
                 sweep(self._app)

@@ -2,7 +2,8 @@
 
 ``PROJ_CONF`` holds settings as JSON; in it an entry of ``beat_schedule`` gives its schedule as seconds. While the file
 that ``PROJ_STUCK`` names is there, publishing ``proj.sticky`` hangs. ``PROJ_CRASH`` makes the beat's loop raise.
-``PROJ_TOLD_IN_FINALIZER`` has the process told to stop while it runs a ``__del__`` in the middle of a publish.
+``PROJ_HUNG_HOOKS`` is how many hooks there are that never return. ``PROJ_TOLD_IN_FINALIZER`` has the process told to
+stop while it runs a ``__del__`` in the middle of a publish.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery, Task, signals
+
+from redbeat_lite.events import Hooks, LeaderGained, subscribe
 
 app = Celery(os.environ.get("PROJ_NAME", "proj"), broker=os.environ["PROJ_URL"])
 app.conf.beat_max_loop_interval = 300
@@ -37,6 +40,16 @@ class Sticky(Task):
 @app.task(shared=False, name="proj.sticky", base=Sticky)
 def sticky() -> None:
     pass
+
+
+for _ in range(int(os.environ.get("PROJ_HUNG_HOOKS", 0))):
+
+    class Hung(Hooks):
+        def leader_gained(self, event: LeaderGained) -> None:
+            while True:
+                time.sleep(60)
+
+    subscribe(app, Hung())
 
 
 if os.environ.get("PROJ_CRASH"):

@@ -133,6 +133,21 @@ def test_a_leader_whose_server_hangs_stops(
         freezable.thaw()
 
 
+def test_hooks_that_hang_and_metrics_keep_no_leader_from_stopping(
+    beat: Beat, freezable: Server, tmp_path: Path
+) -> None:
+    settings = conf(lease=8, metrics_port=free_port(), heartbeat_file=str(tmp_path / "beat"))
+    process = beat(url=freezable.url, PROJ_CONF=settings, PROJ_HUNG_HOOKS=5)
+    process.says("beat: serving metrics")
+    process.says("beat: leading")
+    freezable.freeze()
+    try:
+        stops(process)
+    finally:
+        freezable.thaw()
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_leader_that_hangs_in_a_publish_stops_and_gives_the_lease_back(
     beat: Beat, client: redis.Redis, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -127,3 +128,12 @@ def test_a_broker_that_crashes_and_comes_back_loses_nothing(
     eventually(lambda: sent(app) > stood + 5 * ENTRIES, what="the stream")
     stopped(process)
     judge(drain(rabbit))
+
+
+def test_a_broker_that_hangs_keeps_no_beat_from_stopping(start: Callable[[], Process], rabbit: Rabbit) -> None:
+    process = start()
+    process.says("Sending due task")
+    rabbit.freeze()
+    begin = time.monotonic()
+    stopped(process)
+    assert time.monotonic() - begin < 2

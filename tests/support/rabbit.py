@@ -66,6 +66,11 @@ class Rabbit:
             self._process.wait()
             self._process = None
 
+    def freeze(self) -> None:
+        """Let it hang: it accepts connections and answers nothing."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
     def destroy(self) -> None:
         self.kill()
         self._epmd.kill()
