@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 
 from ..errors import CorruptEntry
 from ..once import run as once_run
-from ..once.errors import OnceSkipped
+from ..once.errors import LockUnavailable, OnceSkipped
 from ..once.hold import attempt_of
 from ..once.message import DELIVERY
 from ..once.runtime import Runtime
@@ -36,6 +36,9 @@ START = "redbeat_lite.start_pipeline"
 
 #: Reasons for which the guard puts a message aside for good. The others bring it back, or belong to a mere copy.
 _NEVER = ("skipped", "too old")
+
+#: What says that the server did not answer, so that a step could not begin.
+_AWAY: tuple[type[Exception], ...] = (*DOWN, LockUnavailable)
 
 #: Where a step keeps what it got, on its request.
 _PARAMS = "redbeat_pipeline_params"
@@ -77,17 +80,27 @@ class PipelineTask(Task):
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Begin the step, if it may run."""
+        ref = ref_of(self.request.__dict__)
         try:
             super().before_start(task_id, args, kwargs)
+            # Once more: now there may be a hold, with its token.
+            begun = ref_of(self.request.__dict__)
+            if begun is not None and not (self.request.is_eager or self.request.called_directly):
+                self._begin_step(begun)
         except Ignore as exc:
             reason = str(exc)
-            ref = ref_of(self.request.__dict__)
             if ref is not None and reason in _NEVER:
                 conclude(self.app, store_of(self.app), ref, "FAILED", f"was not run: {reason}")
             raise
-        ref = ref_of(self.request.__dict__)
-        if ref is not None and not (self.request.is_eager or self.request.called_directly):
-            self._begin_step(ref)
+        except _AWAY as exc:
+            if ref is None:
+                raise
+            # A failure would end a run of which nothing failed. The message goes back to its queue; where it is
+            # acknowledged already, or the queue is as far away, the sweeper publishes it again.
+            logger.warning(
+                "%s[%s] waits for the server, as step %d of pipeline %s: %s", self.name, task_id, ref.step, ref.run, exc
+            )
+            raise Reject(describe(exc), requeue=True) from exc
 
     def _begin_step(self, ref: Ref) -> None:
         store, request = store_of(self.app), self.request

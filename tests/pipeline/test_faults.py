@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -10,11 +11,16 @@ from typing import Any
 
 import pytest
 import redis
+from celery.app.trace import build_tracer
+from celery.exceptions import Reject
 
+from redbeat_lite.once import runtime
 from redbeat_lite.once.runtime import Runtime
+from redbeat_lite.once.store import LockStore
 from redbeat_lite.pipeline import State, dispatch, store, sweep
 from redbeat_lite.pipeline.run import PipelineRun
 from redbeat_lite.pipeline.runtime import store_of
+from redbeat_lite.pipeline.store import PipelineStore
 from tests.pipeline.crew import Lab, Worker, in_order, states
 from tests.pipeline.pipeproj import LEASE, make_app
 from tests.support.processes import Process, descendants
@@ -106,6 +112,39 @@ def test_a_message_that_got_lost_is_sent_again(lab: Lab, hire: Callable[..., Wor
     hire(lab.server.url, queue=queue)
     assert lab.swept(run).state == "SUCCEEDED"
     assert lab.names(run) == ["a"]
+
+
+@pytest.mark.parametrize(("owner", "name"), [(LockStore, "begin"), (PipelineStore, "begin")])
+def test_a_step_that_cannot_begin_because_the_server_is_away_waits(
+    lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    def away(*args: Any, **kwargs: Any) -> None:
+        raise redis.ConnectionError("away")
+
+    run = lab.start(("a", lab.sig(queue=queue, give={"x": 1}), 1))
+    message = json.loads(lab.client.lpop(queue))
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "_PATIENCE", ())
+        patch.setattr(owner, name, away)
+        found = handle(lab, message)
+    assert isinstance(found, Reject)
+    assert found.requeue
+    assert (run.status().state, run.status().step("a").state) == ("RUNNING", "WAITING")
+    # It comes again with the server.
+    handle(lab, message)
+    status = run.status()
+    assert (status.state, status.step("a").round, run.params()) == ("SUCCEEDED", 0, {"x": 1})
+
+
+def handle(lab: Lab, message: dict[str, Any]) -> Any:
+    """Run a message as a worker does; what the task returned or raised."""
+    args, kwargs, _ = json.loads(base64.b64decode(message["body"]))
+    headers = message["headers"]
+    task = lab.app.tasks[headers["task"]]
+    trace = build_tracer(task.name, task, app=lab.app)
+    request = {**headers, "args": args, "kwargs": kwargs, "delivery_info": {}, "hostname": "test", "is_eager": False}
+    _, info, *_ = returned = trace(headers["id"], args, kwargs, request)
+    return info.retval if info is not None else returned[0]
 
 
 @pytest.mark.soak
