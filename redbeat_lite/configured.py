@@ -1,13 +1,15 @@
 """Config entries: what ``beat_schedule`` says, brought into Redis by the leader at the moment it becomes leader.
 
 The configuration owns the definition of its entries, Redis owns their state. Entries that left the configuration are
-removed; entries of other owners and those made at runtime are never touched.
+removed; one that is in it but wrong keeps what Redis holds of it, its last good definition and its state, so that a
+slip of the pen costs no history and no pause. Entries of other owners and those made at runtime are never touched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import tzinfo
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.schedules import crontab
@@ -45,6 +47,7 @@ class ConfigEntries:
         self._zone = zone
         self._entries: dict[str, Entry] = {}
         self._set_aside: set[str] = set()
+        self._rejected: set[str] = set()
 
     def get(self, name: str) -> Entry | None:
         """The config entry of this name as the configuration holds it, with what cannot be stored."""
@@ -64,31 +67,42 @@ class ConfigEntries:
         Raises:
             Lost: the term is over.
         """
-        self._entries = dict(self._read(now))
-        self._set_aside = self._quarantined()
         known = self._store.config_names(self._settings.owner)
-        gone = known - self._entries.keys()
-        names = [*self._entries, *gone]
+        written = {str(name): fields for name, fields in configured(self._app).items()}
+        self._entries = dict(self._read(written, known, now))
+        self._set_aside = self._quarantined()
+        names = [*self._entries, *(known - written.keys())]
         for chunk in chunks(names, PAGE):
             edits = [edit for stored in self._store.read(chunk) for edit in self._edits(stored, now)]
             if edits:
                 self._store.put(edits, term)
-        if known != self._entries.keys():
-            self._store.set_config_names(self._settings.owner, self._entries, term)
+        ours = self._entries.keys() | (known & self._rejected)
+        if known != ours:
+            self._store.set_config_names(self._settings.owner, ours, term)
 
-    def _read(self, now: int) -> Iterator[tuple[str, Entry]]:
-        for name, fields in configured(self._app).items():
+    def _read(self, written: dict[str, Any], known: set[str], now: int) -> Iterator[tuple[str, Entry]]:
+        self._rejected = set()
+        for name, fields in written.items():
             try:
-                entry = entry_with_defaults(self._settings, str(name), fields, app=self._app)
-                lifecycle.check(entry, now, self._zone)
+                entry = entry_with_defaults(self._settings, name, fields, app=self._app)
+                lifecycle.check(entry, now, self._zone, partial(self._stored, name))
                 encode(entry, allow_local=True)
-            except InvalidEntry as exc:
-                logger.error("beat: config entry %r is left out: %s", name, exc)
-            except Exception:
-                logger.exception("beat: config entry %r is left out", name)
+            except Exception as exc:  # noqa: BLE001 - what a user wrote may raise anything; the others must run
+                self._reject(name, name in known, exc)
             else:
                 entry.owner = self._settings.owner
-                yield entry.name, entry
+                yield name, entry
+
+    def _reject(self, name: str, is_known: bool, exc: Exception) -> None:
+        self._rejected.add(name)
+        trace = None if isinstance(exc, InvalidEntry) else exc
+        if is_known:
+            logger.error("beat: config entry %r is wrong and goes on as stored before: %s", name, exc, exc_info=trace)
+        else:
+            logger.error("beat: config entry %r is left out: %s", name, exc, exc_info=trace)
+
+    def _stored(self, name: str) -> Entry | None:
+        return _decoded(name, self._store.read([name])[0])[0]
 
     def _quarantined(self) -> set[str]:
         """Those that were set aside as they are configured now. Stored again, they would only be set aside again."""

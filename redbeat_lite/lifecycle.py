@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import tzinfo
 
@@ -20,8 +21,12 @@ _TIMING = ("schedule", "start_at")
 _FIRST_RETRY, _LAST_RETRY = 1, 60
 
 
-def check(entry: Entry, now: int, zone: tzinfo) -> None:
+def check(entry: Entry, now: int, zone: tzinfo, replaced: Callable[[], Entry | None] = lambda: None) -> None:
     """Refuse what can only be told once the time zone is known.
+
+    Parameters:
+        replaced: finds the entry that this one takes the place of. What was right when it was stored and has come to
+            its end since is right still: asked only for an entry that has ended.
 
     Raises:
         InvalidEntry: the schedule has no occurrence to come, or ``jitter`` reaches the next one.
@@ -35,7 +40,7 @@ def check(entry: Entry, now: int, zone: tzinfo) -> None:
         hint = f"{type(exc).__name__}: {exc}"
         expected = "a schedule that can tell its next occurrence"
         raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name, hint=hint) from exc
-    if first is None:
+    if first is None and not _same_window(replaced(), entry):
         raise InvalidEntry("schedule", "a schedule with an occurrence still to come", entry.schedule, entry=entry.name)
     if gap is not None and entry.jitter_ms >= gap:
         expected = f"less than the shortest gap between occurrences ({gap / 1000:g} s)"
@@ -180,6 +185,12 @@ def _offset(entry: Entry, nominal: int, zone: tzinfo) -> int:
 def _first(entry: Entry, now: int, zone: tzinfo) -> int | None:
     nominal = first_ms(entry.rule(zone), now, entry.start_ms)
     return None if _beyond(entry, nominal) else nominal
+
+
+def _same_window(before: Entry | None, after: Entry) -> bool:
+    if before is None:
+        return False
+    return all(name in before.local or getattr(before, name) == getattr(after, name) for name in (*_TIMING, "end_at"))
 
 
 def _beyond(entry: Entry, nominal: int | None) -> bool:

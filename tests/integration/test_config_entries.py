@@ -299,6 +299,61 @@ def test_a_bad_config_entry_is_told_and_blocks_no_other(
     assert line
 
 
+class TestWrongSinceItWasStored:
+    GOOD: dict[str, Any] = {"task": "t", "schedule": every(60)}  # noqa: RUF012 - never changed
+
+    def test_an_entry_keeps_its_pause_and_history_until_it_is_mended(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        app = entries(make_app, {"a": self.GOOD, "b": self.GOOD})
+        beat = make_beat(app)
+        beat.run_due()
+        clock.forward(60)
+        beat.run_due()
+        beat.close()
+        schedules = Schedules(app)
+        schedules.pause("a", "data centre move")
+        app.conf.beat_schedule = {"a": {**self.GOOD, "jitter": "oops"}, "b": self.GOOD}
+        for _ in range(2):
+            caplog.clear()
+            one_turn(app, make_beat)
+            assert "config entry 'a' is wrong and goes on as stored before: entry 'a': jitter: expected" in caplog.text
+        app.conf.beat_schedule = {"a": self.GOOD, "b": self.GOOD}
+        entry = one_turn(app, make_beat)["a"]
+        assert (entry.paused_note, entry.total_run_count) == ("data centre move", 1)
+
+    def test_an_entry_goes_on_by_its_last_good_definition(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        one_turn(entries(make_app, {"a": self.GOOD}), make_beat)
+        beat = make_beat(entries(make_app, {"a": {"task": "u", "schedule": "1 minute"}}))
+        beat.run_due()
+        clock.forward(60)
+        beat.run_due()
+        assert [message.task for message in queued(client)] == ["t"]
+
+    def test_an_entry_is_removed_once_it_left_the_configuration(self, make_app: MakeApp, make_beat: MakeBeat) -> None:
+        one_turn(entries(make_app, {"a": self.GOOD}), make_beat)
+        assert list(one_turn(entries(make_app, {"a": {"task": "t"}}), make_beat)) == ["a"]
+        assert list(one_turn(entries(make_app, {}), make_beat)) == []
+
+    def test_an_entry_whose_end_has_passed_is_finished_and_no_error(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        app = entries(make_app, {"a": {**self.GOOD, "end_at": NOW + timedelta(seconds=90)}})
+        beat = make_beat(app)
+        beat.run_due()
+        for _ in range(3):
+            clock.forward(60)
+            beat.run_due()
+        beat.close()
+        app.conf.beat_schedule["a"]["task"] = "u"
+        for _ in range(2):
+            entry = one_turn(app, make_beat)["a"]
+        assert (entry.finished, entry.total_run_count, entry.task) == (True, 1, "u")
+        assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def test_the_cleanup_of_result_backends_is_scheduled_as_celery_does(make_app: MakeApp, make_beat: MakeBeat) -> None:
     schedules = one_turn(make_app(result_expires=86_400), make_beat)
     entry = schedules["celery.backend_cleanup"]
