@@ -11,8 +11,8 @@ from kombu.utils.imports import symbol_by_name
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
 from redis.commands.core import Script
+from redis.exceptions import AuthenticationError, RedisClusterException, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisClusterException, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
@@ -101,6 +101,13 @@ class Backend:
         client = self.__dict__.pop("client", None)
         if client is not None:
             client.close()
+
+
+def refusal(exc: AuthenticationError) -> AuthenticationError:
+    """What the server said when it let nobody in, in words that help."""
+    if "HELLO" in str(exc) or "NOAUTH" in str(exc) or "required" in str(exc):
+        return AuthenticationError("it wants a password, and the URL has none")
+    return exc
 
 
 def _bounds(timeout: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from celery.beat import ScheduleEntry, SchedulingError
 from celery.utils.log import get_logger
 from redis.exceptions import AuthenticationError, MovedError, ResponseError
 
-from .backend import FAULTS, Backend
+from .backend import FAULTS, Backend, refusal
 from .checks import server_warnings
 from .clock import elapsed, wall_ms
 from .clockwatch import SLACK, ClockWatch
@@ -158,9 +158,10 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         except UnsupportedFormat as exc:
             self._give_up(str(exc))
         except AuthenticationError as exc:
+            what = f"{self.backend.display_url} refuses to let us in"
             if not self._introduced:
-                self._give_up(f"{self.backend.display_url} refuses to let us in: {exc}")
-            seconds = self._outage.goes_on(f"{self.backend.display_url} refuses to let us in", exc)
+                self._give_up(f"{what}: {refusal(exc)}")
+            seconds = self._outage.goes_on(what, refusal(exc))
         except BrokerDown as exc:
             seconds = self._outage.goes_on("cannot reach the broker", exc)
         except MovedError:

@@ -52,7 +52,10 @@ def parsed(url: str) -> dict[str, Any]:
     Raises:
         ValueError: it cannot be read; the message may quote a part of it.
     """
-    return dict(parse_url(_for_redis_py(url)))  # type: ignore[no-untyped-call]  # untyped in redis-py
+    options = dict(parse_url(_for_redis_py(url)))  # type: ignore[no-untyped-call]  # untyped in redis-py
+    if scheme_of(url) in ("redis", "rediss") and not (urlsplit(url).path.strip("/") or "0").isdecimal():
+        raise ValueError("a database that is no number")  # redis-py would take it for 0
+    return options
 
 
 def _for_redis_py(url: str) -> str:

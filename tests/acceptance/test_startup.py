@@ -61,7 +61,7 @@ REASONS = {
     "lease": "redbeat_lite_lease: expected seconds, at least 1, got 0.5",
     "not a url": "redbeat_lite_url: expected a URL such as redis://host:6379/0",
     "wrong password": "refuses to let us in: ",
-    "no password": "refuses to let us in: ",
+    "no password": "refuses to let us in: it wants a password, and the URL has none",
     "newer format": "the schedule in Redis has format 99; this redbeat_lite reads up to 1",
 }
 

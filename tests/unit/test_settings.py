@@ -91,6 +91,7 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
         ),
         ({"url": "sentinel://h"}, "redbeat_lite_redis_options: expected the master_name that the sentinels"),
         ({"url": "redis-cluster://h/1"}, "redbeat_lite_url: expected database 0, the only one of a Redis Cluster"),
+        ({"url": "redis://h:6379/abc"}, "redbeat_lite_url: expected redis://user:password@host:port/database, with"),
         ({"url": "localhost:6379"}, "redbeat_lite_url: expected a URL such as redis://host:6379/0"),
     ],
     ids=str,
