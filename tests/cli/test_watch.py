@@ -77,10 +77,10 @@ class Terminal:
     def ended(self) -> int:
         """Wait for the end; the exit code."""
         begun = time.monotonic()
-        while self._process.poll() is None and time.monotonic() < begun + 10:
+        while self._process.poll() is None and time.monotonic() < begun + 30:
             self.screen()  # who writes into a terminal that nobody reads waits
         self.screen()
-        return self._process.wait(1)
+        return self._process.wait(10)
 
     @property
     def is_as_before(self) -> bool:
