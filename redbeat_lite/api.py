@@ -174,7 +174,8 @@ class Schedules(MutableMapping[str, Entry]):
 
         Parameters:
             replace: overwrite an entry of this name. Its history is kept, and its next run too unless the schedule is
-                another, so that adding the same entry at every start of an application postpones nothing.
+                another, so that adding the same entry at every start of an application postpones nothing. One that has
+                come to its ``end_at`` meanwhile stays finished; only a new entry must have an occurrence to come.
 
         Raises:
             InvalidEntry: a field is wrong, or cannot be stored or sent.
@@ -182,7 +183,8 @@ class Schedules(MutableMapping[str, Entry]):
             ConfigOwned: the name is taken by a config entry.
         """
         fields = {"task": task, "schedule": schedule, "args": args, "kwargs": kwargs, "options": options, **policies}
-        entry = self._writer.checked(entry_with_defaults(self._settings, name, fields, app=self._app))
+        entry = entry_with_defaults(self._settings, name, fields, app=self._app)
+        self._writer.checked(entry, replaces=replace)
         if replace:
             return self._writer.replace(entry)
         self._writer.create([entry])
@@ -196,7 +198,7 @@ class Schedules(MutableMapping[str, Entry]):
             EntryExists: names were taken, the message says which; all others are stored.
             ConfigOwned: as for :meth:`add`; entries of earlier round trips are stored.
         """
-        checked = [self._writer.checked(entry) for entry in entries]
+        checked = [self._writer.checked(entry, replaces=replace) for entry in entries]
         if not replace:
             self._writer.create(checked)
             return
@@ -208,7 +210,7 @@ class Schedules(MutableMapping[str, Entry]):
         """Create or replace, as :meth:`add` with ``replace``."""
         if not isinstance(entry, Entry) or entry.name != name:
             raise InvalidEntry("entry", f"an Entry named {name!r}", entry)
-        self._writer.replace(self._writer.checked(entry))
+        self._writer.replace(self._writer.checked(entry, replaces=True))
 
     def update(self, name: str, *, if_version: int | None = None, **changes: Any) -> Entry:  # type: ignore[override]
         """Change the named fields of an entry and leave the others; returns the entry as it is now.
@@ -234,7 +236,7 @@ class Schedules(MutableMapping[str, Entry]):
             check_runtime(before)
             if if_version is not None and before.version != if_version:
                 raise EntryChanged(f"entry {name!r} has version {before.version} by now, not {if_version}")
-            after = self._writer.checked(before.replace(**changes))
+            after = self._writer.checked(before.replace(**changes), replaces=True)
             return after, self._writer.revision(before, after, stored)
 
         return self._writer.edit(name, edit)

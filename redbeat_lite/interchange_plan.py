@@ -83,7 +83,7 @@ def plan(app: Celery, document: Document, *, prune: bool = False) -> Plan:
         elif before is None and _is_over(app, entry):
             found.notes[record.name] = "its last run lies in the past"
         else:
-            _check(app, document, record, entry)
+            _check(app, document, record, entry, before)
             action, fields = ("add", None) if before is None else ("change", entry_fields(before))
             found.changes.append(Change(action, record.name, fields, entry_fields(entry), entry))
     listed = {record.name for record, _ in wanted}
@@ -138,9 +138,9 @@ def _check_owner(app: Celery, document: Document, record: Record, entry: Entry, 
         raise document.wrong(record, fault)
 
 
-def _check(app: Celery, document: Document, record: Record, entry: Entry) -> None:
+def _check(app: Celery, document: Document, record: Record, entry: Entry, before: Entry | None) -> None:
     try:
-        lifecycle.check(entry, wall_ms(), app.timezone)
+        lifecycle.check(entry, wall_ms(), app.timezone, lambda: before)
     except InvalidEntry as exc:
         raise document.wrong(record, exc) from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import tzinfo
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from . import lifecycle
@@ -46,15 +47,20 @@ class Writer:
         self._reader = reader
         self._zone = zone
 
-    def checked(self, entry: Entry) -> Entry:
+    def checked(self, entry: Entry, *, replaces: bool = False) -> Entry:
         """The entry, if nothing is wrong with it that can be told before it is written, or that ``encode`` tells.
+
+        Parameters:
+            replaces: it may take the place of a stored one. That has ended, perhaps, since it was stored: then the same
+                schedule with the same end is as right as it was.
 
         Raises:
             InvalidEntry: a field is wrong.
         """
         if not isinstance(entry, Entry):
             raise InvalidEntry("entry", "an Entry", entry)
-        lifecycle.check(entry, wall_ms(), self._zone)
+        found = partial(self._found, entry.name) if replaces else lambda: None
+        lifecycle.check(entry, wall_ms(), self._zone, found)
         check_arguments(entry, self._app)
         if self._app.finalized and entry.task not in self._app.tasks:
             logger.warning("entry %r: no task %r is registered in this app", entry.name, entry.task)
@@ -116,11 +122,17 @@ class Writer:
         return self._write(entry, stored.state, None)
 
     def _replacement(self, entry: Entry, stored: Stored) -> Edit:
-        before = next(self._reader.readable([stored]), None) if stored.definition is not None else None
+        before = self._readable(stored)
         if before is None:
             return self._creation(entry, stored.state)
         check_runtime(before)
         return self.revision(before, entry, stored)
+
+    def _found(self, name: str) -> Entry | None:
+        return self._readable(self._store.read([name])[0])
+
+    def _readable(self, stored: Stored) -> Entry | None:
+        return next(self._reader.readable([stored]), None) if stored.definition is not None else None
 
     def _creation(self, entry: Entry, expected: bytes | None) -> Edit:
         entry.state = lifecycle.created(entry, wall_ms(), self._zone)

@@ -350,6 +350,54 @@ class TestUpdate:
         assert entry.next_run_at == NOW + timedelta(seconds=20)
 
 
+class TestAfterItsEnd:
+    """An entry with a fixed ``end_at`` is written again after it: by an application that starts, or by an edit."""
+
+    END = NOW + timedelta(seconds=90)
+
+    @pytest.fixture
+    def ended(self, schedules: Schedules, inner_beat: Scheduler, clock: Clock) -> Schedules:
+        schedules.add("a", "add", every(60), end_at=self.END)
+        for _ in range(3):
+            clock.forward(60)
+            inner_beat.run_due()
+        assert (schedules["a"].finished, schedules["a"].total_run_count) == (True, 1)
+        return schedules
+
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda schedules, end: schedules.add("a", "add", every(60), end_at=end, description="x", replace=True),
+            lambda schedules, end: schedules.update("a", description="x"),
+            lambda schedules, end: schedules.add_many(
+                [Entry("a", "add", every(60), end_at=end, description="x")], replace=True
+            ),
+            lambda schedules, end: schedules.__setitem__(
+                "a", Entry("a", "add", every(60), end_at=end, description="x")
+            ),
+        ],
+        ids=["add", "update", "add_many", "assignment"],
+    )
+    def test_what_was_right_when_it_was_stored_is_right_still(
+        self, ended: Schedules, write: Callable[[Schedules, datetime], object]
+    ) -> None:
+        write(ended, self.END)
+        entry = ended["a"]
+        assert (entry.description, entry.finished, entry.next_run_at, entry.total_run_count) == ("x", True, None, 1)
+
+    @pytest.mark.parametrize("change", [{"schedule": every(30)}, {"end_at": NOW + timedelta(seconds=100)}], ids=str)
+    def test_another_schedule_or_end_must_have_an_occurrence_to_come(
+        self, ended: Schedules, change: dict[str, object]
+    ) -> None:
+        with pytest.raises(InvalidEntry, match="entry 'a': schedule: expected a schedule with an occurrence still to"):
+            ended.update("a", **change)
+
+    def test_a_new_one_must_have_an_occurrence_to_come(self, ended: Schedules) -> None:
+        with pytest.raises(InvalidEntry, match="entry 'b': schedule: expected a schedule with an occurrence still to"):
+            ended.add("b", "add", every(60), end_at=self.END, replace=True)
+        assert "b" not in ended
+
+
 class TestPause:
     def test_a_paused_entry_does_not_fire_and_keeps_its_history_and_note(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
