@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cache
 from itertools import groupby
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -41,6 +42,7 @@ class Step:
         priority: higher ones go first.
         args, kwargs: further arguments, after the params.
         options: options of ``apply_async``.
+        noted: what its message takes from the task.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Step:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    noted: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,7 @@ def define(
     params: Any = None,
     *,
     find: Callable[[str, str], str],
+    note: Callable[[str], Mapping[str, Any]],
     revoke_siblings: bool = False,
     ttl: Any = TTL,
     seed: bool = False,
@@ -143,13 +147,15 @@ def define(
         steps: ``(task, priority)`` pairs; or with a name in front of them, ``(name, task, priority)``.
         find: gives the registered name of a task as somebody wrote it, or raises ``InvalidEntry`` for the field that is
             its second argument.
+        note: gives what the messages of a registered task take from it, as values that can be stored.
 
     Raises:
         InvalidEntry: something is wrong; names what.
     """
     if isinstance(steps, (str, bytes, Mapping)) or not isinstance(steps, Iterable):
         raise InvalidEntry("steps", "a list of (task, priority)", steps)
-    parsed = [_parse(f"steps[{index}]", item, find) for index, item in enumerate(steps)]
+    note = cache(note)
+    parsed = [_parse(f"steps[{index}]", item, find, note) for index, item in enumerate(steps)]
     if not 0 < len(parsed) <= MAX_STEPS:
         raise InvalidEntry("steps", f"1 to {MAX_STEPS} steps", len(parsed))
     _check_names(parsed)
@@ -206,7 +212,7 @@ def finder(known: Iterable[str], usable: Callable[[str], bool]) -> Callable[[str
     return find
 
 
-def _parse(where: str, item: Any, find: Callable[[str, str], str]) -> Step:
+def _parse(where: str, item: Any, find: Callable[[str, str], str], note: Callable[[str], Mapping[str, Any]]) -> Step:
     if not isinstance(item, (list, tuple)) or len(item) not in (2, 3):
         raise InvalidEntry(where, "a pair (task, priority)", item)
     *name, task, priority = item
@@ -214,11 +220,7 @@ def _parse(where: str, item: Any, find: Callable[[str, str], str]) -> Step:
         raise InvalidEntry(f"{where}.priority", "a number", priority)
     step = _of_signature(where, task, priority) if isinstance(task, Signature) else _of_name(where, task, priority)
     full = find(step.task, f"{where}.task")
-    return Step(_text(f"{where}.name", name[0]) if name else step.name, full, *_rest(step))
-
-
-def _rest(step: Step) -> tuple[Any, ...]:
-    return step.priority, step.args, step.kwargs, step.options
+    return replace(step, name=_text(f"{where}.name", name[0]) if name else step.name, task=full, noted=note(full))
 
 
 def _of_name(where: str, task: Any, priority: float) -> Step:
@@ -261,16 +263,13 @@ def _check_ttl(ttl: Any) -> float:
 
 def _encode_step(number: int, step: Step) -> list[Any]:
     where = f"steps[{number}]"
-    rest = [
-        pack(value, f"{where}.{name}")
-        for name, value in zip(("args", "kwargs", "options"), _rest(step)[1:], strict=True)
-    ]
+    rest = [pack(getattr(step, name), f"{where}.{name}") for name in ("args", "kwargs", "options", "noted")]
     return [step.name, step.task, step.priority, *rest]
 
 
 def _decode_step(stored: list[Any]) -> Step:
-    name, task, priority, args, kwargs, options = stored
-    return Step(name, task, priority, tuple(unpack(args)), unpack(kwargs), unpack(options))
+    name, task, priority, args, kwargs, options, noted = stored
+    return Step(name, task, priority, tuple(unpack(args)), unpack(kwargs), unpack(options), unpack(noted))
 
 
 def is_run_id(value: Any) -> bool:

@@ -16,6 +16,7 @@ from ..once.errors import LockUnavailable, OnceRejected
 from ..once.store import DOWN
 from . import values
 from .definition import Definition, task_id
+from .posting import task_of
 from .store import Outbox, PipelineStore, Ref
 
 if TYPE_CHECKING:
@@ -125,14 +126,11 @@ def _publish(app: Celery, definition: Definition, ref: Ref) -> None:
         options["retries"] = ref.attempt
     # The body gets the params in place of the run's id.
     args = (ref.run, *step.args)
-    task = app.tasks.get(step.task)
-    once = getattr(task, "once_policy", None)
+    task = task_of(app, step, options)
+    once = task.once_policy
     if once is not None and once.scope == "queue" and (options.get("on_conflict") or once.on_conflict) == "skip":
         # A call that is skipped looks like one that was published, and nothing would ever be heard of its step.
         options["on_conflict"] = "raise"
     # A step publishes the next stage from within its own task, and is nobody's parent for that.
     with denied_join_result():
-        if task is not None:
-            task.apply_async(args, dict(step.kwargs), add_to_parent=False, **options)
-        else:
-            app.send_task(step.task, args, dict(step.kwargs), add_to_parent=False, **options)
+        task.apply_async(args, dict(step.kwargs), add_to_parent=False, **options)

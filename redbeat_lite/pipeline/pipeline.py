@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -12,12 +13,19 @@ from . import values
 from .definition import TTL, Definition, define, finder
 from .dispatch import dispatch
 from .errors import PipelineNotFound
+from .posting import note
 from .run import PipelineRun
 from .runtime import store_of
 from .task import START, PipelineTask
 
 if TYPE_CHECKING:
     from celery import Celery
+
+
+def defined(app: Celery, steps: Iterable[Any], params: Any, **more: Any) -> Definition:
+    """The definition of these steps over the tasks of an app; the rest is that of :func:`define`."""
+    find = finder(app.tasks, lambda name: isinstance(app.tasks[name], PipelineTask))
+    return define(steps, params, find=find, note=partial(note, app), **more)
 
 
 class Pipeline:
@@ -46,8 +54,7 @@ class Pipeline:
         revoke_siblings: bool = False,
         ttl: float | timedelta = TTL,
     ) -> None:
-        find = finder(app.tasks, lambda name: isinstance(app.tasks[name], PipelineTask))
-        self._set(app, define(steps, params, find=find, revoke_siblings=revoke_siblings, ttl=ttl))
+        self._set(app, defined(app, steps, params, revoke_siblings=revoke_siblings, ttl=ttl))
 
     def _set(self, app: Celery, definition: Definition) -> None:
         self.app, self.definition = app, definition

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 from celery import current_app
 
 from ..errors import InvalidEntry
-from .definition import define, finder
-from .pipeline import Pipeline
+from .pipeline import Pipeline, defined
 from .run import PipelineRun
-from .task import PipelineTask
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -44,8 +42,7 @@ def start_task_process(
         raise InvalidEntry("sub_tasks", "a list of [name, priority]", sub_tasks)
     steps = [_step(index, item, known) for index, item in enumerate(sub_tasks)]
     app = app or current_app._get_current_object()
-    find = finder(app.tasks, lambda name: isinstance(app.tasks[name], PipelineTask))
-    pipeline = Pipeline.of(app, define(steps, data.get("params"), find=find, seed=True))
+    pipeline = Pipeline.of(app, defined(app, steps, data.get("params"), seed=True))
     run = pipeline.start()
     queue = [[step.name for step in stage] for stage in pipeline.definition.stages]
     data.update({"task_id": run.id, "queue": queue, "status": "waiting"})

@@ -1,0 +1,103 @@
+"""Whoever publishes a stage, its messages are those that its tasks' own code base would have published."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat_lite import Once, Pipeline, PipelineTask, install
+from redbeat_lite.once.emission import ONCE_HEADER
+from redbeat_lite.pipeline.dispatch import dispatch
+from redbeat_lite.pipeline.run import PipelineRun
+from redbeat_lite.pipeline.runtime import store_of
+from redbeat_lite.pipeline.store import Outbox
+from tests.pipeline.crew import Lab
+
+#: What differs from one message to the next of the same task.
+OF_ITS_OWN = {"reply_to", "correlation_id", "delivery_tag"}
+
+
+@pytest.fixture
+def stranger(lab: Lab) -> Iterator[Celery]:
+    """Another code base on the same server: it has none of the tasks, and other routes."""
+    app = Celery("stranger", broker=lab.server.url, backend=lab.server.url, set_as_current=False)
+    app.conf.task_default_queue = "elsewhere"
+    install(app)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def owner(lab: Lab, queue: str) -> Iterator[Celery]:
+    """The code base of the tasks."""
+    app = Celery("owner", broker=lab.server.url, backend=lab.server.url, set_as_current=False)
+    app.conf.update(task_default_queue=queue, task_routes={"own.routed": {"queue": f"{queue}.routed", "priority": 2}})
+    install(app)
+    options: dict[str, Any] = {"base": PipelineTask, "shared": False}
+
+    def body(params: dict[str, Any], region: str = "eu") -> None: ...
+
+    app.task(name="own.plain", **options)(body)
+    app.task(name="own.routed", **options)(body)
+    app.task(name="own.big", queue=f"{queue}.big", priority=7, time_limit=50, guard_life=900.0, ignore_result=True,
+             **options)(body)  # fmt: skip
+    app.task(name="own.queued", once=Once(key="in {region}", scope="queue", lease=5), **options)(body)
+    app.task(name="own.called", once=Once(key=lambda params, region="eu": region, scope="queue"), **options)(body)
+    yield app
+    app.close()
+
+
+def published(lab: Lab, app: Celery, run: PipelineRun, outbox: Outbox, queues: str) -> list[tuple[str, Any, Any, Any]]:
+    """What this app publishes for an outbox: queue, headers, properties and body of each message."""
+    dispatch(app, store_of(app), run.id, outbox)
+    found = []
+    for name in sorted(lab.client.scan_iter(f"{queues}*")):
+        for text in lab.client.lrange(name, 0, -1):
+            message = json.loads(text)
+            headers = {key: value for key, value in message["headers"].items() if key != "origin"}
+            # To some seconds: when the guard may have forgotten the task.
+            headers["redbeat_deadline"] //= 100_000
+            properties = {key: value for key, value in message["properties"].items() if key not in OF_ITS_OWN}
+            found.append((name, headers, properties, message["body"]))
+        lab.client.delete(name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("task", "call", "options"),
+    [
+        ("own.plain", {}, {}),
+        ("own.plain", {}, {"once_key": "mine", "on_conflict": "raise"}),
+        ("own.routed", {}, {}),
+        ("own.big", {}, {"priority": 3}),
+        ("own.queued", {}, {}),
+        ("own.queued", {"region": "us"}, {"on_conflict": "wait"}),
+        ("own.called", {}, {"once_key": "mine"}),
+    ],
+)
+def test_a_stage_published_by_another_code_base_is_the_same(
+    lab: Lab, owner: Celery, stranger: Celery, queue: str, task: str, call: dict[str, Any], options: dict[str, Any]
+) -> None:
+    options = {**options, "once_key": f"{queue}.mine"} if "once_key" in options else options
+    run = Pipeline(owner, [("a", owner.tasks[task].s(**call).set(**options), 1)]).start()
+    outbox: Outbox = {0: (0, 0)}
+    own = published(lab, owner, run, outbox, queue)[-1:]
+    assert own
+    assert published(lab, stranger, run, outbox, queue) == own
+    run.cancel()
+    lab.client.delete("{redbeat-lite}:once:lock:own.queued:in eu")
+
+
+def test_a_lock_that_only_the_task_can_name_is_left_to_the_worker(
+    lab: Lab, owner: Celery, stranger: Celery, queue: str
+) -> None:
+    run = Pipeline(owner, [("a", owner.tasks["own.called"].s(region=queue).set(on_conflict="wait"), 1)]).start()
+    lab.client.delete(queue)
+    [(_, headers, properties, _)] = published(lab, stranger, run, {0: (0, 0)}, queue)
+    assert ONCE_HEADER not in headers
+    assert "on_conflict" not in properties
+    run.cancel()
