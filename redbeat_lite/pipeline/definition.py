@@ -165,8 +165,8 @@ def define(
     ordered = sorted(parsed, key=lambda step: -step.priority)
     stages = tuple(tuple(stage) for _, stage in groupby(ordered, key=lambda step: step.priority))
     definition = Definition(stages, check_params("params", params), revoke_siblings, _check_ttl(ttl), seed)
-    definition.encode()
-    return definition
+    # A copy, of what can be stored: the caller may still change the params and arguments that were checked.
+    return Definition.decode(definition.encode())
 
 
 def check_params(name: str, params: Any) -> dict[str, Any]:

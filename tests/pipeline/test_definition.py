@@ -52,6 +52,16 @@ def test_a_definition_survives_its_text(app: Celery) -> None:
     assert Definition.decode(pipeline.definition.encode()) == pipeline.definition
 
 
+def test_what_was_checked_is_what_starts(app: Celery) -> None:
+    params: dict[str, Any] = {"days": [1]}
+    options = {"region": ["eu"]}
+    pipeline = Pipeline(app, [("mine", app.tasks["proj.step"].s(how=options), 1)], params)
+    params["days"].append({1, object()})
+    options["region"].append("us")
+    assert pipeline.definition.params == {"days": [1]}
+    assert pipeline.definition.steps[0].kwargs == {"how": {"region": ["eu"]}}
+
+
 @pytest.mark.parametrize(
     ("steps", "params", "message"),
     [
