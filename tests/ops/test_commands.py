@@ -7,19 +7,25 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import pytest
 import redis
+from celery import Celery
 
-from tests.support.beats import FAST, conf, settled
-from tests.support.processes import ROOT, Process
+from redbeat_lite import Schedules, every
+from tests.support.beats import KEYS, conf, leads
+from tests.support.processes import ROOT, Process, celery
 from tests.support.server import Server, free_port
 from tests.support.waiting import eventually
 
 Beat = Callable[..., Process]
+
+#: Nothing in it can be late, nor the server too slow for it, however busy the machine is.
+OF_CREW = {"schedule": {"minutely": {"task": "proj.add", "schedule": 60}}, "lease": 8}
 
 
 def redbeat(url: str, *words: str, **settings: object) -> subprocess.CompletedProcess[str]:
@@ -29,41 +35,89 @@ def redbeat(url: str, *words: str, **settings: object) -> subprocess.CompletedPr
     return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
 
 
-def test_status_and_health_tell_of_live_beats(beat: Beat, client: redis.Redis, server: Server, tmp_path: Path) -> None:
-    file = str(tmp_path / "beat")
-    first = beat(PROJ_CONF=conf(schedule={"fast": FAST}, lease=1, heartbeat_file=file))
-    leader, others = settled([first, beat(PROJ_CONF=conf(lease=1)), beat(PROJ_CONF=conf(lease=1))], client)
-    eventually(lambda: client.hget("{redbeat-lite}:leader", "report"), what="a report")
-    host = os.uname().nodename
+@dataclass(frozen=True)
+class Crew:
+    """A leader, a stand-by, and where they run."""
 
-    shown = redbeat(server.url, "status", lease=1)
+    url: str
+    leader: Process
+    standby: Process
+    file: str  #: the heartbeat file of the leader
+
+
+@pytest.fixture(scope="module")
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    """Two beats on a server about which there is nothing to say, for all tests that only look."""
+    file = str(tmp_path_factory.mktemp("crew") / "beat")
+    with Server(appendonly="yes") as server, server.client() as client:
+        words = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO")
+        environment = {"PROJ_URL": server.url}
+        leader = celery("tests.acceptance.proj", *words, PROJ_CONF=conf(heartbeat_file=file, **OF_CREW), **environment)
+        standby = None
+        try:
+            leads(leader, client)
+            standby = celery("tests.acceptance.proj", *words, PROJ_CONF=conf(**OF_CREW), **environment)
+            standby.says("beat: standing by")
+            eventually(lambda: client.hget(KEYS.leader, "report"), what="a report")
+            yield Crew(server.url, leader, standby, file)
+        finally:
+            for process in filter(None, (leader, standby)):
+                process.destroy()
+
+
+def test_status_tells_of_live_beats(crew: Crew) -> None:
+    host = os.uname().nodename
+    shown = redbeat(crew.url, "status")
     assert shown.returncode == 0, shown.stderr
     lines = dict(line.split("  ", 1) for line in shown.stdout.splitlines() if not line.startswith(" "))
-    assert lines["leader"].strip() == f"pid {leader.pid} on {host}"
-    assert all(f"pid {each.pid} on {host}" in shown.stdout for each in others)
+    assert lines["leader"].strip() == f"pid {crew.leader.pid} on {host}"
+    assert f"pid {crew.standby.pid} on {host}" in shown.stdout
     assert "term 1" in lines["since"]
     assert lines["lag"].strip().endswith(" s")
     assert {"sent", "failed", "left out", "dispatch", "last tick", "overdue", "entries", "quarantined"} < lines.keys()
     assert max(map(len, shown.stdout.splitlines())) <= 80
 
-    data = json.loads(redbeat(server.url, "status", "--json", lease=1).stdout)
-    assert data["leader"]["pid"] == leader.pid
-    assert {each["pid"] for each in data["stand_bys"]} == {each.pid for each in others}
+    data = json.loads(redbeat(crew.url, "status", "--json").stdout)
+    assert data["leader"]["pid"] == crew.leader.pid
+    assert [each["pid"] for each in data["stand_bys"]] == [crew.standby.pid]
     assert datetime.fromisoformat(data["last_tick"]).tzinfo
     assert data["overdue"] == data["quarantined"] == 0
 
-    well = redbeat(server.url, "health", "--pid", str(others[0].pid), lease=1)
-    assert (well.returncode, well.stdout.split(" (")[0]) == (0, "stand-by"), well.stderr
-    asked = json.loads(redbeat(server.url, "health", "--cluster", "--json", lease=1).stdout)
-    assert asked["healthy"] is True
-    by_file = redbeat("redis://127.0.0.1:1/0", "health", lease=1, heartbeat_file=file)
-    assert (by_file.returncode, f"(pid {first.pid})" in by_file.stdout) == (0, True)
 
-    leader.signal(signal.SIGSTOP)
-    frozen = time.monotonic()
-    eventually(lambda: redbeat(server.url, "health", "--pid", str(leader.pid), "--limit", "2", lease=1).returncode == 1)
-    assert time.monotonic() - frozen < 2 * 2
-    leader.signal(signal.SIGCONT)
+def test_health_tells_of_live_beats(crew: Crew) -> None:
+    well = redbeat(crew.url, "health", "--pid", str(crew.standby.pid))
+    assert (well.returncode, well.stdout.split(" (")[0]) == (0, "stand-by"), well.stderr
+    asked = json.loads(redbeat(crew.url, "health", "--cluster", "--json").stdout)
+    assert asked["healthy"] is True
+    by_file = redbeat("redis://127.0.0.1:1/0", "health", heartbeat_file=crew.file)
+    assert (by_file.returncode, f"(pid {crew.leader.pid})" in by_file.stdout) == (0, True)
+
+
+def test_the_doctor_has_nothing_to_say_of_beats_that_are_well_and_names_the_entries_that_are_not(crew: Crew) -> None:
+    sound = redbeat(crew.url, "doctor", **OF_CREW)
+    assert (sound.returncode, sound.stdout) == (0, "0 errors, 0 warnings, 0 notes\n"), sound.stderr
+    app = Celery("other", broker=crew.url, set_as_current=False)
+    schedules = Schedules(app)
+    assert {"minutely"} < set(schedules), "there is something to look at"
+    schedules.add("misspelt", "proj.ad", every(60))
+    try:
+        told = redbeat(crew.url, "doctor", "--json", **OF_CREW)
+    finally:
+        schedules.remove("misspelt")
+        app.close()
+    [finding] = json.loads(told.stdout)
+    assert (told.returncode, finding["check"], finding["entries"]) == (3, "task", ["misspelt"]), told.stderr
+
+
+def test_a_frozen_leader_turns_red(beat: Beat, client: redis.Redis, server: Server) -> None:
+    process = beat(PROJ_CONF=conf(lease=1))
+    leads(process, client)
+    process.signal(signal.SIGSTOP)
+    eventually(
+        lambda: redbeat(server.url, "health", "--pid", str(process.pid), "--limit", "2", lease=1).returncode == 1,
+        within=20,
+        what="red",
+    )
 
 
 def test_without_a_server_they_say_so_in_one_line() -> None:
