@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
+from .clock import wall_ms
 from .doctor_findings import Finding, counted, listed
 from .entry import Entry
 from .once.runtime import Runtime
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 #: Kombu's default for the Redis transport, in seconds.
 _VISIBILITY_TIMEOUT = 3600.0
 
+#: Celery's own daily entry. Its messages live for half a day, and a second run finds nothing left to do.
+_CLEANUP = "celery.backend_cleanup"
+
 
 def lifetimes(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
     """Messages that outlive the visibility timeout where no worker keeps them from being delivered again."""
@@ -29,7 +33,10 @@ def lifetimes(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
     long_lived = [
         entry.name
         for entry in entries
-        if entry.due is not None and _lifetime(entry, app.timezone) >= timeout and _queue(app, entry) not in kept
+        if entry.due is not None
+        and entry.task != _CLEANUP
+        and _lifetime(entry, app.timezone) >= timeout
+        and _queue(app, entry) not in kept
     ]
     if long_lived:
         yield Finding(
@@ -71,8 +78,12 @@ def _workers(app: Celery) -> list[dict[str, Any]]:
 
 
 def _lifetime(entry: Entry, zone: tzinfo) -> float:
-    """Seconds until a message of an entry expires."""
+    """Seconds until the next message of an entry expires."""
     expires = entry.options.get("expires", entry.expires)
+    if isinstance(expires, datetime):
+        # One without a zone is Celery's to read: in the zone of the app.
+        ends = expires if expires.tzinfo is not None else expires.replace(tzinfo=zone)
+        return max(ends.timestamp() - (entry.due or wall_ms()) / 1000, 0.0)
     if isinstance(expires, (int, float)):
         return expires
     if isinstance(expires, timedelta):

@@ -43,6 +43,11 @@ def the(app: Celery, check: str) -> Finding:
     return finding
 
 
+def naive(now: datetime, **length: int) -> datetime:
+    """An instant without a zone, as an app in UTC writes it."""
+    return (now + timedelta(**length)).astimezone(UTC).replace(tzinfo=None)
+
+
 def register(client: redis.Redis, **worker: Any) -> None:
     """A worker with ``install()`` as it reports itself."""
     seconds, _ = client.time()  # type: ignore[misc]
@@ -269,6 +274,7 @@ class TestMessages:
         schedules.add("never", "add", every(60), expires=None)
         schedules.add("elsewhere", "add", every(7200), options={"queue": "slow"})
         schedules.add("by option", "add", every(60), options={"expires": 7200})
+        schedules.add("cleanup", "celery.backend_cleanup", cron("0 4 * * *"), options={"expires": 12 * 3600})
         finding = the(app, "expires")
         assert finding.severity == "warning"
         assert set(finding.entries) == {"daily", "hour", "never", "elsewhere", "by option"}
@@ -283,6 +289,17 @@ class TestMessages:
         assert found(app, "expires"), "that worker has not been heard of for two minutes"
         app.conf.broker_transport_options = {"visibility_timeout": 10 * 86_400}
         assert the(app, "expires").entries == ("never",)
+
+    def test_messages_that_live_until_an_instant(self, app: Celery, schedules: Schedules, clock: Clock) -> None:
+        def until(**length: int) -> dict[str, datetime]:
+            return {"expires": clock.now + timedelta(**length)}
+
+        schedules.add("for long", "add", every(60), options=until(hours=2))
+        schedules.add("for long, in the app's zone", "add", every(60), options={"expires": naive(clock.now, hours=2)})
+        schedules.add("soon", "add", every(60), options=until(minutes=30))
+        schedules.add("over", "add", every(60), options=until(hours=-2))
+        schedules.add("over when it is sent", "add", every(86_400), options=until(hours=2))
+        assert set(the(app, "expires").entries) == {"for long", "for long, in the app's zone"}
 
     def test_a_broker_without_such_a_timeout_is_not_spoken_of(self, make_app: MakeApp, server: Server) -> None:
         app = make_app(broker_url="memory://", redbeat_lite_url=server.url)
