@@ -117,6 +117,10 @@ class PipelineTask(Task):
         if word == "over":
             state = text.decode() if isinstance(text, bytes) else text
             once_run.settle_skipped(self, request, OnceSkipped(f"{what}: the pipeline has ended ({state})"))
+        elif word == "gone":
+            # A run of which nothing is left. What an earlier copy of the step came to stays.
+            if not once_run.is_final(self, request.id):
+                once_run.settle_skipped(self, request, OnceSkipped(f"{what}: there is no record of the pipeline"))
         elif word == "dead":
             conclude(self.app, store, ref, "FAILED", f"its worker died more than {MAX_DEATHS} times")
         else:

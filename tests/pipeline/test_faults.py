@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 from celery.app.trace import build_tracer
-from celery.exceptions import Reject
+from celery.exceptions import Ignore, Reject
 
 from redbeat_lite.once import runtime
 from redbeat_lite.once.runtime import Runtime
@@ -134,6 +134,15 @@ def test_a_step_that_cannot_begin_because_the_server_is_away_waits(
     handle(lab, message)
     status = run.status()
     assert (status.state, status.step("a").round, run.params()) == ("SUCCEEDED", 0, {"x": 1})
+
+
+def test_a_step_whose_run_is_lost_leaves_nobody_waiting_for_its_result(lab: Lab, queue: str) -> None:
+    run = lab.start(("a", lab.sig(queue=queue), 1))
+    message = json.loads(lab.client.lpop(queue))
+    result = lab.app.AsyncResult(run.status().step("a").task_id)
+    lab.client.delete(*lab.client.scan_iter(f"{{redbeat-lite:{run.id}}}:*"))
+    assert isinstance(handle(lab, message), Ignore)
+    assert (result.state, lab.names(run)) == ("REVOKED", [])
 
 
 def handle(lab: Lab, message: dict[str, Any]) -> Any:
