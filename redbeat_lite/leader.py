@@ -77,8 +77,7 @@ class Leader:
         self._token = self._token or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
         sent = elapsed()
         keys = (self._keys.leader, self._keys.meta, self._keys.beats)
-        renewal = round(1000 * self._lease / RENEWALS_PER_LEASE)
-        args = (self._token, round(self._lease * 1000), socket.gethostname(), os.getpid(), FORMAT, renewal)
+        args = (self._token, round(self._lease * 1000), socket.gethostname(), os.getpid(), FORMAT)
         self._asking = True
         reply = self._backend.scripts.run("acquire", keys, args)
         if reply[0] == -1:
@@ -246,9 +245,8 @@ class _Renewal:
         """Renew once; ``False`` when the lease belongs to somebody else."""
         sent = elapsed()
         try:
-            lease = round(self._lease * 1000)
-            report = (self._vitals.silence_ms, self._vitals.report(), lease // RENEWALS_PER_LEASE)
-            reply = scripts.run("renew", self._keys, (*self.term, lease, self.least, *report))
+            report = (self._vitals.silence_ms, self._vitals.report())
+            reply = scripts.run("renew", self._keys, (*self.term, round(self._lease * 1000), self.least, *report))
         except FAULTS as exc:
             self.why = f"the lease could not be renewed: {exc}"
             return True  # the window closes by itself if this goes on

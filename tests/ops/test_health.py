@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,8 @@ from redbeat_lite.clock import elapsed
 from redbeat_lite.errors import RedbeatError
 from redbeat_lite.health import cluster_health, default_limit, health
 from redbeat_lite.health_file import HeartbeatFile, Verdict, judge
-from redbeat_lite.scripts import source
+from redbeat_lite.keys import FORMAT
+from redbeat_lite.scripts import Scripts, source
 from redbeat_lite.settings import Settings
 from redbeat_lite.status import status_of
 from tests.support.beats import FAST, KEYS, conf, leads, settled
@@ -80,6 +82,23 @@ def test_a_frozen_leader_and_a_frozen_stand_by_turn_red_and_healthy_ones_do_not(
     leader.wait()
     assert not Path(file_of[leader]).exists(), "a beat that ends takes its file along"
     assert {str(path) for path in tmp_path.iterdir()} == set(files) - {file_of[leader]}
+
+
+def test_a_frozen_leader_stays_red_when_its_lease_runs_out(server: Server, client: redis.Redis) -> None:
+    settings = Settings(url=server.url, lease=4)
+    scripts, token = Scripts(client), f"{socket.gethostname()}:7:0"
+    scripts.run("acquire", (KEYS.leader, KEYS.meta, KEYS.beats), (token, 4000, socket.gethostname(), 7, FORMAT))
+    keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
+    scripts.run("renew", keys, (token, 1, 60_000, 0, 3800, "{}"))
+
+    def red() -> str:
+        verdict = health(settings, limit=3.7, pid=7)
+        assert not verdict.healthy, verdict.reason
+        return verdict.reason
+
+    assert red().startswith("leader (pid 7")
+    client.delete(KEYS.leader)
+    assert red().startswith("stand-by (pid 7")
 
 
 def test_a_loop_that_hangs_turns_red_although_the_lease_is_renewed(

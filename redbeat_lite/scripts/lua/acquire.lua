@@ -1,7 +1,6 @@
 -- Become leader, if nobody is; or learn how long the leader's lease still runs.
 -- KEYS[1] leader   KEYS[2] meta   KEYS[3] beats
 -- ARGV[1] token  ARGV[2] lease_ms  ARGV[3] host  ARGV[4] pid  ARGV[5] format this process understands
--- ARGV[6] ms until a leader renews
 -- returns {1, term, clock} leading, clock being the last leader's wall clock in ms or ''
 --       | {0, ms until the lease runs out} somebody else leads
 --       | {-1, format} a newer process has been here
@@ -30,7 +29,7 @@ end
 local now = redis.call('TIME')
 local ms = now[1] * 1000 + math.floor(now[2] / 1000)
 
-local function expected(wait) -- this beat will give another sign of life then
+local function expected(wait) -- this beat is silent from then on, as long as nothing is heard of it
   redis.call('ZREMRANGEBYSCORE', beats, '-inf', string.format('%.0f', ms - FORGOTTEN))
   redis.call('ZADD', beats, string.format('%.0f', ms + wait), token)
   redis.call('PEXPIRE', beats, string.format('%.0f', wait + FORGOTTEN))
@@ -46,7 +45,7 @@ if kind == 'hash' and redis.call('HGET', leader, 'token') ~= token then
   return {0, left}
 end
 
-expected(tonumber(ARGV[6]))
+expected(0) -- as each renewal will say
 if kind == 'none' then
   local term = redis.pcall('HINCRBY', meta, 'term', 1)
   if type(term) == 'table' then -- an error: it was no number

@@ -2,7 +2,6 @@
 -- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta  KEYS[6] beats
 -- ARGV[1] token  ARGV[2] term  ARGV[3] lease_ms  ARGV[4] how many entries the leader's configuration holds
 -- ARGV[5] ms since the leader's loop last gave a sign of life  ARGV[6] its report, JSON
--- ARGV[7] ms until it renews again
 -- returns {0} lost
 --       | {1, entries, due} renewed; how many are stored, and how many are due by now
 --       | {2, entries, due} renewed, but part of the schedule is gone or of a foreign type
@@ -24,8 +23,9 @@ if redis.call('EXISTS', KEYS[5]) == 1 then -- not made anew: that it is gone has
 else
   whole = false
 end
--- Another sign of life is due by then; a loop that hangs shows here too, because its silence is taken off.
-redis.pcall('ZADD', KEYS[6], string.format('%.0f', now + ARGV[7] - ARGV[5]), ARGV[1])
+-- The same sign of life as above, not when the next one is due: one that freezes and loses the lease is judged by this,
+-- and must not seem less silent than it did while it led.
+redis.pcall('ZADD', KEYS[6], string.format('%.0f', now - ARGV[5]), ARGV[1])
 redis.call('PEXPIRE', KEYS[6], 3600000)
 local late = redis.pcall('ZCOUNT', KEYS[2], '-inf', string.format('%.0f', now))
 return {whole and 1 or 2, tonumber(entries) or 0, tonumber(late) or 0}

@@ -1,7 +1,7 @@
 -- How the beats and the schedule fare; changes nothing.
 -- KEYS[1] leader  KEYS[2] beats  KEYS[3] meta  KEYS[4] due  KEYS[5] entries  KEYS[6] quarantine
 -- ARGV[1] ms after its due time from which an entry counts as overdue
--- returns {now_ms, {field, value, ...} of the leader or {}, {beat, when its next sign of life is due in ms, ...},
+-- returns {now_ms, {field, value, ...} of the leader or {}, {beat, since when in ms it is silent, ...},
 --          last sign of life of a leader's loop in ms or '', entries, overdue, {name, due time} of the first or {}, quarantined}
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
