@@ -115,25 +115,34 @@ def unpack(packed: Any) -> Any:
     """The inverse of :func:`pack`; tuples come back as lists.
 
     Raises:
-        CorruptEntry: a tag is unknown, or its value does not fit it.
+        CorruptEntry: a tag is unknown, or its value does not fit it; or it is nested too deeply to read.
     """
+    try:
+        return _unpack(packed)
+    except RecursionError:
+        raise CorruptEntry("nested hundreds of levels deep") from None
+
+
+def _unpack(packed: Any) -> Any:
     if isinstance(packed, list):
-        return [unpack(item) for item in packed]
+        return [_unpack(item) for item in packed]
     if not isinstance(packed, dict):
         return packed
     if packed.keys() == {_TYPE, _VALUE}:
         return _unpack_tagged(packed)
-    return {key: unpack(item) for key, item in packed.items()}
+    return {key: _unpack(item) for key, item in packed.items()}
 
 
 def _unpack_tagged(packed: dict[str, Any]) -> Any:
     tag, value = packed[_TYPE], packed[_VALUE]
     try:
         if tag == "dict":
-            return {key: unpack(item) for key, item in value}
+            return {key: _unpack(item) for key, item in value}
         if tag == "set":
-            return {_hashable(unpack(item)) for item in value}
+            return {_hashable(_unpack(item)) for item in value}
         return object_hook(packed)
+    except RecursionError:
+        raise
     except Exception as exc:
         raise CorruptEntry(f"no value of type {tag!r}: {exc}") from exc
 

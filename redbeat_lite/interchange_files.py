@@ -22,6 +22,10 @@ Place = tuple[str | int, ...]
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _JSON = json.JSONDecoder()
+#: The texts and comments of TOML: what is in them is no key, no table and no bracket.
+_TOML_TEXT = re.compile(
+    r'''"""(?:\\.|[^\\])*?"{3,5}|\'{3}.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|\#[^\n]*''', re.DOTALL
+)
 
 
 class BadFile(RedbeatError):
@@ -130,8 +134,10 @@ def _bad(path: str, text: str, place: Place, words: str) -> BadFile:
 
 def line_of(path: str, text: str, place: Place) -> int | None:
     """The line of a place, or of the innermost thing around it that has one."""
-    lines = _toml_lines(text) if Path(path).suffix == ".toml" else _json_lines(text)
-    found = dict(lines)
+    try:
+        found = dict(_toml_lines(text) if Path(path).suffix == ".toml" else _json_lines(text))
+    except RecursionError:  # the parsers of the standard library go deeper than we do
+        return None
     for length in range(len(place), 0, -1):
         if place[:length] in found:
             return found[place[:length]]
@@ -139,8 +145,10 @@ def line_of(path: str, text: str, place: Place) -> int | None:
 
 
 def _json_lines(text: str) -> Iterator[tuple[Place, int]]:
-    for place, offset in _json_places(text, 0, ())[1]:
-        yield place, text.count("\n", 0, offset) + 1
+    line, counted = 1, 0
+    for place, offset in _json_places(text, 0, ())[1]:  # in the order of the text
+        line, counted = line + text.count("\n", counted, offset), offset
+        yield place, line
 
 
 def _json_places(text: str, at: int, place: Place) -> tuple[int, list[tuple[Place, int]]]:
@@ -176,8 +184,13 @@ def _toml_lines(text: str) -> Iterator[tuple[Place, int]]:
     """The lines of tables and keys, as far as a line by itself tells; of dotted and inline ones the outermost."""
     table: Place = ()
     counts: dict[Place, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        header = re.match(r"\s*(\[\[?)[^\[\]]*\]", line)
+    depth = 0
+    for number, line in enumerate(_TOML_TEXT.sub(_without_lines, text).split("\n"), 1):
+        inside, bare = depth, _TOML_TEXT.sub("", line)
+        depth += sum(map(bare.count, "[{")) - sum(map(bare.count, "]}"))
+        if inside:
+            continue  # of an array or a table that began in an earlier line
+        header = re.match(r"\s*(\[\[?)", line)
         if header:
             table = _toml_path(line)
             if header[1] == "[[":
@@ -188,6 +201,11 @@ def _toml_lines(text: str) -> Iterator[tuple[Place, int]]:
             yield table, number
         elif key := re.match(r"""\s*("[^"]*"|'[^']*'|[\w-]+)\s*[.=]""", line):
             yield (*table, key[1].strip("\"'")), number
+
+
+def _without_lines(found: re.Match[str]) -> str:
+    """A text of several lines as an empty one, with as many lines after it; anything else as it is."""
+    return '""' + "\n" * found[0].count("\n") if found[0].startswith(('"""', "'''")) else found[0]
 
 
 def _toml_path(header: str) -> Place:

@@ -39,8 +39,9 @@ def pause(ctx: click.Context, name: str, note: str) -> None:
 @click.command(cls=Command)
 @name_argument
 @click.option("--catch-up", is_flag=True, help="Treat what the pause held back as missed; its misfire policy decides.")
+@json_option
 @click.pass_context
-def resume(ctx: click.Context, name: str, catch_up: bool) -> None:
+def resume(ctx: click.Context, name: str, catch_up: bool, as_json: bool) -> None:
     """Let a paused entry fire again, from its next instant on.
 
     \b
@@ -49,7 +50,10 @@ def resume(ctx: click.Context, name: str, catch_up: bool) -> None:
       celery -A proj redbeat resume nightly --catch-up
     """
     entry = schedules_of(ctx).resume(name, catch_up=catch_up)
-    click.echo(f"resumed {name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")
+    if as_json:
+        echo_json(entries.as_json(entry))
+    else:
+        click.echo(f"resumed {name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")
 
 
 @click.command(cls=Command)

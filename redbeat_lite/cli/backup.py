@@ -69,7 +69,8 @@ def read_file(path: Path) -> Document:
         BadFile: it is no file of entries.
     """
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        # Editors of some systems begin a file with a mark that says that it is UTF-8.
+        text = sys.stdin.read().removeprefix("\ufeff") if str(path) == "-" else path.read_text(encoding="utf-8-sig")
     except OSError as exc:
         raise Failure(f"cannot read {path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:

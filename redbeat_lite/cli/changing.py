@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import EntryExists
+from ..errors import CorruptEntry, EntryExists
 from . import entries
 from .commands import Command, json_option, name_argument, schedules_of
 from .failures import Failure
@@ -14,6 +14,7 @@ from .inputs import field_options, fields_of, schedule_of, schedule_options
 from .output import echo_json
 
 if TYPE_CHECKING:
+    from ..api import Schedules
     from ..entry import Entry
 
 
@@ -79,18 +80,26 @@ def edit(ctx: click.Context, /, name: str, task: str | None, as_json: bool, **gi
 def remove(ctx: click.Context, name: str) -> None:
     """Remove an entry, for good.
 
-    An entry of beat_schedule comes back when a beat next reads its configuration; pause it instead.
+    An entry of beat_schedule is soon brought back by the beat that has it; pause it instead.
 
     \b
     Example:
       celery -A proj redbeat remove hello
     """
     schedules = schedules_of(ctx)
-    source = schedules[name].source
+    source = _source(schedules, name)
     schedules.remove(name)
     click.echo(f"removed {name!r}")
     if source != "runtime":
-        click.echo(f"It belongs to {source} and comes back with the next leader; pause it to keep it from firing.")
+        click.echo(f"It belongs to {source}: the beat that has it brings it back when it next renews its lease.")
+        click.echo("To be rid of it, take it out of beat_schedule; to silence it, pause it once it is back.")
+
+
+def _source(schedules: Schedules, name: str) -> str:
+    try:
+        return schedules[name].source
+    except CorruptEntry:
+        return "runtime"  # nobody can tell; and to remove what cannot be read must be possible
 
 
 def _tell(ctx: click.Context, entry: Entry, done: str, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from ..codec import unpack
-from ..errors import InvalidEntry
+from ..errors import CorruptEntry, InvalidEntry
 from ..interchange_schedules import instant_from, schedule_from, seconds_from
 from ..schedules import at, cron, every, rrule
 from ..schedules.zones import zone_of
@@ -34,8 +34,10 @@ class Json(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic 
             return value
         try:
             found = unpack(json.loads(value))
-        except ValueError as exc:
-            self.fail(f"expected {self.name}, got {value!r}: {exc}", param, ctx)
+        except RecursionError:
+            self.fail(f"expected {self.name} that is not nested hundreds of levels deep", param, ctx)
+        except (ValueError, CorruptEntry) as exc:
+            self.fail(f"expected {self.name}, got {value!r:.120}: {exc}", param, ctx)
         if not isinstance(found, self._kind):
             self.fail(f"expected {self.name}, got {value!r}", param, ctx)
         return found

@@ -71,8 +71,9 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
 
 @quarantine.command(cls=Command)
 @name_argument
+@json_option
 @click.pass_context
-def release(ctx: click.Context, name: str) -> None:
+def release(ctx: click.Context, name: str, as_json: bool) -> None:
     """Put one back, as new, once what was wrong with it is mended.
 
     \b
@@ -81,7 +82,10 @@ def release(ctx: click.Context, name: str) -> None:
     """
     _record(ctx, name)
     entry = schedules_of(ctx).release(name)
-    click.echo(f"released {name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")
+    if as_json:
+        echo_json(entries.as_json(entry))
+    else:
+        click.echo(f"released {name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")
 
 
 @quarantine.command(cls=Command)

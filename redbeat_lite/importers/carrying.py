@@ -116,7 +116,7 @@ def state_of(found: Found, entry: Entry, now: int, zone: tzinfo) -> State:
     if _is_over(entry, nominal, found.runs):
         nominal = None
     state.nominal = nominal
-    state.count, state.last = found.runs, last if found.runs else None
+    state.count, state.last = found.runs, last if found.runs or found.ran else None
     return state
 
 

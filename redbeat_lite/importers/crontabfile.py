@@ -141,7 +141,7 @@ def _unique(name: str, taken: dict[str, int]) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as exc:
         raise ConfigurationError(f"crontab-file: cannot read {path}: {exc.strerror}") from None
 

@@ -125,7 +125,7 @@ def _readable(row: Any) -> Found | Left:
 def _history(row: Any, start: datetime | None, now: datetime, has_run: bool) -> dict[str, Any]:
     if row.last_run_at is not None:
         # It starts to count anew when it disables a one-off that has run.
-        return {"since": _aware(row.last_run_at), "runs": 0 if has_run else row.total_run_count}
+        return {"since": _aware(row.last_run_at), "runs": 0 if has_run else row.total_run_count, "ran": True}
     if start is not None:
         # It takes such a task for one that is long overdue, so that it runs when its start has come.
         return {"at_once": start <= now, "runs": row.total_run_count}

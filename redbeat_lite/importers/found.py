@@ -16,6 +16,7 @@ class Found(NamedTuple):
         since: aware; the instant from which its next run is counted: that of its last run, or of its creation where it
             never ran. None for an entry that begins now.
         runs: how often it ran.
+        ran: whether ``since`` is its last run although ``runs`` is 0, as after somebody has set back that counter.
         at_once: whether the other scheduler would run it at its next look, whatever its schedule says.
         of_config: whether the other scheduler has it from ``beat_schedule``, where that is known.
         notes: what a person should know about it.
@@ -25,6 +26,7 @@ class Found(NamedTuple):
     fields: Mapping[str, Any]
     since: datetime | None = None
     runs: int = 0
+    ran: bool = False
     at_once: bool = False
     of_config: bool = False
     notes: tuple[str, ...] = ()

@@ -101,6 +101,8 @@ def _settings(app: Celery, url: str | None) -> Settings:
     try:
         return Settings(url=url or theirs, redis_options=client_options)
     except ConfigurationError as exc:
+        if url:
+            raise ConfigurationError(f"--url: {str(exc).removeprefix('redbeat_lite_url: ')}") from None
         hint = "name the server that holds the schedule with --url"
         raise ConfigurationError(f"redbeat_redis_url: {hint}: {exc}") from None
 

@@ -276,7 +276,15 @@ class TestFailures:
         definition = client.hget("{redbeat-lite}:entries", "mine")
         client.hset("{redbeat-lite}:entries", "mine", definition[:-1] + b',"owner":"proj"}')
         assert "belongs to the configuration of 'proj'" in cli("edit", "mine", "--every", "5s", code=1).err
-        assert "comes back with the next leader" in cli("remove", "mine").out
+        said = cli("remove", "mine").out
+        assert "config:proj" in said
+        assert "when it next renews its lease" in said
+
+    def test_what_cannot_be_read_can_be_removed(self, cli: Cli, schedules: Schedules, client: redis.Redis) -> None:
+        schedules.add("broken", "add", every(60))
+        client.hset("{redbeat-lite}:entries", "broken", "{")
+        assert cli("remove", "broken").out == "removed 'broken'\n"
+        assert "broken" not in schedules
 
 
 def test_every_command_has_help_with_an_example(cli: Cli) -> None:

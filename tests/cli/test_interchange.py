@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -17,6 +18,7 @@ from celery.schedules import crontab, schedule, solar
 
 from redbeat_lite import Misfire, Once, Scheduler, Schedules, at, cron, every, rrule, writing
 from redbeat_lite.definition import decode
+from redbeat_lite.interchange_files import line_of
 from redbeat_lite.store import Edit, Store
 from tests.cli.conftest import Cli, Said
 from tests.support.frozen import Clock, frozen_clock
@@ -215,6 +217,9 @@ task = "add"
 """
 
 
+_TOML = '[entries.x]\ntask = "add"\nschedule = 60\n'
+
+
 class TestBadFiles:
     @pytest.mark.parametrize(
         ("field", "line", "complaint"),
@@ -249,6 +254,13 @@ class TestBadFiles:
             ('schedule = {every = "5q"}', 8, "schedule.every: expected seconds"),
             ('[entries."b c".schedule]\nevery = "5s"\nalign = 3', 10, "align: expected True or False"),
             ("schedule = 5\njiter = 1", 9, "jiter: expected a known field"),
+            (
+                'schedule = 5\ndescription = """\njitter = 1\n[entries."b c"]"""\njitter = -1',
+                12,
+                "jitter: expected seconds",
+            ),
+            ("schedule = 5\ndescription = '''\njitter = 1\n'''\nmax_runs = 0", 12, "max_runs: expected"),
+            ("schedule = 5\nargs = [\n[1],\n'a]b', # ]\n]\nmax_runs = 0", 13, "max_runs: expected"),
         ],
     )
     def test_in_toml_too(
@@ -273,6 +285,35 @@ class TestBadFiles:
     def test_what_is_no_file_of_entries_is_refused(self, cli: Cli, file: Path, text: str, complaint: str) -> None:
         file.write_text(text)
         assert complaint in cli("plan", str(file), code=1).err
+
+    def test_args_nested_hundreds_of_levels_deep_are_refused_with_the_name_of_their_entry(
+        self, cli: Cli, schedules: Schedules, file: Path
+    ) -> None:
+        deep = "[" * 900 + "]" * 900
+        file.write_text(BAD_JSON % f'"args": {deep}')
+        said = cli("apply", str(file), code=1).err
+        assert "entry 'b': args: expected" in said
+        assert "levels deep" in said
+        assert "args" in cli("add", "deep", "add", "--every", "5s", "--args", deep, code=1).err
+        assert len(schedules) == 0
+
+    def test_the_line_of_the_last_of_many_entries_is_found_in_one_pass(self, cli: Cli, file: Path) -> None:
+        number = 20_000
+        entries = [{"name": f"e{each}", "task": "add", "schedule": 60} for each in range(number)]
+        entries.append({"name": "bad", "task": "add", "schedule": 60, "jitter": -3})
+        text = json.dumps({"entries": entries}, indent=1)
+        file.write_text(text)
+        began = time.monotonic()
+        assert line_of(str(file), text, ("entries", number, "jitter")) == text.count("\n") - 2
+        assert time.monotonic() - began < 10, "the text was gone through once for each of its places"
+
+    @pytest.mark.parametrize("suffix", [".json", ".toml"])
+    def test_a_byte_order_mark_is_passed_over(self, cli: Cli, schedules: Schedules, file: Path, suffix: str) -> None:
+        text = {".json": '{"entries": {"x": {"task": "add", "schedule": 60}}}', ".toml": _TOML}[suffix]
+        file = file.with_suffix(suffix)
+        file.write_text(text, encoding="utf-8-sig")
+        cli("apply", str(file))
+        assert [*schedules] == ["x"]
 
     def test_a_file_that_is_not_there_is_refused(self, cli: Cli, file: Path) -> None:
         assert "No such file" in cli("plan", str(file), code=1).err

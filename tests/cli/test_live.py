@@ -60,6 +60,7 @@ def test_an_entry_is_paused_resumed_and_run_by_hand(shell: Shell, live: Schedule
     assert live["ops"].paused_note == "disk"
     assert ["status", "paused:", "disk"] in [line.split() for line in shell("show", "ops").lines]
     assert shell("resume", "ops").out.startswith("resumed 'ops'; next run: ")
+    assert shell("resume", "ops", "--json").json["next_run_at"]
     assert live["ops"].paused_note is None
     plain, data = shell.both("run", "ops")
     with redis.Redis.from_url(live_url) as client:
@@ -82,17 +83,18 @@ def test_quarantined_entries_are_listed_shown_released_and_removed(
     shell: Shell, live: Schedules, live_url: str
 ) -> None:
     with redis.Redis.from_url(live_url) as client:
-        for name in ("good", "bad"):
+        for name in ("good", "better", "bad"):
             live.add(name, "proj.add", every(0.2))
             client.hset("{redbeat-lite}:state", name, "garbage")
-        eventually(lambda: {"good", "bad"} <= live.quarantined().keys(), what="both in quarantine")
+        eventually(lambda: {"good", "better", "bad"} <= live.quarantined().keys(), what="all in quarantine")
     plain, data = shell.both("quarantine", "list")
     assert plain.lines[0].split() == ["NAME", "SINCE", "ERROR"]
-    assert [each["name"] for each in data] == ["bad", "good"]
+    assert [each["name"] for each in data] == ["bad", "better", "good"]
     shown, record = shell.both("quarantine", "show", "good")
     assert "error" in shown.out
     assert json.loads(record["definition"])["task"] == "proj.add"
     assert shell("quarantine", "release", "good").out.startswith("released 'good'; next run: ")
+    assert shell("quarantine", "release", "better", "--json").json["name"] == "better"
     assert shell("quarantine", "remove", "bad").out == "removed 'bad' from quarantine\n"
     assert live.quarantined() == {}
     assert live["good"].next_run_at

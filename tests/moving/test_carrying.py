@@ -41,3 +41,9 @@ def test_an_entry_goes_on_from_its_last_run(
     assert (None if state.nominal is None else from_ms(state.nominal)) == following
     assert state.count == found.get("runs", 0)
     assert (None if state.last is None else from_ms(state.last)) == (found["since"] if found.get("runs") else None)
+
+
+def test_a_last_run_is_kept_though_its_counter_was_set_back() -> None:
+    entry = Entry("entry", "shop.sync", every(60))
+    found = Found("entry", {}, since=NOW - HOUR, ran=True)
+    assert state_of(found, entry, to_ms(NOW), UTC).last == to_ms(NOW - HOUR)

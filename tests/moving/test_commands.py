@@ -105,6 +105,9 @@ def test_each_wrong_request_is_one_line(server: Server, tmp_path: Path) -> None:
         said = redbeat(server, *words, code=1)
         assert message in said
         assert len(said.splitlines()) == 1
+    said = redbeat(server, "import", "--from", "redbeat", "--url", "http://x", code=1)
+    assert "--url: expected" in said
+    assert "redbeat_redis_url" not in said
     url = "redis://127.0.0.1:1/0"
     said = redbeat(server, "import", "--from", "redbeat", "--url", url, code=2)
     assert f"celery-redbeat: cannot read {url}" in said

@@ -172,7 +172,7 @@ def test_everything_a_task_holds_is_carried_over(models: Any, django_app: Celery
         total_run_count=12,
         description="Since 2019.",
     )
-    add(models, "brief", expire_seconds=30)
+    add(models, "brief", expire_seconds=30, last_run_at=last)
     plan(django_app, apply=True)
     schedules = Schedules(django_app)
     entry = schedules["full"]
@@ -196,6 +196,7 @@ def test_everything_a_task_holds_is_carried_over(models: Any, django_app: Celery
     )
     assert (entry.total_run_count, entry.last_run_at) == (12, last)
     assert schedules["brief"].options == {"expires": 30}
+    assert schedules["brief"].last_run_at == last, "its counter says 0"
 
 
 def test_one_offs_run_once_or_have_run(
