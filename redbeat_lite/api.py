@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from datetime import datetime, timedelta, tzinfo
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from . import instants, lifecycle
@@ -23,7 +24,7 @@ from .once.store import LockStore
 from .preview import Upcoming, upcoming
 from .reading import Reader, check_complete
 from .settings import Settings
-from .store import PAGE, Edit, Store, Stored
+from .store import PAGE, Edit, Store, Stored, chunks
 from .views import PagedItems, PagedValues
 from .writing import Writer, check_runtime
 
@@ -52,6 +53,7 @@ class Policies(TypedDict, total=False):
 # Schedules.list() hides the builtin from annotations inside the class.
 Entries = list[Entry]
 Occurrences = list[Upcoming]
+Page = list[Stored]
 
 
 class Schedules(MutableMapping[str, Entry]):
@@ -123,7 +125,7 @@ class Schedules(MutableMapping[str, Entry]):
         return PagedValues(self, self._reader.all)
 
     def list(self, offset: int = 0, limit: int = 100, order: Literal["due", "name"] = "due") -> Entries:
-        """A page of entries; constant round trips, whatever is stored.
+        """A page of entries; a round trip per 1,000 of them, whatever is stored.
 
         Parameters:
             offset: how many to leave out first.
@@ -131,16 +133,19 @@ class Schedules(MutableMapping[str, Entry]):
             order: ``"due"``: the next to fire first, those that will not fire last; or ``"name"``, for which all names
                 are read first, in one command.
         """
-        for field, value in (("offset", offset), ("limit", limit)):
-            if type(value) is not int or value < 0:
-                raise ValueError(f"{field}: expected a whole number from 0, got {value!r}")
+        _check_count("offset", offset)
+        _check_count("limit", limit)
         if order == "due":
-            page = self._store.page(offset, limit) if limit else []
+            starts = range(offset, offset + limit, PAGE)
+            pages: Iterator[Page] = takewhile(
+                bool, (self._store.page(start, min(PAGE, starts.stop - start)) for start in starts)
+            )
         elif order == "name":
-            page = self._store.read(self._store.sorted_names()[offset : offset + limit])
+            pages = map(self._store.read, chunks(self._store.sorted_names()[offset : offset + limit], PAGE))
         else:
             raise ValueError(f"order: expected 'due' or 'name', got {order!r}")
-        return [*self._reader.readable(page)]
+        # By name, because an entry that moves between two round trips may be read twice.
+        return [*self._reader.readable({stored.name: stored for page in pages for stored in page}.values())]
 
     def upcoming(self, until: datetime, limit: int = 1000) -> Occurrences:
         """What will fire from now on, in order, as the beat itself would plan it.
@@ -149,6 +154,7 @@ class Schedules(MutableMapping[str, Entry]):
             until: aware; the last instant to look at.
             limit: how many occurrences at most.
         """
+        _check_count("limit", limit)
         last = instants.to_ms(instants.aware("until", until))
         return upcoming(self._reader.all(), now=wall_ms(), until=last, limit=limit, zone=self._zone)
 
@@ -230,6 +236,8 @@ class Schedules(MutableMapping[str, Entry]):
         """
         if not isinstance(name, str):
             raise InvalidEntry("name", "the name of one entry", name, hint="add_many writes many entries")
+        if if_version is not None and type(if_version) is not int:
+            raise ValueError(f"if_version: expected None or a whole number, got {if_version!r}")
 
         def edit(stored: Stored) -> tuple[Entry, Edit]:
             before = self._reader.entry(stored)
@@ -358,3 +366,8 @@ class Schedules(MutableMapping[str, Entry]):
         """
         if not self._store.discard(name):
             raise EntryNotFound(f"no entry {name!r} is in quarantine")
+
+
+def _check_count(field: str, value: object) -> None:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{field}: expected a whole number from 0, got {value!r}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, TypeGuard
@@ -12,11 +12,15 @@ from celery.schedules import BaseSchedule, schedule
 from celery.utils.abstract import CallableSignature
 
 from .errors import InvalidEntry
+from .instants import YEAR
 from .options import misspelt
 from .schedules import coerce_schedule
 
 #: Longest name of an entry or a task, in characters.
 MAX_NAME = 200
+
+#: After how many seconds a message may expire or become due at the latest: that instant must be one that can be told.
+LONGEST = 100 * YEAR
 
 #: Unicode's control characters (Cc), and lone surrogates (Cs), which UTF-8 cannot hold.
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -85,9 +89,12 @@ def _seconds(value: Any) -> float | None:
     """A timedelta or a finite number of seconds as a float, anything else as ``None``."""
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None
+    return float(value) if is_number(value) else None
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether ``value`` is a finite number of a size that a float can have."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def as_expires(value: Any) -> float | str | None:
@@ -96,6 +103,8 @@ def as_expires(value: Any) -> float | str | None:
     seconds = _seconds(value)
     if seconds is None or seconds <= 0:
         raise InvalidEntry("expires", 'None, positive seconds, a timedelta or "interval"', value)
+    if seconds > LONGEST:
+        raise InvalidEntry("expires", "at most 100 years", value, hint="None is never")
     return seconds
 
 
@@ -103,6 +112,8 @@ def as_jitter(value: Any) -> float:
     seconds = _seconds(value)
     if seconds is None or seconds < 0:
         raise InvalidEntry("jitter", "seconds or a timedelta, not negative", value)
+    if seconds > YEAR:
+        raise InvalidEntry("jitter", f"at most a year ({YEAR} s)", value)
     return seconds
 
 

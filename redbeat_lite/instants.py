@@ -10,6 +10,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The range of ``datetime``: the years 1 to 9999.
 MIN_MS = -62_135_596_800_000
 MAX_MS = 253_402_300_799_999
+#: Seconds of a year: durations are bounded in years, so that an instant plus a duration stays within that range.
+YEAR = 365 * 86_400
 _MS = timedelta(milliseconds=1)
 
 

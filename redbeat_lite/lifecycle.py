@@ -8,6 +8,7 @@ from datetime import tzinfo
 
 from .entry import Entry
 from .errors import InvalidEntry
+from .instants import MAX_MS
 from .jitter import offset_ms
 from .misfire import Plan, ahead_ms, pull_back, unsent
 from .misfire import plan as plan_misfires
@@ -164,7 +165,7 @@ def due_time(entry: Entry, state: State, zone: tzinfo) -> int | None:
 
 def score(entry: Entry, nominal: int | None, zone: tzinfo) -> int | None:
     """Nominal time plus jitter, in epoch ms."""
-    return None if nominal is None else nominal + _offset(entry, nominal, zone)
+    return None if nominal is None else min(nominal + _offset(entry, nominal, zone), MAX_MS)
 
 
 def pulled_back(entry: Entry, state: State, now: int, zone: tzinfo) -> State:

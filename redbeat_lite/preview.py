@@ -24,6 +24,7 @@ class Upcoming(NamedTuple):
 def upcoming(entries: Iterable[Entry], *, now: int, until: int, limit: int, zone: tzinfo) -> list[Upcoming]:
     """The occurrences of these entries from ``now`` to ``until`` (epoch milliseconds), in order, at most ``limit``."""
     last = instants.from_ms(until)
+    entries = (entry for entry in entries if entry.due is not None and entry.due <= until)
     return [*islice(takewhile(lambda each: each.at <= last, walk(entries, now=now, zone=zone)), limit)]
 
 

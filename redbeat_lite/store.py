@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from .backend import Backend
 from .codec import dumps, loads
 from .errors import CorruptEntry, UnsupportedFormat
+from .instants import MAX_MS
 from .keys import FORMAT, Keys
 from .state import PARKED
 
@@ -289,8 +290,9 @@ def _score(raw: Any) -> int | None:
     if raw is None:
         return None
     score = float(raw)
-    # An infinite score parks an entry; minus infinity is garbage, and due since ever.
-    return None if score == float("inf") else int(max(score, 0.0))
+    # An infinite score parks an entry. What is no instant is garbage: minus infinity is due since ever, and what lies
+    # behind the last instant that can be told is that one.
+    return None if score == float("inf") else int(min(max(score, 0.0), MAX_MS))
 
 
 def _due(score: int | None) -> int | str:

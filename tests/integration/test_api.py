@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any, Literal
 
 import pytest
 import redis
@@ -321,6 +322,12 @@ class TestUpdate:
         with pytest.raises(InvalidEntry, match=message):
             schedules.update("a", **changes)
         assert (schedules["a"], schedules["a"].version) == (before, 1)
+
+    @pytest.mark.parametrize("version", ["1", 1.0, True])
+    def test_a_version_is_a_whole_number(self, schedules: Schedules, version: Any) -> None:
+        schedules.add("a", "add", every(10))
+        with pytest.raises(ValueError, match=f"if_version: expected None or a whole number, got {version!r}"):
+            schedules.update("a", if_version=version, description="x")
 
     def test_many_entries_are_not_one(self, schedules: Schedules) -> None:
         with pytest.raises(InvalidEntry, match=r"name: expected the name of one entry, got .*add_many"):
@@ -654,9 +661,28 @@ class TestList:
         assert len(trips) <= 2
         assert len(seen) <= 1 + most
 
-    def test_a_page_may_hold_more_than_a_script_can_unpack_at_once(self, schedules: Schedules) -> None:
-        schedules.add_many(Entry(f"e{number}", "add", every(60 + number)) for number in range(9000))
-        assert [entry.name for entry in schedules.list(limit=9000)] == [f"e{number}" for number in range(9000)]
+    @pytest.mark.parametrize("order", ["due", "name"])
+    def test_a_long_page_is_read_a_thousand_at_a_time_so_that_it_blocks_nobody(
+        self, schedules: Schedules, order: Literal["due", "name"], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = [f"e{number:04}" for number in range(2500)]
+        schedules.add_many(Entry(name, "add", every(60 + number)) for number, name in enumerate(names))
+        store = schedules._store
+        sizes: list[int] = []
+
+        def measured(read: Callable[..., Any]) -> Callable[..., Any]:
+            def reading(*args: Any) -> Any:
+                found = read(*args)
+                sizes.append(len(found))
+                return found
+
+            return reading
+
+        monkeypatch.setattr(store, "page", measured(store.page))
+        monkeypatch.setattr(store, "read", measured(store.read))
+        assert [entry.name for entry in schedules.list(1, 2200, order)] == names[1:2201]
+        assert sizes == [1000, 1000, 200]
+        assert [entry.name for entry in schedules.list(2000, 10**9, order)] == names[2000:]
 
     def test_entries_that_slip_to_a_page_already_read_are_seen_too(self, schedules: Schedules) -> None:
         schedules.add_many(Entry(f"e{number}", "add", every(1000 + number)) for number in range(2500))
@@ -740,6 +766,11 @@ class TestUpcoming:
             NOW + timedelta(seconds=2),
         ]
         assert schedules.upcoming(NOW) == []
+
+    @pytest.mark.parametrize("limit", [-1, "5", None])
+    def test_is_bounded_by_a_whole_number(self, schedules: Schedules, limit: Any) -> None:
+        with pytest.raises(ValueError, match=f"limit: expected a whole number from 0, got {limit!r}"):
+            schedules.upcoming(NOW + timedelta(days=1), limit=limit)
 
     def test_wants_an_aware_end(self, schedules: Schedules) -> None:
         with pytest.raises(InvalidEntry, match="until: expected an aware datetime, got"):

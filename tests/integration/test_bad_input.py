@@ -10,8 +10,8 @@ import pytest
 import redis
 from celery import Celery, chain, signature
 
-from redbeat_lite import InvalidEntry, Schedules, at, cron, every
-from tests.support.frozen import NOW
+from redbeat_lite import InvalidEntry, Scheduler, Schedules, at, cron, every
+from tests.support.frozen import NOW, Clock
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -125,6 +125,15 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"schedule": cron("0,10 * * * *"), "jitter": timedelta(minutes=10)},
         "jitter: expected less than the shortest gap between occurrences (600 s), got 600.0",
     ),
+    "jitter of ages": (
+        {"schedule": at(NOW + timedelta(hours=1)), "jitter": 1e15},
+        "jitter: expected at most a year (31536000 s), got 1000000000000000.0",
+    ),
+    "jitter beyond all numbers": (
+        {"jitter": 10**400},
+        "jitter: expected seconds or a timedelta, not negative, got 1000",
+    ),
+    "expires after ages": ({"expires": 1e300}, "expires: expected at most 100 years, got 1e+300 (None is never)"),
     "start_at of a wrong type": ({"start_at": "today"}, "start_at: expected an aware datetime, got 'today'"),
     "naive start_at": (
         {"start_at": datetime(2026, 1, 1)},
@@ -228,3 +237,34 @@ def test_an_unknown_zone_is_refused_where_it_is_written() -> None:
 def test_a_naive_one_off_is_refused_where_it_is_written() -> None:
     with pytest.raises(InvalidEntry, match="schedule: expected an aware datetime"):
         at(datetime(2027, 1, 1))
+
+
+def test_a_due_time_beyond_all_time_hides_no_other_entry(schedules: Schedules, client: redis.Redis) -> None:
+    schedules.add("fine", "t", 60)
+    schedules.add("odd", "t", 60)
+    client.zadd("{redbeat-lite}:due", {"odd": 1e18})
+    assert [(entry.name, entry.next_run_at) for entry in schedules.list()] == [
+        ("fine", NOW + timedelta(seconds=60)),
+        ("odd", datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)),
+    ]
+    assert schedules["odd"].next_run_at == schedules.list()[1].next_run_at
+    assert [each.name for each in schedules.upcoming(NOW + timedelta(minutes=2))] == ["fine", "fine"]
+
+
+def test_a_jitter_out_of_range_in_redis_is_set_aside_at_its_tick(
+    schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+) -> None:
+    schedules.add("odd", "t", at(NOW + timedelta(seconds=5)), jitter=1)
+    stored = client.hget("{redbeat-lite}:entries", "odd")
+    assert isinstance(stored, bytes)
+    client.hset("{redbeat-lite}:entries", "odd", stored.replace(b'"jitter":1.0', b'"jitter":1e15'))
+    clock.forward(10)
+    inner_beat.run_due()
+    assert "jitter: expected at most a year" in schedules.quarantined()["odd"]["error"]
+
+
+def test_the_latest_instant_with_a_jitter_is_one_that_can_be_told(schedules: Schedules) -> None:
+    last = datetime(9999, 12, 31, 23, 59, 59, 990_000, UTC)
+    entry = schedules.add("last", "t", at(last), jitter=31_536_000)
+    assert entry.next_run_at is not None
+    assert entry.next_run_at >= last

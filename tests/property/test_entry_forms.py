@@ -70,7 +70,9 @@ def entries(draw: Any) -> Entry:
         draw(st.lists(values, max_size=3)),
         draw(st.dictionaries(text, values, max_size=3)),
         draw(st.dictionaries(st.sampled_from(["queue", "priority", "headers"]), st.none(), max_size=2)),
-        expires=draw(st.none() | st.just("interval") | st.floats(0.1, 10**6) | st.timedeltas(timedelta(1))),
+        expires=draw(
+            st.none() | st.just("interval") | st.floats(0.1, 10**6) | st.timedeltas(timedelta(1), timedelta(36_500))
+        ),
         once=draw(onces),
         misfire=draw(misfires),
         jitter=draw(st.floats(0, 10**5)),
