@@ -1,7 +1,8 @@
 """The Lua scripts, one file per operation.
 
 Each file opens with its contract: KEYS, ARGV, what it returns. A script is told every key and the time it shall
-believe in; none of them builds a key name or runs over more entries than it is given.
+believe in; none of them builds a key name or runs over more entries than it is given. A file that begins with
+``-- needs <name>`` is sent with ``lua/<name>.lua`` in front of it, which holds functions.
 """
 
 from __future__ import annotations
@@ -13,11 +14,16 @@ from typing import Any
 
 from redis.commands.core import Script as RedisScript
 
+#: How a script begins that needs another file.
+_NEEDS = "-- needs "
+
 
 @cache
 def source(name: str) -> str:
-    """The text of ``lua/<name>.lua``."""
-    return resources.files(__name__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    """The text of ``lua/<name>.lua``, with what it needs in front of it."""
+    text = resources.files(__name__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    first, _, _ = text.partition("\n")
+    return source(first.removeprefix(_NEEDS)) + text if first.startswith(_NEEDS) else text
 
 
 class Scripts:

@@ -1,3 +1,4 @@
+-- needs pipeline_stage
 -- End a run before its time. Sent twice, the second does nothing but name what still runs.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
 -- ARGV[1] as [7] of pipeline_complete
@@ -6,15 +7,7 @@ local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'ttl')
 if not run[1] then
   return {-1, {}}
 end
-local first, size, number = 0, 0, 0
-for each in string.gmatch(run[3], '%d+') do
-  if number < tonumber(run[2]) then
-    first = first + tonumber(each)
-  elseif number == tonumber(run[2]) then
-    size = tonumber(each)
-  end
-  number = number + 1
-end
+local first, size = steps_of(run[3], tonumber(run[2]))
 local running = {}
 for step = first, first + size - 1 do
   local s = redis.call('HMGET', KEYS[2], step .. ':state', step .. ':task')

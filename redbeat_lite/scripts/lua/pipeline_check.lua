@@ -1,3 +1,4 @@
+-- needs pipeline_stage
 -- The sweeper's look at a run: put steps whose message must be lost into the outbox, and name what should be running.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox
 -- ARGV[1] ms that whoever filled the outbox has to empty it
@@ -11,15 +12,7 @@ local over = run[1] ~= 'RUNNING'
 if over and not run[6] then
   return {'over', {}, {}}
 end
-local first, size, number = 0, 0, 0
-for each in string.gmatch(run[3], '%d+') do
-  if number < tonumber(run[2]) then
-    first = first + tonumber(each)
-  elseif number == tonumber(run[2]) then
-    size = tonumber(each)
-  end
-  number = number + 1
-end
+local first, size = steps_of(run[3], tonumber(run[2]))
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local running = {}

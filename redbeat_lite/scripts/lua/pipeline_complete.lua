@@ -1,3 +1,4 @@
+-- needs pipeline_stage
 -- Record how a step ended; with the last one of a stage, advance the stage and fill the outbox, or end the run.
 -- Sent twice, the second changes nothing and answers with what is still in the outbox.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
@@ -46,18 +47,7 @@ if state ~= 'RUNNING' then
   return {'done', state, {}, {}}
 end
 
-local first, size, number = 0, 0, 0
-local following
-for each in string.gmatch(run[4], '%d+') do
-  if number < tonumber(run[2]) then
-    first = first + tonumber(each)
-  elseif number == tonumber(run[2]) then
-    size = tonumber(each)
-  elseif number == tonumber(run[2]) + 1 then
-    following = tonumber(each)
-  end
-  number = number + 1
-end
+local first, size, following = steps_of(run[4], tonumber(run[2]))
 
 local revoke = {}
 local function finish(how)

@@ -1,0 +1,18 @@
+-- For the scripts of the pipelines: which steps are those of a stage?
+-- takes the sizes of the stages, "1,2,1", and the number of one
+-- returns the number of its first step, how many it has, how many the next one has (nil: there is none)
+local function steps_of(sizes, stage)
+  local first, size, number = 0, 0, 0
+  local following
+  for each in string.gmatch(sizes, '%d+') do
+    if number < stage then
+      first = first + tonumber(each)
+    elseif number == stage then
+      size = tonumber(each)
+    elseif number == stage + 1 then
+      following = tonumber(each)
+    end
+    number = number + 1
+  end
+  return first, size, following
+end
