@@ -150,7 +150,7 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
     hold_ms = 0
     if state == states.RETRY and hold.once is not None and hold.once.hold_on_retry:
         successor = getattr(retval, "sig", None)
-        hold_ms = hold.held.lease_ms + _until_retry_ms(retval)
+        hold_ms = hold.held.lease_ms + until_retry_ms(retval)
     elif successor is not None:
         hold_ms = hold.held.lease_ms
     if hold_ms and not _same_key(task, hold, successor):
@@ -176,7 +176,8 @@ def _same_key(task: Any, hold: Hold, signature: Any) -> bool:
     return found is not None and found[1] == hold.held.key
 
 
-def _until_retry_ms(retry: Any) -> int:
+def until_retry_ms(retry: Any) -> int:
+    """Until the message of a retry may run."""
     when = retry.when if isinstance(retry, Retry) else None
     if isinstance(when, datetime):
         # Celery reads a naive eta as its own time zone's; an hour or so too long only delays the next task of the

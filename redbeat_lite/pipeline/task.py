@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from celery import shared_task, signals
@@ -139,7 +137,7 @@ class PipelineTask(Task):
             returned = self.run(*arguments(self.run, header, params, args), **kwargs)
             text = values.outcome(returned, seed=bool(header.get("seed")))
         except Retry as exc:
-            store.wait(ref, ref.attempt + 1, _delay_ms(exc))
+            store.wait(ref, ref.attempt + 1, once_run.until_retry_ms(exc))
             raise
         except Reject as exc:
             if exc.requeue:
@@ -167,14 +165,6 @@ class PipelineTask(Task):
         if ref_of(self.request.__dict__) is not None:
             raise RuntimeError("a step of a pipeline cannot be replaced by another task")
         return super().replace(sig)
-
-
-def _delay_ms(retry: Retry) -> int:
-    """Until the retry's message may run. An eta in another zone than it says costs a copy that is dropped."""
-    when = retry.when
-    if isinstance(when, datetime):
-        when = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - time.time()
-    return max(0, round(float(when or 0) * 1000))
 
 
 def report(app: Any, fields: Mapping[str, Any], outcome: str, text: str) -> None:
