@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import isfinite
+from typing import Any
+
 import click
 
 from ._version import __version__
@@ -26,9 +29,29 @@ def demo(seconds: float | None) -> None:
         raise click.ClickException(str(exc)) from exc
 
 
-@main.command()
+class Probe(click.Command):
+    """A command that exits with 1 when its words are wrong: 2, click's own code for that, is reserved where Docker asks
+    for a container's health."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **kwargs)
+        except click.UsageError as exc:
+            exc.show()
+            raise SystemExit(1) from exc
+
+
+def _finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    if not isfinite(value):  # more than any silence
+        raise click.BadParameter(f"expected a number of seconds, got {value:g}.", ctx, param)
+    return value
+
+
+@main.command(cls=Probe)
 @click.argument("file")
-@click.option("--limit", type=click.FloatRange(min=1), default=30, show_default=True, help="Seconds of silence.")
+@click.option(
+    "--limit", type=click.FloatRange(min=1), callback=_finite, default=30, show_default=True, help="Seconds of silence."
+)
 def health(file: str, limit: float) -> None:
     """Judge a beat by its heartbeat FILE, without Redis and without the app; exit 0 if it is well, else 1."""
     from .health_file import judge

@@ -6,6 +6,7 @@ server and the broker.
 
 from __future__ import annotations
 
+import math
 import socket
 
 from .errors import RedbeatError
@@ -34,7 +35,7 @@ def health(
         timeout: seconds until a server that does not answer is given up.
 
     Raises:
-        RedbeatError: the limit is too short to tell.
+        RedbeatError: the limit is too short to tell, or has no end.
         redis.exceptions.RedisError: the server does not answer.
     """
     limit = default_limit(settings) if limit is None else limit
@@ -52,7 +53,7 @@ def cluster_health(settings: Settings, *, limit: float | None = None, timeout: f
         timeout: seconds until a server that does not answer is given up.
 
     Raises:
-        RedbeatError: the limit is too short to tell.
+        RedbeatError: the limit is too short to tell, or has no end.
         redis.exceptions.RedisError: the server does not answer.
     """
     limit = _checked(default_limit(settings) if limit is None else limit, _shortest(settings))
@@ -72,6 +73,8 @@ def _shortest(settings: Settings) -> float:
 
 
 def _checked(limit: float, least: float) -> float:
+    if not math.isfinite(limit):  # more than any silence, which would then never be red
+        raise RedbeatError(f"limit: expected a number of seconds; got {limit:g}")
     if limit < least:
         raise RedbeatError(f"limit: expected at least {least:g} seconds, as often as a beat reports; got {limit:g}")
     return limit

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .backend import Backend
 from .codec import loads
 from .errors import CorruptEntry
-from .instants import from_ms
+from .instants import EPOCH, from_ms
 from .keys import Keys
 from .scripts import Scripts
 from .settings import Settings
@@ -137,8 +139,8 @@ def _status(
     return Status(
         now=from_ms(now),
         leader=_leader(fields),
-        standbys=tuple(_standby(name.decode(), now - float(due)) for name, due in others.items()),
-        last_tick=from_ms(int(ticked)) if ticked.isdigit() else None,
+        standbys=tuple(filter(None, (_standby(name, now - float(due)) for name, due in others.items()))),
+        last_tick=_instant(ticked),
         lag=max(late, 0.0) / 1000,
         overdue=overdue,
         entries=entries,
@@ -150,27 +152,40 @@ def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
+# What lies there may be anything: whoever asks is told what can be told.
+
+
 def _leader(fields: dict[bytes, bytes]) -> Leader | None:
     if not fields:
         return None
     report = _report(fields.get(b"report", b"{}"))
     failing = report.get("failing_ms")
     return Leader(
-        host=fields.get(b"host", b"?").decode(),
+        host=fields.get(b"host", b"?").decode(errors="backslashreplace"),
         pid=_number(fields.get(b"pid")),
-        since=from_ms(1000 * _number(fields.get(b"since"))),
+        since=_instant(fields.get(b"since", b"") + b"000") or EPOCH,
         term=_number(fields.get(b"term")),
-        sent=report.get("sent", 0),
-        failed=report.get("failed", 0),
-        skipped=report.get("skipped", 0),
-        dispatch=report.get("dispatch", ""),
-        failing_for=None if failing is None else failing / 1000,
-        why=report.get("why", ""),
+        sent=_count(report.get("sent")),
+        failed=_count(report.get("failed")),
+        skipped=_count(report.get("skipped")),
+        dispatch=str(report.get("dispatch", "")),
+        failing_for=None if failing is None else _count(failing) / 1000,
+        why=str(report.get("why", "")),
     )
 
 
 def _number(text: bytes | None) -> int:
-    return int(text) if text is not None and text.isdigit() else 0
+    return int(text) if text is not None and re.fullmatch(rb"[0-9]{1,18}", text) else 0
+
+
+def _instant(ms: bytes) -> datetime | None:
+    with suppress(OverflowError):
+        return from_ms(_number(ms)) if _number(ms) else None
+    return None
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and abs(value) < 10**18 else 0
 
 
 def _report(raw: bytes) -> dict[str, Any]:
@@ -181,6 +196,10 @@ def _report(raw: bytes) -> dict[str, Any]:
     return report if isinstance(report, dict) else {}
 
 
-def _standby(token: str, late_ms: float) -> StandBy:
-    host, pid, _ = token.rsplit(":", 2)
-    return StandBy(host, int(pid), max(late_ms, 0.0) / 1000)
+def _standby(token: bytes, late_ms: float) -> StandBy | None:
+    """The beat of a token, ``host:pid:random``; ``None`` if no beat wrote that."""
+    found = re.fullmatch(rb"(.+):([0-9]{1,18}):[^:]*", token)
+    if found is None:
+        return None
+    host, pid = found.groups()
+    return StandBy(host.decode(errors="backslashreplace"), int(pid), max(late_ms, 0.0) / 1000)

@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 import redis
 from celery import Celery
+from click.testing import CliRunner
 
 from redbeat_lite import Schedules, every
+from redbeat_lite.__main__ import main
+from redbeat_lite.health_file import HeartbeatFile
 from tests.support.beats import KEYS, conf, leads
 from tests.support.processes import ROOT, Process, celery
 from tests.support.server import Server, free_port
@@ -133,6 +136,7 @@ def test_without_a_server_they_say_so_in_one_line() -> None:
 def test_what_makes_no_sense_is_refused(server: Server) -> None:
     for words, expected in (
         (["health", "--limit", "1"], "limit: expected at least 2 seconds, as often as a beat reports; got 1"),
+        (["health", "--limit", "nan"], "limit: expected a number of seconds; got nan"),
         (["health", "--cluster", "--pid", "7"], "--cluster asks for any beat, and --pid for one; give one of them"),
     ):
         failed = redbeat(server.url, *words)
@@ -147,3 +151,18 @@ def test_the_probe_of_a_file_loads_neither_celery_nor_redis(tmp_path: Path) -> N
     loaded = {line.rsplit("|", 1)[-1].strip() for line in failed.stderr.splitlines()}
     assert "redbeat_lite.health_file" in loaded
     assert not {"celery", "kombu", "redis"} & loaded
+
+
+@pytest.mark.parametrize(
+    "words", [["--limit", "nan"], ["--limit", "inf"], ["--limit", "0"], ["--limit"], ["--nothing"]]
+)
+def test_the_probe_of_a_file_refuses_wrong_words_with_a_code_that_docker_knows(
+    tmp_path: Path, words: list[str]
+) -> None:
+    file = tmp_path / "beat"
+    HeartbeatFile(str(file)).write("leader", None, "")
+    assert CliRunner().invoke(main, ["health", str(file)]).exit_code == 0
+    refused = CliRunner().invoke(main, ["health", str(file), *words])
+    assert refused.exit_code == 1
+    assert "Error: " in refused.output
+    assert words[0] in refused.output
