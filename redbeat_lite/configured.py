@@ -22,7 +22,7 @@ from .errors import CorruptEntry, InvalidEntry, UnsupportedFormat
 from .once.policy import Once
 from .settings import Settings
 from .state import State
-from .store import PAGE, Edit, Store, Stored, Term, chunks
+from .store import Edit, Store, Stored, Term
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -72,10 +72,7 @@ class ConfigEntries:
         self._entries = dict(self._read(written, known, now))
         self._set_aside = self._quarantined()
         names = [*self._entries, *(known - written.keys())]
-        for chunk in chunks(names, PAGE):
-            edits = [edit for stored in self._store.read(chunk) for edit in self._edits(stored, now)]
-            if edits:
-                self._store.put(edits, term)
+        self._store.rewrite(names, lambda stored: self._edits(stored, now), term)
         ours = self._entries.keys() | (known & self._rejected)
         if known != ours:
             self._store.set_config_names(self._settings.owner, ours, term)

@@ -140,6 +140,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
             InvalidEntry: a field is missing, unknown or wrong.
         """
         if isinstance(written, Entry):
+            if written.name != name:
+                raise InvalidEntry("entry", f"an Entry named {name!r}, as its key is", written, entry=str(name))
             return written
         if not isinstance(written, Mapping):
             raise InvalidEntry("entry", "a dict with task and schedule", written, entry=str(name))

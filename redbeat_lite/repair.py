@@ -85,15 +85,17 @@ class Repair:
         self._each(term, self._store.names(), lambda stored: self._pulled_back(stored, now))
 
     def _each(self, term: Term, names: Iterable[str | bytes], mend: Callable[[Stored], Edit | None]) -> None:
+        def edits(stored: Stored) -> list[Edit]:
+            try:
+                edit = mend(stored)
+            except Exception as exc:  # noqa: BLE001 - a schedule may raise anything; the others must be mended
+                logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
+                return []
+            return [] if edit is None else [edit]
+
         for chunk in chunks(names, PAGE):
             self._progress("mending the schedule")
-            edits = []
-            for stored in self._store.read(chunk):
-                try:
-                    edits.append(mend(stored))
-                except Exception as exc:  # noqa: BLE001 - a schedule may raise anything; the others must be mended
-                    logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
-            self._store.put((edit for edit in edits if edit is not None), term)
+            self._store.rewrite(chunk, edits, term)
 
     def _restored(self, stored: Stored, now: int) -> Edit:
         if stored.definition is None:

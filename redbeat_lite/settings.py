@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import urls
 from .errors import ConfigurationError
+from .instants import YEAR
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -23,6 +24,9 @@ NO_SERVER = "redis://none"
 
 _PREFIX = "redbeat_lite_"
 
+#: Most seconds of a lease or a timeout: a day. What is longer is a unit mistaken.
+_LONGEST = 86_400
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -33,13 +37,13 @@ class Settings:
         redis_options: further keyword arguments for the redis-py client; ``master_name`` and ``sentinel_kwargs`` too.
         key_prefix: what all keys begin with; schedules under different prefixes know nothing of each other.
         owner: who owns the entries of ``beat_schedule``; entries of another owner are never touched.
-        lease: how long a leader that falls silent stays leader. At least 1.
+        lease: how long a leader that falls silent stays leader. 1 to 86,400.
         batch_size: entries per round trip, 1 to 5,000.
         expires: default of an entry's ``expires``: ``None``, seconds, or ``"interval"``.
         misfire: default of an entry's ``misfire``: ``"coalesce"``, ``"skip"`` or ``"all"``.
-        once_lease: lease of a once-lock. At least 1.
-        publish_timeout: after how long a publish that hangs is given up.
-        stall_timeout: after how long without progress a leader stops renewing its lease.
+        once_lease: lease of a once-lock. 1 to 86,400.
+        publish_timeout: after how long a publish that hangs is given up. 0.1 to 86,400.
+        stall_timeout: after how long without progress a leader stops renewing its lease. 1 to 86,400.
         dispatch: ``"auto"``, ``"prepared"``, ``"batch"`` or ``"plain"``.
         metrics_port: the port on which the beat serves metrics for Prometheus, 1 to 65,535.
         heartbeat_file: a file that the beat touches every second while its loop lives; its directory must exist.
@@ -71,9 +75,15 @@ class Settings:
         _check_number("once_lease", self.once_lease, 1.0)
         _check_number("publish_timeout", self.publish_timeout, 0.1)
         _check_number("stall_timeout", self.stall_timeout, 1.0)
+        shortest = (
+            f"more than {_PREFIX}publish_timeout ({self.publish_timeout:g} s), or a slow publish counts as a hang"
+        )
+        _expect("stall_timeout", self.stall_timeout > self.publish_timeout, shortest, self.stall_timeout)
         size = self.batch_size
         _expect("batch_size", type(size) is int and 1 <= size <= 5000, "a whole number from 1 to 5000", size)
-        _expect("expires", _is_expires(self.expires), 'None, positive seconds or "interval"', self.expires)
+        _expect(
+            "expires", _is_expires(self.expires), 'None, positive seconds up to 100 years or "interval"', self.expires
+        )
         _check_choice("misfire", self.misfire, ("coalesce", "skip", "all"))
         _check_choice("dispatch", self.dispatch, ("auto", "prepared", "batch", "plain"))
         port, file = self.metrics_port, self.heartbeat_file
@@ -217,8 +227,8 @@ def _check_text(name: str, value: object) -> None:
 
 
 def _check_number(name: str, value: object, least: float) -> None:
-    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < float("inf")
-    _expect(name, ok, f"seconds, at least {least:g}", value)
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= _LONGEST
+    _expect(name, ok, f"seconds, at least {least:g} and at most {_LONGEST}", value)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -228,4 +238,4 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 def _is_expires(value: object) -> bool:
     if value is None or value == "interval":
         return True
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 100 * YEAR

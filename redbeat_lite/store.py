@@ -5,7 +5,7 @@ Names and texts stay bytes here. What cannot be read is the affair of whoever de
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,6 +18,10 @@ from .state import PARKED
 
 #: Entries per round trip of bulk reads and writes.
 PAGE = 1000
+
+#: How often an edit is tried over when somebody else changed the entry at the same moment. An entry of 50 ms can lose
+#: this race a few times in a row, not fifty times.
+TRIES = 50
 
 #: Names per round trip, where nothing else is read: some milliseconds of the server's time.
 _SLICE = 10_000
@@ -185,6 +189,20 @@ class Store:
             _check_format(reply)
             done += [result == 1 for result in reply[1:]]
         return done
+
+    def rewrite(self, names: Iterable[str | bytes], decide: Callable[[Stored], Sequence[Edit]], term: Term) -> None:
+        """Make the edits that ``decide`` finds for what is stored; asks it anew about those that changed meanwhile.
+
+        Raises:
+            Lost: the term is over; what is left of the edits was not written.
+        """
+        for chunk in chunks(names, PAGE):
+            left: Sequence[str | bytes] = chunk
+            for _ in range(TRIES):
+                edits = [edit for stored in self.read(left) for edit in decide(stored)]
+                left = [edit.name for edit, done in zip(edits, self.put(edits, term), strict=True) if not done]
+                if not left:
+                    break
 
     def quarantined(self) -> dict[str, dict[str, Any]]:
         """Everything in quarantine: name -> record with ``error``, ``definition``, ``state``, ``at``."""

@@ -16,17 +16,13 @@ from .entry import Entry
 from .errors import ConfigOwned, EntryChanged, EntryExists, InvalidEntry
 from .reading import Reader
 from .state import State
-from .store import PAGE, Edit, Store, Stored, chunks
+from .store import PAGE, TRIES, Edit, Store, Stored, chunks
 
 if TYPE_CHECKING:
     from celery import Celery
 
 # Not Celery's, which is silent where nobody has set up logging, as at a Python prompt.
 logger = logging.getLogger(__name__)
-
-#: How often an edit is tried over when the beat advanced the entry at the same moment. An entry of 50 ms can lose this
-#: race a few times in a row, not fifty times.
-_TRIES = 50
 
 _Result = TypeVar("_Result")
 
@@ -81,7 +77,7 @@ class Writer:
 
     def replace(self, entry: Entry) -> Entry:
         """Store an entry over one of its name, or as new; returns it with its state."""
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             [stored] = self._store.read([entry.name])
             if self._store.put([self._replacement(entry, stored)]) == [True]:
                 return entry
@@ -103,7 +99,7 @@ class Writer:
         Raises:
             EntryNotFound: there is no such entry.
         """
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             result, edit = change(self._reader.stored(name))
             if self._store.put([edit]) == [True]:
                 return result

@@ -174,7 +174,7 @@ def test_a_hung_leader_is_replaced_and_does_nothing_when_it_wakes_up(
     stuck = tmp_path / "stuck"
     stuck.touch()
     sticky = {"task": "proj.sticky", "schedule": 0.5, "expires": 600}
-    settings = conf(schedule={"fast": FAST, "sticky": sticky}, lease=1, stall_timeout=1)
+    settings = conf(schedule={"fast": FAST, "sticky": sticky}, lease=1, stall_timeout=1, publish_timeout=0.5)
     hung = beat(PROJ_CONF=settings, PROJ_STUCK=stuck)
     leads(hung, client)
     successor = beat(PROJ_CONF=settings)

@@ -275,6 +275,7 @@ BAD: dict[str, Any] = {
     "no dict": 60,
     "a lock whose key is a function": {"task": "t", "schedule": 60, "once": Once(key=lambda: "x")},
     "": {"task": "t", "schedule": 60},
+    "an Entry of another name": Entry("other", "t", 60),
     "over": {"task": "t", "schedule": 60, "end_at": NOW - timedelta(days=1)},
 }
 
@@ -352,6 +353,40 @@ class TestWrongSinceItWasStored:
             entry = one_turn(app, make_beat)["a"]
         assert (entry.finished, entry.total_run_count, entry.task) == (True, 1, "u")
         assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+@pytest.mark.parametrize("change", ["changed", "removed", "mended"])
+def test_a_pause_at_the_moment_the_configuration_is_read_loses_neither(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    # The interleaving: read by the beat that begins to lead, paused by an operator, written by the beat.
+    app = entries(make_app, {"a": {"task": "t", "schedule": every(60)}})
+    schedules = one_turn(app, make_beat)
+    if change == "changed":
+        app.conf.beat_schedule = {"a": {"task": "u", "schedule": every(60)}}
+    elif change == "removed":
+        app.conf.beat_schedule = {}
+    else:
+        client.zrem("{redbeat-lite}:due", "a")
+    beat = make_beat(app)
+    put, done = beat.store.put, []
+
+    def put_after_a_pause(edits: Any, term: Any = None) -> list[bool]:
+        edits = list(edits)
+        if edits and not done:
+            done.append(schedules.pause("a", "operator"))
+            if change == "mended":
+                client.zrem("{redbeat-lite}:due", "a")
+        return put(edits, term)
+
+    monkeypatch.setattr(beat.store, "put", put_after_a_pause)
+    beat.run_due()
+    assert done
+    if change == "removed":
+        assert "a" not in schedules
+    else:
+        assert (schedules["a"].task, schedules["a"].paused_note) == ("u" if change == "changed" else "t", "operator")
+        assert [entry.name for entry in schedules.list()] == ["a"]
 
 
 def test_the_cleanup_of_result_backends_is_scheduled_as_celery_does(make_app: MakeApp, make_beat: MakeBeat) -> None:

@@ -67,18 +67,34 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
 @pytest.mark.parametrize(
     ("conf", "message"),
     [
-        ({"lease": 0.5}, "redbeat_lite_lease: expected seconds, at least 1, got 0.5"),
-        ({"lease": "4"}, "redbeat_lite_lease: expected seconds, at least 1, got '4'"),
-        ({"lease": True}, "redbeat_lite_lease: expected seconds, at least 1, got True"),
-        ({"lease": float("nan")}, "redbeat_lite_lease: expected seconds, at least 1, got nan"),
-        ({"once_lease": 0}, "redbeat_lite_once_lease: expected seconds, at least 1, got 0"),
-        ({"publish_timeout": 0}, "redbeat_lite_publish_timeout: expected seconds, at least 0.1, got 0"),
-        ({"stall_timeout": float("inf")}, "redbeat_lite_stall_timeout: expected seconds, at least 1, got inf"),
+        ({"lease": 0.5}, "redbeat_lite_lease: expected seconds, at least 1 and at most 86400, got 0.5"),
+        ({"lease": "4"}, "redbeat_lite_lease: expected seconds, at least 1 and at most 86400, got '4'"),
+        ({"lease": True}, "redbeat_lite_lease: expected seconds, at least 1 and at most 86400, got True"),
+        ({"lease": float("nan")}, "redbeat_lite_lease: expected seconds, at least 1 and at most 86400, got nan"),
+        ({"once_lease": 0}, "redbeat_lite_once_lease: expected seconds, at least 1 and at most 86400, got 0"),
+        (
+            {"publish_timeout": 0},
+            "redbeat_lite_publish_timeout: expected seconds, at least 0.1 and at most 86400, got 0",
+        ),
+        (
+            {"stall_timeout": float("inf")},
+            "redbeat_lite_stall_timeout: expected seconds, at least 1 and at most 86400, got inf",
+        ),
+        ({"lease": 1e300}, "redbeat_lite_lease: expected seconds, at least 1 and at most 86400, got 1e+300"),
+        (
+            {"publish_timeout": 60},
+            "redbeat_lite_stall_timeout: expected more than redbeat_lite_publish_timeout (60 s), or a slow publish "
+            "counts as a hang, got 30.0",
+        ),
+        ({"expires": float("inf")}, "redbeat_lite_expires: expected None, positive seconds up to 100 years or "),
         ({"batch_size": 0}, "redbeat_lite_batch_size: expected a whole number from 1 to 5000, got 0"),
         ({"batch_size": 5001}, "redbeat_lite_batch_size: expected a whole number from 1 to 5000, got 5001"),
         ({"batch_size": 10.0}, "redbeat_lite_batch_size: expected a whole number from 1 to 5000, got 10.0"),
-        ({"expires": "never"}, "redbeat_lite_expires: expected None, positive seconds or \"interval\", got 'never'"),
-        ({"expires": 0}, 'redbeat_lite_expires: expected None, positive seconds or "interval", got 0'),
+        (
+            {"expires": "never"},
+            "redbeat_lite_expires: expected None, positive seconds up to 100 years or \"interval\", got 'never'",
+        ),
+        ({"expires": 0}, 'redbeat_lite_expires: expected None, positive seconds up to 100 years or "interval", got 0'),
         ({"misfire": "some"}, "redbeat_lite_misfire: expected one of coalesce, skip, all, got 'some'"),
         ({"dispatch": "fast"}, "redbeat_lite_dispatch: expected one of auto, prepared, batch, plain, got 'fast'"),
         ({"key_prefix": ""}, "redbeat_lite_key_prefix: expected 1 to 200 printable characters, got ''"),
