@@ -48,7 +48,7 @@ def _findings(app: Celery, settings: Settings, backend: Backend) -> Iterator[Fin
     yield from doctor_server.server(backend)
     yield from doctor_server.lease_and_loop(settings, app)
     status = read(backend.scripts, keys)
-    entries = [*islice(Reader(app, settings, store).all(), LIMIT)]
+    entries, unreadable = doctor_entries.sorted_out(Reader(app, settings, store), islice(store.pages(), LIMIT))
     if status.entries > LIMIT:
         yield Finding(
             "entries",
@@ -58,6 +58,7 @@ def _findings(app: Celery, settings: Settings, backend: Backend) -> Iterator[Fin
             "Nothing; come back when they are due.",
         )
     yield from doctor_entries.overdue(status, entries)
+    yield from doctor_entries.unreadable(unreadable)
     yield from doctor_entries.quarantined(store)
     yield from doctor_entries.unregistered(app, entries)
     yield from doctor_entries.clashes(app, settings, store)

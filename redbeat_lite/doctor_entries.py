@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,41 @@ from .doctor_findings import Finding, counted, listed
 from .entry import Entry
 from .errors import CorruptEntry, UnsupportedFormat
 from .fields import is_name
+from .reading import Reader
 from .settings import Settings
 from .status import OVERDUE_MS, Status
-from .store import PAGE, Store, chunks
+from .store import PAGE, Store, Stored, chunks
 
 if TYPE_CHECKING:
     from celery import Celery
+
+
+def sorted_out(reader: Reader, found: Iterable[Stored]) -> tuple[list[Entry], dict[str, str]]:
+    """The entries that can be read, and what is wrong with the others, by their names."""
+    entries, wrong = [], {}
+    for stored in found:
+        try:
+            entries.append(reader.entry(stored))
+        except (CorruptEntry, UnsupportedFormat, UnicodeDecodeError) as exc:
+            wrong[stored.name.decode(errors="backslashreplace")] = str(exc)
+    return entries, wrong
+
+
+def unreadable(wrong: Mapping[str, str]) -> Iterator[Finding]:
+    """Entries that nobody can read, the beat neither.
+
+    Parameters:
+        wrong: what is wrong, by their names.
+    """
+    if wrong:
+        yield Finding(
+            "unreadable",
+            "error",
+            f"{counted(len(wrong), 'entry', 'entries')} cannot be read: {listed(wrong)}",
+            f"They do not run: the beat sets each aside when it is due. The first one: {next(iter(wrong.values()))}.",
+            "Add them anew, or restore them from a backup. Those of a newer redbeat_lite need that version here.",
+            tuple(wrong),
+        )
 
 
 def overdue(status: Status, entries: Sequence[Entry]) -> Iterator[Finding]:

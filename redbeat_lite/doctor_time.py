@@ -12,8 +12,8 @@ from .clock import wall_ms
 from .doctor_findings import Finding, counted, listed
 from .entry import Entry
 from .instants import EPOCH, from_ms
+from .schedules import Every, next_ms
 from .schedules.dst import ZonedRule
-from .schedules.walls import WallTimes
 from .schedules.zones import stretches
 
 #: How far ahead clock changes are looked for, in days.
@@ -23,6 +23,8 @@ DAYS = 30
 CROWD = 20
 
 _SECOND = timedelta(seconds=1)
+
+_MINUTE, _QUARTER, _DAY = 60_000, 900_000, 86_400_000  # in milliseconds
 
 #: Runs of one entry that are counted in a gap: all there are in an hour, at one a second.
 _MOST = 3600
@@ -109,13 +111,14 @@ def hot_spots(zone: tzinfo, entries: Iterable[Entry]) -> Iterator[Finding]:
         zone: that of the app, in which the times are told.
     """
     now = wall_ms()
+    hours = _Hours(now)
     crowds: dict[int, list[str]] = defaultdict(list)
     for entry in entries:
         if entry.due is None or entry.jitter or "schedule" in entry.local:
             continue
-        for instant in _full_hours(entry, zone, now):
+        for instant in _runs_at(entry, zone, hours):
             crowds[instant].append(entry.name)
-    crowded = sorted((at for at in crowds if len(crowds[at]) >= CROWD), key=lambda at: -len(crowds[at]))
+    crowded = sorted((at for at in crowds if len(crowds[at]) >= CROWD), key=lambda at: (-len(crowds[at]), at))
     if not crowded:
         return
     times = [f"{len(crowds[at])} at {from_ms(at).astimezone(zone):%H:%M}" for at in crowded[:5]]
@@ -132,13 +135,42 @@ def hot_spots(zone: tzinfo, entries: Iterable[Entry]) -> Iterator[Finding]:
     )
 
 
-def _full_hours(entry: Entry, zone: tzinfo, now: int) -> Iterator[int]:
+class _Hours(dict[tzinfo, list[int]]):
+    """The full hours of the next day by the clocks of each zone, in milliseconds since 1970."""
+
+    def __init__(self, now: int) -> None:
+        self._first = now // _QUARTER + 1
+
+    def __missing__(self, zone: tzinfo) -> list[int]:
+        # The offsets of all zones that are in use are whole quarters of an hour.
+        quarters = ((self._first + number) * _QUARTER for number in range(_DAY // _QUARTER))
+        self[zone] = [at for at in quarters if not from_ms(at).astimezone(zone).minute]
+        return self[zone]
+
+
+def _runs_at(entry: Entry, zone: tzinfo, hours: _Hours) -> Iterator[int]:
+    """Full hours at which an entry runs: two questions to its rule for each hour at most.
+
+    One that runs every minute is left out: it is no more of a load at a full hour than at any other time.
+    """
     rule = entry.rule(zone)
-    if not isinstance(rule, ZonedRule) or not isinstance(rule.walls, WallTimes):
+    if isinstance(rule, ZonedRule):
+        at, full = entry.due, hours[rule.zone]
+    elif isinstance(rule, Every):
+        at, full = entry.due, hours[zone]
+    else:  # one-offs and the sun; and code of others, of which nobody knows how long it takes
         return
-    if rule.walls.minutes != (0,) or rule.walls.seconds != (0,):
-        return
-    until, instant = now + 86_400_000, rule.next_ms(now)
-    while instant is not None and instant <= until:
-        yield instant
-        instant = rule.next_ms(instant)
+    for hour in full:
+        if at is not None and at < hour:
+            at = _first_from(rule, at, hour)
+        if at is None:
+            return
+        if at == hour and _within(entry, from_ms(hour)):
+            at = next_ms(rule, hour)
+            if at is None or at - hour > _MINUTE:
+                yield hour
+
+
+def _first_from(rule: ZonedRule | Every, at: int, hour: int) -> int | None:
+    """The first occurrence after ``at``, which is one, that is not earlier than an hour."""
+    return rule.first_ms_from(at, hour) if isinstance(rule, Every) else next_ms(rule, hour - 1)

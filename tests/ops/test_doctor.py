@@ -8,17 +8,20 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 import redis
 from celery import Celery
 from celery.schedules import crontab
 
-from redbeat_lite import Entry, Scheduler, Schedules, cron, every
+from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
 from redbeat_lite.doctor import examine
 from redbeat_lite.doctor_findings import Finding, gravest, listed
+from redbeat_lite.doctor_time import hot_spots
 from redbeat_lite.keys import Keys
 from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.schedules import next_ms
 from tests.ops.test_commands import redbeat
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.server import Server
@@ -174,6 +177,22 @@ class TestEntries:
         assert finding.what.startswith("1 entry is overdue, the first one by 9")
         assert "no beat has ever led" in the(app, "leader").what
 
+    def test_entries_that_cannot_be_read_and_are_not_due_yet(
+        self, app: Celery, schedules: Schedules, client: redis.Redis
+    ) -> None:
+        for name in ("definition", "state", "newer", "gone", "sound"):
+            schedules.add(name, "add", every(60))
+        client.hset(KEYS.entries, "definition", "{")
+        client.hset(KEYS.state, "state", "x")
+        client.hset(KEYS.entries, "newer", json.dumps({"v": 99}))
+        client.hdel(KEYS.entries, "gone")
+        client.zadd(KEYS.due, {b"\xff": 10**13})
+        client.hset(KEYS.entries, b"\xff", "{}")
+        finding = the(app, "unreadable")
+        assert finding.severity == "error"
+        assert set(finding.entries) == {"definition", "state", "newer", "gone", "\\xff"}
+        assert finding.what.startswith("5 entries cannot be read: ")
+
     def test_an_entry_in_quarantine(
         self, app: Celery, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
     ) -> None:
@@ -261,6 +280,42 @@ class TestTime:
         assert finding.what == "25 entries run at the same full hours, without jitter: 25 at 00:00"
         schedules.add("six-20", "add", cron("0 6 * * *", tz="Asia/Kolkata"))
         assert the(app, "hot-spot").what.endswith("25 at 00:00, 20 at 01:30")
+
+    def test_every_rule_that_runs_at_a_full_hour_is_counted_there(self, make_app: MakeApp, clock: Clock) -> None:
+        clock.set(datetime(2026, 3, 2, 12, tzinfo=UTC))
+        app = make_app(timezone="Europe/Berlin")  # it is 13:00 there
+        schedules = Schedules(app)
+        rules = {
+            "half": cron("0,30 * * * *"),
+            "quarter": crontab(minute="*/15"),
+            "aligned": every(3600, align=True),
+            "from now": every(1800),
+            "seconds": cron("0 * * * * 0,30"),  # no more at a full hour than at any minute
+            "second": every(1),
+            "off": cron("5,35 * * * *"),
+            "rrule": rrule("FREQ=DAILY;BYHOUR=0;BYMINUTE=0;BYSECOND=0", tz="Europe/Berlin"),
+            "over": cron("*/10 0,13 * * *"),
+        }
+        ends = {"over": clock.now + timedelta(minutes=30)}
+        schedules.add_many(
+            Entry(f"{kind}-{n}", "add", rule, end_at=ends.get(kind)) for kind, rule in rules.items() for n in range(5)
+        )
+        finding = the(app, "hot-spot")
+        counted = {name.rpartition("-")[0] for name in finding.entries}
+        assert counted == {"half", "quarter", "aligned", "from now", "rrule"}
+        assert ": 25 at 00:00, 20 at 14:00, " in finding.what
+
+    def test_the_look_for_full_hours_is_quick(self, clock: Clock) -> None:
+        def asked(rule: object) -> int:
+            with mock.patch("redbeat_lite.doctor_time.next_ms", side_effect=next_ms) as calls:
+                entries = [Entry("a", "add", rule)]
+                entries[0].due = round(clock.now.timestamp() * 1000)
+                assert not [*hot_spots(UTC, entries)]
+            return calls.call_count
+
+        assert asked(cron("*/15 * * * *")) <= 48
+        assert asked(cron("* * * * * *")) <= 48
+        assert asked(cron("0 0 * * *")) <= 3
 
 
 class TestMessages:
