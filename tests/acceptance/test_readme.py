@@ -33,6 +33,13 @@ def test_the_quickstart_of_the_readme_works(reader: Reader) -> None:
     assert len(worker.lines("hello from add.py")) <= said_hello + 1, "one may have been on its way"
     assert beat.lines(r"beat: leading \(term 1\)")
     assert not beat.lines("ERROR|CRITICAL|Traceback")
+    first, *others = blocks(page)
+    assert others == [*blocks(page, "Quickstart")], "no block of the page is left out"
+    reader.do(page, first)
+    beat.terminate()
+    assert beat.wait() == 0
+    greeted = len(worker.lines("every five seconds"))
+    eventually(lambda: len(worker.lines("every five seconds")) > greeted, within=30, what="the beat of the first lines")
 
 
 @pytest.mark.timeout(180)

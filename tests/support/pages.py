@@ -83,12 +83,16 @@ class Reader:
 
     def follow(self, page: Path, heading: str | None = None) -> None:
         """Do everything a page says."""
-        does = {"python": self._write, "sh": self._shell, "pycon": self._type, "text": self._await}
         for block in blocks(page, heading):
-            try:
-                does[block.language](block.text.replace(URL, self._url))
-            except Exception as exc:
-                raise AssertionError(f"{page.name}, line {block.line}: {exc}\n{self.output}") from exc
+            self.do(page, block)
+
+    def do(self, page: Path, block: Block) -> None:
+        """Do what one block of a page says."""
+        does = {"python": self._write, "sh": self._shell, "pycon": self._type, "text": self._await}
+        try:
+            does[block.language](block.text.replace(URL, self._url))
+        except Exception as exc:
+            raise AssertionError(f"{page.name}, line {block.line}: {exc}\n{self.output}") from exc
 
     @property
     def output(self) -> str:
