@@ -204,7 +204,8 @@ class Schedules(MutableMapping[str, Entry]):
             EntryExists: names were taken, the message says which; all others are stored.
             ConfigOwned: as for :meth:`add`; entries of earlier round trips are stored.
         """
-        checked = [self._writer.checked(entry, replaces=replace) for entry in entries]
+        checked = [self._writer.checked(entry, replaces=replace, warn=False) for entry in entries]
+        self._writer.warn_of_unknown_tasks(checked)
         if not replace:
             self._writer.create(checked)
             return

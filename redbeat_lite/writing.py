@@ -43,12 +43,13 @@ class Writer:
         self._reader = reader
         self._zone = zone
 
-    def checked(self, entry: Entry, *, replaces: bool = False) -> Entry:
+    def checked(self, entry: Entry, *, replaces: bool = False, warn: bool = True) -> Entry:
         """The entry, if nothing is wrong with it that can be told before it is written, or that ``encode`` tells.
 
         Parameters:
             replaces: it may take the place of a stored one. That has ended, perhaps, since it was stored: then the same
                 schedule with the same end is as right as it was.
+            warn: whether to log a task that this app does not have; who has many entries warns for all of them.
 
         Raises:
             InvalidEntry: a field is wrong.
@@ -58,9 +59,21 @@ class Writer:
         found = partial(self._found, entry.name) if replaces else lambda: None
         lifecycle.check(entry, wall_ms(), self._zone, found)
         check_arguments(entry, self._app)
-        if self._app.finalized and entry.task not in self._app.tasks:
-            logger.warning("entry %r: no task %r is registered in this app", entry.name, entry.task)
+        if warn:
+            self.warn_of_unknown_tasks([entry])
         return entry
+
+    def warn_of_unknown_tasks(self, entries: Iterable[Entry]) -> None:
+        """Log the tasks that this app does not have, each once however many entries run it."""
+        if not self._app.finalized:
+            return
+        unknown: dict[str, list[str]] = {}
+        for entry in entries:
+            if entry.task not in self._app.tasks:
+                unknown.setdefault(entry.task, []).append(entry.name)
+        for task, names in unknown.items():
+            more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+            logger.warning("entry %r%s: no task %r is registered in this app", names[0], more, task)
 
     def create(self, entries: Sequence[Entry]) -> None:
         """Store new entries, which get their state.

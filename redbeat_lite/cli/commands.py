@@ -23,6 +23,9 @@ class Command(click.Command):
     """A command whose failures are one line and an exit code; see :mod:`redbeat_lite.cli.failures`."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        from .output import tolerate_any_text
+
+        tolerate_any_text()
         with explained(ctx):
             return super().invoke(ctx)
 

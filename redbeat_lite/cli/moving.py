@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +24,7 @@ from .backup import import_own
 from .commands import Command, app_of, json_option
 from .entries import as_json, next_run
 from .failures import Failure, ServerFailure
-from .output import clean, echo_json, echo_table, when
+from .output import clean, echo_json, echo_table, json_text, when
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -242,7 +241,7 @@ def _looks(source: Source, watch: Shadow, pause: float, end: float | None, *, si
 
 def _tell(zone: Any, as_json: bool, difference: Difference) -> None:
     if as_json:
-        click.echo(json.dumps({**difference._asdict(), "at": difference.at.isoformat()}, ensure_ascii=False))
+        click.echo(json_text({**difference._asdict(), "at": difference.at.isoformat()}))
         return
     click.echo(f"{when(difference.at, zone)}  {difference.kind}  {clean(difference.name)}: {clean(difference.text)}")
 
@@ -251,7 +250,7 @@ def _summary(watch: Shadow, as_json: bool) -> None:
     undecided = watch.undecided(wall_ms())
     if as_json:
         told = {"watched": watch.watched, "agreed": watch.agreed, "undecided": undecided, "differences": watch.counts}
-        click.echo(json.dumps(told))
+        click.echo(json_text(told))
         return
     differing = ", ".join(f"{number} {kind}" for kind, number in watch.counts.items()) or "none"
     click.echo(f"{watch.agreed} runs agreed; differences: {differing}; due and not known of yet: {undecided}")

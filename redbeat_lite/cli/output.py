@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, tzinfo
@@ -21,7 +23,23 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\
 
 def echo_json(value: Any) -> None:
     """Print a value as one JSON document; datetimes as ISO 8601 in UTC."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_jsonable))
+    click.echo(json_text(value, indent=2))
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """A value as JSON that loses nothing in the output's encoding; on one line unless indented."""
+    return json.dumps(value, indent=indent, ensure_ascii=not _is_unicode(sys.stdout), default=_jsonable)
+
+
+def tolerate_any_text() -> None:
+    """Have what the output's encoding does not know, such as an ellipsis, printed as ``?`` instead of ending us."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not _is_unicode(stream):
+            stream.reconfigure(errors="replace")
+
+
+def _is_unicode(stream: Any) -> bool:
+    return str(getattr(stream, "encoding", None)).lower().startswith("utf")
 
 
 def _jsonable(value: object) -> Any:

@@ -138,9 +138,9 @@ def schedules(app: Celery) -> Schedules:
 def run_cli() -> Callable[..., Said]:
     """Runs a command in this process; tables are 80 columns wide."""
 
-    def run(app: Celery, *words: str, code: int = 0, typed: str | None = None) -> Said:
+    def run(app: Celery, *words: str, code: int = 0, typed: str | None = None, encoding: str = "utf-8") -> Said:
         context = CLIContext(app=app, no_color=True, workdir=None)
-        ended = CliRunner(env={"COLUMNS": "80"}).invoke(redbeat, words, obj=context, input=typed)
+        ended = CliRunner(encoding, env={"COLUMNS": "80"}).invoke(redbeat, words, obj=context, input=typed)
         if ended.exception is not None and not isinstance(ended.exception, SystemExit):
             raise ended.exception
         assert ended.exit_code == code, (words, ended.output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -158,6 +159,13 @@ class TestList:
         widths = [sum(2 if ord(character) > 0x2E80 else 1 for character in line) for line in lines]
         assert max(widths) <= 80
         assert any(line.startswith("字字字") and line.count("…") == 3 for line in lines)
+
+    def test_an_output_that_is_not_unicode_gets_what_it_can_show(self, cli: Cli, schedules: Schedules) -> None:
+        name = "größe " + "n" * 150 + "日本"
+        schedules.add(name, "add", every(60))
+        said = cli("list", "größe*", encoding="latin-1").out
+        assert re.search(r"größe n+\?", said), "cut, with what stands for the ellipsis"
+        assert cli("list", "größe*", "--json", encoding="latin-1").json[0]["name"] == name, "nothing is lost in JSON"
 
     def test_what_would_move_the_cursor_is_not_printed(self) -> None:
         assert table(("A",), [("x\x1b[2J\x07\u202ey",)], width=80)[1] == "x [2J y"

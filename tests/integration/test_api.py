@@ -148,8 +148,10 @@ class TestAdd:
         app.finalize()
         schedules.add("late", "no.such.task", 10)
         schedules.add("known", "add", 10)
+        schedules.add_many(Entry(f"e{number}", "no.such.task", every(10)) for number in range(3))
         assert [record.getMessage() for record in caplog.records] == [
-            "entry 'late': no task 'no.such.task' is registered in this app"
+            "entry 'late': no task 'no.such.task' is registered in this app",
+            "entry 'e0' (and 2 more): no task 'no.such.task' is registered in this app",
         ]
 
     def test_an_unknown_task_is_said_where_nobody_has_set_up_logging(self, server: Server) -> None:
