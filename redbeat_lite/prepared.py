@@ -22,6 +22,8 @@ import celery.app.base
 import celery.app.routes
 import celery.app.task
 import celery.beat
+import kombu.messaging
+import kombu.transport.virtual.base
 from celery import signals
 from celery.utils.log import get_logger
 
@@ -67,6 +69,12 @@ def obstacle(scheduler: Any, app: Celery) -> str | None:
     amqp = app.amqp
     if not _written_in(amqp.send_task_message, celery.app.amqp) or not _written_in(amqp.as_task_v2, celery.app.amqp):
         return "app.amqp makes messages in a way of its own"
+    if amqp.Producer is not kombu.messaging.Producer or not _is_kombus_own():
+        return "kombu's producer or channel is not its own"
+    if not _written_in(celery.app.task.Task.apply_async, celery.app.task):
+        return "Task.apply_async is not Celery's own"
+    if app.conf.task_protocol != 2:
+        return "task_protocol is not 2"
     if not all(type(route) is celery.app.routes.MapRoute for route in amqp.router.routes):
         return "task_routes holds a function"
     if app.conf.task_send_sent_event or app.conf.task_always_eager:
@@ -129,8 +137,14 @@ class Prepared:
 
     def learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
         """Keep the message that went the full way as a template for its entry and its like, if it may be one."""
+        occurrence.entry.template = None
+        try:
+            self._learn(occurrence, commands)
+        except Exception as exc:  # noqa: BLE001 - the message is made; a template only saves the next one some work
+            logger.debug("beat: no template for %r: %r", occurrence.entry.name, exc)
+
+    def _learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
         entry = occurrence.entry
-        entry.template = None
         expiry = _expiry(entry, occurrence.following)
         if _UNPREPARED_OPTIONS & entry.options.keys() or expiry is _UNKNOWN or not self._plain(entry.task):
             return
@@ -209,6 +223,16 @@ def _text(instant: int) -> str:
     """ISO 8601 of epoch milliseconds, as ``isoformat`` writes it."""
     second, rest = divmod(instant, 1000)
     return f"{_second(second)}.{rest:03d}000+00:00" if rest else f"{_second(second)}+00:00"
+
+
+def _is_kombus_own() -> bool:
+    """Whether nobody, a tracing library say, has put a hand on what makes messages below Celery."""
+    producer, channel = kombu.messaging.Producer, kombu.transport.virtual.base.Channel
+    own = all(_written_in(function, kombu.messaging) for function in (producer.publish, producer._publish))
+    return own and all(
+        _written_in(function, kombu.transport.virtual.base)
+        for function in (channel.basic_publish, channel.prepare_message)
+    )
 
 
 def _written_in(function: Any, module: ModuleType) -> bool:

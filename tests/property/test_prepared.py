@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import celery.app.amqp
+import celery.app.task
+import celery.beat
+import kombu.messaging
+import kombu.transport.virtual.base
 import pytest
 from celery import Celery, signals
 from celery.app.task import Task
@@ -161,6 +167,18 @@ def test_ids_and_delivery_tags_are_each_messages_own(publishers: tuple[Publisher
     assert len({message["properties"]["delivery_tag"] for message in messages}) == 4
 
 
+def test_a_message_that_no_template_can_be_made_of_is_sent_all_the_same(
+    publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any) -> bool:
+        raise KeyError("id")
+
+    monkeypatch.setattr("redbeat_lite.prepared._mark_gaps", broken)
+    entry = Entry("e", "plain", every(3600), options={"headers": {"unlike": "any other"}})
+    assert publish(publishers[0], occurrence(entry, 1))[0][0] == "lpush"
+    assert entry.template is None
+
+
 class Own(Task):
     """A task class that has a say in every message."""
 
@@ -208,8 +226,6 @@ class TestObstacle:
         assert why() is None
 
     def test_a_patched_apply_entry(self, why: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch) -> None:
-        import celery.beat
-
         original = celery.beat.Scheduler.apply_entry
 
         def patched(*args: Any, **kwargs: Any) -> Any:
@@ -232,6 +248,40 @@ class TestObstacle:
         entry = Entry("e", "plain", every(3600))
         publish(publishers[0], occurrence(entry, 1))
         assert entry.template is None
+
+    @pytest.mark.parametrize(
+        ("owner", "name", "reason"),
+        [
+            (celery.beat.Scheduler, "apply_async", "celery.beat.Scheduler.apply_async is not Celery's own"),
+            (celery.app.amqp.AMQP, "as_task_v2", "app.amqp makes messages in a way of its own"),
+            (celery.app.task.Task, "apply_async", "Task.apply_async is not Celery's own"),
+            (kombu.messaging.Producer, "publish", "kombu's producer or channel is not its own"),
+            (kombu.messaging.Producer, "_publish", "kombu's producer or channel is not its own"),
+            (kombu.transport.virtual.base.Channel, "basic_publish", "kombu's producer or channel is not its own"),
+            (kombu.transport.virtual.base.Channel, "prepare_message", "kombu's producer or channel is not its own"),
+        ],
+    )
+    def test_a_function_that_somebody_has_wrapped(
+        self, why: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, reason: str
+    ) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, wrapped)
+        assert why() == reason
+
+    def test_a_producer_of_the_apps_own(self, why: Callable[[], str | None], app: Celery) -> None:
+        class Own(kombu.Producer):
+            pass
+
+        app.amqp.Producer = Own
+        assert why() == "kombu's producer or channel is not its own"
+
+    def test_the_old_protocol(self, scheduler: Scheduler, make_app: Callable[..., Celery]) -> None:
+        assert obstacle(scheduler, make_app(task_protocol=1)) == "task_protocol is not 2"
 
     def test_a_router_function(self, scheduler: Scheduler, make_app: Callable[..., Celery]) -> None:
         other = make_app(task_routes=[lambda name, *args, **kwargs: None])
