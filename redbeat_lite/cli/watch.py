@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,39 +47,60 @@ def watch(ctx: click.Context, every: float) -> None:
         raise Failure("watch needs a terminal; list --json is for scripts")
     schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
     _lines(schedules, zone)  # what is wrong is said before the screen changes
-    with _screen() as wait:
+    with _screen() as (wait, wake):
         while True:
-            sys.stdout.write(_drawn(_looked(schedules, zone)))
+            found = _looking(schedules, zone, wake)
+            while (goes_on := wait(None)) and not found.done():
+                pass  # something was typed, or the terminal was resized
+            if not goes_on:
+                return
+            sys.stdout.write(_drawn(found.result()))
             sys.stdout.flush()
             if not wait(every):
                 return
 
 
+def _looking(schedules: Schedules, zone: Any, wake: socket.socket) -> Future[list[str]]:
+    """A look that has begun, in a thread: a server that does not answer must not keep ``q`` waiting. Its end wakes."""
+    found: Future[list[str]] = Future()
+
+    def look() -> None:
+        try:
+            found.set_result(_looked(schedules, zone))
+        except Exception as exc:  # noqa: BLE001 - raised where the result is asked for
+            found.set_exception(exc)
+        with suppress(OSError):  # nobody waits any more, or is being woken already
+            wake.send(b"\0")
+
+    Thread(target=look, daemon=True).start()
+    return found
+
+
 @contextmanager
-def _screen() -> Iterator[Callable[[float], bool]]:
-    """A screen of its own; yields what waits so many seconds, or less if the terminal was resized, and tells whether
-    to go on. The terminal is as before at the end, whatever ends it."""
+def _screen() -> Iterator[tuple[Callable[[float | None], bool], socket.socket]]:
+    """A screen of its own; yields what waits so many seconds, or less if it is woken or the terminal was resized, and
+    tells whether to go on; and where a byte wakes it. The terminal is as before at the end, whatever ends it."""
     stdin, before = sys.stdin.fileno(), termios.tcgetattr(sys.stdin)
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
+    woken, wake = socket.socketpair()
+    wake.setblocking(False)
     handlers = {each: signal.signal(each, _ends) for each in (signal.SIGTERM, signal.SIGHUP)}
     handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: None)
-    # A handler alone would not end a select that is waiting; a byte in this pipe does.
-    old_wake = signal.set_wakeup_fd(wake)
+    # A handler alone would not end a select that is waiting; a byte in this socket does.
+    old_wake = signal.set_wakeup_fd(wake.fileno())
     tty.setcbreak(stdin)
     sys.stdout.write(_ENTER)
 
-    def wait(seconds: float) -> bool:
+    def wait(seconds: float | None) -> bool:
         ready, _, _ = select.select([stdin, woken], [], [], seconds)
         if woken in ready:
-            os.read(woken, 512)
+            woken.recv(512)
         if stdin not in ready:
             return True
         keys = os.read(stdin, 64)
         return bool(keys) and not any(key in _QUIT for key in keys)
 
     try:
-        yield wait
+        yield wait, wake
     except KeyboardInterrupt:
         pass
     finally:
@@ -86,8 +110,8 @@ def _screen() -> Iterator[Callable[[float], bool]]:
         termios.tcsetattr(stdin, termios.TCSADRAIN, before)
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        os.close(woken)
-        os.close(wake)
+        woken.close()
+        wake.close()
 
 
 def _ends(number: int, frame: object) -> None:
@@ -113,7 +137,7 @@ def _lines(schedules: Schedules, zone: Any) -> list[str]:
             schedule_text(entry.schedule),
             distance(entry.next_run_at, now) if entry.next_run_at else status(entry),
             entry.total_run_count,
-            clean(entry.last_error) if entry.last_error else when(entry.last_run_at, zone),
+            clean(entry.last_error) if entry.last_error else entry.last_run_at and distance(entry.last_run_at, now),
         )
         for entry in page
     ]

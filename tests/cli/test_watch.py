@@ -20,7 +20,8 @@ import pytest
 from redbeat_lite import Schedules, every
 from tests.cli.conftest import Cli, Shell
 from tests.support.processes import ROOT
-from tests.support.waiting import eventually
+from tests.support.server import Server
+from tests.support.waiting import eventually, never
 
 _HIDDEN, _SHOWN, _LEFT = "\x1b[?25l", "\x1b[?25h", "\x1b[?1049l"
 
@@ -88,6 +89,10 @@ class Terminal:
         restored = self.output.rfind(_SHOWN) > self.output.rfind(_HIDDEN) and _LEFT in self.output
         return restored and termios.tcgetattr(self._its) == self.modes
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def close(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
@@ -101,10 +106,10 @@ def terminal(shell: Shell) -> Iterator[Callable[..., Terminal]]:
     """Starts ``watch`` beside the live beat."""
     opened: list[Terminal] = []
 
-    def start(*, lines: int, columns: int, every: float) -> Terminal:
+    def start(*, lines: int, columns: int, every: float, url: str = shell.url) -> Terminal:
         # COLUMNS stays wrong on purpose: the terminal itself counts.
         words = ["-m", "celery", "-A", "tests.acceptance.proj", "redbeat", "watch", "--every", str(every)]
-        opened.append(Terminal([sys.executable, *words], shell.env, lines=lines, columns=columns))
+        opened.append(Terminal([sys.executable, *words], {**shell.env, "PROJ_URL": url}, lines=lines, columns=columns))
         return opened[-1]
 
     yield start
@@ -114,7 +119,7 @@ def terminal(shell: Shell) -> Iterator[Callable[..., Terminal]]:
 
 def runs_of_tick(screen: Terminal) -> int:
     """How often the live beat's entry has run, as the screen tells."""
-    found = [re.search(r"^tick .* (\d+) +\d{4}", line) for line in screen.screen()]
+    found = [re.search(r"^tick .* (\d+) +\S+ \w+ ago$", line) for line in screen.screen()]
     return max((int(each[1]) for each in found if each), default=0)
 
 
@@ -160,6 +165,31 @@ def test_the_terminal_is_restored_whatever_ends_it(
     assert screen.ended() == code
     assert screen.is_as_before
     assert "Traceback" not in screen.output
+
+
+def test_a_last_run_fits_80_columns(terminal: Callable[..., Terminal]) -> None:
+    screen = terminal(lines=24, columns=80, every=0.2)
+    eventually(lambda: runs_of_tick(screen), within=20, what="how long ago the last run was, and not cut")
+
+
+@pytest.mark.alone
+def test_q_ends_it_at_once_while_the_server_hangs(
+    own_server: Callable[..., Server], terminal: Callable[..., Terminal]
+) -> None:
+    server = own_server()
+    screen = terminal(lines=24, columns=80, every=0.1, url=server.url)
+    screen.shows("0 entries")
+    server.freeze()
+    try:
+        never(lambda: screen.has_ended, during=0.5)
+        screen.type(b"q")
+        began = time.monotonic()
+        assert screen.ended() == 0
+        assert time.monotonic() - began < 2.5
+        assert screen.is_as_before
+        assert "Traceback" not in screen.output
+    finally:
+        server.thaw()
 
 
 def test_it_needs_a_terminal(cli: Cli) -> None:
