@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import pytest
-import redis
 from celery import Celery
 from click.testing import CliRunner
 
@@ -24,8 +22,6 @@ from tests.support.beats import KEYS, conf, leads
 from tests.support.processes import ROOT, Process, celery
 from tests.support.server import Server, free_port
 from tests.support.waiting import eventually
-
-Beat = Callable[..., Process]
 
 #: Nothing in it can be late, nor the server too slow for it, however busy the machine is.
 OF_CREW = {"schedule": {"minutely": {"task": "proj.add", "schedule": 60}}, "lease": 8}
@@ -90,6 +86,9 @@ def test_status_tells_of_live_beats(crew: Crew) -> None:
 def test_health_tells_of_live_beats(crew: Crew) -> None:
     well = redbeat(crew.url, "health", "--pid", str(crew.standby.pid))
     assert (well.returncode, well.stdout.split(" (")[0]) == (0, "stand-by"), well.stderr
+    nobody = redbeat(crew.url, "health", "--pid", "1")
+    assert (nobody.returncode, nobody.stderr) == (1, "")
+    assert nobody.stdout.endswith(" with pid 1 has given a sign of life within the last hour\n")
     asked = json.loads(redbeat(crew.url, "health", "--cluster", "--json").stdout)
     assert asked["healthy"] is True
     by_file = redbeat("redis://127.0.0.1:1/0", "health", heartbeat_file=crew.file)
@@ -112,17 +111,6 @@ def test_the_doctor_has_nothing_to_say_of_beats_that_are_well_and_names_the_entr
     assert (told.returncode, finding["check"], finding["entries"]) == (3, "task", ["misspelt"]), told.stderr
 
 
-def test_a_frozen_leader_turns_red(beat: Beat, client: redis.Redis, server: Server) -> None:
-    process = beat(PROJ_CONF=conf(lease=1))
-    leads(process, client)
-    process.signal(signal.SIGSTOP)
-    eventually(
-        lambda: redbeat(server.url, "health", "--pid", str(process.pid), "--limit", "2", lease=1).returncode == 1,
-        within=20,
-        what="red",
-    )
-
-
 def test_without_a_server_they_say_so_in_one_line() -> None:
     nowhere = f"redis://127.0.0.1:{free_port()}/0"
     for words in (["status"], ["health"], ["health", "--cluster", "--timeout", "1"]):
@@ -135,7 +123,6 @@ def test_without_a_server_they_say_so_in_one_line() -> None:
 
 def test_what_makes_no_sense_is_refused(server: Server) -> None:
     for words, expected in (
-        (["health", "--limit", "1"], "limit: expected at least 2 seconds, as often as a beat reports; got 1"),
         (["health", "--limit", "nan"], "limit: expected a number of seconds; got nan"),
         (["health", "--cluster", "--pid", "7"], "--cluster asks for any beat, and --pid for one; give one of them"),
     ):

@@ -342,7 +342,7 @@ def test_status_tells_who_leads_who_stands_by_and_what_was_sent(
     before = status_of(settings)
     assert (before.leader, before.standbys, before.last_tick, before.silence) == (None, (), None, None)
     assert (before.lag, before.overdue, before.entries, before.quarantined) == (0, 0, 0, 0)
-    beats = [beat(PROJ_CONF=conf(schedule={"fast": FAST}, lease=1)) for _ in range(3)]
+    beats = [beat(PROJ_CONF=conf(schedule={"fast": FAST}, lease=1)) for _ in range(2)]
     leader, others = settled(beats, client)
     eventually(lambda: (found := status_of(settings).leader) and found.sent > 3, what="a report")
     found = status_of(settings)
