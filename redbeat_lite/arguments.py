@@ -1,10 +1,12 @@
-"""Whether an entry's arguments can be sent: found out when it is written, not at its first run."""
+"""Whether an entry can be sent, as far as arguments and options tell: found out when it is written, not at its run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kombu.compression import get_encoder
 from kombu.serialization import dumps as dump_message
+from kombu.serialization import registry
 
 from .codec import is_plain, pack
 from .entry import Entry
@@ -12,6 +14,24 @@ from .errors import InvalidEntry
 
 if TYPE_CHECKING:
     from celery import Celery
+
+
+def check_options(entry: Entry) -> None:
+    """Refuse a serializer or a compression that this process has not.
+
+    Raises:
+        InvalidEntry: names the option.
+    """
+    serializer, compression = entry.options.get("serializer"), entry.options.get("compression")
+    if serializer is not None and not (isinstance(serializer, str) and serializer in registry.name_to_type):
+        known = ", ".join(sorted(registry.name_to_type))
+        raise InvalidEntry("options.serializer", f"one of {known}", serializer, entry=entry.name)
+    if compression is not None:
+        try:
+            get_encoder(compression)  # type: ignore[no-untyped-call]  # untyped in kombu
+        except (KeyError, TypeError):
+            known = "a compression that kombu has"
+            raise InvalidEntry("options.compression", known, compression, entry=entry.name) from None
 
 
 def check_arguments(entry: Entry, app: Celery) -> None:

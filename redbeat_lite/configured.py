@@ -16,6 +16,7 @@ from celery.schedules import crontab
 from celery.utils.log import get_logger
 
 from . import lifecycle
+from .arguments import check_options
 from .definition import decode, encode
 from .entry import Entry
 from .errors import CorruptEntry, InvalidEntry, UnsupportedFormat
@@ -83,6 +84,7 @@ class ConfigEntries:
             try:
                 entry = entry_with_defaults(self._settings, name, fields, app=self._app)
                 lifecycle.check(entry, now, self._zone, partial(self._stored, name))
+                check_options(entry)
                 encode(entry, allow_local=True)
             except Exception as exc:  # noqa: BLE001 - what a user wrote may raise anything; the others must run
                 self._reject(name, name in known, exc)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from typing import Any, TypeGuard
 
 from celery.schedules import BaseSchedule, schedule
 from celery.utils.abstract import CallableSignature
+from kombu.entity import Queue
 
 from .errors import InvalidEntry
 from .instants import YEAR
@@ -76,7 +77,36 @@ def as_options(value: Any) -> dict[str, Any]:
     as_mapping("options.headers", options.get("headers"))  # ours are merged into them at each run
     for name, near in misspelt(options):
         raise InvalidEntry(f"options.{name}", "a known option", options[name], hint=f"did you mean {near!r}?")
+    for name, (is_right, expected) in _OPTIONS.items():
+        if options.get(name) is not None and not is_right(options[name]):
+            raise InvalidEntry(f"options.{name}", expected, options[name])
     return options
+
+
+def _is_seconds(value: object) -> bool:
+    return is_number(value) and abs(value) <= LONGEST
+
+
+def _is_instant(value: object) -> bool:
+    if not isinstance(value, str):
+        return isinstance(value, datetime)
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
+
+
+#: What would fail at every run, and can be told from the value alone.
+_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "expires": (
+        lambda value: _is_seconds(value) or _is_instant(value),
+        "seconds up to 100 years, or a datetime or its ISO form",
+    ),
+    "countdown": (_is_seconds, "seconds up to 100 years"),
+    "eta": (_is_instant, "a datetime or its ISO form"),
+    "queue": (lambda value: isinstance(value, (str, Queue)), "the name of a queue or a kombu Queue"),
+}
 
 
 def of_type(field: str, value: Any, kind: type) -> Any:

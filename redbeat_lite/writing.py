@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from . import lifecycle
-from .arguments import check_arguments
+from .arguments import check_arguments, check_options
 from .clock import wall_ms
 from .definition import encode
 from .entry import Entry
@@ -58,6 +58,7 @@ class Writer:
             raise InvalidEntry("entry", "an Entry", entry)
         found = partial(self._found, entry.name) if replaces else lambda: None
         lifecycle.check(entry, wall_ms(), self._zone, found)
+        check_options(entry)
         check_arguments(entry, self._app)
         if warn:
             self.warn_of_unknown_tasks([entry])

@@ -75,6 +75,26 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         "task: expected one task, got add(1) | add(2) (a task of yours may start it, and several tasks in stages are a "
         "redbeat_lite.Pipeline)",
     ),
+    "option expires that is no instant": (
+        {"options": {"expires": "tomorrow"}},
+        "options.expires: expected seconds up to 100 years, or a datetime or its ISO form, got 'tomorrow'",
+    ),
+    "option expires after ages": ({"options": {"expires": 1e300}}, "options.expires: expected seconds up to 100 years"),
+    "countdown that is text": (
+        {"options": {"countdown": "1"}},
+        "options.countdown: expected seconds up to 100 years, got '1'",
+    ),
+    "eta that is a number": ({"options": {"eta": 5}}, "options.eta: expected a datetime or its ISO form, got 5"),
+    "queue that is a number": (
+        {"options": {"queue": 5}},
+        "options.queue: expected the name of a queue or a kombu Queue, got 5",
+    ),
+    "unknown serializer": ({"options": {"serializer": "nope"}}, "options.serializer: expected one of "),
+    "serializer of a wrong type": ({"options": {"serializer": 5}}, "options.serializer: expected one of "),
+    "unknown compression": (
+        {"options": {"compression": "nope"}},
+        "options.compression: expected a compression that kombu has, got 'nope'",
+    ),
     "headers of a wrong type": ({"options": {"headers": "x"}}, "options.headers: expected a dict, got 'x'"),
     "argument that cannot be stored": ({"args": [1, Unstorable()]}, f"args[1]: {STORABLE}Unstorable()"),
     "argument deep inside": (
@@ -268,3 +288,17 @@ def test_the_latest_instant_with_a_jitter_is_one_that_can_be_told(schedules: Sch
     entry = schedules.add("last", "t", at(last), jitter=31_536_000)
     assert entry.next_run_at is not None
     assert entry.next_run_at >= last
+
+
+def test_options_that_are_right_are_kept(schedules: Schedules) -> None:
+    options = {
+        "expires": NOW + timedelta(days=1),
+        "eta": "2026-03-03T00:00:00+00:00",
+        "queue": "mail",
+        "serializer": "json",
+        "compression": "gzip",
+        "priority": None,
+    }
+    assert schedules.add("a", "t", 60, options=options).options == options
+    assert schedules["a"].options == options
+    assert schedules.add("b", "t", 60, options={"countdown": 1.5, "expires": 5}).options["countdown"] == 1.5

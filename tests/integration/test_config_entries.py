@@ -275,6 +275,7 @@ BAD: dict[str, Any] = {
     "no dict": 60,
     "a lock whose key is a function": {"task": "t", "schedule": 60, "once": Once(key=lambda: "x")},
     "": {"task": "t", "schedule": 60},
+    "unknown serializer": {"task": "t", "schedule": 60, "options": {"serializer": "nope"}},
     "an Entry of another name": Entry("other", "t", 60),
     "over": {"task": "t", "schedule": 60, "end_at": NOW - timedelta(days=1)},
 }
