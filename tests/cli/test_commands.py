@@ -249,6 +249,7 @@ class TestFailures:
         assert said.err.count("\n") == 1
         assert said.out == ""
 
+    @pytest.mark.alone
     def test_a_server_that_never_answers_is_given_up_in_time(
         self, make_app: Callable[..., Celery], run_cli: Callable[..., Said]
     ) -> None:
@@ -258,8 +259,9 @@ class TestFailures:
             app = make_app(redbeat_lite_url=url, redbeat_lite_redis_options=options)
             began = time.monotonic()
             run_cli(app, "list", code=2)
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 3
 
+    @pytest.mark.alone
     @pytest.mark.parametrize("deaf", [True, False])
     def test_a_broker_that_is_down_or_never_answers_is_2_in_time(
         self, make_app: Callable[..., Celery], run_cli: Callable[..., Said], server: Server, deaf: bool
@@ -274,7 +276,7 @@ class TestFailures:
             said = run_cli(app, "run", "x", code=2)
             assert said.err.startswith("Error: cannot send 'x': ")
             assert said.err.count("\n") == 1
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 4
 
     def test_a_setting_that_is_wrong_is_1(self, make_app: Callable[..., Celery], run_cli: Callable[..., Said]) -> None:
         assert "redbeat_lite_lease" in run_cli(make_app(redbeat_lite_lease=0), "list", code=1).err
