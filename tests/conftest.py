@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,10 @@ from hypothesis import settings
 from tests.support.processes import Process, celery
 from tests.support.server import Server
 from tests.support.wheel import Installation
+
+# Whoever starts the tests in the background may have them ignore SIGINT, and the processes that they start would too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run: a test that fails must fail again. `make soak` looks for new ones.
 settings.register_profile("repeatable", derandomize=True)

@@ -45,5 +45,5 @@ def _leave(sender: Any = None, request: Any = None, terminated: bool = False, **
     except Exception as exc:  # noqa: BLE001 - a callable key may raise anything; the lease frees the lock
         logger.warning("Cannot tell the once-lock of task %s: %s", request.id, exc)
         return
-    if found is not None and (found[0].scope == "queue" or found[0].on_conflict == "wait"):
+    if found is not None:  # whatever the policy: a retry that waits holds its lock too
         Runtime.of(sender.app).leave(found[1], str(request.id))

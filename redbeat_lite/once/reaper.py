@@ -84,4 +84,7 @@ class Reaper:
 
     def _size(self, queue: str) -> int:
         with self._runtime.app.connection_or_acquire() as connection:
-            return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
+            try:
+                return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
+            except connection.channel_errors:
+                return 0  # on Redis, a queue with nothing in it is not there

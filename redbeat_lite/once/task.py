@@ -186,7 +186,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 
     def _take(self, once: Once, key: str, task_id: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> None:
         lease_ms, delay_ms = round(once.lease * 1000), round(_delay(self.app, options) * 1000)
-        queue = _queue(self.app, self.name, args, kwargs, options)
+        # The task's own options first, as Celery merges them.
+        queue = _queue(self.app, self.name, args, kwargs, {**self._get_exec_options(), **options})
         wanted = Wanted(key, task_id, lease_ms, delay_ms, f"queued {self.name}", queue)
         runtime = Runtime.of(self.app)
         try:

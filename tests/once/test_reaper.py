@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 from celery import Celery
 
+from redbeat_lite.once import Once, Task
+from redbeat_lite.once.hooks import _leave
 from redbeat_lite.once.reaper import Reaper
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import LockStore, Wanted
@@ -15,6 +18,10 @@ from .server import Server
 
 HOUR = 3_600_000
 LOCK = "{t}:once:lock:k"
+
+
+def nothing() -> None:
+    """The function of the tasks here."""
 
 
 @pytest.fixture
@@ -54,3 +61,32 @@ def test_the_clock_of_the_machine_does_not_matter(
     monkeypatch.setattr(time, "time", lambda: true_time() + 48 * 3600)
     reaper.round()
     assert store.client.pttl(LOCK) > 50_000
+
+
+def test_an_empty_queue_stops_nothing(reaper: Reaper, store: LockStore) -> None:
+    assert store.take([Wanted("gone", "lost", 60_000, 0, "queued t", "celery")]) == [True]
+    store.client.pexpire("{t}:once:lock:gone", 9_000)
+    queued(store)
+    reaper.round()
+    assert store.client.pttl(LOCK) > 50_000
+    assert store.client.pttl("{t}:once:lock:gone") <= 9_000, "what is in no queue is not kept"
+
+
+def test_a_retry_that_is_revoked_gives_its_lock_back(once_server: Server, store: LockStore) -> None:
+    app = Celery("unit", broker=once_server.url, set_as_current=False)
+    app.conf.redbeat_lite_key_prefix = "t"
+    task = app.task(name="t", base=Task, once=Once(key="k"), shared=False)(nothing)
+    queued(store)  # as the run before it leaves it
+    _leave(task, SimpleNamespace(id="a", args=(), kwargs={}))
+    assert not store.client.exists(LOCK)
+
+
+def test_a_lock_knows_the_queue_that_its_task_chooses(once_server: Server, store: LockStore) -> None:
+    app = Celery("unit", broker=once_server.url, set_as_current=False)
+    app.conf.redbeat_lite_key_prefix = "t"
+    once = Once(key="k", scope="queue")
+    task = app.task(name="t", base=Task, once=once, queue="big", shared=False)(nothing)
+    task.delay()
+    assert store.client.hget(LOCK, "queue") == "big"
+    task.apply_async(queue="other", once_key="k2")
+    assert store.client.hget("{t}:once:lock:k2", "queue") == "other"

@@ -348,13 +348,17 @@ def test_the_same_copy_asked_twice_runs_once_and_goes_on(store: LockStore) -> No
     assert [begin(store, one), begin(store, one)] == ["run", "run"]
 
 
-@pytest.mark.parametrize(("attempt", "state", "copy"), [(0, "run", True), (1, "run", False), (0, "done", True)])
+@pytest.mark.parametrize(
+    ("attempt", "state", "copy"), [(0, "run", True), (1, "run", False), (0, "done", True), (0, "dead", False)]
+)
 def test_whether_a_message_is_a_copy(store: LockStore, attempt: int, state: str, copy: bool) -> None:
     assert store.seen("a", 0) is Seen.NEVER
     one = held(key=None)
     begin(store, one)
     if state == "done":
         store.end(one)
+    if state == "dead":  # its worker has died, and "until" is still to come
+        store.client.hset("{t}:guard:a", "state", "dead")
     assert (store.seen("a", attempt) is Seen.COPY) is copy
 
 

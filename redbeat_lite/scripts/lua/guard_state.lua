@@ -11,5 +11,8 @@ end
 if tonumber(ARGV[1]) < tonumber(g[2]) or g[1] == 'done' then
   return 1
 end
+if g[1] ~= 'running' then
+  return 0
+end
 local t = redis.call('TIME')
 return tonumber(g[3]) > t[1] * 1000 + math.floor(t[2] / 1000) and 1 or 0
