@@ -139,6 +139,7 @@ def test_pipelines_are_listed_shown_waited_for_and_cancelled(shell: Shell, pipel
     out, err = waiting.communicate(timeout=20)
     assert (waiting.returncode, out.splitlines()[-1].split()[:2]) == (3, ["nightly-7", "ABORTED"]), err
     assert "has ended already" in shell("pipelines", "cancel", "nightly-7", code=1).err
+    assert json.loads(shell("pipelines", "wait", "nightly-7", "--json", code=3).out)["state"] == "ABORTED"
 
 
 def test_a_schedule_is_exported_and_imported(shell: Shell, live: Schedules, tmp_path: Path) -> None:
