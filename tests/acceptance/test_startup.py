@@ -58,7 +58,7 @@ REASONS = {
     "unknown": "redbeat_lite_leese: there is no such setting; did you mean redbeat_lite_lease?",
     "unknown in Django": "CELERY_REDBEAT_LITE_LEESE: there is no such setting; did you mean CELERY_REDBEAT_LITE_LEASE?",
     "amqp": "redbeat_lite_url: expected the URL of a Redis server, because the broker (amqp) cannot hold the schedule",
-    "lease": "redbeat_lite_lease: expected seconds, at least 1, got 0.5",
+    "lease": "redbeat_lite_lease: expected seconds, at least 1 and at most 86400, got 0.5",
     "not a url": "redbeat_lite_url: expected a URL such as redis://host:6379/0",
     "wrong password": "refuses to let us in: ",
     "no password": "refuses to let us in: it wants a password, and the URL has none",
