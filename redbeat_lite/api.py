@@ -251,7 +251,7 @@ class Schedules(MutableMapping[str, Entry]):
         return self._writer.edit(name, edit)
 
     def __delitem__(self, name: str) -> None:
-        """Remove an entry, for good. A config entry comes back when a beat next reads its configuration.
+        """Remove an entry, for good. A config entry comes back, as new, when the beats next see to it.
 
         Raises:
             EntryNotFound: there is none.
@@ -278,7 +278,7 @@ class Schedules(MutableMapping[str, Entry]):
                 raise
 
     def clear(self) -> None:
-        """Remove every entry. Config entries come back when a beat next reads its configuration."""
+        """Remove every entry. Config entries come back when the beats next see to them."""
         while page := self._store.page(0, PAGE):
             self._store.put(Edit(stored.name, stored.state, None) for stored in page)
 

@@ -114,8 +114,9 @@ def _bounds(timeout: float) -> dict[str, Any]:
     return {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
-        # One try over, at once: the server may have dropped a connection that lay idle. Sending a script again is
-        # harmless, each of them recognises its own earlier work. Longer waits belong to the callers.
+        # One try over, at once: the server may have dropped a connection that lay idle. Sending a script again
+        # changes nothing twice; but a removal whose reply was lost then finds nothing to remove, and says so. Longer
+        # waits belong to the callers.
         "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
     }
 

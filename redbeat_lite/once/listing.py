@@ -56,8 +56,10 @@ class Locks:
         return next(iter(self._read([key])), None)
 
     def clear(self, key: str) -> bool:
-        """Free a lock whoever holds it, and wake who waits for it. A task that held it goes on running and learns of
-        it within a third of its lease.
+        """Free a lock whoever holds it, and wake who waits for it.
+
+        A task that held it goes on running. If somebody else takes the lock it learns of that within a third of its
+        lease; if nobody does, its next renewal puts the lock back, as after a flush.
 
         Returns:
             whether it was held.
