@@ -14,6 +14,7 @@ from .codec import dumps, loads
 from .errors import CorruptEntry, UnsupportedFormat
 from .instants import MAX_MS
 from .keys import FORMAT, Keys
+from .replies import text
 from .state import PARKED
 
 #: Entries per round trip of bulk reads and writes.
@@ -145,7 +146,7 @@ class Store:
 
     def names(self) -> Iterator[str]:
         """All names, in no order, read in slices so that a large schedule blocks nobody."""
-        return map(_text, self._names())
+        return map(text, self._names())
 
     def _names(self) -> Iterator[bytes]:
         seen: set[bytes] = set()  # SCAN may show a name twice
@@ -156,7 +157,7 @@ class Store:
 
     def sorted_names(self) -> list[str]:
         """All names in their order, in one round trip; some milliseconds for 10,000 of them."""
-        return sorted(map(_text, self._client.hkeys(self._keys.entries)))
+        return sorted(map(text, self._client.hkeys(self._keys.entries)))
 
     def count(self) -> int:
         """How many entries are stored."""
@@ -212,7 +213,7 @@ class Store:
                 record = loads(raw)
             except CorruptEntry as exc:
                 record = {"error": f"quarantine record: {exc}"}
-            records[_text(name)] = record if isinstance(record, dict) else {"error": "quarantine record is no object"}
+            records[text(name)] = record if isinstance(record, dict) else {"error": "quarantine record is no object"}
         return records
 
     def discard(self, name: str) -> bool:
@@ -254,7 +255,7 @@ class Store:
                     args += (command, target, value)
         reply = self._run("commit", where + list(lists), args)
         _check_term(reply)
-        return [_text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
+        return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> None:
         """Set these entries aside, unless they were changed since they were read.
@@ -300,7 +301,7 @@ class Store:
         kinds = {keys.due: "zset", keys.entries: "hash", keys.state: "hash", keys.meta: "hash", keys.quarantine: "hash"}
         reply = self._run("drop_foreign", (keys.leader, *kinds), (*term, *kinds.values()))
         _check_term(reply)
-        found = zip(kinds.items(), map(_text, reply[1:]), strict=True)
+        found = zip(kinds.items(), map(text, reply[1:]), strict=True)
         return [(key, other, kind) for (key, kind), other in found if other not in (kind, "none")]
 
 
@@ -315,10 +316,6 @@ def _score(raw: Any) -> int | None:
 
 def _due(score: int | None) -> int | str:
     return PARKED if score is None else score
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "backslashreplace")
 
 
 def _stored(reply: Any) -> list[Stored]:

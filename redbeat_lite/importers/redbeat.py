@@ -17,6 +17,7 @@ from celery.schedules import crontab, schedule
 
 from ..backend import FAULTS, Backend
 from ..errors import ConfigurationError, InvalidEntry
+from ..replies import text
 from ..schedules import RRule, rrule
 from ..schedules.recurrence import FREQUENCIES
 from ..schedules.rruletext import WEEKDAYS
@@ -73,13 +74,13 @@ class RedBeatSource:
 
     def _read(self) -> Iterator[Found | Left]:
         client: Any = self._backend.client
-        statics = {_text(name) for name in client.smembers(f"{self._prefix}:statics")}
+        statics = {text(name) for name in client.smembers(f"{self._prefix}:statics")}
         for keys in chunks(client.zrange(f"{self._prefix}:schedule", 0, -1), PAGE):
             pipe = client.pipeline(transaction=False)
             for key in keys:
                 pipe.hmget(key, "definition", "meta")
             for key, (definition, meta) in zip(keys, pipe.execute(), strict=True):
-                yield _entry(_text(key).removeprefix(self._prefix), definition, meta, statics)
+                yield _entry(text(key).removeprefix(self._prefix), definition, meta, statics)
 
     def close(self) -> None:
         """Close the connections."""
@@ -224,7 +225,3 @@ _KINDS = {
     "weekday": _weekday,
     "rrule": _rrule,
 }
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "backslashreplace")

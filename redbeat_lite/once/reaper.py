@@ -12,6 +12,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
+from ..replies import server_ms
 from .runtime import Runtime
 
 logger = get_logger(__name__)
@@ -63,7 +64,7 @@ class Reaper:
             pipe.hmget(names.lock(key), "state", "task", "queue", "lease", "due")
             pipe.pttl(names.lock(key))
         replies = pipe.execute() if keys else []
-        now = store.now_ms() if keys else 0
+        now = server_ms(client) if keys else 0
         for key, lock, left in zip(keys, replies[::2], replies[1::2], strict=True):
             state, task_id, queue, lease, due = lock
             if state == b"queued" and left < int(lease) / 2 and now - int(due) < _OLDEST_MS:

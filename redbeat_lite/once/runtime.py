@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from celery.utils.log import get_logger
 
 from ..backend import Backend
+from ..patience import patiently
 from ..settings import Settings
 from . import message
 from .errors import LockUnavailable
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-T = TypeVar("T")
-
-#: Seconds between the attempts to reach a server that is down when a lock is wanted; together about eight seconds.
-_PATIENCE = (0.2, 0.5, 1.0, 2.0, 4.0)
+#: Seconds for which a lock is asked for again and again while the server does not answer.
+PATIENCE = 8.0
 
 _ATTRIBUTE = "_redbeat_lite_once"
 
@@ -84,26 +83,13 @@ class Runtime:
             return self.store.begin(hold.held, on_conflict=conflict, max_waiters=waiters, message=text)
 
         try:
-            return self.patiently(ask)
+            return patiently(ask, PATIENCE)
         except DOWN as exc:
             raise LockUnavailable(
                 f"the once-lock's server at {self._backend.display_url} does not answer, so task "
                 f"{hold.held.task_id} did not run: {exc}",
                 hold.held.key,
             ) from exc
-
-    def patiently(self, ask: Callable[[], T]) -> T:
-        """Ask the server something, again and again for about eight seconds if it does not answer.
-
-        Raises:
-            redis.exceptions.RedisError, OSError: it did not answer at last either.
-        """
-        for pause in _PATIENCE:
-            try:
-                return ask()
-            except DOWN:
-                time.sleep(pause)
-        return ask()
 
     def end(self, hold: Hold, *, again: bool = False, hold_ms: int = 0) -> None:
         """Give back what a run held and wake who waits for it. Never raises: what fails runs out with the lease."""

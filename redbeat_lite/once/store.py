@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from ..backend import FAULTS
+from ..replies import server_ms, text_or_none, texts
 from ..scripts import Scripts
 from .keys import OnceKeys
 
@@ -144,8 +145,7 @@ class LockStore:
         if held.key is not None:
             keys += [*self._lock_keys(held.key), self.keys.fence]
             args += [held.key, on_conflict, held.holder, max_waiters, KEPT_MS]
-        word, text = self._scripts.run("once_begin", keys, args)
-        verdict = Verdict(_text(word), _text(text))
+        verdict = Verdict(*texts(self._scripts.run("once_begin", keys, args)))
         if verdict.word == "run":
             held.fence = int(verdict.text or 0)
         return verdict
@@ -183,12 +183,12 @@ class LockStore:
 
     def wake(self, key: str, resend_ms: int = RESEND_MS) -> str | None:
         """The message of the waiter whose turn it is, to be published by the caller."""
-        return _message(self._scripts.run("once_wake", self._lock_keys(key), [key, resend_ms, RESEND_MAX_MS]))
+        return text_or_none(self._scripts.run("once_wake", self._lock_keys(key), [key, resend_ms, RESEND_MAX_MS]))
 
     def wake_standby(self, task_id: str, resend_ms: int = RESEND_MS) -> str | None:
         """The message of the parked copy that may run now, to be published by the caller."""
         keys = [self.keys.guard(task_id), self.keys.guard_index]
-        return _message(self._scripts.run("guard_wake", keys, [task_id, resend_ms, RESEND_MAX_MS]))
+        return text_or_none(self._scripts.run("guard_wake", keys, [task_id, resend_ms, RESEND_MAX_MS]))
 
     def leave(self, key: str, task_id: str) -> bool:
         """Give up a queued task's lock or place; true where somebody may be waiting for it."""
@@ -209,31 +209,14 @@ class LockStore:
         """What the guard knows of this attempt of a task."""
         return Seen(self._scripts.run("guard_state", [self.keys.guard(task_id)], [attempt]))
 
-    def now_ms(self) -> int:
-        """The server's time."""
-        seconds, micros = self.client.time()
-        return int(seconds) * 1000 + int(micros) // 1000
-
     def due(self, limit: int = 100) -> tuple[list[str], list[str]]:
         """(keys of locks, task ids) the reaper has to look at now, by the server's clock."""
-        now = self.now_ms()
+        now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)
         for index in (self.keys.index, self.keys.guard_index):
             pipe.zrangebyscore(index, "-inf", now, start=0, num=limit)
         keys, ids = pipe.execute()
-        return _texts(keys), _texts(ids)
+        return texts(keys), texts(ids)
 
     def _lock_keys(self, key: str) -> list[str]:
         return [self.keys.lock(key), self.keys.waiters(key), self.keys.parked(key), self.keys.index]
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _texts(values: Iterable[Any]) -> list[str]:
-    return [_text(value) for value in values]
-
-
-def _message(reply: Any) -> str | None:
-    return None if reply is None else _text(reply)

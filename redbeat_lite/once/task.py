@@ -20,6 +20,7 @@ from celery.utils.time import maybe_make_aware
 from kombu.utils.functional import maybe_list
 from kombu.utils.uuid import uuid
 
+from ..patience import patiently
 from . import run
 from .emission import DEADLINE_HEADER, ONCE_HEADER, once_header
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
@@ -27,7 +28,7 @@ from .hold import Hold
 from .message import DELIVERY
 from .naming import check_definition, checked, key_of
 from .policy import Once
-from .runtime import Runtime
+from .runtime import PATIENCE, Runtime
 from .store import DOWN, Wanted
 
 logger = get_logger(__name__)
@@ -193,7 +194,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         try:
             # A caller had better know at once; where Celery goes on with a chain there is nobody to try again.
             take = partial(runtime.store.take, [wanted])
-            (taken,) = runtime.patiently(take) if _follows(self.app, task_id, options) else take()
+            (taken,) = patiently(take, PATIENCE) if _follows(self.app, task_id, options) else take()
         except DOWN as exc:
             raise LockUnavailable(f"{self.name} was not published, its once-lock cannot be taken: {exc}", key) from exc
         if not taken:

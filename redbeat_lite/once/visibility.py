@@ -12,6 +12,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
+from ..replies import server_ms
 from .runtime import Runtime
 
 logger = get_logger(__name__)
@@ -50,7 +51,7 @@ class Heartbeat:
         """Mark everything as taken now, by the server's clock: kombu's own marks are as wrong as the worker's."""
         tags = self._tags()
         for start in range(0, len(tags), _BATCH):
-            marks = dict.fromkeys(tags[start : start + _BATCH], server_time(self._client))
+            marks = dict.fromkeys(tags[start : start + _BATCH], server_ms(self._client) / 1000)
             self._client.zadd(self._channel.unacked_index_key, marks, xx=True)
 
     def _tags(self) -> list[str]:
@@ -82,14 +83,15 @@ def report(runtime: Runtime, hostname: str, queues: list[str], timeout: float | 
         node name -> ``{"queues", "visibility_timeout", "at"}`` of every worker heard of within the last minute.
     """
     store = runtime.store
-    mine = {"queues": queues, "visibility_timeout": timeout, "at": server_time(runtime.store.client)}
+    mine = {"queues": queues, "visibility_timeout": timeout, "at": server_ms(store.client) / 1000}
     store.client.hset(store.keys.workers, hostname, json.dumps(mine))
     return workers(runtime)
 
 
 def workers(runtime: Runtime) -> dict[str, Any]:
     """The workers with ``install()`` that were heard of within the last minute; as :func:`report` returns them."""
-    store, now = runtime.store, server_time(runtime.store.client)
+    store = runtime.store
+    now = server_ms(store.client) / 1000
     alive = {}
     for name, text in store.client.hgetall(store.keys.workers).items():
         said = json.loads(text)
@@ -112,9 +114,3 @@ def disagreements(hostname: str, alive: dict[str, Any]) -> list[str]:
         if (shared := set(said["queues"]) & set(mine["queues"]))
         and said["visibility_timeout"] not in (None, mine["visibility_timeout"])
     ]
-
-
-def server_time(client: Any) -> float:
-    """Epoch seconds."""
-    seconds, micros = client.time()
-    return float(seconds) + float(micros) / 1e6

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ..replies import server_ms, texts
 from .keys import ended_key, index_key
 
 #: Runs that have ended of which it is remembered that they were, the latest ones.
@@ -31,7 +32,7 @@ class Index:
         self._client = client
         self._open, self._ended = index_key(prefix), ended_key(prefix)
         self.period = period
-        self._clock = (0.0, float("-inf"))
+        self._clock = (0, float("-inf"))
 
     def look_again(self, run_id: str) -> None:
         """Have the sweeper look at a run after its period."""
@@ -39,7 +40,7 @@ class Index:
 
     def due(self, limit: int) -> list[str]:
         """Runs to be looked at now."""
-        return _texts(self._client.zrangebyscore(self._open, "-inf", self._now(), start=0, num=limit))
+        return texts(self._client.zrangebyscore(self._open, "-inf", self._now(), start=0, num=limit))
 
     def ended(self, run_id: str) -> None:
         """The sweeper need not look at this run any more; it is among the latest that have ended."""
@@ -59,13 +60,13 @@ class Index:
 
     def open_ids(self) -> list[str]:
         """Every run that has not ended."""
-        return _texts(self._client.zrange(self._open, 0, -1))
+        return texts(self._client.zrange(self._open, 0, -1))
 
     def ended_ids(self) -> Iterator[str]:
         """The latest runs that have ended, from the last one back; their records may be gone."""
         seen: set[str] = set()
         start = 0
-        while page := _texts(self._client.zrevrange(self._ended, start, start + _PAGE - 1)):
+        while page := texts(self._client.zrevrange(self._ended, start, start + _PAGE - 1)):
             # Whoever ends meanwhile moves the others towards the end, so one may be met twice.
             yield from (run_id for run_id in page if run_id not in seen)
             seen.update(page)
@@ -75,10 +76,5 @@ class Index:
         """The server's time in ms, asked for once a minute: here a second more or less is nothing."""
         elapsed = time.monotonic()
         if elapsed - self._clock[1] > _CLOCK_LIFE:
-            seconds, micros = self._client.time()
-            self._clock = (float(seconds) + float(micros) / 1e6, elapsed)
-        return round(1000 * (self._clock[0] + elapsed - self._clock[1]))
-
-
-def _texts(values: list[bytes]) -> list[str]:
-    return [value.decode() for value in values]
+            self._clock = (server_ms(self._client), elapsed)
+        return self._clock[0] + round(1000 * (elapsed - self._clock[1]))

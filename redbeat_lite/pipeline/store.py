@@ -7,17 +7,22 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..once.keys import OnceKeys
+from ..patience import patiently
+from ..replies import server_ms, text, text_of_hash, text_or_none, texts
 from ..scripts import Scripts
 from .definition import Definition
 from .index import Index
 from .keys import RunKeys
-from .patience import patiently
 
 #: ms that a run without a sign of life is kept, where its ttl is not longer.
 KEEP_MS = 7 * 86_400_000
 
 #: ms for which it is known, after the record is gone, that there was such a run.
 REMEMBER_MS = 90 * 86_400_000
+
+#: Seconds for which something is recorded again and again while the server does not answer: a body's outcome is not to
+#: be lost because the server restarts, and each script knows its own earlier work.
+_PATIENCE = 30.0
 
 #: How often a step may lose its worker. One more ends the run: what kills five workers kills the sixth.
 MAX_DEATHS = 5
@@ -110,7 +115,7 @@ class PipelineStore:
         )
         if word == b"run":
             self._remember(run_id, definition)
-        return _text(word), _outbox(outbox)
+        return text(word), _outbox(outbox)
 
     def sent(self, run_id: str, items: Outbox) -> None:
         """Take from the outbox what was published."""
@@ -125,29 +130,30 @@ class PipelineStore:
         keys = self.keys(ref.run)
         where = (keys.run, keys.steps, keys.results, keys.outbox)
         what = (ref.step, ref.stage, ref.round, ref.attempt, ref.token, task_id, int(again), worker, MAX_DEATHS)
-        word, text = patiently(lambda: self._scripts.run("pipeline_begin", where, what))
-        return _text(word), text
+        word, params = patiently(lambda: self._scripts.run("pipeline_begin", where, what), _PATIENCE)
+        return text(word), params
 
-    def complete(self, ref: Ref, outcome: str, text: str) -> Completed:
+    def complete(self, ref: Ref, outcome: str, result: str) -> Completed:
         """Record how a step ended: ``"SUCCEEDED"`` with its JSON, ``"FAILED"`` or ``"REVOKED"`` with the reason."""
         keys = self.keys(ref.run)
         where = (keys.run, keys.steps, keys.results, keys.outbox, keys.gone)
-        what = (ref.step, ref.round, ref.attempt, ref.token, outcome, text, REMEMBER_MS)
-        word, state, outbox, revoke = patiently(lambda: self._scripts.run("pipeline_complete", where, what))
-        return Completed(_text(word), _text(state), _outbox(outbox), [_text(each) for each in revoke])
+        what = (ref.step, ref.round, ref.attempt, ref.token, outcome, result, REMEMBER_MS)
+        reply = patiently(lambda: self._scripts.run("pipeline_complete", where, what), _PATIENCE)
+        word, state, outbox, revoke = reply
+        return Completed(text(word), text(state), _outbox(outbox), texts(revoke))
 
     def wait(self, ref: Ref, attempt: int, delay_ms: int) -> bool:
         """The step of ``ref`` waits for the message of its ``attempt``, due in ``delay_ms``."""
         keys = self.keys(ref.run)
         what = (ref.step, ref.round, ref.token, attempt, delay_ms + self.resend_ms)
-        return bool(patiently(lambda: self._scripts.run("pipeline_wait", (keys.run, keys.steps), what)))
+        return bool(patiently(lambda: self._scripts.run("pipeline_wait", (keys.run, keys.steps), what), _PATIENCE))
 
     def cancel(self, run_id: str) -> tuple[int, list[str]]:
         """As ``pipeline_cancel.lua`` says."""
         keys = self.keys(run_id)
         where = (keys.run, keys.steps, keys.results, keys.outbox, keys.gone)
         result, running = self._scripts.run("pipeline_cancel", where, (REMEMBER_MS,))
-        return int(result), [_text(each) for each in running]
+        return int(result), texts(running)
 
     def revoked(self, run_id: str) -> None:
         """The running siblings of the step that failed were revoked."""
@@ -163,16 +169,16 @@ class PipelineStore:
         pipe.hgetall(keys.steps)
         pipe.get(keys.gone)
         run, steps, gone = pipe.execute()
-        return _texts(run), _texts(steps), None if gone is None else _text(gone)
+        return text_of_hash(run), text_of_hash(steps), text_or_none(gone)
 
     def definition(self, run_id: str) -> Definition | None:
         """The definition of a run; ``None`` if there is none. Never changes, so it is read once."""
         found = self._definitions.get(run_id)
         if found is None:
-            text = self.client.hget(self.keys(run_id).run, "definition")
-            if text is None:
+            stored = self.client.hget(self.keys(run_id).run, "definition")
+            if stored is None:
                 return None
-            found = self._remember(run_id, Definition.decode(text))
+            found = self._remember(run_id, Definition.decode(stored))
         return found
 
     def _remember(self, run_id: str, definition: Definition) -> Definition:
@@ -215,15 +221,15 @@ class PipelineStore:
             if state is not None and (int(seen or 0), state == b"done") >= (attempt, True)
         }
 
-    def _guards_of(self, task_ids: Sequence[str], *fields: str) -> tuple[float, list[list[bytes | None]]]:
+    def _guards_of(self, task_ids: Sequence[str], *fields: str) -> tuple[int, list[list[bytes | None]]]:
         """The server's time in ms, and these fields of each task's record."""
         # Not in the pipeline: a cluster's takes no command without a key. Asked first: nobody looks dead for it.
-        seconds, micros = self.client.time()
+        now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)
         for task_id in task_ids:
             pipe.hmget(self._guards.guard(task_id), *fields)
         guards = pipe.execute()
-        return seconds * 1000 + micros / 1000, guards
+        return now, guards
 
     # -- the sweeper --------------------------------------------------------------------------------------------------
 
@@ -232,12 +238,12 @@ class PipelineStore:
         keys = self.keys(run_id)
         where = (keys.run, keys.steps, keys.results, keys.outbox)
         word, outbox, flat = self._scripts.run("pipeline_check", where, (OUTBOX_GRACE_MS,))
-        rows = [[_text(each) for each in flat[at : at + 6]] for at in range(0, len(flat), 6)]
+        rows = [texts(flat[at : at + 6]) for at in range(0, len(flat), 6)]
         running = [
             Running(Ref(run_id, int(step), -1, int(round_), int(attempt), token), task_id, suspect == "1")
             for step, round_, token, task_id, attempt, suspect in rows
         ]
-        return _text(word), _outbox(outbox), running
+        return text(word), _outbox(outbox), running
 
     def trust(self, ref: Ref) -> None:
         """The step that was suspected lives: a later suspicion begins anew."""
@@ -247,7 +253,7 @@ class PipelineStore:
         """Nothing beats for a step: a word of ``pipeline_lost.lua``."""
         keys = self.keys(ref.run)
         what = (ref.step, ref.round, ref.token, SUSPICION_MS, MAX_DEATHS)
-        return _text(self._scripts.run("pipeline_lost", (keys.run, keys.steps, keys.outbox), what))
+        return text(self._scripts.run("pipeline_lost", (keys.run, keys.steps, keys.outbox), what))
 
 
 def _keep_ms(definition: Definition) -> int:
@@ -257,14 +263,6 @@ def _keep_ms(definition: Definition) -> int:
 def _outbox(flat: Sequence[Any]) -> Outbox:
     items: Outbox = {}
     for step, value in zip(flat[::2], flat[1::2], strict=True):
-        round_, _, attempt = _text(value).partition(".")
+        round_, _, attempt = text(value).partition(".")
         items[int(step)] = (int(round_), int(attempt))
     return dict(sorted(items.items()))
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _texts(mapping: Mapping[Any, Any]) -> dict[str, str]:
-    return {_text(key): _text(value) for key, value in mapping.items()}

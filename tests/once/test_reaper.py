@@ -13,6 +13,7 @@ from redbeat_lite.once.hooks import _leave
 from redbeat_lite.once.reaper import Reaper
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import LockStore, Wanted
+from redbeat_lite.replies import server_ms
 
 from .server import Server
 
@@ -40,14 +41,14 @@ def queued(store: LockStore, **fields: int) -> None:
 
 
 def test_a_lock_taken_long_before_its_eta_is_kept_once_that_is_past(reaper: Reaper, store: LockStore) -> None:
-    now = store.now_ms()
+    now = server_ms(store.client)
     queued(store, since=now - 48 * HOUR, due=now - HOUR)
     reaper.round()
     assert store.client.pttl(LOCK) > 50_000
 
 
 def test_the_lock_of_a_message_that_must_be_lost_is_kept_no_longer(reaper: Reaper, store: LockStore) -> None:
-    now = store.now_ms()
+    now = server_ms(store.client)
     queued(store, since=now - 26 * HOUR, due=now - 25 * HOUR)
     reaper.round()
     assert store.client.pttl(LOCK) <= 10_000

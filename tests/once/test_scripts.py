@@ -11,6 +11,7 @@ import pytest
 from redbeat_lite.once import Once
 from redbeat_lite.once.emission import Claim, give_back, headers, take
 from redbeat_lite.once.store import KEPT_MS, Held, LockStore, Seen, Wanted
+from redbeat_lite.replies import server_ms
 
 from .bench import acquire_and_release
 
@@ -107,12 +108,12 @@ def test_a_renewal_that_comes_after_the_end_brings_nothing_back(store: LockStore
 def test_a_waiter_that_is_too_old_when_its_turn_comes_makes_room(store: LockStore) -> None:
     first = held("a")
     begin(store, first)
-    soon = store.now_ms() + 100
+    soon = server_ms(store.client) + 100
     assert begin(store, held("w1", deadline_ms=soon), on_conflict="wait", message="m1") == "parked"
     assert begin(store, held("w2"), on_conflict="wait", message="m2") == "parked"
     store.end(first)
     assert store.wake("k") == "m1"
-    until(lambda: store.now_ms() > soon)
+    until(lambda: server_ms(store.client) > soon)
     assert begin(store, held("w1", deadline_ms=soon), on_conflict="wait", message="m1") == "old"
     assert store.wake("k") == "m2"
 
@@ -268,7 +269,7 @@ def test_who_only_tries_leaves_nothing_behind(store: LockStore) -> None:
 
 
 def test_what_nobody_looks_after_leaves_the_index(store: LockStore) -> None:
-    now = store.now_ms()
+    now = server_ms(store.client)
     store.client.zadd(store.keys.index, {"forgotten": now - KEPT_MS - 1_000, "waiting": now - KEPT_MS + 60_000})
     begin(store, held("a"))
     assert store.client.zrange(store.keys.index, 0, -1) == ["waiting", "k"]
@@ -330,13 +331,13 @@ def test_a_lost_wake_up_of_a_standby_is_repeated(store: LockStore) -> None:
 
 
 def test_a_message_past_its_deadline_is_too_old(store: LockStore) -> None:
-    now = store.now_ms()
+    now = server_ms(store.client)
     assert begin(store, held(deadline_ms=now - 1)) == "old"
     assert begin(store, held(deadline_ms=now + 5000)) == "run"
 
 
 def test_the_record_outlives_every_message_that_may_still_run(store: LockStore) -> None:
-    deadline = store.now_ms() + 50_000
+    deadline = server_ms(store.client) + 50_000
     one = held(key=None, deadline_ms=deadline)
     begin(store, one)
     store.end(one)

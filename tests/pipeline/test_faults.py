@@ -124,7 +124,7 @@ def test_a_step_that_cannot_begin_because_the_server_is_away_waits(
     run = lab.start(("a", lab.sig(queue=queue, give={"x": 1}), 1))
     message = json.loads(lab.client.lpop(queue))
     with monkeypatch.context() as patch:
-        patch.setattr(runtime, "_PATIENCE", ())
+        patch.setattr(runtime, "PATIENCE", 0)
         patch.setattr(owner, name, away)
         found = handle(lab, message)
     assert isinstance(found, Reject)

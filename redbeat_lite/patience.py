@@ -1,0 +1,38 @@
+"""Patience with a server that restarts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from .backend import FAULTS
+
+_T = TypeVar("_T")
+
+#: Seconds of the first pause; each is twice as long as the one before it, …
+_FIRST = 0.2
+
+#: … and at most this long.
+_LONGEST = 4.0
+
+
+def patiently(ask: Callable[[], _T], seconds: float) -> _T:
+    """What ``ask`` returns, asked again and again for so many seconds while the server does not answer.
+
+    For what does no harm when it is asked twice: the first time may have arrived, and only its reply been lost. The
+    last attempt begins when the time is over; against a server that hangs it takes another five seconds.
+
+    Raises:
+        redis.exceptions.RedisError, OSError: it did not answer at last either.
+    """
+    deadline, pause = time.monotonic() + seconds, _FIRST
+    while True:
+        try:
+            return ask()
+        except FAULTS:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST)
