@@ -65,6 +65,9 @@ class Current:
         return self._hold is not None and self._hold.lost
 
     def __getattr__(self, name: str) -> Any:
+        # Copying asks for names like these before there is a policy to ask.
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._policy, name)
 
     def __repr__(self) -> str:

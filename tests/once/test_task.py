@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 import threading
@@ -105,6 +107,14 @@ def test_a_task_written_as_a_class_has_its_policy_too() -> None:
     assert list(task.once_signature.parameters) == ["url"]
     assert isinstance(task.once, Current)
     assert task.once.lease == 60
+
+
+def test_what_a_task_tells_of_its_lock_can_be_copied() -> None:
+    told = Current(Once(lease=5), None)
+    for again in (copy.copy(told), copy.deepcopy(told), pickle.loads(pickle.dumps(told))):
+        assert (again.lease, again.fence, again.lost) == (5, None, False)
+    with pytest.raises(AttributeError, match="_nothing"):
+        _ = told._nothing
 
 
 def test_a_task_without_a_policy_has_none() -> None:
