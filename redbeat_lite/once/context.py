@@ -11,11 +11,10 @@ from uuid import uuid4
 
 from celery.utils.log import get_logger
 
-from ..errors import InvalidEntry
 from .errors import LockLost
 from .hold import Hold
 from .naming import checked
-from .policy import MIN_LEASE, Once
+from .policy import Once, check_seconds
 from .runtime import Runtime
 from .store import Held
 
@@ -87,10 +86,10 @@ def lock(where: Any, key: str, *, lease: float = 60.0, timeout: float = 0.0) -> 
 
     Raises:
         LockUnavailable: the server does not answer.
-        InvalidEntry: the lease is below a second, or the key is empty.
+        InvalidEntry: the lease is below a second, it or the timeout is above a year, or the key is empty.
     """
-    if not isinstance(lease, (int, float)) or isinstance(lease, bool) or not MIN_LEASE <= lease < float("inf"):
-        raise InvalidEntry("once.lease", f"seconds, at least {MIN_LEASE:g}", lease)
+    check_seconds("once.lease", lease)
+    check_seconds("timeout", timeout, 0)
     manager = _cache_lock if hasattr(where, "add") and not hasattr(where, "amqp") else _app_lock
     with manager(where, checked(key), float(lease), timeout) as handle:
         yield handle

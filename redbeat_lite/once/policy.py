@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..errors import InvalidEntry
+from ..instants import YEAR
 
 #: What a policy may say about the span of its lock, and about a key that is taken.
 SCOPES = ("run", "queue")
@@ -15,6 +16,9 @@ CONFLICTS = ("skip", "wait", "raise")
 
 #: A lease is renewed three times before it runs out, and a renewal may take a few hundred milliseconds on a bad day.
 MIN_LEASE = 1.0
+
+#: More than this can wait for no key: each is a whole message in the server's memory.
+MAX_WAITERS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,12 @@ class Once:
             :class:`~redbeat_lite.once.errors.OnceSkipped`. ``"wait"``: it is parked in Redis, holding no worker
             slot, and runs in its turn. ``"raise"``: it fails with :class:`~redbeat_lite.once.errors.OnceRejected`,
             with ``scope="queue"`` already where it is called, unless Celery calls it for the rest of a chain.
-        lease: seconds after which the lock of a holder that fell silent is free. At least 1. It is renewed while the
-            task runs, so it may be far shorter than the task.
+        lease: seconds after which the lock of a holder that fell silent is free, from 1 to those of a year. It is
+            renewed while the task runs, so it may be far shorter than the task.
         hold_on_retry: keep the lock while the task waits for its own retry.
         max_hold: seconds after which the lock is no longer renewed although the task still runs: a bound for tasks
-            that hang. A copy of that very task stands by all the same. ``None``: none.
-        max_waiters: with ``"wait"``, how many calls may be parked for one key; one more is skipped.
+            that hang. From 1 to those of a year. A copy of that very task stands by all the same. ``None``: none.
+        max_waiters: with ``"wait"``, how many calls may be parked for one key, 1 to 1,000,000; one more is skipped.
     """
 
     key: str | Callable[..., str] | None = None
@@ -53,14 +57,13 @@ class Once:
         _check_key(self.key)
         _check("scope", self.scope in SCOPES, _one_of(SCOPES), self.scope)
         _check("on_conflict", self.on_conflict in CONFLICTS, _one_of(CONFLICTS), self.on_conflict)
-        _check("lease", _is_seconds(self.lease, MIN_LEASE), f"seconds, at least {MIN_LEASE:g}", self.lease)
+        check_seconds("once.lease", self.lease)
         _check("hold_on_retry", isinstance(self.hold_on_retry, bool), "True or False", self.hold_on_retry)
-        hold = self.max_hold
-        _check(
-            "max_hold", hold is None or _is_seconds(hold, MIN_LEASE), f"None or seconds, at least {MIN_LEASE:g}", hold
-        )
+        if self.max_hold is not None:
+            check_seconds("once.max_hold", self.max_hold)
         waiters = self.max_waiters
-        _check("max_waiters", type(waiters) is int and waiters >= 1, "a whole number, at least 1", waiters)
+        is_number = type(waiters) is int and 1 <= waiters <= MAX_WAITERS
+        _check("max_waiters", is_number, f"a whole number from 1 to {MAX_WAITERS}", waiters)
 
     @classmethod
     def of(cls, value: bool | Once | Mapping[str, Any] | None, *, lease: float = 60.0) -> Once | None:
@@ -139,8 +142,14 @@ def _one_of(choices: tuple[str, ...]) -> str:
     return " or ".join(repr(choice) for choice in choices)
 
 
-def _is_seconds(value: object, least: float) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < float("inf")
+def check_seconds(field: str, value: object, least: float = MIN_LEASE) -> None:
+    """Seconds, and not more than those of a year: what is longer is a unit mistaken.
+
+    Raises:
+        InvalidEntry: something else.
+    """
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= YEAR:
+        raise InvalidEntry(field, f"seconds, at least {least:g} and at most a year ({YEAR})", value)
 
 
 def _check_key(key: object) -> None:

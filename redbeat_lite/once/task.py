@@ -27,7 +27,7 @@ from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .hold import Hold
 from .message import DELIVERY
 from .naming import check_definition, checked, key_of
-from .policy import Once
+from .policy import Once, check_seconds
 from .runtime import PATIENCE, Runtime
 from .store import DOWN, Wanted
 
@@ -85,7 +85,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             mapping of its fields. Read, it tells of the run: ``self.once.fence``, ``self.once.lost``.
         guard_life: seconds the guard remembers which tasks have run. A message older than that is not run, because
             nobody could tell whether it has been; so it must exceed the longest time a message waits in a queue. Each
-            remembered task takes about 160 bytes in Redis.
+            remembered task takes about 160 bytes in Redis. From 1 to those of a year.
     """
 
     abstract = True
@@ -102,6 +102,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        check_seconds(f"{cls.__name__}.guard_life", cls.guard_life)
         if "once" in cls.__dict__:
             # Celery turns ``@app.task(once=...)`` into a class attribute. The policy moves aside, so that ``once`` is
             # the property below, which knows of the run as well.

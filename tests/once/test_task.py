@@ -79,6 +79,14 @@ def test_a_wrong_policy_is_an_error_at_definition(once: Any) -> None:
         def task() -> None: ...
 
 
+@pytest.mark.parametrize("life", [0, None, float("inf"), 1e300])
+def test_a_wrong_life_of_the_guards_memory_is_an_error_at_definition(life: Any) -> None:
+    app = make_app()
+    app.finalize()
+    with pytest.raises(InvalidEntry, match="guard_life: expected seconds"):
+        app.task(shared=False, name="t", guard_life=life)(one)
+
+
 @pytest.mark.parametrize("bind", [True, False])
 def test_bound_and_free_functions_are_understood_alike(bind: bool) -> None:
     app = make_app()
@@ -317,9 +325,17 @@ def test_a_block_is_freed_by_an_exception(app: Celery) -> None:
         assert held
 
 
-@pytest.mark.parametrize("lease", [0.5, "5", True])
-def test_a_lease_that_is_too_short_is_refused(lease: Any) -> None:
+@pytest.mark.parametrize("lease", [0.5, "5", True, float("nan"), float("inf"), 1e300])
+def test_a_lease_that_is_none_is_refused(lease: Any) -> None:
     with pytest.raises(InvalidEntry, match=r"once\.lease"), lock(make_app(), "k", lease=lease):
+        pass
+
+
+@pytest.mark.parametrize("timeout", [-1, "5", None, float("nan"), float("inf")])
+@pytest.mark.parametrize("kind", ["app", "cache"])
+def test_a_timeout_that_is_none_is_refused(kind: str, timeout: Any) -> None:
+    where = make_app() if kind == "app" else Cache(None)
+    with pytest.raises(InvalidEntry, match=r"^timeout"), lock(where, "k", timeout=timeout):
         pass
 
 
