@@ -7,12 +7,13 @@ workers may do so at once; each step is one script.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 from celery.utils.log import get_logger
 
-from ..replies import server_ms
+from ..backend import UNREACHABLE
+from ..replies import server_ms, text, texts
 from .runtime import Runtime
 
 logger = get_logger(__name__)
@@ -38,6 +39,8 @@ class Reaper:
     def __init__(self, runtime: Runtime, requests: Any) -> None:
         self._runtime = runtime
         self._requests = requests
+        #: What could not be looked at in the last round.
+        self._unknown: set[str] = set()
 
     def round(self) -> None:
         """Look after everything that is due."""
@@ -50,35 +53,50 @@ class Reaper:
     def _keep_queued(self) -> None:
         """Keep the locks of tasks this worker has received, or that are in a queue it consumes from."""
         sizes: dict[str, bool] = {}
-        for key, task_id, queue in self._running_out():
-            if task_id in self._requests or self._waits_in(queue, sizes):
-                self._runtime.store.extend(key, task_id)
+        unknown: set[str] = set()
+        for key, lock, left, now in self._locks():
+            # Whatever is wrong with one lock, somebody's writing in its place perhaps, must not reach the others.
+            try:
+                found = _running_out(lock, left, now)
+                if found is not None and (found[0] in self._requests or self._waits_in(found[1], sizes, unknown)):
+                    self._runtime.store.extend(key, found[0])
+            except UNREACHABLE:
+                raise  # There is nothing to be done for the others either.
+            except Exception as exc:  # noqa: BLE001 - as above
+                self._say(unknown, f"the once-lock {key!r}", exc)
+        self._unknown = unknown
 
-    def _running_out(self) -> Iterable[tuple[str, str, str]]:
-        """(key, task id, queue) of queued locks with less than half of their lease left."""
+    def _locks(self) -> Iterator[tuple[str, Any, Any, int]]:
+        """(key, fields, ms left, the server's time) of the locks that run out first; an error where one is no lock."""
         store = self._runtime.store
         client, names = store.client, store.keys
-        keys = [key.decode() for key in client.zrange(names.index, 0, _ROUND - 1)]
+        keys = texts(client.zrange(names.index, 0, _ROUND - 1))
+        if not keys:
+            return
         pipe = client.pipeline(transaction=False)
         for key in keys:
             pipe.hmget(names.lock(key), "state", "task", "queue", "lease", "due")
             pipe.pttl(names.lock(key))
-        replies = pipe.execute() if keys else []
-        now = server_ms(client) if keys else 0
+        replies = pipe.execute(raise_on_error=False)
+        now = server_ms(client)
         for key, lock, left in zip(keys, replies[::2], replies[1::2], strict=True):
-            state, task_id, queue, lease, due = lock
-            if state == b"queued" and left < int(lease) / 2 and now - int(due) < _OLDEST_MS:
-                yield key, task_id.decode(), (queue or b"").decode()
+            yield key, lock, left, now
 
-    def _waits_in(self, queue: str, sizes: dict[str, bool]) -> bool:
+    def _waits_in(self, queue: str, sizes: dict[str, bool], unknown: set[str]) -> bool:
         """Whether there is anything in the queue; asked once a round. It cannot be told which messages they are: a
         message that got lost while its queue never drains keeps its lock for a day."""
         consumed = self._runtime.app.amqp.queues.consume_from
         for name in [queue] if queue else list(consumed):
             if name not in consumed:
                 continue
-            if name not in sizes:
-                sizes[name] = self._size(name) > 0
+            try:
+                if name not in sizes:
+                    sizes[name] = self._size(name) > 0
+            except Exception as exc:  # noqa: BLE001 - a broker may raise anything
+                # What is in a queue that cannot be looked at stays there, and may run yet. Nor are the others, for each
+                # attempt takes seconds.
+                sizes.update({each: True for each in consumed if each not in sizes})
+                self._say(unknown, "the queues, so the locks of their messages are kept", exc)
             if sizes[name]:
                 return True
         return False
@@ -89,3 +107,23 @@ class Reaper:
                 return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
             except connection.channel_errors:
                 return 0  # on Redis, a queue with nothing in it is not there
+
+    def _say(self, unknown: set[str], what: str, exc: Exception) -> None:
+        """Tell of what cannot be looked at, once for as long as that lasts."""
+        log = logger.debug if what in self._unknown else logger.warning
+        log("Cannot look at %s: %s: %s", what, type(exc).__name__, exc)
+        unknown.add(what)
+
+
+def _running_out(lock: Any, left: Any, now: int) -> tuple[str, str] | None:
+    """(task id, queue) of a queued lock with less than half of its lease left; ``None`` of any other.
+
+    Raises:
+        redis.exceptions.ResponseError, TypeError, ValueError: it is no lock.
+    """
+    if isinstance(lock, Exception):
+        raise lock
+    state, task_id, queue, lease, due = lock
+    if state != b"queued" or left >= int(lease) / 2 or now - int(due) >= _OLDEST_MS:
+        return None
+    return text(task_id), text(queue or b"")

@@ -109,15 +109,21 @@ class Keeper:
             self._marked = time.time()
 
     def _reap(self) -> None:
-        self._reaper.round()
-        if time.monotonic() - self._reported >= REPORT:
-            timeout = self._heartbeat.timeout if self._heartbeat is not None else None
-            alive = report(self._runtime, self._hostname, self._queues, timeout)
-            for sentence in disagreements(self._hostname, alive):
-                if sentence not in self._said:
-                    self._said.add(sentence)
-                    logger.warning("%s", sentence)
-            self._reported = time.monotonic()
+        try:
+            self._reaper.round()
+        finally:
+            # Whatever stopped the round: others count this worker as gone if it does not report.
+            if time.monotonic() - self._reported >= REPORT:
+                self._report()
+
+    def _report(self) -> None:
+        timeout = self._heartbeat.timeout if self._heartbeat is not None else None
+        alive = report(self._runtime, self._hostname, self._queues, timeout)
+        for sentence in disagreements(self._hostname, alive):
+            if sentence not in self._said:
+                self._said.add(sentence)
+                logger.warning("%s", sentence)
+        self._reported = time.monotonic()
 
     def _watch(self) -> None:
         """Look after the children's runs: renew for those whose own thread cannot, because their task holds the

@@ -7,12 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 from celery import Celery
+from kombu import Queue
+from kombu.exceptions import OperationalError
 
 from redbeat_lite.once import Once, Task
 from redbeat_lite.once.hooks import _leave
 from redbeat_lite.once.reaper import Reaper
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import LockStore, Wanted
+from redbeat_lite.once.visibility import workers
+from redbeat_lite.once.worker import Keeper
 from redbeat_lite.replies import server_ms
 
 from .server import Server
@@ -71,6 +75,59 @@ def test_an_empty_queue_stops_nothing(reaper: Reaper, store: LockStore) -> None:
     reaper.round()
     assert store.client.pttl(LOCK) > 50_000
     assert store.client.pttl("{t}:once:lock:gone") <= 9_000, "what is in no queue is not kept"
+
+
+def test_what_is_no_lock_stops_nothing(reaper: Reaper, store: LockStore, caplog: pytest.LogCaptureFixture) -> None:
+    assert store.take([Wanted("odd", "a", 60_000, 0, "queued t", "")]) == [True]
+    store.client.hset("{t}:once:lock:odd", "lease", "long")
+    store.client.pexpire("{t}:once:lock:odd", 9_000)
+    store.client.set("{t}:once:lock:string", "somebody's")
+    store.client.zadd("{t}:once:index", {"string": 1e14, b"\xff": 1e14})
+    queued(store)
+    store.client.zadd("{t}:once:index", {"k": 2e14})  # the last to be looked at
+    for _ in range(2):
+        reaper.round()
+    assert store.client.pttl(LOCK) > 50_000
+    for key in ("odd", "string"):
+        assert caplog.text.count(f"Cannot look at the once-lock '{key}'") == 1, "told once, not every second"
+
+
+def test_a_broker_that_is_away_costs_no_lock(
+    reaper: Reaper, store: LockStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def size(self: Reaper, queue: str) -> int:
+        asked.append(queue)
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(Reaper, "_size", size)
+    app = reaper._runtime.app
+    app.conf.task_queues = [Queue("one"), Queue("two")]
+    app.amqp.queues.select(["one", "two"])
+    for queue in ("one", "two"):
+        assert store.take([Wanted(queue, "queued", 60_000, 0, "queued t", queue)]) == [True]
+        store.client.pexpire(f"{{t}}:once:lock:{queue}", 9_000)
+    queued(store)
+    reaper.round()
+    assert store.client.pttl(LOCK) > 50_000, "received by this worker"
+    for queue in ("one", "two"):
+        assert store.client.pttl(f"{{t}}:once:lock:{queue}") > 50_000, "may still be in its queue"
+    assert len(asked) == 1, "each attempt takes seconds"
+    store.client.pexpire("{t}:once:lock:two", 9_000)
+    reaper.round()
+    assert caplog.text.count("Cannot look at the queues") == 1, "told once, not every second"
+
+
+def test_a_worker_whose_round_fails_still_reports(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Reaper) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(Reaper, "round", fail)
+    runtime = reaper._runtime
+    with pytest.raises(RuntimeError):
+        Keeper(runtime, "w@host")._reap()
+    assert workers(runtime).keys() == {"w@host"}
 
 
 def test_a_retry_that_is_revoked_gives_its_lock_back(once_server: Server, store: LockStore) -> None:
