@@ -114,7 +114,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
     try:
         yield LockHandle(key, hold, taken=True)
     finally:
-        runtime.end(hold)
+        runtime.end(hold, patient=True)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from celery.utils.log import get_logger
 
 from .hold import Hold
 from .message import DELIVERY
+from .run import has_succeeded
 from .runtime import Runtime
 
 if TYPE_CHECKING:
@@ -52,26 +53,23 @@ class Departures:
         return found
 
     def watch(self, request: Any, *, again: bool) -> None:
-        """Give back what the run of ``request`` holds, now if its child is gone, else when it is.
+        """Give back what the run of ``request`` holds as soon as its child is gone. Waits for nothing itself.
 
         Parameters:
             request: the worker's request.
-            again: a copy of the task may run.
+            again: a copy of the task may run, unless the child died between storing its success and giving back.
         """
-        pid = request.worker_pid
-        if not is_child(pid):
+        if not is_child(request.worker_pid):
             return  # A thread or a greenlet of this process ends by itself, and gives back by itself.
         hold = hold_of_request(request)
         if hold is None:
             return
-        if is_gone(pid):
-            Runtime.of(self._app).end(hold, again=again)
-            return
         self.awaited.add(hold.held.token)
-        args = (pid, hold, again)
+        args = (request, hold, again)
         threading.Thread(target=self._follow, args=args, name="redbeat-lite-departure", daemon=True).start()
 
-    def _follow(self, pid: int, hold: Hold, again: bool) -> None:
+    def _follow(self, request: Any, hold: Hold, again: bool) -> None:
+        pid = request.worker_pid
         try:
             deadline = time.monotonic() + _GIVE_UP
             while not is_gone(pid):
@@ -79,7 +77,8 @@ class Departures:
                     logger.warning("Process %s does not end; task %s keeps its lock", pid, hold.held.task_id)
                     return
                 time.sleep(_LOOK)
-            Runtime.of(self._app).end(hold, again=again)
+            again = again and not has_succeeded(request.task, request.id)
+            Runtime.of(self._app).end(hold, again=again, patient=True)
         finally:
             self.awaited.discard(hold.held.token)
 

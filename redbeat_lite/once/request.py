@@ -68,7 +68,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         return seen is Seen.COPY
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
-        """Celery's, after the lock of a child that is gone was given back: with a requeue, no signal would tell."""
+        """Celery's, and the lock of a child that is gone is given back: with a requeue, no signal would tell."""
         exc = exc_info.exception
         if isinstance(exc, ExceptionWithTraceback):
             exc = exc.exc

@@ -107,7 +107,20 @@ def _too_old(task: Any, request: Any) -> None:
 
 def is_final(task: Any, task_id: str) -> bool:
     """Whether the result of a task says that it has ended; false where no result is kept."""
-    return not isinstance(task.backend, DisabledBackend) and task.backend.get_state(task_id) in states.READY_STATES
+    return _state(task, task_id) in states.READY_STATES
+
+
+def has_succeeded(task: Any, task_id: str) -> bool:
+    """Whether the result of a task says that it has succeeded; false where no result is kept, or it cannot be read."""
+    try:
+        return bool(_state(task, task_id) == states.SUCCESS)
+    except Exception as exc:  # noqa: BLE001 - a backend may raise anything
+        logger.warning("Cannot tell whether task %s has succeeded: %s", task_id, exc)
+        return False
+
+
+def _state(task: Any, task_id: str) -> str | None:
+    return None if isinstance(task.backend, DisabledBackend) else task.backend.get_state(task_id)
 
 
 def settle_skipped(task: Any, request: Context, why: OnceSkipped) -> None:
@@ -155,7 +168,8 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
         hold_ms = hold.held.lease_ms
     if hold_ms and not _same_key(task, hold, successor):
         hold_ms = 0
-    Runtime.of(task.app).end(hold, again=torn or requeued, hold_ms=hold_ms)
+    # A run that is torn down is in a hurry: its process waits for nothing but this to end.
+    Runtime.of(task.app).end(hold, again=torn or requeued, hold_ms=hold_ms, patient=not torn)
 
 
 def note_replacement(task: Any, signature: Any) -> None:

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-#: Seconds for which a lock is asked for again and again while the server does not answer.
+#: Seconds for which a lock is asked for, or given back, again and again while the server does not answer.
 PATIENCE = 8.0
 
 _ATTRIBUTE = "_redbeat_lite_once"
@@ -91,11 +92,19 @@ class Runtime:
                 hold.held.key,
             ) from exc
 
-    def end(self, hold: Hold, *, again: bool = False, hold_ms: int = 0) -> None:
-        """Give back what a run held and wake who waits for it. Never raises: what fails runs out with the lease."""
+    def end(self, hold: Hold, *, again: bool = False, hold_ms: int = 0, patient: bool = False) -> None:
+        """Give back what a run held and wake who waits for it. Never raises: what fails runs out with the lease.
+
+        Parameters:
+            again: a copy of the task may run.
+            hold_ms: keep the lock for the task's retry for so long.
+            patient: go on for about eight seconds while the server does not answer. Nothing is renewed meanwhile: what
+                runs out and is taken by somebody else is not touched, as it is given back by its token.
+        """
         self.renewer.remove(hold)
+        ask = partial(self.store.end, hold.held, again=again, hold_ms=hold_ms)
         try:
-            ended = self.store.end(hold.held, again=again, hold_ms=hold_ms)
+            ended = patiently(ask, PATIENCE if patient else 0)
         except DOWN as exc:
             logger.warning("Task %s could not give back its lock, the lease will: %s", hold.held.task_id, exc)
             return

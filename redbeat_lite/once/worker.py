@@ -142,7 +142,7 @@ class Keeper:
                 continue
             if is_child(request.worker_pid) and is_gone(request.worker_pid):
                 self._renewed[token] = (None, now)
-                self._runtime.end(hold, again=True)
+                departures.watch(request, again=True)
             elif now - last >= hold.lease / PER_LEASE:
                 self._renewed[token] = (hold, now)
                 try:

@@ -1,4 +1,4 @@
-"""Renewal, in process: by the thread of the runs, and by the worker's main process for its children."""
+"""Renewal and the end of runs, in process: by who runs a task, and by the worker's main process for its children."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
+import redis
 from celery import Celery
 
-from redbeat_lite.once import Once, Task
+from redbeat_lite.once import Once, Task, lock
 from redbeat_lite.once import worker as worker_module
 from redbeat_lite.once.departures import Departures
 from redbeat_lite.once.hold import Hold
 from redbeat_lite.once.message import DELIVERY
 from redbeat_lite.once.renewal import Renewer
+from redbeat_lite.once.run import finish
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held, LockStore
 from redbeat_lite.once.visibility import Heartbeat
@@ -26,6 +29,9 @@ from redbeat_lite.replies import server_ms
 
 from .server import Server
 from .workers import until
+
+#: Above the kernel's greatest process id.
+GONE = 2**22 + 1
 
 
 @pytest.fixture
@@ -53,9 +59,16 @@ def one(x: str) -> None:
 class Request:
     """As much of a worker's request as the main process looks at; it runs in this process."""
 
-    def __init__(self, task: Any, token: str, retries: int = 0) -> None:
-        self.id, self.task, self.app, self.worker_pid = "id", task, task.app, None
-        self.request_dict = {"id": "id", "args": ("k",), "kwargs": {}, "retries": retries, DELIVERY: {"token": token}}
+    def __init__(self, task: Any, token: str, retries: int = 0, name: str = "id") -> None:
+        self.id, self.task, self.app = name, task, task.app
+        self.worker_pid: int | None = None
+        self.request_dict = {"id": name, "args": ("k",), "kwargs": {}, "retries": retries, DELIVERY: {"token": token}}
+
+
+def state_of(request: Request) -> str:
+    """What the guard remembers of it."""
+    state = Runtime.of(request.app).store.client.hget(f"{{t}}:guard:{request.id}", "state")
+    return state.decode()
 
 
 def run(request: Request) -> Hold:
@@ -137,16 +150,105 @@ def test_two_threads_that_meet_share_the_departures(app: Celery, monkeypatch: py
 
 def test_a_departure_that_goes_wrong_is_not_awaited_for_ever(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     departures, hold = Departures.of(app), Hold(Held("token", "id", 0, 1_000), None)
+    request = SimpleNamespace(worker_pid=GONE)
 
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr(Runtime, "end", fail)
     departures.awaited.add("token")
-    gone = 2**22 + 1  # above the kernel's greatest process id
     with pytest.raises(MemoryError):
-        departures._follow(gone, hold, False)
+        departures._follow(request, hold, False)
     assert departures.awaited == set()
+
+
+@pytest.mark.parametrize(
+    ("stored", "state"), [(None, "dead"), ("STARTED", "dead"), ("RETRY", "dead"), ("SUCCESS", "done")]
+)
+def test_a_child_that_dies_after_its_success_was_stored_has_ended(
+    app: Celery, active: set[Any], stored: str | None, state: str
+) -> None:
+    task = app.task(shared=False, name="t")(one)
+    request = Request(task, "token", name=uuid4().hex)
+    run(request)
+    if stored is not None:
+        task.backend.store_result(request.id, None, stored)
+    request.worker_pid = GONE
+    active.add(request)
+    Keeper(Runtime.of(app), "w")._watch()
+    until(lambda: state_of(request) != "running", 5)
+    assert state_of(request) == state
+
+
+def test_a_child_of_which_no_result_is_kept_may_run_again(app: Celery, active: set[Any]) -> None:
+    app.conf.result_backend = "disabled://"
+    request = Request(app.task(shared=False, name="t")(one), "token")
+    run(request)
+    request.worker_pid = GONE
+    active.add(request)
+    Keeper(Runtime.of(app), "w")._watch()
+    until(lambda: state_of(request) == "dead", 5)
+
+
+# -- at the end --------------------------------------------------------------------------------------------------------
+
+
+class Away:
+    """A server that does not answer the first times that something is given back; it was asked from these threads."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, times: int) -> None:
+        self.asked: list[threading.Thread] = []
+        end = LockStore.end
+
+        def away(store: LockStore, *args: Any, **options: Any) -> Any:
+            self.asked.append(threading.current_thread())
+            if len(self.asked) <= times:
+                raise redis.ConnectionError("away")
+            return end(store, *args, **options)
+
+        patch.setattr(LockStore, "end", away)
+
+
+def test_the_end_of_a_run_waits_for_a_server_that_restarts(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, store = app.task(shared=False, name="t", once=Once(key="k"))(one), Runtime.of(app).store
+    task.push_request(id="id", args=("x",), kwargs={}, called_directly=False, is_eager=False)
+    task.before_start("id", ("x",), {})
+    away = Away(monkeypatch, times=2)
+    finish(task, "SUCCESS", None)
+    task.pop_request()
+    assert len(away.asked) == 3
+    assert store.client.hget("{t}:guard:id", "state") == b"done"
+    assert not store.client.exists("{t}:once:lock:k")
+
+
+def test_a_run_that_is_torn_down_waits_for_nothing(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = app.task(shared=False, name="t", once=Once(key="k"))(one)
+    task.push_request(id="id", args=("x",), kwargs={}, called_directly=False, is_eager=False)
+    task.before_start("id", ("x",), {})
+    away = Away(monkeypatch, times=2)
+    finish(task, None, None)
+    task.pop_request()
+    assert len(away.asked) == 1
+
+
+def test_the_end_of_a_block_waits_for_a_server_that_restarts(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lock(app, "k"):
+        Away(monkeypatch, times=1)
+    assert not Runtime.of(app).store.client.exists("{t}:once:lock:k")
+
+
+def test_who_looks_after_children_waits_for_no_server(
+    app: Celery, active: set[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request(app.task(shared=False, name="t", once=Once(key="{x}"))(one), "token")
+    run(request)
+    request.worker_pid = GONE
+    active.add(request)
+    away = Away(monkeypatch, times=1)
+    Keeper(Runtime.of(app), "w")._watch()
+    until(lambda: len(away.asked) == 2, 5)
+    assert threading.current_thread() not in away.asked
+    until(lambda: not Runtime.of(app).store.client.exists("{t}:once:lock:t:k"), 5)
 
 
 # -- by the thread of the runs -----------------------------------------------------------------------------------------
