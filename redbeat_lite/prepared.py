@@ -23,6 +23,7 @@ import celery.app.routes
 import celery.app.task
 import celery.beat
 import kombu.messaging
+import kombu.transport.redis
 import kombu.transport.virtual.base
 from celery import signals
 from celery.utils.log import get_logger
@@ -227,12 +228,12 @@ def _text(instant: int) -> str:
 
 def _is_kombus_own() -> bool:
     """Whether nobody, a tracing library say, has put a hand on what makes messages below Celery."""
-    producer, channel = kombu.messaging.Producer, kombu.transport.virtual.base.Channel
+    # Looked up at the class that is used, so that what was put in front of an inherited function is seen too.
+    producer, channel = kombu.messaging.Producer, kombu.transport.redis.Channel
+    virtual = kombu.transport.virtual.base
     own = all(_written_in(function, kombu.messaging) for function in (producer.publish, producer._publish))
-    return own and all(
-        _written_in(function, kombu.transport.virtual.base)
-        for function in (channel.basic_publish, channel.prepare_message)
-    )
+    own = own and all(_written_in(function, virtual) for function in (channel.basic_publish, channel.prepare_message))
+    return own and _written_in(channel._put, kombu.transport.redis)
 
 
 def _written_in(function: Any, module: ModuleType) -> bool:

@@ -11,6 +11,7 @@ import celery.app.amqp
 import celery.app.task
 import celery.beat
 import kombu.messaging
+import kombu.transport.redis
 import kombu.transport.virtual.base
 import pytest
 from celery import Celery, signals
@@ -259,6 +260,9 @@ class TestObstacle:
             (kombu.messaging.Producer, "_publish", "kombu's producer or channel is not its own"),
             (kombu.transport.virtual.base.Channel, "basic_publish", "kombu's producer or channel is not its own"),
             (kombu.transport.virtual.base.Channel, "prepare_message", "kombu's producer or channel is not its own"),
+            (kombu.transport.redis.Channel, "basic_publish", "kombu's producer or channel is not its own"),
+            (kombu.transport.redis.Channel, "prepare_message", "kombu's producer or channel is not its own"),
+            (kombu.transport.redis.Channel, "_put", "kombu's producer or channel is not its own"),
         ],
     )
     def test_a_function_that_somebody_has_wrapped(
@@ -270,8 +274,15 @@ class TestObstacle:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             return original(*args, **kwargs)
 
-        monkeypatch.setattr(owner, name, wrapped)
+        monkeypatch.setattr(owner, name, wrapped, raising=False)
         assert why() == reason
+
+    def test_a_wrapped_maker_of_messages(
+        self, why: Callable[[], str | None], app: Celery, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        original = app.amqp.send_task_message
+        monkeypatch.setattr(app.amqp, "send_task_message", lambda *args, **kwargs: original(*args, **kwargs))
+        assert why() == "app.amqp makes messages in a way of its own"
 
     def test_a_producer_of_the_apps_own(self, why: Callable[[], str | None], app: Celery) -> None:
         class Own(kombu.Producer):
