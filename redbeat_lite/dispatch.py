@@ -178,7 +178,9 @@ class Dispatcher:
         logger.error("beat: could not publish %r, trying again later: %s", job.entry.name, job.error)
         logger.debug("beat: how it came to that", exc_info=exc)
         self._note_failure(job)
-        if not isinstance(exc, OperationalError):
+        # Celery makes an OperationalError of each error that the transport names, and kombu's for Redis names KeyError:
+        # for a key of a message. An unknown compression, say, is one too, and has not touched the connection.
+        if not isinstance(exc, OperationalError) or isinstance(exc.__cause__, LookupError):
             return True
         self._leader.progress("looking whether the broker answers", within=self._publisher.patience)
         if not self._publisher.answers():

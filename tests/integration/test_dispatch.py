@@ -347,6 +347,26 @@ class TestBrokerDown:
         assert clock.now > NOW
 
 
+class TestOneEntryThatFails:
+    @pytest.mark.parametrize("setup", WAYS, indirect=True)
+    def test_costs_no_new_connection_where_the_line_has_not_failed(self, setup: Setup, clock: Clock) -> None:
+        """An unknown compression is a KeyError, which kombu counts among the errors of a connection to Redis."""
+
+        @setup.app.task(shared=False, name="odd", compression="nope")
+        def odd() -> None: ...
+
+        setup.schedules.add("odd", "odd", every(60))
+        setup.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(3))
+        clock.forward(60)
+        setup.beat.run_due()
+        before = setup.broker.info("stats")["total_connections_received"]
+        clock.forward(60)
+        setup.beat.run_due()
+        assert setup.broker.info("stats")["total_connections_received"] == before
+        assert "nope" in (setup.schedules["odd"].last_error or "")
+        assert len(queued(setup.broker)) == 6
+
+
 @needs_batches
 def test_a_broker_in_another_database_is_written_in_one_batch(
     make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
