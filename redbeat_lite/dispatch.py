@@ -15,10 +15,12 @@ from typing import Any
 
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
+from redis.exceptions import ResponseError
 
 from . import lifecycle
 from .clock import wall_ms
 from .codec import loads
+from .collector import refused_for_all
 from .emission import Occurrence
 from .entry import Entry
 from .events import Dispatched, Event, Failed, Misfired, Quarantined, Skipped
@@ -146,6 +148,8 @@ class Dispatcher:
                 tried.append(job)
                 if not goes_on:
                     break
+        if not self._publisher.one_step and any(job.commands for job in tried):
+            self._send(term, now, tried)
         if len(tried) < len(jobs):
             self._publisher.close()
         return tried
@@ -167,20 +171,39 @@ class Dispatcher:
 
     def _before_publish(self, occurrence: Occurrence) -> None:
         """What a message that is only filled in, for the commit to send, need not care about."""
+        self._still_leading(f"publishing {occurrence.entry.name!r}")
+
+    def _still_leading(self, doing: str) -> None:
         if not self._leader.leading:
             raise Lost
-        self._leader.progress(f"publishing {occurrence.entry.name!r}")
+        self._leader.progress(doing)
+
+    def _send(self, term: Term, now: int, jobs: list[Job]) -> None:
+        """Send what was collected and is not left to the commit; what the broker refuses of it fails alone."""
+        self._still_leading("sending a batch")
+        down, left = None, []
+        for job, error in zip(jobs, self._publisher.send([job.commands for job in jobs]), strict=True):
+            job.commands = ()
+            if refused_for_all(error):
+                down = error
+                continue
+            if error is not None:
+                self._note_failure(job, f"the broker refused the message: {error}", error)
+            left.append(job)
+        if down is not None:
+            self._commit(term, now, left)
+            raise _refuses_all(down)
 
     def _failed(self, job: Job, exc: Exception) -> bool:
         """Keep a failure with its entry, unless the broker turns out to be gone for all."""
-        job.commands = ()
-        job.error = describe(exc)
-        logger.error("beat: could not publish %r, trying again later: %s", job.entry.name, job.error)
-        logger.debug("beat: how it came to that", exc_info=exc)
-        self._note_failure(job)
+        self._note_failure(job, describe(exc), exc)
+        cause = exc.__cause__
+        if cause is not None and refused_for_all(cause):
+            raise _refuses_all(cause) from exc
         # Celery makes an OperationalError of each error that the transport names, and kombu's for Redis names KeyError:
-        # for a key of a message. An unknown compression, say, is one too, and has not touched the connection.
-        if not isinstance(exc, OperationalError) or isinstance(exc.__cause__, LookupError):
+        # for a key of a message. An unknown compression, say, is one too, and has not touched the connection. Nor has
+        # what the server answered.
+        if not isinstance(exc, OperationalError) or isinstance(cause, (LookupError, ResponseError)):
             return True
         self._leader.progress("looking whether the broker answers", within=self._publisher.patience)
         if not self._publisher.answers():
@@ -194,9 +217,7 @@ class Dispatcher:
         refused, advanced = [], []
         for job, result in self._advance(term, now, jobs):
             if isinstance(result, str):
-                job.error, job.commands = f"the broker refused the message: {result}", ()
-                logger.error("beat: could not publish %r, trying again later: %s", job.entry.name, job.error)
-                self._note_failure(job)
+                self._note_failure(job, f"the broker refused the message: {result}")
                 refused.append(job)
             elif result:
                 _report(job)
@@ -247,9 +268,12 @@ class Dispatcher:
             due = (lifecycle.score(entry, nominal, self._zone) or nominal) if entry.jitter else nominal
             yield Dispatched(entry.name, entry.task, job.id_of(nominal), from_ms(nominal), (now - due) / 1000)
 
-    def _note_failure(self, job: Job) -> None:
+    def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:
+        job.error, job.commands = error, ()
+        logger.error("beat: could not publish %r, trying again later: %s", job.entry.name, error)
+        logger.debug("beat: how it came to that", exc_info=exc)
         self._vitals.failed += 1
-        self._vitals.tell(Failed(job.entry.name, job.entry.task, job.error, job.state.attempts + 1))
+        self._vitals.tell(Failed(job.entry.name, job.entry.task, error, job.state.attempts + 1))
 
 
 @contextmanager
@@ -266,6 +290,10 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _refuses_all(error: BaseException) -> BrokerDown:
+    return BrokerDown(f"it refuses every message: {error}")
 
 
 def _quarantined(bad: Bad) -> Quarantined:

@@ -1,22 +1,22 @@
-"""Publishing through Celery: one message at a time, collected in kombu's batch, or handed over to the commit script.
+"""Publishing through Celery: one message at a time, in batches, or in one step with the schedule.
 
-Where the broker is the very database that holds the schedule, kombu's channel is given a batch object of ours. It
-collects the final commands of each message and sends nothing; the commit script sends them, in the same step in which
-it advances the entry. So a crash can neither lose nor double an occurrence. Everywhere else messages are published
-first and committed after, with ids that make a repeated publish the same task.
+Where kombu can publish in batches, its channel is given a batch object of ours. It collects the final commands of each
+message and sends nothing. Where the broker is the very database that holds the schedule, the commit script sends them,
+in the same step in which it advances the entry. So a crash can neither lose nor double an occurrence. Everywhere else
+messages are published first and committed after, with ids that make a repeated publish the same task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import redis
 from celery.result import denied_join_result
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
+from .collector import Collector
 from .emission import Occurrence, emission
 from .entry import Entry
 from .prepared import Prepared
@@ -48,7 +48,7 @@ def publish_timeouts(connection: Any, timeout: float) -> dict[str, float]:
 
 
 class BrokerDown(Exception):
-    """The broker cannot be reached."""
+    """The broker cannot be reached, or takes no message at all."""
 
 
 class Publisher:
@@ -59,7 +59,7 @@ class Publisher:
         emit: publishes one entry with a producer, by the way every Celery tool can follow; raises if it failed.
         timeout: seconds after which a publish that hangs is given up.
         dispatch: ``"plain"`` publishes one by one; ``"batch"`` collects messages where the transport can; ``"auto"``
-            and ``"prepared"`` also fill in prepared ones, where that is provably the same.
+            and ``"prepared"`` there fill in prepared ones, too, where that is provably the same.
         obstacle: tells why messages may not be prepared at the moment, if they may not.
     """
 
@@ -85,7 +85,9 @@ class Publisher:
         self._before: Callable[[Occurrence], None] = lambda occurrence: None
         self._connection: Any = None
         self._producer: Any = None
-        self._handover: _Handover | None = None
+        self._collector: Collector | None = None
+        #: Whether the commit has to send what is published.
+        self.one_step = False
 
     @property
     def connected(self) -> bool:
@@ -95,17 +97,17 @@ class Publisher:
     @property
     def mode(self) -> str:
         """How messages go out, in words for a log line."""
-        if self._handover is not None:
+        if self.one_step:
             return f"in one step with the schedule (exactly once), {self._making}"
-        if self.at_once:
-            return "one by one (at least once, with stable ids)"
-        return "in batches (at least once, with stable ids)"
+        if self._collector is not None:
+            return f"in batches (at least once, with stable ids; the broker is another database), {self._making}"
+        why = "its transport knows no batches" if self._collect else "redbeat_lite_dispatch is 'plain'"
+        return f"one by one (at least once, with stable ids; {why})"
 
     @property
     def at_once(self) -> bool:
         """Whether a message is out when the function that publishes it returns."""
-        batches = self._collect and getattr(self._producer, "supports_batch_publish", False)
-        return self._handover is None and not batches
+        return self._collector is None
 
     @property
     def _making(self) -> str:
@@ -134,13 +136,14 @@ class Publisher:
             )
             producer = self._app.amqp.Producer(connection, auto_declare=False)
             _declare_broadcasts(self._app, producer.channel)
-            self._handover = self._try_handover(producer.channel, leader_key, token) if self._collect else None
+            collector = Collector(producer.channel) if self._collect and _batches(producer) else None
+            self.one_step = collector is not None and collector.finds(leader_key, token)
         except _errors_of(connection) as exc:
             if connection is not None:
                 _release(connection)
             raise BrokerDown(str(exc) or type(exc).__name__) from exc
-        self._connection, self._producer = connection, producer
-        self._prepared = Prepared(self._app) if self._handover is not None and self._prepare else None
+        self._connection, self._producer, self._collector = connection, producer, collector
+        self._prepared = Prepared(self._app) if collector is not None and self._prepare else None
 
     def answers(self) -> bool:
         """Whether a new connection reaches the broker: after a failed publish it tells whose fault that was."""
@@ -160,49 +163,40 @@ class Publisher:
         connection.transport_options |= publish_timeouts(connection, self._timeout)
         return connection
 
-    def _try_handover(self, channel: Any, leader_key: str, token: str) -> _Handover | None:
-        if not getattr(channel, "supports_batch_publish", False) or not hasattr(channel, "create_publish_batch"):
-            return None
-        # Not channel.client: with a global_keyprefix it would look for the key under another name.
-        seen = redis.Redis(connection_pool=channel.pool).hget(leader_key, "token")
-        if not isinstance(seen, bytes) or seen.decode() != token:
-            return None
-        handover = _Handover(channel)
-        channel.create_publish_batch = lambda max_size: handover
-        return handover
-
     @contextmanager
     def batch(
         self, before: Callable[[Occurrence], None] = lambda occurrence: None
     ) -> Iterator[Callable[[Occurrence], list[Command]]]:
-        """Publish many occurrences: yields the function that publishes one and returns what is left to the commit.
+        """Publish many occurrences: yields the function that publishes one and returns what is left to send of it.
 
         Parameters:
             before: called before each message that goes the full way; what it raises comes out of the function.
-
-        Raises:
-            BrokerDown: what was collected could not be sent; what of it arrived is unknown.
         """
         self._before = before
-        producer = self._producer
-        if not self._collect or not hasattr(producer, "batch"):
+        if self._collector is None:
             yield self._publish
             return
         self._may_prepare = self._prepared is not None and self._obstacle() is None
         if self._prepared is not None:
             self._prepared.begin()
-        batch = producer.batch()
-        batch.__enter__()
-        try:
+        with self._producer.batch():
             yield self._publish
-        except BaseException as exc:
-            batch.__exit__(type(exc), exc, exc.__traceback__)
-            raise
+
+    def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
+        """Send what was published and is not left to the commit, in one round trip.
+
+        Returns:
+            for each message ``None``, or why the broker refused it.
+
+        Raises:
+            BrokerDown: the connection failed; what arrived is unknown.
+        """
+        assert self._collector is not None
         try:
-            batch.__exit__(None, None, None)
+            return self._collector.send(messages)
         except Exception as exc:
             self.close()
-            raise BrokerDown(f"{exc}: {exc.__cause__}" if exc.__cause__ else str(exc)) from exc
+            raise BrokerDown(str(exc) or type(exc).__name__) from exc
 
     def _publish(self, occurrence: Occurrence) -> list[Command]:
         if self._prepared is None or not self._may_prepare:
@@ -225,43 +219,20 @@ class Publisher:
         return self._take()
 
     def _take(self) -> list[Command]:
-        return self._handover.take() if self._handover is not None else []
+        return self._collector.take() if self._collector is not None else []
 
     def close(self) -> None:
         """Drop the broker connection; :meth:`connect` opens a new one."""
         connection, self._connection = self._connection, None
-        self._producer = self._handover = self._prepared = None
+        self._producer = self._collector = self._prepared = None
+        self.one_step = False
         if connection is not None:
             _release(connection)
 
 
-class _Handover:
-    """Stands in for kombu's PublishBatch: collects the final commands and hands them over instead of sending them."""
-
-    def __init__(self, channel: Any) -> None:
-        self.channel = channel
-        self._prefix = getattr(channel, "global_keyprefix", "") or ""
-        self._commands: list[Command] = []
-
-    def publish(self, message: Any, **kwargs: Any) -> Any:
-        return self.channel.basic_publish(message, _publish_batch=self, **kwargs)
-
-    def add(self, name: str, target: str, value: Any) -> None:
-        # kombu's prefixing client would do this at the moment of sending.
-        self._commands.append((name, f"{self._prefix}{target}", value))
-
-    def take(self) -> list[Command]:
-        commands, self._commands = self._commands, []
-        return commands
-
-    def flush(self) -> None:
-        """Nothing is kept back: every message was taken right after it was published."""
-
-    def discard(self) -> None:
-        self._commands = []
-
-    def close(self) -> None:
-        """There is nothing to release."""
+def _batches(producer: Any) -> bool:
+    """Whether the transport of a producer publishes in batches; kombu before 5.7 knows none."""
+    return getattr(producer, "supports_batch_publish", False) and hasattr(producer.channel, "create_publish_batch")
 
 
 def _declare_broadcasts(app: Celery, channel: Any) -> None:

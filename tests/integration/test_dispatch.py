@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -16,6 +16,7 @@ from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
+from redbeat_lite.collector import Collector
 from redbeat_lite.publisher import BrokerDown
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW, Clock
@@ -32,6 +33,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "one step, in full": {"redbeat_lite_dispatch": "batch"},
     "one by one": {"redbeat_lite_dispatch": "plain"},
     "batches to another database": {"broker": 1},
+    "batches to another database, in full": {"broker": 1, "redbeat_lite_dispatch": "batch"},
     "one by one to another database": {"broker": 1, "redbeat_lite_dispatch": "plain"},
 }
 
@@ -333,6 +335,66 @@ class TestBrokerDown:
         with broker.client() as client:
             assert len({message.id for message in queued(client)}) == 10
 
+    @pytest.mark.parametrize("dispatch", ["auto", "plain"])
+    @pytest.mark.parametrize(
+        ("refuse", "allow", "said"),
+        [
+            ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "memory"),
+            ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "read only"),
+        ],
+    )
+    def test_goes_on_at_once_after_a_time_in_which_it_took_nothing(
+        self,
+        make_app: MakeApp,
+        make_beat: MakeBeat,
+        server: Server,
+        own_server: Callable[..., Server],
+        clock: Clock,
+        dispatch: str,
+        refuse: str,
+        allow: str,
+        said: str,
+    ) -> None:
+        broker = own_server()
+        app = make_app(broker_url=broker.url, redbeat_lite_url=server.url, redbeat_lite_dispatch=dispatch)
+        schedules, beat = Schedules(app), make_beat(app)
+        schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(10))
+        with broker.client() as client:
+            clock.forward(60)
+            beat.run_due()
+            client.execute_command(*refuse.split())
+            clock.forward(60)
+            for _ in range(3):
+                with pytest.raises(BrokerDown, match=rf"it refuses every message: .*{said}"):
+                    beat.run_due()
+            assert client.llen("celery") == 10
+            assert {entry.total_run_count for entry in schedules.values()} == {1}
+            client.execute_command(*allow.split())
+            beat.run_due()
+            assert len({message.id for message in queued(client)}) == client.llen("celery") == 20
+        assert {entry.total_run_count for entry in schedules.values()} == {2}
+
+    @needs_batches
+    def test_in_the_middle_of_a_batch_keeps_what_arrived(
+        self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        setup = Setup("batches to another database", make_app, make_beat, server)
+        setup.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(10))
+        clock.forward(60)
+        send, full = Collector.send, redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
+
+        def half(self: Collector, messages: Sequence[Any]) -> list[Any]:
+            return [*send(self, messages[:5]), *[full] * (len(messages) - 5)]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Collector, "send", half)
+            with pytest.raises(BrokerDown):
+                setup.beat.run_due()
+        assert sum(entry.total_run_count for entry in setup.schedules.values()) == setup.broker.llen("celery") == 5
+        setup.beat.run_due()
+        assert len({message.id for message in queued(setup.broker)}) == setup.broker.llen("celery") == 10
+        setup.broker.close()
+
     def test_costs_no_entry_a_backoff_of_its_own(
         self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
     ) -> None:
@@ -366,6 +428,40 @@ class TestOneEntryThatFails:
         assert "nope" in (setup.schedules["odd"].last_error or "")
         assert len(queued(setup.broker)) == 6
 
+    @pytest.mark.parametrize("setup", WAYS, indirect=True)
+    def test_whose_queue_refuses_it_leaves_the_others_sent_once(self, setup: Setup, clock: Clock) -> None:
+        queues = ("first", "broken", "last")
+        setup.schedules.add_many(
+            Entry(f"{queue}-{number}", "t", every(60), options={"queue": queue})
+            for number in range(5)
+            for queue in queues
+        )
+        clock.forward(60)
+        setup.beat.run_due()
+        setup.broker.delete("broken")
+        setup.broker.set("broken", "not a list")
+        connections = setup.broker.info("stats")["total_connections_received"]
+        clock.forward(60)
+        setup.beat.run_due()
+        clock.forward(1)
+        setup.beat.run_due()
+        assert setup.broker.info("stats")["total_connections_received"] == connections
+        for queue in ("first", "last"):
+            messages = queued(setup.broker, queue)
+            assert len({message.id for message in messages}) == len(messages) == 10
+        for entry in setup.schedules.values():
+            refused = entry.name.startswith("broken")
+            assert entry.total_run_count == (1 if refused else 2)
+            assert ("list" in (entry.last_error or "") or "WRONGTYPE" in (entry.last_error or "")) is refused
+        setup.broker.delete("broken")
+        clock.forward(2)
+        setup.beat.run_due()
+        messages = queued(setup.broker, "broken")
+        assert {message.id for message in messages} == {
+            entry.last_task_id for entry in setup.schedules.values() if entry.name.startswith("broken")
+        }
+        assert len(messages) == 5
+
 
 @needs_batches
 def test_a_broker_in_another_database_is_written_in_one_batch(
@@ -379,6 +475,22 @@ def test_a_broker_in_another_database_is_written_in_one_batch(
     with commands(server) as seen, round_trips() as trips:
         setup.beat.run_due()
     assert setup.broker.llen("celery") == 1000
-    assert len([command for command in seen if not command.startswith("LPUSH")]) <= 8
+    assert len([command for command in seen if not command.upper().startswith("LPUSH")]) <= 8
     assert len(trips) <= 10
     setup.broker.close()
+
+
+@needs_batches
+def test_a_broker_whose_user_may_not_read_the_schedule_is_written_in_batches(
+    make_app: MakeApp, make_beat: MakeBeat, own_server: Callable[..., Server], clock: Clock
+) -> None:
+    server = own_server()
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "sender", "on", ">secret", "~celery", "~_kombu.*", "&*", "+@all")
+        app = make_app(broker_url=server.url.replace("redis://", "redis://sender:secret@"), redbeat_lite_url=server.url)
+        Schedules(app).add("a", "t", every(60))
+        clock.forward(60)
+        beat = make_beat(app)
+        beat.run_due()
+        assert [message.entry for message in queued(admin)] == ["a"]
+        assert "in batches" in beat.vitals.dispatch

@@ -1,0 +1,78 @@
+"""Collecting what messages send, where kombu can publish in batches: its commands come out here and nothing is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import redis
+from redis.exceptions import ClusterDownError, NoPermissionError, OutOfMemoryError, ReadOnlyError, ResponseError
+
+from .store import Command
+
+#: What a server says that takes no message at the moment, where redis-py has no class of its own for it.
+_FOR_ALL = ("MISCONF", "NOREPLICAS", "BUSY ")
+
+
+def refused_for_all(error: BaseException | None) -> bool:
+    """Whether Redis answers this whatever the message: its memory is full, it is a replica, its disk fails."""
+    return isinstance(error, (OutOfMemoryError, ReadOnlyError, ClusterDownError)) or (
+        isinstance(error, ResponseError) and str(error).startswith(_FOR_ALL)
+    )
+
+
+class Collector:
+    """Stands in for kombu's PublishBatch, which sends by itself, and cannot tell what arrived of a batch that failed.
+
+    Parameters:
+        channel: of kombu's Redis transport; from now on it publishes its batches here.
+    """
+
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
+        # Not channel.client: with a global_keyprefix it would put that before every key.
+        self._client = redis.Redis(connection_pool=channel.pool)
+        self._prefix = getattr(channel, "global_keyprefix", "") or ""
+        self._commands: list[Command] = []
+        channel.create_publish_batch = lambda max_size: self
+
+    def finds(self, leader_key: str, token: str) -> bool:
+        """Whether the broker is the database where this key holds this token, as far as its user may look."""
+        try:
+            return self._client.hget(leader_key, "token") == token.encode()
+        except NoPermissionError:
+            return False
+
+    def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
+        """Send messages in one round trip; tells of each why it was refused, if it was."""
+        with self._client.pipeline(transaction=False) as pipe:
+            for commands in messages:
+                for command in commands:
+                    pipe.execute_command(*command)  # type: ignore[no-untyped-call]  # untyped in redis-py
+            replies = iter(pipe.execute(raise_on_error=False))
+        return [_error_in(list(islice(replies, len(commands)))) for commands in messages]
+
+    def publish(self, message: Any, **kwargs: Any) -> Any:
+        return self.channel.basic_publish(message, _publish_batch=self, **kwargs)
+
+    def add(self, name: str, target: str, value: Any) -> None:
+        # kombu's prefixing client would do this at the moment of sending.
+        self._commands.append((name, f"{self._prefix}{target}", value))
+
+    def take(self) -> list[Command]:
+        commands, self._commands = self._commands, []
+        return commands
+
+    def flush(self) -> None:
+        """Nothing is kept back: every message was taken right after it was published."""
+
+    def discard(self) -> None:
+        self._commands = []
+
+    def close(self) -> None:
+        """There is nothing to release."""
+
+
+def _error_in(replies: Sequence[Any]) -> Exception | None:
+    return next((reply for reply in replies if isinstance(reply, Exception)), None)
