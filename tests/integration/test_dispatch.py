@@ -486,7 +486,7 @@ def test_a_broker_whose_user_may_not_read_the_schedule_is_written_in_batches(
 ) -> None:
     server = own_server()
     with server.client() as admin:
-        admin.execute_command("ACL", "SETUSER", "sender", "on", ">secret", "~celery", "~_kombu.*", "&*", "+@all")
+        admin.execute_command("ACL", "SETUSER", "sender", "on", ">secret", "~celery*", "~_kombu.*", "&*", "+@all")
         app = make_app(broker_url=server.url.replace("redis://", "redis://sender:secret@"), redbeat_lite_url=server.url)
         Schedules(app).add("a", "t", every(60))
         clock.forward(60)
