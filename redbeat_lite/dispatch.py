@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import tzinfo
 from typing import Any
 
@@ -26,9 +27,9 @@ from .entry import Entry
 from .events import Dispatched, Event, Failed, Misfired, Quarantined, Skipped
 from .instants import from_ms
 from .leader import Leader
-from .once.emission import give_back, take
+from .once.emission import Claim, give_back, take
 from .once.emission import headers as once_headers
-from .once.store import LockStore
+from .once.store import DOWN, LockStore
 from .planning import Job, Planner, describe
 from .publisher import BrokerDown, Publisher
 from .state import task_id
@@ -106,8 +107,13 @@ class Dispatcher:
             self._leader.progress("connecting to the broker", within=self._publisher.patience)
             connect(term)
             self._take_locks(jobs)
-            jobs = self._publish(term, now, jobs)
-        self._commit(term, now, jobs)
+            try:
+                tried = self._publish(term, now, jobs)
+                self._commit(term, now, tried)
+            finally:
+                self._give_back(jobs)
+        else:
+            self._commit(term, now, jobs)
 
     # -- once-locks ---------------------------------------------------------------------------------------------------
 
@@ -117,12 +123,20 @@ class Dispatcher:
         if not wanted:
             return
         claims = [claim for *_, claim in wanted]
+        give_back(self._locks, list(_overtaken(jobs)))
         for (job, nominal, claim), taken in zip(wanted, take(self._locks, claims), strict=True):
             if taken:
                 job.claims = (*job.claims, claim)
                 continue
             self._leave_out(job, nominal)
             logger.info("beat: %r is left out this time: its last run is still queued or running", job.entry.name)
+
+    def _give_back(self, jobs: Iterable[Job]) -> None:
+        """Give back the locks of what was not published. What is tried in its place may be a later occurrence."""
+        claims = [claim for job in jobs if not job.out for claim in job.claims]
+        if claims:
+            with suppress(*DOWN):
+                give_back(self._locks, claims)
 
     def _leave_out(self, job: Job, left_out: int) -> None:
         job.left_out = (*job.left_out, left_out)
@@ -214,17 +228,26 @@ class Dispatcher:
 
     def _commit(self, term: Term, now: int, jobs: list[Job]) -> None:
         self._leader.progress("committing")
+        for job in jobs:
+            # Also if the commit fails: its reply may be all that was lost.
+            job.out = not job.error
+        try:
+            results = self._advance(term, now, jobs)
+        except Lost:
+            for job in jobs:
+                job.out = not job.error and not job.commands  # which nobody has sent
+            raise
         refused, advanced = [], []
-        for job, result in self._advance(term, now, jobs):
+        for job, result in results:
             if isinstance(result, str):
                 self._note_failure(job, f"the broker refused the message: {result}")
+                job.out = False
                 refused.append(job)
             elif result:
                 _report(job)
                 advanced.append(job)
             elif job.commands:
-                # Edited or removed meanwhile, so nothing was sent, and nothing will give these locks back.
-                give_back(self._locks, job.claims)
+                job.out = False  # Edited or removed meanwhile, so nothing was sent.
         if refused:
             self._advance(term, now, refused)
         self._note(advanced)
@@ -274,6 +297,17 @@ class Dispatcher:
         logger.debug("beat: how it came to that", exc_info=exc)
         self._vitals.failed += 1
         self._vitals.tell(Failed(job.entry.name, job.entry.task, error, job.state.attempts + 1))
+
+
+def _overtaken(jobs: Iterable[Job]) -> Iterator[Claim]:
+    """What may have been taken for a run that is not sent any more, because a later one is sent in its place.
+
+    A beat that died, or whose server did, between taking and committing has left it, and it would block its key.
+    """
+    for job in jobs:
+        first = job.state.nominal
+        if first is not None and job.wanted and job.plan.emit[0] != first:
+            yield replace(job.wanted[0], task_id=job.id_of(first))
 
 
 @contextmanager

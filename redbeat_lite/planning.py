@@ -62,6 +62,7 @@ class Job:
     left_out: Sequence[int] = ()  #: nominal times whose once-lock is held
     commands: Sequence[Command] = ()
     error: str = ""
+    out: bool = False  #: published, or left to the commit to send
 
     def id_of(self, nominal: int) -> str:
         return task_id(self.entry.name, self.state.generation, nominal)

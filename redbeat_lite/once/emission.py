@@ -9,11 +9,11 @@ How the dispatcher uses it, for one batch of due occurrences::
             options["headers"] = {**options.get("headers", {}), **headers(claim)}    # then publish
         else:
             ...                                                  # count a skip, log INFO, advance the entry
-    give_back(store, failed)                                     # claims whose publish was given up for good
+    give_back(store, failed)                                     # claims whose publish failed
 
-Taking is idempotent for one task id, so a publish that failed and is repeated with the same id takes it again; until
-then the lock is simply kept, and ``give_back`` is only for an occurrence that will never be published. Whatever is
-forgotten runs out after the lease.
+Taking is idempotent for one task id. Nevertheless a publish that failed gives its lock back: what is published in its
+place may be a later occurrence, under another id. What a beat that dies leaves behind runs out, or is kept while there
+is something in its queue.
 
 An entry with ``scope="run"`` or ``on_conflict="wait"`` takes nothing here and is always published: the worker decides
 in the first case, and parks the message until its turn in the second.
@@ -26,12 +26,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from .naming import key_of
 from .policy import Once
-from .store import LockStore, Wanted
+from .store import DOWN, LockStore, Wanted
 
 #: Message header: the key of the once-lock, the policy, and whether the lock is held under the task id already.
 ONCE_HEADER = "redbeat_once"
@@ -83,11 +84,18 @@ def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
         or is none of the beat's business. ``False``: another task of its key is queued, running or waiting.
 
     Raises:
-        redis.exceptions.RedisError: the server did not answer; locks may or may not be taken, taking again is safe.
+        redis.exceptions.RedisError: the server did not answer. Where only its reply was lost, the locks are given back
+            if it answers then; otherwise they may or may not be taken. Taking again is safe.
     """
     mine = [claim for claim in claims if claim.at_publish]
     wanted = [Wanted(c.key, c.task_id, round(c.once.lease * 1000), 0, f"entry {c.entry_name}", c.queue) for c in mine]
-    taken = dict(zip((id(claim) for claim in mine), store.take(wanted) if wanted else [], strict=True))
+    try:
+        replies = store.take(wanted) if wanted else []
+    except DOWN:
+        with suppress(*DOWN):
+            give_back(store, mine)
+        raise
+    taken = dict(zip((id(claim) for claim in mine), replies, strict=True))
     return [taken.get(id(claim), True) for claim in claims]
 
 
@@ -103,7 +111,7 @@ def once_header(key: str, once: Once, *, queued: bool) -> dict[str, Any]:
 
 
 def give_back(store: LockStore, claims: Sequence[Claim]) -> None:
-    """Release the locks of occurrences that will not be published after all.
+    """Release the locks of occurrences that were not published after all.
 
     Whoever came to wait for one of them meanwhile is woken by a worker within a second.
     """

@@ -200,6 +200,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             take = partial(runtime.store.take, [wanted])
             (taken,) = patiently(take, PATIENCE) if _follows(self.app, task_id, options) else take()
         except DOWN as exc:
+            # The lock may be taken, and only the reply be lost. Nobody would run the task and free it.
+            runtime.leave(key, task_id)
             raise LockUnavailable(f"{self.name} was not published, its once-lock cannot be taken: {exc}", key) from exc
         if not taken:
             error = OnceRejected if once.on_conflict == "raise" else OnceSkipped

@@ -15,9 +15,10 @@ from celery import Celery, signals
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
-from redbeat_lite import Entry, Scheduler, Schedules, every
+from redbeat_lite import Entry, Scheduler, Schedules, every, locks
 from redbeat_lite.collector import Collector
 from redbeat_lite.publisher import BrokerDown
+from redbeat_lite.store import Lost
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.kombus import BATCHES, needs_batches
@@ -122,6 +123,30 @@ class TestEveryWay:
         setup.restart()
         setup.beat.run_due()
         assert len(queued(setup.broker)) == 20
+
+    @exactly_once
+    def test_a_leader_that_lost_its_lead_before_the_commit_holds_no_once_lock(self, setup: Setup, clock: Clock) -> None:
+        setup.schedules.add("a", "t", every(10), once=True)
+        clock.forward(10)
+        with mock.patch.object(setup.beat.store, "commit", side_effect=Lost):
+            setup.beat.run_due()
+        assert (queued(setup.broker), list(locks(setup.app).list())) == ([], [])
+
+    @exactly_once
+    def test_a_beat_that_dies_before_the_commit_leaves_no_once_lock_to_the_next(
+        self, setup: Setup, clock: Clock
+    ) -> None:
+        setup.schedules.add("a", "t", every(10), once=True)
+        clock.forward(10)
+        with (
+            mock.patch.object(setup.beat.store, "commit", side_effect=redis.ConnectionError("crash")),
+            pytest.raises(redis.ConnectionError),
+        ):
+            setup.beat.run_due()
+        setup.restart()
+        clock.forward(10)
+        setup.beat.run_due()
+        assert len(queued(setup.broker)) == 1
 
     @exactly_once
     def test_a_commit_whose_answer_is_lost_doubles_nothing_in_one_step(self, setup: Setup, clock: Clock) -> None:
@@ -394,6 +419,34 @@ class TestBrokerDown:
         setup.beat.run_due()
         assert len({message.id for message in queued(setup.broker)}) == setup.broker.llen("celery") == 10
         setup.broker.close()
+
+    @pytest.mark.parametrize("dispatch", ["auto", "plain"])
+    def test_holds_no_once_lock_against_the_later_run_that_is_sent_in_the_place_of_this_one(
+        self,
+        make_app: MakeApp,
+        make_beat: MakeBeat,
+        server: Server,
+        own_server: Callable[..., Server],
+        clock: Clock,
+        dispatch: str,
+    ) -> None:
+        broker = own_server()
+        app = make_app(broker_url=broker.url, redbeat_lite_url=server.url, redbeat_lite_dispatch=dispatch)
+        schedules, beat = Schedules(app), make_beat(app)
+        schedules.add("connects", "t", every(10))
+        clock.forward(10)
+        beat.run_due()
+        schedules.remove("connects")
+        schedules.add_many(Entry(f"e{number}", f"t{number}", every(10), once=True) for number in range(3))
+        broker.stop(kill=True)
+        clock.forward(10)
+        with pytest.raises(BrokerDown):
+            beat.run_due()
+        broker.start()
+        clock.forward(10)
+        beat.run_due()
+        with broker.client() as client:
+            assert sorted(message.headers["task"] for message in queued(client)) == ["t0", "t1", "t2"]
 
     def test_costs_no_entry_a_backoff_of_its_own(
         self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock

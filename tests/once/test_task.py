@@ -12,6 +12,7 @@ from typing import Any
 
 import celery
 import pytest
+import redis
 from celery import Celery
 from celery.exceptions import Ignore
 
@@ -177,6 +178,24 @@ def test_a_queue_lock_that_cannot_be_taken_publishes_nothing() -> None:
     task = app.task(shared=False, name="t", once=True)(one)
     with pytest.raises(LockUnavailable, match="was not published"):
         task.delay()
+
+
+def test_a_lock_of_which_only_the_reply_was_lost_is_given_back(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_them = LockStore.take
+
+    def lost(self: LockStore, claims: Any) -> Any:
+        assert take_them(self, claims) == [True]
+        raise redis.ConnectionError("the reply was lost")
+
+    monkeypatch.setattr(LockStore, "take", lost)
+    once = Once(key="k", scope="queue")
+    task = app.task(shared=False, name="t", once=once)(one)
+    with pytest.raises(LockUnavailable, match="was not published"):
+        task.delay()
+    assert locks(app).get("k") is None
+    with pytest.raises(redis.ConnectionError):
+        take(Runtime.of(app).store, [Claim("e", "t", (), {}, once, "id")])
+    assert locks(app).get("k") is None
 
 
 def test_publishing_a_run_lock_needs_no_lock_server(once_server: Server) -> None:
