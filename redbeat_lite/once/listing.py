@@ -56,10 +56,10 @@ class Locks:
         return next(iter(self._read([key])), None)
 
     def clear(self, key: str) -> bool:
-        """Free a lock whoever holds it, and wake who waits for it.
+        """Free a lock whoever holds it, and wake the first of those who wait for it; the others keep their places.
 
-        A task that held it goes on running. If somebody else takes the lock it learns of that within a third of its
-        lease; if nobody does, its next renewal puts the lock back, as after a flush.
+        A task that held it goes on running, beside the next one of its key, and learns within a third of its lease that
+        it lost the lock: ``self.once.lost``, in a block ``check()`` raises :class:`~redbeat_lite.LockLost`.
 
         Returns:
             whether it was held.

@@ -116,7 +116,8 @@ class Runtime:
     def release(self, hold: Hold) -> None:
         """Give back the lock alone and wake who waits for it: the body has ended, the run has not. Never raises.
 
-        A renewal under way may land after it and bring the lock back; the end of the run takes it away again.
+        A renewal under way may land after it, and finds by the guard's record that the lock was not lost to a flush: it
+        does not bring it back.
         """
         hold.let_go = True
         if hold.held.key is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -93,6 +94,29 @@ def test_a_renewal_puts_back_what_a_flush_took_unless_someone_else_has_it(store:
     store.client.flushall()
     begin(store, held("b"))
     assert store.renew(mine, revive=True)[1] is False
+
+
+def test_a_renewal_puts_back_no_lock_that_was_cleared_or_released(store: LockStore) -> None:
+    mine = held("a")
+    begin(store, mine)
+    store.clear("k")
+    assert store.renew(mine, revive=True) == (True, False)
+    assert begin(store, held("b", key="k")) == "run"
+    other = held("c", key="k2")
+    begin(store, other)
+    # The lock alone, as the end of a body does; the run, and with it the guard's record, goes on.
+    assert store.end(replace(other, guard_id="released")).released
+    assert store.renew(other, revive=True) == (True, False)
+    assert not store.client.exists("{t}:once:lock:k2")
+
+
+def test_a_renewal_puts_back_what_ran_out_when_the_servers_clock_leapt(store: LockStore) -> None:
+    mine = held("a")
+    begin(store, mine)
+    store.client.delete("{t}:once:lock:k")
+    store.client.hset("{t}:guard:a", "until", server_ms(store.client) - 1)
+    assert store.renew(mine, revive=True) == (True, True)
+    assert store.client.hget("{t}:once:lock:k", "fence") == str(mine.fence)
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -304,6 +304,15 @@ def test_a_block_learns_that_its_lock_was_cleared(app: Celery) -> None:
         held.check()
 
 
+def test_a_lock_that_was_cleared_stays_free_though_its_holder_lives(app: Celery) -> None:
+    with lock(app, "k", lease=1) as held:
+        assert locks(app).clear("k")
+        until(lambda: held.lost, 2)
+        assert locks(app).get("k") is None
+    with pytest.raises(LockLost):
+        held.check()
+
+
 def test_a_block_can_wait_for_its_turn(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, refused, begin = threading.Event(), threading.Event(), LockStore.begin
 

@@ -8,7 +8,10 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local token, id, lease, revive = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5] == '1'
 
 local guard = 0
-local g = redis.call('HMGET', KEYS[1], 'token', 'state')
+local g = redis.call('HMGET', KEYS[1], 'token', 'state', 'until')
+-- A flush takes the guard's record and the lock, and a clock that leaps lets both run out. Where the record is as it
+-- should be and the lock is not there, somebody has freed it: by hand, or because the body has ended.
+local swept = not g[3] or tonumber(g[3]) <= now
 -- A renewal that comes after the end of its run finds another state, and must not bring anything back to life.
 if (g[1] == token and g[2] == 'running') or (not g[2] and revive) then
   redis.call('HSET', KEYS[1], 'state', 'running', 'attempt', ARGV[3], 'token', token, 'until', now + lease)
@@ -23,7 +26,7 @@ end
 
 local holder = redis.call('HGET', KEYS[2], 'token')
 if holder ~= token then
-  if holder or not revive or guard == 0 or redis.call('EXISTS', KEYS[3]) == 1 then
+  if holder or not revive or guard == 0 or not swept or redis.call('EXISTS', KEYS[3]) == 1 then
     return {guard, 0}
   end
   redis.call('HSET', KEYS[2], 'token', token, 'task', id, 'state', 'running', 'since', now, 'lease', lease,
