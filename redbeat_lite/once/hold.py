@@ -13,6 +13,10 @@ from .naming import key_of
 from .policy import Once
 from .store import Held
 
+#: Seconds the guard remembers which tasks have run, unless their class says otherwise. Three days: a queue that stood
+#: still over a weekend still runs.
+GUARD_LIFE = 3 * 86_400.0
+
 #: A replaced task keeps its id and counts its retries anew, so a replacement weighs more than any number of retries.
 _NESTING = 1_000_000
 
@@ -60,6 +64,16 @@ def attempt_of(fields: Mapping[str, Any]) -> int:
     return int(fields.get("replaced_task_nesting") or 0) * _NESTING + int(fields.get("retries") or 0)
 
 
+def is_guarded(task: Any, fields: Mapping[str, Any]) -> bool:
+    """Whether the guard looks after a message: one of a class of ours, and one of any class that brings a once-lock.
+
+    Parameters:
+        task: the registered task.
+        fields: the headers of the message.
+    """
+    return getattr(task, "guarded", False) or bool(fields.get(ONCE_HEADER))
+
+
 def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once, str] | None:
     """Which lock a message asks for: its policy and its key; ``None`` for none.
 
@@ -101,10 +115,6 @@ def hold_of(task: Any, fields: Mapping[str, Any], *, token: str, lease: float, h
         key=key,
         holder=holder,
         deadline_ms=int(fields.get(DEADLINE_HEADER) or 0),
-        life_ms=round(getattr(task, "guard_life", 1) * 1000),
+        life_ms=round(getattr(task, "guard_life", GUARD_LIFE) * 1000),
     )
-    if not getattr(task, "guarded", False):
-        # A task of another class: its lock is looked after, its id is not, so the record is nobody's but this run's: it
-        # outlives the run only to tell a renewal under way that the run has ended.
-        held.guard_id, held.life_ms, held.deadline_ms = f"run:{held.token}", 2 * held.lease_ms, 0
     return Hold(held, once)

@@ -12,8 +12,7 @@ from celery.utils.log import get_logger
 from celery.worker.request import Request as CeleryRequest
 
 from .departures import Departures
-from .emission import ONCE_HEADER
-from .hold import attempt_of
+from .hold import attempt_of, is_guarded
 from .message import DELIVERY, delivery
 from .run import is_final
 from .runtime import Runtime
@@ -37,8 +36,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
     def __init__(self, message: Any, *args: Any, headers: Any = None, **kwargs: Any) -> None:
         super().__init__(message, *args, headers=headers, **kwargs)
         fields = self.request_dict
-        task = self.task
-        if getattr(task, "guarded", False) or fields.get(ONCE_HEADER):
+        if is_guarded(self.task, fields):
             # A token for this delivery, known to both processes: so the parent can renew and release for its child.
             wire = message.headers if headers is None else headers
             fields[DELIVERY] = delivery(uuid4().hex, wire or {}, message.content_type, message.content_encoding)
@@ -54,8 +52,8 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         return bool(super().revoked())
 
     def _is_expired_copy(self) -> bool:
-        expires, task = self.expires, self.task
-        if not getattr(task, "guarded", False) or datetime.now(UTC if expires.tzinfo else None) <= expires:
+        expires = self.expires
+        if not is_guarded(self.task, self.request_dict) or datetime.now(UTC if expires.tzinfo else None) <= expires:
             return False
         try:
             seen = Runtime.of(self.app).store.seen(self.id, attempt_of(self.request_dict))
@@ -64,7 +62,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
             return False
         if seen is Seen.REFUSED:
             # Its first copy may have died before it could say so; Celery ends it then.
-            return is_final(task, self.id)
+            return is_final(self.task, self.id)
         return seen is Seen.COPY
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:

@@ -43,7 +43,7 @@ class Held:
         holder: who runs it, for people.
         deadline_ms: when the message is too old to run, wall clock of the server; 0 for never.
         life_ms: how long the guard remembers a run that had no deadline.
-        guard_id: names the guard's record; differs from ``task_id`` where there is no guard for the task.
+        guard_id: names the guard's record instead of ``task_id``, for a lock that is given back alone.
     """
 
     token: str

@@ -24,7 +24,7 @@ from ..patience import patiently
 from . import run
 from .emission import DEADLINE_HEADER, ONCE_HEADER, once_header
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
-from .hold import Hold
+from .hold import GUARD_LIFE, Hold
 from .message import DELIVERY
 from .naming import check_definition, checked, key_of
 from .policy import Once, check_seconds
@@ -91,10 +91,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     abstract = True
     Request = "redbeat_lite.once.request:Request"
 
-    #: Three days: a queue that stood still over a weekend still runs.
-    guard_life: float = 3 * 86_400.0
+    guard_life: float = GUARD_LIFE
 
-    #: Tells the worker that :meth:`before_start` claims the task id.
+    #: Tells the worker that :meth:`before_start` claims the id of every message.
     guarded: ClassVar[bool] = True
 
     once_policy: ClassVar[Once | None] = None

@@ -213,13 +213,23 @@ def test_a_revoke_lets_nobody_overlap_where_a_run_is_no_process(stages: Any, pro
 
 
 def test_a_dead_worker_frees_the_key_within_the_lease_and_its_task_runs_again(stages: Any) -> None:
+    """And so does one of another class that has a lock, where there is a slot for it, whose copy comes at once."""
+
     def fault(stage: Stage) -> None:
         first = stage.worker()
         result = stage.send("skip_late", how="until")
         stage.proj.started(stage.key)
+        key, foreign = stage.key + "-f", None
+        if stage.pool in BOTH:
+            claim = Claim("e", "onceproj.foreign_late", (key,), {}, Once(lease=LEASE), "")
+            options = {"queue": stage.queue, "headers": headers(claim)}
+            foreign = stage.proj.tasks.foreign_late.apply_async((key,), {"how": "until"}, **options)
+            stage.proj.started(key)
         # Only the main process; Celery's children ask the kernel to be killed with it.
         first.signal(signal.SIGKILL)
         died = time.monotonic()
+        if foreign is not None:
+            stage.proj.copy(foreign.id)
         stage.worker()
         name = f"{{t}}:once:lock:onceproj.skip_late:{stage.key}"
         until(lambda: not stage.proj.client.exists(name), LEASE + 1)
@@ -228,6 +238,11 @@ def test_a_dead_worker_frees_the_key_within_the_lease_and_its_task_runs_again(st
         stage.proj.go(stage.key)
         until(lambda: result.state == "SUCCESS")
         assert stage.ends() == 1
+        if foreign is not None:
+            stage.proj.started(key, 2)
+            stage.proj.go(key)
+            assert foreign.get(timeout=10) == key
+            assert stage.proj.count(key, "end") == 1
 
     stages(ALL, fault)
 

@@ -396,6 +396,24 @@ def test_an_expired_copy_does_not_revoke_the_first(proj: Proj, key: str, any_poo
     assert result.state == "SUCCESS"
 
 
+def test_a_task_of_another_class_that_has_a_lock_runs_once_too(proj: Proj, key: str, any_pool: Crew) -> None:
+    claim = Claim("entry", "onceproj.foreign", (key,), {"how": "until"}, Once(scope="queue", lease=3), uuid4().hex)
+    options = {"task_id": claim.task_id, "headers": headers(claim), "queue": "nowhere"}
+    result, raw = proj.capture(lambda: proj.app.send_task(claim.task_name, claim.args, claim.kwargs, **options))
+    proj.inject(raw)
+    proj.started(key)
+    proj.inject(raw)
+    until(lambda: proj.client.hexists(f"{{t}}:guard:{result.id}", "standby"))
+    proj.inject(raw, expires="2020-01-01T00:00:00+00:00")
+    until(lambda: f"expired copy of task {result.id}" in any_pool.text())
+    proj.go(key)
+    assert result.get(timeout=15) == key
+    until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
+    proj.inject(raw)
+    until(lambda: f"{result.id}] has run already" in any_pool.text())
+    assert (proj.count(key), result.state) == (1, "SUCCESS")
+
+
 def test_a_message_past_its_deadline_is_not_run(proj: Proj, key: str) -> None:
     result, raw = proj.capture(lambda: proj.tasks.late.apply_async((key,), queue="nowhere"))
     message = json.loads(raw)

@@ -14,6 +14,7 @@ import celery
 import pytest
 import redis
 from celery import Celery
+from celery.app.task import Context
 from celery.exceptions import Ignore
 
 from redbeat_lite.errors import InvalidEntry
@@ -468,3 +469,37 @@ def test_a_class_of_another_kind_takes_its_lock_once_and_calls_its_own_hooks(app
     finally:
         task.pop_request()
     assert locks(app).get(claim.key) is None
+
+
+def test_a_copy_of_a_task_of_another_class_stands_by_and_its_retry_runs(app: Celery) -> None:
+    app.task(shared=False, name="t", base=celery.Task)(one)
+    task, store = app.tasks["t"], Runtime.of(app).store
+    adopt(type(task))
+    claim = Claim("e", "t", (), {}, Once(scope="queue"), "id")
+    assert take(store, [claim]) == [True]
+
+    def begin(retries: int = 0) -> None:
+        fields = {"id": "id", "args": (), "kwargs": {}, "called_directly": False, "is_eager": False, "retries": retries}
+        task.request_stack.push(Context(fields, **headers(claim)))
+        try:
+            task.before_start("id", (), {})
+        except Ignore:
+            task.pop_request()
+            raise
+
+    def end() -> None:
+        finish(task, "SUCCESS", None)
+        task.pop_request()
+
+    begin()
+    fence = locks(app).get(claim.key).fence
+    with pytest.raises(Ignore, match="runs already"):
+        begin()
+    assert locks(app).get(claim.key).fence == fence
+    end()
+    with pytest.raises(Ignore, match="has run already"):
+        begin()
+    begin(retries=1)
+    assert locks(app).get(claim.key).state == "running"
+    end()
+    assert locks(app).list() == ()
