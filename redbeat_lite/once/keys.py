@@ -8,7 +8,8 @@ key                           type    holds
 ============================  ======  =================================================================================
 ``{p}:once:lock:<key>``       hash    ``token``, ``task`` (id), ``state`` (``queued`` or ``running``), ``since`` (ms),
                                       ``due`` (ms: when a queued one may run), ``lease`` (ms), ``fence``, ``holder``,
-                                      ``queue``; lives as long as the lease
+                                      ``queue``, ``ended`` (the attempt before the retry it is kept for); lives as
+                                      long as the lease
 ``{p}:once:wait:<key>``       zset    task id of a waiter -> its place
 ``{p}:once:parked:<key>``     hash    ``m:<task id>`` -> its message, ``a:<task id>`` -> its attempt; ``woken``,
                                       ``tries`` and ``resend`` of the first one

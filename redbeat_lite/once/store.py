@@ -177,7 +177,7 @@ class LockStore:
         args: list[Any] = [held.token, held.task_id, outcome, held.deadline_ms, held.life_ms]
         if held.key is not None:
             keys += [self.keys.lock(held.key), self.keys.waiters(held.key), self.keys.index]
-            args += [held.key, hold_ms]
+            args += [held.key, hold_ms, held.attempt]
         standby, released, waiters = self._scripts.run("once_end", keys, args)
         return Ended(bool(standby), bool(released), bool(waiters))
 

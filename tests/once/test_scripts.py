@@ -142,6 +142,32 @@ def test_a_waiter_that_is_too_old_when_its_turn_comes_makes_room(store: LockStor
     assert store.wake("k") == "m2"
 
 
+def test_a_task_that_is_too_old_frees_the_lock_it_was_queued_with(store: LockStore) -> None:
+    soon = server_ms(store.client) + 50
+    assert store.take([Wanted("k", "a", 60_000, 0, "queued t", "q")]) == [True]
+    assert begin(store, held("w"), on_conflict="wait", message="m") == "parked"
+    until(lambda: server_ms(store.client) > soon)
+    assert begin(store, held("b", deadline_ms=soon)) == "old"
+    assert store.due()[0] == [], "another task's lock stays"
+    assert begin(store, held("a", deadline_ms=soon)) == "old"
+    assert store.due()[0] == ["k"]
+    assert store.wake("k") == "m"
+    assert begin(store, held("w")) == "run"
+
+
+def test_a_copy_that_is_too_old_frees_no_lock_that_is_kept_for_a_retry(store: LockStore) -> None:
+    first, soon = held("a"), server_ms(store.client) + 50
+    begin(store, first)
+    store.end(first, hold_ms=60_000)
+    until(lambda: server_ms(store.client) > soon)
+    assert begin(store, held("a", deadline_ms=soon)) == "old"
+    assert store.client.hget("{t}:once:lock:k", "state") == "queued"
+    assert begin(store, held("a", attempt=1, deadline_ms=soon)) == "old"
+    assert not store.client.exists("{t}:once:lock:k")
+    assert store.wake("k") is None
+    assert store.client.zcard(store.keys.index) == 0
+
+
 def test_a_late_copy_does_not_take_the_place_of_its_own_retry(store: LockStore) -> None:
     first = held("w")
     begin(store, first)

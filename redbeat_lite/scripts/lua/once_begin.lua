@@ -14,7 +14,7 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local token, id, attempt, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local deadline, life, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 
--- A waiter that will never run must not keep the others waiting; unless it is a later attempt that waits.
+-- What will never run must not keep others waiting. But a later attempt of it may wait, or have its lock kept for it.
 local function give_up_place()
   if KEYS[3] and redis.call('HGET', KEYS[5], 'a:' .. id) == ARGV[3] then
     redis.call('ZREM', KEYS[4], id)
@@ -23,9 +23,18 @@ local function give_up_place()
   end
 end
 
+local function give_up_lock()
+  local l = KEYS[3] and redis.call('HMGET', KEYS[3], 'task', 'state', 'ended') or {}
+  if l[1] == id and l[2] == 'queued' and not (l[3] and tonumber(l[3]) >= attempt) then
+    redis.call('DEL', KEYS[3])
+    redis.call('ZADD', KEYS[6], now, ARGV[8])
+  end
+end
+
 if deadline > 0 and now > deadline then
   -- The record of an earlier copy may be gone by now, so nothing can tell whether this one has run already.
   give_up_place()
+  give_up_lock()
   return {'old', ''}
 end
 

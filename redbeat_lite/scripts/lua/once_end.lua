@@ -3,6 +3,7 @@
 -- ARGV[1] token  [2] task id  [3] done: no copy may run again | again: a copy may run
 --     [4] deadline_ms, 0: none  [5] life_ms of the guard's record
 --     with a lock also: [6] key  [7] hold_ms: keep the lock for this task's retry, its lease included, 0: release it
+--     [8] attempt
 -- returns {1 a standby copy is to be published, else 0; 1 the lock was ours, else 0; 1 somebody waits for it, else 0}
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -39,7 +40,7 @@ end
 local key, hold = ARGV[6], tonumber(ARGV[7])
 if hold > 0 then
   local due = now + hold - tonumber(redis.call('HGET', KEYS[3], 'lease'))
-  redis.call('HSET', KEYS[3], 'token', 'queued|' .. id, 'state', 'queued', 'due', due)
+  redis.call('HSET', KEYS[3], 'token', 'queued|' .. id, 'state', 'queued', 'due', due, 'ended', ARGV[8])
   redis.call('PEXPIRE', KEYS[3], hold)
   redis.call('ZADD', KEYS[5], now + hold, key)
   return {standby, 1, 0}
