@@ -17,8 +17,8 @@ from celery.utils.log import get_logger
 
 from .hold import Hold
 from .message import DELIVERY
-from .run import has_succeeded
 from .runtime import Runtime
+from .settle import has_succeeded
 
 if TYPE_CHECKING:
     from celery import Celery

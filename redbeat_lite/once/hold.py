@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+
 from .emission import DEADLINE_HEADER, ONCE_HEADER
 from .message import DELIVERY
 from .naming import key_of
@@ -115,6 +117,12 @@ def hold_of(task: Any, fields: Mapping[str, Any], *, token: str, lease: float, h
         key=key,
         holder=holder,
         deadline_ms=int(fields.get(DEADLINE_HEADER) or 0),
+        expires_ms=_expires_ms(fields.get("expires")),
         life_ms=round(getattr(task, "guard_life", GUARD_LIFE) * 1000),
     )
     return Hold(held, once)
+
+
+def _expires_ms(expires: Any) -> int:
+    """As Celery reads it: a time without a zone is UTC."""
+    return round(maybe_make_aware(maybe_iso8601(expires)).timestamp() * 1000) if expires else 0

@@ -11,8 +11,9 @@ key                           type    holds
                                       ``queue``, ``ended`` (the attempt before the retry it is kept for); lives as
                                       long as the lease
 ``{p}:once:wait:<key>``       zset    task id of a waiter -> its place
-``{p}:once:parked:<key>``     hash    ``m:<task id>`` -> its message, ``a:<task id>`` -> its attempt; ``woken``,
-                                      ``tries`` and ``resend`` of the first one
+``{p}:once:parked:<key>``     hash    ``m:<task id>`` -> its message, ``a:<task id>`` -> its attempt, ``d:<task id>`` ->
+                                      when it is too old to run, ms; ``woken``, ``tries`` and ``resend`` of the first
+                                      one. Both live until a week after the last waiter is too old
 ``{p}:once:index``            zset    key -> when the reaper has to look at it, ms; every lock and queue is in it, for a
                                       week if nobody looks
 ``{p}:once:fence``            string  the last fencing number given out

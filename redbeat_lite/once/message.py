@@ -6,8 +6,9 @@ import base64
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from celery.app.task import Context
 from kombu.serialization import dumps as serialize
-from kombu.serialization import registry
+from kombu.serialization import prepare_accept_content, registry
 from kombu.utils.json import dumps, loads
 
 if TYPE_CHECKING:
@@ -79,10 +80,9 @@ def publish(app: Celery, text: str) -> str:
         Exception: whatever the broker's client raises when it does not take the message.
     """
     message = loads(text)  # type: ignore[no-untyped-call]
-    body = base64.b64decode(message["body"]) if message["binary"] else message["body"]
     with app.producer_or_acquire() as producer:
         producer.publish(
-            body,
+            _body(message),
             exchange=message["exchange"],
             routing_key=message["routing_key"],
             headers=message["headers"],
@@ -94,3 +94,21 @@ def publish(app: Celery, text: str) -> str:
             **message["properties"],
         )
     return str(message["headers"].get("id"))
+
+
+def request_of(app: Celery, text: str) -> Context:
+    """The request of a message that :func:`encode` wrote, as a worker that received it would make it.
+
+    Raises:
+        kombu.exceptions.ContentDisallowed, kombu.exceptions.DecodeError: the app does not read what it is written in.
+    """
+    message = loads(text)  # type: ignore[no-untyped-call]
+    accept = prepare_accept_content(app.conf.accept_content)  # type: ignore[no-untyped-call]
+    body = registry.loads(_body(message), message["type"], message["enc"], accept=accept)  # type: ignore[no-untyped-call]
+    args, kwargs, embed = body
+    info = {"exchange": message["exchange"], "routing_key": message["routing_key"]}
+    return Context(message["headers"], args=args, kwargs=kwargs, delivery_info=info, **embed)
+
+
+def _body(message: Mapping[str, Any]) -> str | bytes:
+    return base64.b64decode(message["body"]) if message["binary"] else str(message["body"])

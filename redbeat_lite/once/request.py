@@ -14,8 +14,8 @@ from celery.worker.request import Request as CeleryRequest
 from .departures import Departures
 from .hold import attempt_of, is_guarded
 from .message import DELIVERY, delivery
-from .run import is_final
 from .runtime import Runtime
+from .settle import is_final
 from .store import DOWN, Seen
 
 logger = get_logger(__name__)

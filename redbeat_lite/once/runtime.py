@@ -17,9 +17,10 @@ from ..backend import Backend
 from ..patience import patiently
 from ..settings import Settings
 from . import message
-from .errors import LockUnavailable
+from .errors import LockUnavailable, OnceSkipped
 from .hold import Hold, hold_of
 from .renewal import Renewer
+from .settle import is_final, settle_skipped
 from .store import DOWN, RESEND_MS, LockStore, Verdict
 
 if TYPE_CHECKING:
@@ -134,11 +135,22 @@ class Runtime:
         """Publish the first waiter of each lock that is free. Never raises: the reaper tries again."""
         for key in keys:
             try:
-                text = self.store.wake(key, RESEND_MS)
-                if text is not None:
-                    logger.debug("Task %s gets the once-lock %r", message.publish(self.app, text), key)
+                while (turn := self.store.wake(key, RESEND_MS)) is not None and turn.too_old:
+                    self._give_up(key, turn.message)
+                if turn is not None:
+                    logger.debug("Task %s gets the once-lock %r", message.publish(self.app, turn.message), key)
             except Exception as exc:  # noqa: BLE001 - a broker may raise anything; one key must not stop the others
                 logger.warning("Waking the next task of the once-lock %r failed, trying again: %s", key, exc)
+
+    def _give_up(self, key: str, text: str) -> None:
+        """End a task that has waited for too long, and then let it leave: whoever dies between the two is repeated."""
+        request = message.request_of(self.app, text)
+        # Another app of the same prefix may know the task, and this one not.
+        task = self.app.tasks.get(request.task) or self.app.Task()
+        if not is_final(task, request.id):
+            why = f"it waited for the once-lock {key!r} until it had expired, or was older than the guard remembers"
+            settle_skipped(task, request, OnceSkipped(f"{request.task}[{request.id}]: {why}", key))
+        self.store.leave(key, request.id)
 
     def wake_standbys(self, task_ids: Iterable[str]) -> None:
         """Publish the parked copy of each task whose run died. Never raises: the reaper tries again."""

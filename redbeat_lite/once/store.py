@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from ..backend import FAULTS
-from ..replies import server_ms, text_or_none, texts
+from ..replies import server_ms, text, text_or_none, texts
 from ..scripts import Scripts
 from .keys import OnceKeys
 
@@ -24,8 +24,9 @@ DOWN = FAULTS
 #: How many claims one call of ``once_take`` handles; each has eight KEYS and ARGV, and Lua unpacks a few thousand.
 TAKE_BATCH = 500
 
-#: What nobody has looked after for a week leaves the index, in ms: no worker has ``install()``, the locks have run out,
-#: and a message that still waits is older than the guard remembers. A new task of its key brings it back.
+#: What nobody has looked after for a week leaves the index, in ms: no worker has ``install()``, and the locks have run
+#: out. Who still waits is found again when the next task of that key comes, and forgotten a week after the last of them
+#: would have been too old to run.
 KEPT_MS = 7 * 86_400_000
 
 
@@ -42,6 +43,7 @@ class Held:
         fence: the fencing number, once the lock is held.
         holder: who runs it, for people.
         deadline_ms: when the message is too old to run, wall clock of the server; 0 for never.
+        expires_ms: when the message expires, likewise.
         life_ms: how long the guard remembers a run that had no deadline.
         guard_id: names the guard's record instead of ``task_id``, for a lock that is given back alone.
     """
@@ -54,6 +56,7 @@ class Held:
     fence: int = 0
     holder: str = ""
     deadline_ms: int = 0
+    expires_ms: int = 0
     life_ms: int = 1
     guard_id: str = ""
 
@@ -102,6 +105,14 @@ class Ended:
     waiters: bool
 
 
+class Turn(NamedTuple):
+    """The first of those who wait for a lock that is free."""
+
+    message: str
+    #: Not to be published but ended, and then to leave: its time has passed.
+    too_old: bool
+
+
 class LockStore:
     """The once-locks and the guard's records of one prefix on one client.
 
@@ -144,7 +155,7 @@ class LockStore:
         ]
         if held.key is not None:
             keys += [*self._lock_keys(held.key), self.keys.fence]
-            args += [held.key, on_conflict, held.holder, max_waiters, KEPT_MS]
+            args += [held.key, on_conflict, held.holder, max_waiters, KEPT_MS, held.expires_ms]
         verdict = Verdict(*texts(self._scripts.run("once_begin", keys, args)))
         if verdict.word == "run":
             held.fence = int(verdict.text or 0)
@@ -181,9 +192,10 @@ class LockStore:
         standby, released, waiters = self._scripts.run("once_end", keys, args)
         return Ended(bool(standby), bool(released), bool(waiters))
 
-    def wake(self, key: str, resend_ms: int = RESEND_MS) -> str | None:
-        """The message of the waiter whose turn it is, to be published by the caller."""
-        return text_or_none(self._scripts.run("once_wake", self._lock_keys(key), [key, resend_ms, RESEND_MAX_MS]))
+    def wake(self, key: str, resend_ms: int = RESEND_MS) -> Turn | None:
+        """The waiter whose turn it is, for the caller to publish or to end."""
+        reply = self._scripts.run("once_wake", self._lock_keys(key), [key, resend_ms, RESEND_MAX_MS])
+        return Turn(text(reply[0]), bool(reply[1])) if reply else None
 
     def wake_standby(self, task_id: str, resend_ms: int = RESEND_MS) -> str | None:
         """The message of the parked copy that may run now, to be published by the caller."""

@@ -29,6 +29,7 @@ from .message import DELIVERY
 from .naming import check_definition, checked, key_of
 from .policy import Once, check_seconds
 from .runtime import PATIENCE, Runtime
+from .settle import settle_failed, settle_skipped
 from .store import DOWN, Wanted
 
 logger = get_logger(__name__)
@@ -228,9 +229,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         if options.get("ignore_result") is not None:
             request.ignore_result = options["ignore_result"]
         if isinstance(why, OnceSkipped):
-            run.settle_skipped(self, request, why)
+            settle_skipped(self, request, why)
         else:
-            run.settle_failed(self, request, why)
+            settle_failed(self, request, why)
         return self.AsyncResult(task_id)
 
 

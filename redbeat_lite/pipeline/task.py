@@ -17,6 +17,7 @@ from ..once.errors import LockUnavailable, OnceSkipped
 from ..once.hold import attempt_of
 from ..once.message import DELIVERY
 from ..once.runtime import Runtime
+from ..once.settle import is_final, settle_skipped
 from ..once.store import DOWN
 from ..once.task import Task
 from . import values
@@ -114,11 +115,11 @@ class PipelineTask(Task):
         what = f"{self.name}[{request.id}], step {ref.step} of pipeline {ref.run}"
         if word == "over":
             state = text.decode() if isinstance(text, bytes) else text
-            once_run.settle_skipped(self, request, OnceSkipped(f"{what}: the pipeline has ended ({state})"))
+            settle_skipped(self, request, OnceSkipped(f"{what}: the pipeline has ended ({state})"))
         elif word == "gone":
             # A run of which nothing is left. What an earlier copy of the step came to stays.
-            if not once_run.is_final(self, request.id):
-                once_run.settle_skipped(self, request, OnceSkipped(f"{what}: there is no record of the pipeline"))
+            if not is_final(self, request.id):
+                settle_skipped(self, request, OnceSkipped(f"{what}: there is no record of the pipeline"))
         elif word == "dead":
             conclude(self.app, store, ref, "FAILED", f"its worker died more than {MAX_DEATHS} times")
         else:

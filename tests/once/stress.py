@@ -81,13 +81,13 @@ class Chaos:
             self.wake(job["key"])
 
     def wake(self, key: str) -> None:
-        message = self.store.wake(key, RESEND_MS)
-        if message is None:
+        turn = self.store.wake(key, RESEND_MS)
+        if turn is None:
             return
         if self.random.random() < LOST:
             self.client.incr("lost")
         else:
-            self.publish(message)
+            self.publish(turn.message)
 
     def reap(self) -> None:
         keys, ids = self.store.due()

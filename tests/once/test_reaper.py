@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from celery import Celery
+from celery.exceptions import Ignore
 from kombu import Queue
 from kombu.exceptions import OperationalError
 
-from redbeat_lite.once import Once, Task
+from redbeat_lite.once import Once, OnceSkipped, Task
 from redbeat_lite.once.hooks import _leave
 from redbeat_lite.once.reaper import Reaper
 from redbeat_lite.once.runtime import Runtime
-from redbeat_lite.once.store import LockStore, Wanted
+from redbeat_lite.once.store import Held, LockStore, Wanted
 from redbeat_lite.once.visibility import workers
 from redbeat_lite.once.worker import Keeper
 from redbeat_lite.replies import server_ms
 
 from .server import Server
+from .workers import until
 
 HOUR = 3_600_000
 LOCK = "{t}:once:lock:k"
@@ -148,3 +152,50 @@ def test_a_lock_knows_the_queue_that_its_task_chooses(once_server: Server, store
     assert store.client.hget(LOCK, "queue") == "big"
     task.apply_async(queue="other", once_key="k2")
     assert store.client.hget("{t}:once:lock:k2", "queue") == "other"
+
+
+@pytest.fixture
+def parked(once_server: Server, store: LockStore) -> Celery:
+    """An app in which "gone" waits for "k", with the rest of a chain behind it, and has expired; after it, "next"."""
+    app = Celery("unit", broker=once_server.url, backend="cache+memory://", set_as_current=False)
+    app.conf.redbeat_lite_key_prefix = "t"
+    task = app.task(name="t", base=Task, once=Once(key="k", on_conflict="wait"), shared=False)(nothing)
+    soon = datetime.now(UTC) + timedelta(seconds=0.1)
+    one = {"task": "t", "args": (), "kwargs": {}, "called_directly": False, "is_eager": False}
+    first = {"id": "gone", "expires": soon.isoformat(), "chain": [dict(task.si().set(task_id="tail"))]}
+    held = Held("token", "a", 0, 60_000, key="k")
+    assert store.begin(held).word == "run"
+    for fields in (first, {"id": "next"}):
+        task.push_request(**one, **fields, delivery_info={"routing_key": f"queue-of-{fields['id']}"})
+        with pytest.raises(Ignore, match="waits"):
+            task.before_start(fields["id"], (), {})
+        task.pop_request()
+    until(lambda: server_ms(store.client) > soon.timestamp() * 1000 + 1)
+    store.end(held)
+    return app
+
+
+def test_a_waiter_that_has_expired_when_its_turn_comes_is_ended_and_the_next_one_sent(
+    parked: Celery, store: LockStore
+) -> None:
+    Runtime.of(parked).wake(["k"])
+    for task_id in ("gone", "tail"):
+        result = parked.AsyncResult(task_id)
+        assert (result.state, type(result.result)) == ("REVOKED", OnceSkipped), task_id
+    assert "until it had expired" in str(result.result)
+    assert [store.client.llen(f"queue-of-{name}") for name in ("gone", "next")] == [0, 1]
+    assert store.client.zrange("{t}:once:wait:k", 0, -1) == ["next"]
+
+
+def test_whoever_dies_while_it_ends_a_waiter_is_repeated(
+    parked: Celery, store: LockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(LockStore, "leave", Mock(side_effect=ConnectionError))
+        Runtime.of(parked).wake(["k"])
+    result = parked.AsyncResult("gone")
+    ended = result.date_done
+    assert (result.state, store.client.llen("queue-of-next")) == ("REVOKED", 0)
+    store.client.hset("{t}:once:parked:k", "resend", 0)
+    Runtime.of(parked).wake(["k"])
+    assert (parked.AsyncResult("gone").date_done, store.client.llen("queue-of-next")) == (ended, 1)

@@ -28,6 +28,13 @@ def begin(store: LockStore, one: Held, **options: Any) -> str:
     return store.begin(one, **options).word
 
 
+def wake(store: LockStore, **options: Any) -> str | None:
+    """The message that is to be published now."""
+    turn = store.wake("k", **options)
+    assert turn is None or not turn.too_old
+    return turn and turn.message
+
+
 def until(condition: Any, seconds: float = 5.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -136,10 +143,54 @@ def test_a_waiter_that_is_too_old_when_its_turn_comes_makes_room(store: LockStor
     assert begin(store, held("w1", deadline_ms=soon), on_conflict="wait", message="m1") == "parked"
     assert begin(store, held("w2"), on_conflict="wait", message="m2") == "parked"
     store.end(first)
-    assert store.wake("k") == "m1"
+    assert wake(store) == "m1"
     until(lambda: server_ms(store.client) > soon)
     assert begin(store, held("w1", deadline_ms=soon), on_conflict="wait", message="m1") == "old"
-    assert store.wake("k") == "m2"
+    assert wake(store) == "m2"
+
+
+@pytest.mark.parametrize("limit", ["deadline_ms", "expires_ms", "life_ms"])
+def test_a_waiter_that_nobody_has_run_when_its_time_has_passed_makes_room(store: LockStore, limit: str) -> None:
+    first, soon = held("a"), server_ms(store.client) + 150
+    begin(store, first)
+    gone = held("w1", **{limit: 150 if limit == "life_ms" else soon})
+    assert begin(store, gone, on_conflict="wait", message="m1") == "parked"
+    assert begin(store, held("w2"), on_conflict="wait", message="m2") == "parked"
+    store.end(first)
+    assert wake(store, resend_ms=50) == "m1"  # into a queue that nobody consumes
+    assert wake(store, resend_ms=50) is None
+    until(lambda: "k" in store.due()[0])
+    while (turn := store.wake("k", resend_ms=50)) == ("m1", False):
+        until(lambda: "k" in store.due()[0])
+    assert turn == ("m1", True)
+    assert server_ms(store.client) >= soon
+    assert store.wake("k") is None, "whoever was told ends it"
+    assert store.leave("k", "w1")
+    assert wake(store) == "m2"
+    assert begin(store, held("w2")) == "run"
+    assert store.client.keys("*once:[wp]*") == []
+
+
+def test_those_who_wait_are_looked_at_when_the_time_of_the_first_has_passed(store: LockStore) -> None:
+    first, limit = held("a"), server_ms(store.client) + 7_000
+    begin(store, first)
+    begin(store, held("w", expires_ms=limit), on_conflict="wait", message="m")
+    store.end(first)
+    assert wake(store, resend_ms=60_000) == "m"
+    looked_at = store.client.zscore(store.keys.index, "k")
+    assert looked_at - server_ms(store.client) > 50_000, "one that was woken may be about to start"
+    store.client.hset("{t}:once:parked:k", "resend", 0)
+    assert wake(store, resend_ms=5_000) == "m"
+    assert limit < store.client.zscore(store.keys.index, "k") <= limit + 1
+
+
+def test_those_who_wait_are_forgotten_a_week_after_the_last_is_too_old(store: LockStore) -> None:
+    now = server_ms(store.client)
+    begin(store, held("a"))
+    for name, limit in (("w1", now + 100_000), ("w2", now + 300_000), ("w3", now + 200_000)):
+        assert begin(store, held(name, deadline_ms=limit), on_conflict="wait", message=name) == "parked"
+    for key in ("{t}:once:wait:k", "{t}:once:parked:k"):
+        assert abs(store.client.pttl(key) + server_ms(store.client) - (now + 300_000 + KEPT_MS)) < 1_000
 
 
 def test_a_task_that_is_too_old_frees_the_lock_it_was_queued_with(store: LockStore) -> None:
@@ -151,7 +202,7 @@ def test_a_task_that_is_too_old_frees_the_lock_it_was_queued_with(store: LockSto
     assert store.due()[0] == [], "another task's lock stays"
     assert begin(store, held("a", deadline_ms=soon)) == "old"
     assert store.due()[0] == ["k"]
-    assert store.wake("k") == "m"
+    assert wake(store) == "m"
     assert begin(store, held("w")) == "run"
 
 
@@ -164,7 +215,7 @@ def test_a_copy_that_is_too_old_frees_no_lock_that_is_kept_for_a_retry(store: Lo
     assert store.client.hget("{t}:once:lock:k", "state") == "queued"
     assert begin(store, held("a", attempt=1, deadline_ms=soon)) == "old"
     assert not store.client.exists("{t}:once:lock:k")
-    assert store.wake("k") is None
+    assert wake(store) is None
     assert store.client.zcard(store.keys.index) == 0
 
 
@@ -189,7 +240,7 @@ def test_waiters_come_in_the_order_they_came(store: LockStore) -> None:
     for name in names:
         assert store.end(running).waiters
         assert begin(store, held(f"late-{name}")) == "taken", "somebody who comes late must not overtake"
-        message = store.wake("k")
+        message = wake(store)
         assert message == f"m-{name}"
         running = held(name)
         assert begin(store, running) == "run"
@@ -211,14 +262,14 @@ def test_a_lost_wake_up_is_repeated_with_growing_pauses(store: LockStore) -> Non
     begin(store, first)
     begin(store, held("w"), on_conflict="wait", message="m")
     store.end(first)
-    assert store.wake("k", resend_ms=100) == "m"
-    assert store.wake("k", resend_ms=100) is None
+    assert wake(store, resend_ms=100) == "m"
+    assert wake(store, resend_ms=100) is None
     started = time.monotonic()
     for pause in (0.1, 0.2, 0.4):
         until(lambda: "k" in store.due()[0])
         assert time.monotonic() - started >= pause * 0.9
         started = time.monotonic()
-        assert store.wake("k", resend_ms=100) == "m"
+        assert wake(store, resend_ms=100) == "m"
 
 
 def test_the_reaper_finds_what_a_releaser_left_behind(store: LockStore) -> None:
@@ -228,14 +279,14 @@ def test_the_reaper_finds_what_a_releaser_left_behind(store: LockStore) -> None:
     assert store.due() == ([], [])
     store.end(first)
     assert store.due() == (["k"], [])
-    assert store.wake("k") == "m"
+    assert wake(store) == "m"
 
 
 def test_the_reaper_finds_a_lock_whose_holder_died(store: LockStore) -> None:
     begin(store, held("a", lease_ms=150))
     begin(store, held("w"), on_conflict="wait", message="m")
     until(lambda: store.due()[0] == ["k"])
-    until(lambda: store.wake("k") == "m")
+    until(lambda: wake(store) == "m")
 
 
 def test_a_waiter_whose_message_was_lost_makes_room(store: LockStore) -> None:
@@ -245,7 +296,7 @@ def test_a_waiter_whose_message_was_lost_makes_room(store: LockStore) -> None:
         begin(store, held(name), on_conflict="wait", message=name)
     store.client.hdel("{t}:once:parked:k", "m:w1")
     store.end(first)
-    assert [store.wake("k"), store.wake("k")] == [None, "w2"]
+    assert [wake(store), wake(store)] == [None, "w2"]
 
 
 def test_one_waiter_too_many_is_refused(store: LockStore) -> None:
@@ -261,7 +312,7 @@ def test_a_waiter_that_leaves_makes_room_for_the_next(store: LockStore) -> None:
         begin(store, held(name), on_conflict="wait", message=name)
     assert store.leave("k", "w1") is False
     store.end(first)
-    assert store.wake("k") == "w2"
+    assert wake(store) == "w2"
     assert store.leave("k", "w2") is False
     assert store.client.keys("*once:[lwp]*") == []
 
@@ -326,6 +377,19 @@ def test_what_nobody_looks_after_leaves_the_index(store: LockStore) -> None:
     store.client.zadd(store.keys.index, {"forgotten": now - KEPT_MS - 1_000})
     take(store, [claim("e", "id-1")])
     assert store.client.zscore(store.keys.index, "forgotten") is None
+
+
+def test_those_who_left_the_index_are_found_by_the_next_task_of_their_key(store: LockStore) -> None:
+    first = held("a")
+    begin(store, first)
+    begin(store, held("w"), on_conflict="wait", message="m")
+    store.end(first)
+    store.client.delete(store.keys.index)
+    assert begin(store, held("b")) == "taken"
+    assert store.due()[0] == ["k"]
+    store.client.delete(store.keys.index)
+    assert store.take([Wanted("k", "c", 60_000, 0, "queued t", "q")]) == [False]
+    assert store.due()[0] == ["k"]
 
 
 # -- the guard ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 -- ARGV[1] token  [2] task id  [3] attempt  [4] lease_ms  [5] deadline_ms, 0: none  [6] life_ms of the guard's record
 --     [7] the message, '': not encoded yet   with a lock also: [8] key  [9] skip|wait|raise, or try: a refusal is not
 --     remembered, so the same may ask again  [10] holder  [11] max waiters  [12] kept_ms of what nobody looks after
+--     [13] expires_ms of the message, 0: never
 -- returns {verdict, text}
 --   run, fence       go ahead             drop              this attempt, or a later one, has ended
 --   old              past its deadline    standby           parked until the copy that runs has ended
@@ -18,7 +19,7 @@ local deadline, life, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local function give_up_place()
   if KEYS[3] and redis.call('HGET', KEYS[5], 'a:' .. id) == ARGV[3] then
     redis.call('ZREM', KEYS[4], id)
-    redis.call('HDEL', KEYS[5], 'm:' .. id, 'a:' .. id)
+    redis.call('HDEL', KEYS[5], 'm:' .. id, 'a:' .. id, 'd:' .. id)
     redis.call('ZADD', KEYS[6], now, ARGV[8])
   end
 end
@@ -99,6 +100,10 @@ end
 local owner = redis.call('HGET', KEYS[3], 'task')
 local head = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
 if owner ~= id and (owner or (head and head ~= id)) then
+  if not owner then
+    -- Nobody may have looked after those who wait for so long that they have left the index.
+    redis.call('ZADD', KEYS[6], now, key)
+  end
   if ARGV[9] ~= 'wait' then
     return refuse('taken', owner or head)
   end
@@ -112,9 +117,17 @@ if owner ~= id and (owner or (head and head ~= id)) then
     -- Places come from the counter of the fences: in order for ever, whoever came and went meanwhile.
     redis.call('ZADD', KEYS[4], next_number(), id)
   end
-  redis.call('HSET', KEYS[5], 'm:' .. id, message, 'a:' .. id, attempt)
-  if not owner then
-    redis.call('ZADD', KEYS[6], now, key)
+  -- Every waiter has an end, for others wait behind it, and nobody may consume its queue any more.
+  local limit, expires = deadline > 0 and deadline or now + life, tonumber(ARGV[13])
+  if expires > 0 then
+    limit = math.min(limit, expires)
+  end
+  redis.call('HSET', KEYS[5], 'm:' .. id, message, 'a:' .. id, attempt, 'd:' .. id, limit)
+  for _, waiting in ipairs({KEYS[4], KEYS[5]}) do
+    local left = limit - now + tonumber(ARGV[12])
+    if redis.call('PTTL', waiting) < left then
+      redis.call('PEXPIRE', waiting, left)
+    end
   end
   return {'parked', tostring(redis.call('ZRANK', KEYS[4], id))}
 end
@@ -122,7 +135,7 @@ end
 -- Free, or reserved for this task: at publish, by its retry, by an earlier copy that died, or because it is its turn.
 if head then
   redis.call('ZREM', KEYS[4], id)
-  redis.call('HDEL', KEYS[5], 'm:' .. id, 'a:' .. id)
+  redis.call('HDEL', KEYS[5], 'm:' .. id, 'a:' .. id, 'd:' .. id)
   if redis.call('EXISTS', KEYS[4]) == 0 then
     redis.call('DEL', KEYS[5])
   elseif head == id then

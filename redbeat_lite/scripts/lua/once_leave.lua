@@ -9,7 +9,7 @@ if l[1] == ARGV[2] and l[2] == 'queued' then
   redis.call('DEL', KEYS[1])
 end
 if redis.call('ZREM', KEYS[2], ARGV[2]) == 1 then
-  redis.call('HDEL', KEYS[3], 'm:' .. ARGV[2], 'a:' .. ARGV[2])
+  redis.call('HDEL', KEYS[3], 'm:' .. ARGV[2], 'a:' .. ARGV[2], 'd:' .. ARGV[2])
 end
 if redis.call('EXISTS', KEYS[2]) == 0 then
   redis.call('DEL', KEYS[3])

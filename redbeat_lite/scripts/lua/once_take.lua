@@ -21,6 +21,10 @@ for i = 1, tonumber(ARGV[1]) do
     end
     taken[i] = 1
   elseif owner or redis.call('EXISTS', waiters) == 1 then
+    if not owner then
+      -- Nobody may have looked after those who wait for so long that they have left the index.
+      redis.call('ZADD', KEYS[1], now, key)
+    end
     taken[i] = 0
   else
     redis.call('HSET', lock, 'token', 'queued|' .. id, 'task', id, 'state', 'queued', 'since', now, 'due', due,

@@ -1,7 +1,8 @@
--- Whose turn is it? Names the first waiter of a free lock, and again if it did not start in time.
+-- Whose turn is it? Names the first waiter of a free lock, and again if it did not start in time. One whose own time has
+-- passed is named to be ended; it keeps its place until the caller has done so and lets it leave.
 -- KEYS[1] lock  [2] waiters  [3] parked  [4] index
 -- ARGV[1] key  [2] ms until a waiter that was woken and did not start is woken again; doubles each time  [3] at most
--- returns the message to publish, or nothing
+-- returns {message, 0 to publish it | 1 to end it, too old}, or nothing
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local key = ARGV[1]
@@ -16,7 +17,7 @@ if not head then
   redis.call('ZREM', KEYS[4], key)
   return false
 end
-local w = redis.call('HMGET', KEYS[3], 'woken', 'tries', 'resend')
+local w = redis.call('HMGET', KEYS[3], 'woken', 'tries', 'resend', 'm:' .. head, 'd:' .. head)
 local tries = 1
 if w[1] == head then
   if tonumber(w[3]) > now then
@@ -25,15 +26,20 @@ if w[1] == head then
   end
   tries = tonumber(w[2]) + 1
 end
-local message = redis.call('HGET', KEYS[3], 'm:' .. head)
+local message, limit = w[4], w[5] and tonumber(w[5]) or math.huge
 if not message then
   -- Evicted or cleared by hand. Without its message it cannot run; the next one is looked at in the next round.
   redis.call('ZREM', KEYS[2], head)
-  redis.call('HDEL', KEYS[3], 'a:' .. head)
+  redis.call('HDEL', KEYS[3], 'a:' .. head, 'd:' .. head)
   redis.call('ZADD', KEYS[4], now, key)
   return false
 end
-local resend = now + math.min(tonumber(ARGV[2]) * 2 ^ math.min(tries - 1, 20), tonumber(ARGV[3]))
+local pause = tonumber(ARGV[2])
+local resend = now + math.min(pause * 2 ^ math.min(tries - 1, 20), tonumber(ARGV[3]))
+if now <= limit then
+  -- Again when its time has passed; but one that was woken shortly before may be about to start.
+  resend = math.min(resend, math.max(limit + 1, now + pause))
+end
 redis.call('HSET', KEYS[3], 'woken', head, 'tries', tries, 'resend', string.format('%.0f', resend))
-redis.call('ZADD', KEYS[4], resend, key)
-return message
+redis.call('ZADD', KEYS[4], string.format('%.0f', resend), key)
+return {message, now > limit and 1 or 0}

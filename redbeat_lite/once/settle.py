@@ -1,0 +1,57 @@
+"""The end of a task that does not run: its result, the rest of its chain, its chord, so that nobody waits for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import states
+from celery.app.task import Context
+from celery.backends.base import DisabledBackend
+from celery.utils.log import get_logger
+
+from .errors import OnceSkipped
+
+logger = get_logger(__name__)
+
+
+def is_final(task: Any, task_id: str) -> bool:
+    """Whether the result of a task says that it has ended; false where no result is kept."""
+    return _state(task, task_id) in states.READY_STATES
+
+
+def has_succeeded(task: Any, task_id: str) -> bool:
+    """Whether the result of a task says that it has succeeded; false where no result is kept, or it cannot be read."""
+    try:
+        return bool(_state(task, task_id) == states.SUCCESS)
+    except Exception as exc:  # noqa: BLE001 - a backend may raise anything
+        logger.warning("Cannot tell whether task %s has succeeded: %s", task_id, exc)
+        return False
+
+
+def _state(task: Any, task_id: str) -> str | None:
+    return None if isinstance(task.backend, DisabledBackend) else task.backend.get_state(task_id)
+
+
+def settle_skipped(task: Any, request: Context, why: OnceSkipped) -> None:
+    """End a task that is skipped, so that nobody waits for it: its result, the rest of its chain, its chord."""
+    logger.info("Skipped %s", why)
+    _settle(task, request, why, states.REVOKED)
+
+
+def settle_failed(task: Any, request: Context, why: Exception) -> None:
+    """End a task that cannot be published, with whatever waits for it, as a failure of its own."""
+    logger.warning("Not published: %s", why)
+    _settle(task, request, why, states.FAILURE)
+
+
+def _settle(task: Any, request: Context, why: Exception, state: str) -> None:
+    # What the call said, or else the task. The request's class has the attribute too, which says nothing.
+    ignored = vars(request).get("ignore_result")
+    task.backend.mark_as_failure(
+        request.id,
+        why,
+        request=request,
+        store_result=not (task.ignore_result if ignored is None else ignored),
+        call_errbacks=state == states.FAILURE,
+        state=state,
+    )
