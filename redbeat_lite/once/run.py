@@ -76,8 +76,8 @@ def adopt(task_class: Any) -> None:
 def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
     name, task_id, key = task.name, request.id, hold.held.key
     if verdict.word == "drop":
-        logger.info("Task %s[%s] has run already; this copy is dropped", name, task_id)
-        raise Ignore("a copy of a task that has run already")
+        logger.info("Task %s[%s] has ended already; this copy is dropped", name, task_id)
+        raise Ignore("a copy of a task that has ended already")
     if verdict.word == "standby":
         logger.info("Task %s[%s] runs already; this copy is kept in case that run dies", name, task_id)
         raise Ignore("a copy of a task that runs already")
@@ -88,6 +88,8 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
         _too_old(task, request)
     if verdict.word == "refused" and is_final(task, task_id):
         raise Ignore("skipped")
+    # It ends as what ran does: what waited for it must not be told by every copy, even where no result says so.
+    setattr(request, ATTRIBUTE, hold)
     message = f"{name}[{task_id}]: {verdict.text} has the once-lock {key!r}"
     if hold.once is not None and hold.once.on_conflict == "raise":
         raise OnceRejected(message, key, verdict.text)
@@ -105,7 +107,7 @@ def _too_old(task: Any, request: Any) -> None:
 
 
 def finish(task: Any, state: str | None, retval: Any) -> None:
-    """Give back what the run held, after its result is stored.
+    """Give back what the run held, or note that it was refused, after its result is stored.
 
     Parameters:
         state: as ``task_postrun`` has it; ``None`` when the run was torn down by an exit or a kill of its greenlet.

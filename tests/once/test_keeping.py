@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 import redis
 from celery import Celery
+from celery.app.trace import build_tracer
 
 from redbeat_lite.once import Once, Task, lock
 from redbeat_lite.once import worker as worker_module
@@ -249,6 +250,21 @@ def test_who_looks_after_children_waits_for_no_server(
     until(lambda: len(away.asked) == 2, 5)
     assert threading.current_thread() not in away.asked
     until(lambda: not Runtime.of(app).store.client.exists("{t}:once:lock:t:k"), 5)
+
+
+@pytest.mark.parametrize("conflict", ["skip", "raise"])
+def test_whoever_waits_for_a_refused_task_is_told_once_where_no_result_is_kept(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, conflict: str
+) -> None:
+    task = app.task(shared=False, name="t", ignore_result=True, once=Once(key="k", on_conflict=conflict))(one)
+    told: list[str] = []
+    monkeypatch.setattr(task.backend, "on_chord_part_return", lambda request, *_: told.append(request.id))
+    trace = build_tracer(task.name, task, app=app)
+    headers = {"id": "refused", "task": "t", "retries": 0, "chord": {"task": "t", "options": {}}, "group": "g"}
+    with lock(app, "k"):
+        for _ in range(2):
+            trace("refused", ("x",), {}, {**headers, "is_eager": False, "called_directly": False})
+    assert told == ["refused"]
 
 
 # -- by the thread of the runs -----------------------------------------------------------------------------------------

@@ -370,7 +370,7 @@ def test_a_copy_delivered_after_the_end_is_dropped(proj: Proj, key: str, any_poo
     assert result.get(timeout=15) == key
     until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
     proj.inject(json.dumps(json.loads(raw)[0]))
-    until(lambda: f"{result.id}] has run already" in any_pool.text())
+    until(lambda: f"{result.id}] has ended already" in any_pool.text())
     assert result.get(timeout=5) == key
     proj.ended(key + "-link")
     assert (proj.count(key), proj.count(key + "-link")) == (1, 1)
@@ -381,7 +381,7 @@ def test_a_late_copy_of_an_older_attempt_is_dropped(proj: Proj, key: str, any_po
     proj.inject(raw)
     until(lambda: result.state == "RETRY")
     proj.inject(raw)
-    until(lambda: f"{result.id}] has run already" in any_pool.text())
+    until(lambda: f"{result.id}] has ended already" in any_pool.text())
     assert result.get(timeout=15) == key
     assert [entry["retries"] for entry in proj.log(key) if entry["event"] == "start"] == [0, 1]
 

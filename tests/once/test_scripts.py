@@ -359,6 +359,19 @@ def test_a_refusal_is_told_again_to_the_copy_that_did_not_hear_it(store: LockSto
     assert store.seen("b", 1) is Seen.NEVER
 
 
+def test_a_refusal_that_was_told_to_all_is_an_end(store: LockStore) -> None:
+    refused, copy = held("b"), held("b")
+    begin(store, held("a"))
+    begin(store, refused)
+    store.end(copy)
+    store.end(refused, again=True)
+    assert begin(store, copy) == "refused", "another copy's end, and one that came to nothing, change nothing"
+    store.end(refused)
+    assert begin(store, copy) == "drop"
+    assert store.seen("b", 0) is Seen.COPY
+    assert begin(store, held("b", attempt=1)) == "taken"
+
+
 def test_who_only_tries_leaves_nothing_behind(store: LockStore) -> None:
     begin(store, held("a"))
     keys = sorted(store.client.keys("*"))

@@ -1,4 +1,5 @@
--- Give back what a task held when it ends, but only to its holder. Sent twice, the second does nothing.
+-- Give back what a task held when it ends, but only to its holder. Sent twice, the second does nothing. With done, also
+-- the end of a task that was refused: whoever waited for it has been told.
 -- KEYS[1] guard  [2] guard index   with a lock also: [3] lock  [4] waiters  [5] index
 -- ARGV[1] token  [2] task id  [3] done: no copy may run again | again: a copy may run
 --     [4] deadline_ms, 0: none  [5] life_ms of the guard's record
@@ -11,7 +12,7 @@ local token, id = ARGV[1], ARGV[2]
 
 local standby = 0
 local g = redis.call('HMGET', KEYS[1], 'token', 'state', 'attempt', 'standby', 'standby_attempt')
-if g[1] == token and g[2] == 'running' then
+if g[1] == token and (g[2] == 'running' or (g[2] == 'refused' and ARGV[3] == 'done')) then
   if ARGV[3] == 'done' then
     redis.call('DEL', KEYS[1])
     redis.call('HSET', KEYS[1], 'state', 'done', 'attempt', g[3])
