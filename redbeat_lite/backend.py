@@ -114,9 +114,9 @@ def _bounds(timeout: float) -> dict[str, Any]:
     return {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
-        # One try over, at once: the server may have dropped a connection that lay idle. Sending a script again
-        # changes nothing twice; but a removal whose reply was lost then finds nothing to remove, and says so. Longer
-        # waits belong to the callers.
+        # One try over, at once: the server may have dropped a connection that lay idle. Sending a script again does
+        # nothing twice, each of them recognises its own earlier work, as long as nobody has changed the entry between
+        # the two tries: then an edit that was made is reported as one that was not. Longer waits belong to the callers.
         "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
     }
 

@@ -16,6 +16,7 @@ from .instants import MAX_MS
 from .keys import FORMAT, Keys
 from .replies import text
 from .state import PARKED
+from .uuids import random_uuid
 
 #: Entries per round trip of bulk reads and writes.
 PAGE = 1000
@@ -181,7 +182,7 @@ class Store:
         where = (keys.due, keys.entries, keys.state, keys.quarantine, keys.meta, keys.leader)
         done: list[bool] = []
         for chunk in chunks(edits, PAGE):
-            args: list[Any] = [keys.wake, FORMAT, *(term or ("", ""))]
+            args: list[Any] = [keys.wake, FORMAT, *(term or ("", "")), random_uuid()]
             for edit in chunk:
                 state = edit.state or ""
                 args += (edit.name, edit.expected or b"", state, edit.definition or "", _due(edit.score))

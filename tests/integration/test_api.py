@@ -230,6 +230,36 @@ class TestMapping:
             schedules.remove("a")
         schedules.remove("a", missing_ok=True)
 
+    def test_a_removal_that_is_sent_again_because_its_reply_was_lost_is_done(
+        self, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        schedules.add("a", "add", 10)
+        scripts = schedules._backend.scripts
+        run = scripts.run
+
+        def twice(*args: Any) -> Any:
+            run(*args)
+            return run(*args)
+
+        monkeypatch.setattr(scripts, "run", twice)
+        schedules.remove("a")
+        assert not schedules
+
+    def test_of_two_who_remove_an_entry_one_is_told_that_it_was_gone(
+        self, schedules: Schedules, app: Celery, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # The interleaving: read by one, removed by the other, removed by the one.
+        schedules.add("a", "add", 10)
+        put, other = schedules._store.put, Schedules(app)
+
+        def put_after_another(edits: list[object]) -> list[bool]:
+            other.remove("a", missing_ok=True)
+            return put(edits)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(schedules._store, "put", put_after_another)
+        with pytest.raises(EntryNotFound):
+            schedules.remove("a")
+
     def test_pop_and_setdefault_work_as_for_any_mapping(self, schedules: Schedules) -> None:
         entry = schedules.setdefault("a", Entry("a", "add", 10))
         assert schedules.setdefault("a", Entry("a", "add", 99)) == entry

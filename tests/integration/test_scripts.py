@@ -70,6 +70,18 @@ class TestPut:
         assert store.put([first, second]) == [True, False]
         assert store.read(["a"])[0].definition == b"first"
 
+    def test_one_call_may_change_an_entry_more_than_once(self, store: Store) -> None:
+        before = put(store, "a", 1000)
+        after, again = before.edited(), State.new(3000)
+        edits = [
+            Edit("a", before.encode().encode(), after.encode(), "second", 2000),
+            Edit("a", after.encode().encode(), None),
+            Edit("a", None, again.encode(), "third", 3000),
+            Edit("a", None, State.new(4000).encode(), "fourth", 4000),
+        ]
+        assert store.put(edits) == [True, True, True, False]
+        assert store.read(["a"]) == [Stored(b"a", 3000, b"third", again.encode().encode())]
+
     def test_removes_everything_of_an_entry(self, store: Store, client: redis.Redis) -> None:
         state = put(store, "a", 1000)
         assert store.put([Edit("a", state.encode().encode(), None)]) == [True]

@@ -1,7 +1,8 @@
 -- Create, edit and remove entries, each only if its state is still what the writer read.
 -- KEYS[1] due  KEYS[2] entries  KEYS[3] state  KEYS[4] quarantine  KEYS[5] meta  KEYS[6] leader
 -- ARGV[1] wake channel  ARGV[2] format this process understands
--- ARGV[3] token  ARGV[4] term of the leader that writes, '' for anybody else; then for each entry:
+-- ARGV[3] token  ARGV[4] term of the leader that writes, '' for anybody else
+-- ARGV[5] id of this call; then for each entry:
 --   name, state expected or '' for none, new state or '' to remove it, definition or '' to keep it, due time
 -- returns {0} this term is over, nothing was written
 --       | {-1, format} a newer process has been here, nothing was written
@@ -19,38 +20,80 @@ if stored and stored > tonumber(ARGV[2]) then
 end
 redis.call('HSET', meta, 'format', ARGV[2])
 
+local CHUNK = 1000 -- values in one command: a call costs more than a value, and unpack() has a limit
+local names, found = {}, {}
+for i = 6, #ARGV, 5 do
+  names[#names + 1] = ARGV[i]
+end
+for n = 1, #names, CHUNK do
+  for _, value in ipairs(redis.call('HMGET', state, unpack(names, n, math.min(n + CHUNK - 1, #names)))) do
+    found[#found + 1] = value
+  end
+end
+
 local function head()
   return tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or 'inf')
 end
 
-local quarantined = redis.call('EXISTS', quarantine) == 1
-local was, results = head(), {1}
-for i = 5, #ARGV, 5 do
-  local name, expected, after, definition, score = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-  local current = redis.call('HGET', state, name) or ''
-  -- A client that lost the reply sends the same again. The state alone would not tell: two writers who read the same
-  -- version arrive at the same next state with different definitions.
-  local done = after ~= '' and current == after
-    and (definition == '' or redis.call('HGET', entries, name) == definition)
-  if not done and current == expected then
-    done = true
-    if quarantined then
+local function write(command, key, values)
+  for n = 1, #values, CHUNK do
+    redis.call(command, key, unpack(values, n, math.min(n + CHUNK - 1, #values)))
+  end
+end
+
+local touched, states, scores, definitions, gone = {}, {}, {}, {}, {}
+
+local function write_all()
+  if redis.call('EXISTS', quarantine) == 1 then
+    for name in pairs(touched) do
       redis.call('HDEL', quarantine, name)
     end
+  end
+  write('HSET', state, states)
+  write('ZADD', due, scores)
+  write('HSET', entries, definitions)
+  write('HDEL', state, gone)
+  write('HDEL', entries, gone)
+  write('ZREM', due, gone)
+  if #gone > 0 then
+    redis.call('HSET', meta, 'removal', ARGV[5])
+  end
+  touched, states, scores, definitions, gone = {}, {}, {}, {}, {}
+end
+
+local was, results = head(), {1}
+for n, name in ipairs(names) do
+  local at = 1 + 5 * n
+  local expected, after, definition, score = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  if touched[name] then
+    write_all()
+    found[n] = redis.call('HGET', state, name)
+  end
+  local current = found[n] or ''
+  -- A client that lost the reply sends the same again. The state alone would not tell: two writers who read the same
+  -- version arrive at the same next state with different definitions. Of a removal nothing is left to tell by but the
+  -- id of the last one; a client tries again at once, so hardly ever is another in between.
+  local done = current == after
+  if after == '' then
+    done = done and expected ~= '' and redis.call('HGET', meta, 'removal') == ARGV[5]
+  elseif definition ~= '' then
+    done = done and redis.call('HGET', entries, name) == definition
+  end
+  if not done and current == expected then
+    done, touched[name] = true, true
     if after == '' then
-      redis.call('HDEL', state, name)
-      redis.call('HDEL', entries, name)
-      redis.call('ZREM', due, name)
+      gone[#gone + 1] = name
     else
-      redis.call('HSET', state, name, after)
-      redis.call('ZADD', due, score, name)
+      states[#states + 1], states[#states + 2] = name, after
+      scores[#scores + 1], scores[#scores + 2] = score, name
       if definition ~= '' then
-        redis.call('HSET', entries, name, definition)
+        definitions[#definitions + 1], definitions[#definitions + 2] = name, definition
       end
     end
   end
-  results[#results + 1] = done and 1 or 0
+  results[n + 1] = done and 1 or 0
 end
+write_all()
 if head() < was then
   redis.call('PUBLISH', ARGV[1], 'head')
 end
