@@ -52,9 +52,10 @@ def make_app(url: str, **conf: Any) -> Celery:
         client.rpush(f"log:{header['run']}", json.dumps(entry))
 
     def body(task: Any, params: dict[str, Any], how: str, give: Any, seconds: float) -> Any:
+        run, name = task.request.redbeat_pipeline["run"], task.request.redbeat_pipeline["name"]
+        # Before the note, as who has read it may kill this process.
+        first = client.incr(f"ran:{run}:{name}") == 1
         note(task, "start", params=params if how == "show" else None)
-        first = client.incr(f"ran:{task.request.redbeat_pipeline['run']}:{task.request.redbeat_pipeline['name']}") == 1
-        run = task.request.redbeat_pipeline["run"]
         while (how == "until" and not client.exists(f"go:{run}")) or (
             how == "fail when told" and not client.exists(f"fail:{run}")
         ):

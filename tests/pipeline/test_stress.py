@@ -79,6 +79,8 @@ def test_what_comes_twice_counts_once(own_server: Callable[..., Server], hire: C
     lab = Lab(server, make_app(server.url))
     doubling = {"PIPE_DOUBLE": "1", "concurrency": 2}
     workers = [hire(server.url, pool=pool, ready=False, **doubling) for pool in ("prefork", "threads")]
+    for worker in workers:
+        worker.ready()  # both take part
     runs = run_all(lab, 15, workers, lambda: hire(server.url, **doubling), within=50)
     assert check(lab, runs) == {1: 15 * sum(STAGES)}, "no step may start twice where nothing dies"
     assert len({step.worker for run in runs for step in run.status().steps}) == 2
