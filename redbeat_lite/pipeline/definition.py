@@ -63,14 +63,14 @@ class Definition:
         params: what the first stage gets.
         revoke_siblings: whether a failure revokes what runs beside it.
         ttl: seconds that the record lives after the end.
-        seed: whether steps get seed 002's whole data instead of the params.
+        seed: seed 002's data without its params, where steps get that instead of the params alone.
     """
 
     stages: tuple[tuple[Step, ...], ...]
     params: Mapping[str, Any]
     revoke_siblings: bool = False
     ttl: float = TTL
-    seed: bool = False
+    seed: Mapping[str, Any] | None = None
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -90,6 +90,15 @@ class Definition:
             number -= len(stage)
         raise IndexError(number)
 
+    def names(self, stage: int = 0) -> list[list[str]]:
+        """The names of the steps by stage, from ``stage`` on: the ``queue`` of seed 002."""
+        return [[step.name for step in each] for each in self.stages[stage:]]
+
+    def numbers(self, stage: int) -> range:
+        """The numbers of the steps of a stage."""
+        first = sum(len(each) for each in self.stages[:stage])
+        return range(first, first + len(self.stages[stage]))
+
     def encode(self) -> str:
         """As JSON text.
 
@@ -104,7 +113,7 @@ class Definition:
             "params": pack(self.params, "params"),
             "revoke_siblings": self.revoke_siblings,
             "ttl": self.ttl,
-            "seed": self.seed,
+            "seed": pack(self.seed, "data"),
         }
         return dumps(stored)
 
@@ -124,9 +133,8 @@ class Definition:
         try:
             steps = iter([_decode_step(step) for step in stored["steps"]])
             stages = tuple(tuple(next(steps) for _ in range(size)) for size in stored["sizes"])
-            return cls(
-                stages, unpack(stored["params"]), stored["revoke_siblings"], stored["ttl"], stored.get("seed", False)
-            )
+            params, seed = unpack(stored["params"]), unpack(stored["seed"])
+            return cls(stages, params, stored["revoke_siblings"], stored["ttl"], seed)
         except (KeyError, TypeError, ValueError, RuntimeError) as exc:
             raise CorruptEntry(f"definition of a pipeline is not usable: {exc!r}") from exc
 
@@ -139,7 +147,7 @@ def define(
     note: Callable[[str], Mapping[str, Any]],
     revoke_siblings: bool = False,
     ttl: Any = TTL,
-    seed: bool = False,
+    seed: Mapping[str, Any] | None = None,
 ) -> Definition:
     """Check what a user wrote and make a definition of it.
 

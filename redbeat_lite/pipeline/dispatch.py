@@ -118,9 +118,12 @@ def describe(exc: BaseException) -> str:
 
 def _publish(app: Celery, definition: Definition, ref: Ref) -> None:
     step = definition.steps[ref.step]
-    header = {"run": ref.run, "step": ref.step, "stage": ref.stage, "round": ref.round, "name": step.name}
+    header: dict[str, Any] = {
+        "run": ref.run, "step": ref.step, "stage": ref.stage, "round": ref.round, "name": step.name,
+        "seed": None if definition.seed is None else {**definition.seed, "queue": definition.names(ref.stage)},
+    }  # fmt: skip
     options = dict(step.options)
-    options["headers"] = {**(options.get("headers") or {}), HEADER: {**header, "seed": definition.seed}}
+    options["headers"] = {**(options.get("headers") or {}), HEADER: header}
     options["task_id"] = task_id(ref.run, ref.stage, ref.step, ref.round)
     if ref.attempt:
         options["retries"] = ref.attempt

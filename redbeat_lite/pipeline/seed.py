@@ -19,6 +19,9 @@ from .run import PipelineRun
 if TYPE_CHECKING:
     from celery import Celery
 
+#: What a step gets as it is at that time, and not as it was given.
+_OURS = ("task_id", "queue", "status", "params")
+
 
 def start_task_process(
     data: dict[str, Any], tasks: Mapping[str, Any] | None = None, *, app: Celery | None = None
@@ -26,7 +29,8 @@ def start_task_process(
     """Start a run from seed 002's data; its ``task_id`` is filled in with the run's id, ``status`` and ``queue`` too.
 
     Parameters:
-        data: ``{"sub_tasks": [["task1", 1], ["task2", 3]], "params": {...}}``, higher priorities first.
+        data: ``{"sub_tasks": [["task1", 1], ["task2", 3]], "params": {...}}``, higher priorities first. What else is in
+            it reaches every step unchanged.
         tasks: the seed's ``TASK_LIST``: name -> task. A name that is not in it is one of a registered task.
         app: the Celery app; the current one where absent.
 
@@ -42,10 +46,10 @@ def start_task_process(
         raise InvalidEntry("sub_tasks", "a list of [name, priority]", sub_tasks)
     steps = [_step(index, item, known) for index, item in enumerate(sub_tasks)]
     app = app or current_app._get_current_object()
-    pipeline = Pipeline.of(app, defined(app, steps, data.get("params"), seed=True))
+    rest = {key: value for key, value in data.items() if key not in _OURS}
+    pipeline = Pipeline.of(app, defined(app, steps, data.get("params"), seed=rest))
     run = pipeline.start()
-    queue = [[step.name for step in stage] for stage in pipeline.definition.stages]
-    data.update({"task_id": run.id, "queue": queue, "status": "waiting"})
+    data.update({"task_id": run.id, "queue": pipeline.definition.names(), "status": "waiting"})
     return run
 
 

@@ -18,9 +18,9 @@ def arguments(
         params: what the stage begins with.
         args: of the message; the first one stands for the params.
     """
-    if not header.get("seed"):
+    if header["seed"] is None:
         return (params, *args[1:])
-    data = {"task_id": header["run"], "params": params, "status": "running"}
+    data = {**header["seed"], "task_id": header["run"], "params": params, "status": "running"}
     # Its plain tasks are called with the data and their name, its decorated ones see the data alone.
     return (data, header["name"]) if _positional(body) > 1 else (data,)
 

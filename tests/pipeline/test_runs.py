@@ -224,13 +224,13 @@ def test_a_run_whose_record_is_gone_says_so(lab: Lab) -> None:
 
 def test_seed_002_runs_with_its_own_data_and_both_styles(lab: Lab) -> None:
     tasks = {"task1": lab.app.tasks["proj.styles"], "task2": lab.app.tasks["proj.decorated"]}
-    data: dict[str, Any] = {"sub_tasks": [["task2", 1], ["task1", 3]], "params": {"a": "a", "b": []}}
+    data: dict[str, Any] = {"sub_tasks": [["task2", 1], ["task1", 3]], "params": {"a": "a", "b": []}, "tenant": "x"}
     run = start_task_process(data, tasks, app=lab.app)
     assert data["task_id"] == run.id
     assert data["queue"] == [["task1"], ["task2"]]
     assert run.wait(END).state == "SUCCEEDED", run.status()
     first = lab.log(run)[0]
-    assert (first["name"], first["obj"]["params"], first["obj"]["task_id"]) == ("task1", {"a": "a", "b": []}, run.id)
+    assert (first["name"], first["obj"]) == ("task1", {**data, "status": "running"}), "the data, as the seed gives it"
     assert run.params() == {**data["params"], "styles": data["params"], "decorated": data["params"]}
 
 
@@ -238,7 +238,7 @@ def test_seed_002_stops_at_a_step_that_says_no(lab: Lab) -> None:
     data = {"sub_task": [["refused", 2], ["styles", 1]]}
     status = start_task_process(data, app=lab.app).wait(END)
     assert (status.state, status.error_step) == ("FAILED", "refused")
-    for bad in ({}, {"sub_tasks": []}, {"sub_tasks": [["styles"]]}, [["styles", 1]]):
+    for bad in ({}, {"sub_tasks": []}, {"sub_tasks": [["styles"]]}, [["styles", 1]], {**data, "tenant": object()}):
         with pytest.raises(InvalidEntry):
             start_task_process(bad, app=lab.app)  # type: ignore[arg-type] # on purpose
 
