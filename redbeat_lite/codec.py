@@ -92,13 +92,37 @@ def _pack_mapping(value: Mapping[Any, Any], field: str) -> dict[str, Any]:
     for key in value:
         if not isinstance(key, str):
             raise InvalidEntry(field, "a mapping with text keys, as JSON has no others", key)
-    packed = {
-        _checked_text(key, field): item if is_plain(item) else _pack(item, f"{field}.{key}")
-        for key, item in value.items()
-    }
-    if _TYPE in packed:
-        return {_TYPE: "dict", _VALUE: list(packed.items())}
-    return packed
+    return packed_mapping(
+        {
+            _checked_text(key, field): item if is_plain(item) else _pack(item, f"{field}.{key}")
+            for key, item in value.items()
+        }
+    )
+
+
+def packed_mapping(items: dict[str, Any]) -> dict[str, Any]:
+    """A dict as it is stored, its values being packed already."""
+    if _TYPE in items:
+        return {_TYPE: "dict", _VALUE: list(items.items())}
+    return items
+
+
+def packed_items(packed: Any) -> dict[str, Any]:
+    """The inverse of :func:`packed_mapping`: keys, and values that stay packed.
+
+    Raises:
+        CorruptEntry: it is no dict, or one in which a key stands for no value.
+    """
+    if not isinstance(packed, dict):
+        raise CorruptEntry(f"not an object but {type(packed).__name__}")
+    if _TYPE not in packed:
+        return packed
+    try:
+        if packed[_TYPE] == "dict":
+            return dict(packed[_VALUE])
+    except (KeyError, TypeError, ValueError) as exc:
+        raise CorruptEntry(f"no value of type 'dict': {exc}") from exc
+    raise CorruptEntry(f"not an object but {packed[_TYPE]!r}")
 
 
 def _pack_other(value: object, field: str) -> Any:

@@ -12,6 +12,7 @@ from celery.result import denied_join_result
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
+from ..errors import CorruptEntry
 from ..once.errors import LockUnavailable, OnceRejected
 from ..once.store import DOWN
 from . import values
@@ -48,12 +49,12 @@ def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> 
     if definition is None:
         return
     stage = definition.stage_of(next(iter(outbox)))
-    if stage:
-        store.set_params(run_id, definition, stage, values.encode(params_of(store, run_id, definition, stage)))
+    refs = [Ref(run_id, number, stage, round_, attempt) for number, (round_, attempt) in outbox.items()]
+    if stage and not _set_params(app, store, definition, refs[0]):
+        return
     sent: Outbox = {}
     try:
-        for number, (round_, attempt) in outbox.items():
-            ref = Ref(run_id, number, stage, round_, attempt)
+        for ref in refs:
             try:
                 _publish(app, definition, ref)
             except _OUTAGES as exc:
@@ -64,21 +65,25 @@ def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> 
                 return
             except Exception as exc:
                 # A router or a serializer may raise anything, and would again.
-                logger.exception("Pipeline %s: step %d cannot be published", run_id, number)
+                logger.exception("Pipeline %s: step %d cannot be published", run_id, ref.step)
                 conclude(app, store, ref, "FAILED", f"cannot be published: {describe(exc)}")
                 return
-            sent[number] = (round_, attempt)
+            sent[ref.step] = outbox[ref.step]
     finally:
         if sent:
             store.sent(run_id, sent)
 
 
-def params_of(store: PipelineStore, run_id: str, definition: Definition, stage: int) -> dict[str, Any]:
-    """The params that ``stage`` begins with: those of the one before, and what its steps returned, in their order."""
-    if stage == 0:
-        return dict(definition.params)
-    first = sum(len(each) for each in definition.stages[: stage - 1])
-    return values.merge(store.results(run_id, stage - 1, range(first, first + len(definition.stages[stage - 1]))))
+def _set_params(app: Celery, store: PipelineStore, definition: Definition, first: Ref) -> bool:
+    """Merge what the stage of this step begins with; false where that is lost, which ends the run."""
+    before = first.stage - 1
+    try:
+        params = values.merge(store.results(first.run, before, definition.numbers(before)))
+    except CorruptEntry as exc:
+        conclude(app, store, first, "FAILED", f"its params cannot be read: {exc}")
+        return False
+    store.set_params(first.run, definition, first.stage, params)
+    return True
 
 
 def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: str) -> str:

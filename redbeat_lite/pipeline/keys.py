@@ -9,10 +9,10 @@ key                    type    holds
 =====================  ======  ========================================================================================
 ``{p}:pipelines``      zset    run id -> when the sweeper looks at it, epoch ms; every run that has not ended is in it
 ``{p}:ended-runs``     zset    run id -> when it ended, epoch ms; the latest 10,000, whose records may be gone
-``{p:run}:run``        hash    ``definition`` (JSON), ``sizes`` of the stages, ``state``, ``stage``, ``left`` (steps of
-                               the stage that have not ended), ``created``, ``ended`` (ms), ``error_step`` (number),
-                               ``error``, ``filled`` (when the outbox was), ``ttl``, ``keep`` (ms), ``revoke_siblings``,
-                               ``revoke`` (running steps are still to be revoked)
+``{p:run}:run``        hash    ``definition`` (JSON, without params), ``sizes`` of the stages, ``state``, ``stage``,
+                               ``left`` (steps of it that have not ended), ``created``, ``ended`` (ms), ``error_step``
+                               (number), ``error``, ``filled`` (when the outbox was), ``ttl``, ``keep`` (ms),
+                               ``revoke_siblings``, ``revoke`` (running steps are still to be revoked)
 ``{p:run}:steps``      hash    for each step that was published, ``<number>:`` and ``state``, ``round`` (grows each time
                                the sweeper starts it anew), ``attempt`` (of Celery's retries), ``token`` of the copy
                                that runs, ``task`` (id), ``again`` (1: may run again after its worker died), ``deaths``,

@@ -101,7 +101,7 @@ class PipelineRun:
             raise self._not_found()
         definition = Definition.decode(run["definition"])
         numbers = [n for n in range(len(definition.steps)) if steps.get(f"{n}:state") == "SUCCEEDED"]
-        return values.merge(store.results(self.id, 0, numbers))
+        return values.decode(values.merge(store.results(self.id, 0, numbers)))
 
     def wait(self, timeout: float | None = None, progress: Callable[[RunStatus], None] | None = None) -> RunStatus:
         """Wait until the run has ended, however it did, and return how. A server that restarts meanwhile is waited for.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..once.keys import OnceKeys
@@ -106,6 +106,8 @@ class PipelineStore:
     def start(self, run_id: str, definition: Definition, params: str) -> tuple[str, Outbox]:
         """Create a run; a word of ``pipeline_start.lua`` and what to publish."""
         keys, ttl = self.keys(run_id), round(definition.ttl * 1000)
+        # The params lie by themselves; whoever publishes or looks needs to read the steps alone.
+        definition = replace(definition, params={})
         # First the index: a run that nobody would ever look at again must not be.
         self.index.look_again(run_id)
         word, outbox = self._scripts.run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..codec import dumps, loads, pack, unpack
+from ..codec import dumps, loads, pack, packed_items, packed_mapping, unpack
 from ..errors import CorruptEntry, InvalidEntry
 from .definition import check_params
 from .errors import StepFailed
@@ -35,13 +35,21 @@ def decode(text: str | bytes) -> dict[str, Any]:
     return params
 
 
-def merge(texts: Iterable[str | bytes | None]) -> dict[str, Any]:
-    """Params merged in this order, a later one over an earlier one, key by key."""
+def merge(texts: Iterable[str | bytes | None]) -> str:
+    """Params merged in this order, a later one over an earlier one, key by key; no value is looked into.
+
+    Parameters:
+        texts: as :func:`encode` gives them; ``None`` where one is lost.
+
+    Raises:
+        CorruptEntry: one is lost, or is no JSON object.
+    """
     merged: dict[str, Any] = {}
     for text in texts:
-        if text is not None:
-            merged.update(decode(text))
-    return merged
+        if text is None:
+            raise CorruptEntry("some of them are lost")
+        merged.update(packed_items(loads(text)))
+    return dumps(packed_mapping(merged))
 
 
 def outcome(returned: Any, *, seed: bool = False) -> str:

@@ -157,7 +157,7 @@ def test_merging_is_that_of_dicts_and_changes_no_value(dicts: list[dict[str, Any
     merged: dict[str, Any] = {}
     for each in dicts:
         merged.update(each)
-    got = values.merge([values.encode(each) for each in dicts])
+    got = values.decode(values.merge([values.encode(each) for each in dicts]))
     assert json.dumps(got) == json.dumps(merged)
 
 
