@@ -26,6 +26,9 @@ MAX_STEPS = 1000
 #: Seconds that the record of a run lives after its end: the week of seed 002.
 TTL = 7 * 86_400.0
 
+#: The longest one that a run may ask for, in seconds: a century. A server takes no expiry that leads too far.
+MAX_TTL = 36_525 * 86_400.0
+
 _NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline")
 
 #: Options of a signature that would go their own way beside the pipeline's.
@@ -105,7 +108,7 @@ class Definition:
         Raises:
             InvalidEntry: an argument or an option of a step cannot be stored.
         """
-        steps = [_encode_step(number, step) for number, step in enumerate(self.steps)]
+        steps = [_encode_step(step) for step in self.steps]
         stored = {
             "v": FORMAT,
             "sizes": [len(stage) for stage in self.stages],
@@ -224,11 +227,18 @@ def _parse(where: str, item: Any, find: Callable[[str, str], str], note: Callabl
     if not isinstance(item, (list, tuple)) or len(item) not in (2, 3):
         raise InvalidEntry(where, "a pair (task, priority)", item)
     *name, task, priority = item
-    if isinstance(priority, bool) or not isinstance(priority, (int, float)) or not math.isfinite(priority):
+    if isinstance(priority, bool) or not isinstance(priority, (int, float)) or not _is_finite(priority):
         raise InvalidEntry(f"{where}.priority", "a number", priority)
     step = _of_signature(where, task, priority) if isinstance(task, Signature) else _of_name(where, task, priority)
     full = find(step.task, f"{where}.task")
     return replace(step, name=_text(f"{where}.name", name[0]) if name else step.name, task=full, noted=note(full))
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # an int larger than any float
+        return False
 
 
 def _of_name(where: str, task: Any, priority: float) -> Step:
@@ -264,14 +274,14 @@ def _check_names(steps: list[Step]) -> None:
 
 def _check_ttl(ttl: Any) -> float:
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 1 <= seconds < float("inf"):
-        raise InvalidEntry("ttl", "seconds or a timedelta, at least 1 s", ttl)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 1 <= seconds <= MAX_TTL:
+        raise InvalidEntry("ttl", "seconds or a timedelta, at least 1 s and at most a century", ttl)
     return float(seconds)
 
 
-def _encode_step(number: int, step: Step) -> list[Any]:
-    where = f"steps[{number}]"
-    rest = [pack(getattr(step, name), f"{where}.{name}") for name in ("args", "kwargs", "options", "noted")]
+def _encode_step(step: Step) -> list[Any]:
+    where = f"step {step.name!r}: "
+    rest = [pack(getattr(step, name), where + name) for name in ("args", "kwargs", "options", "noted")]
     return [step.name, step.task, step.priority, *rest]
 
 

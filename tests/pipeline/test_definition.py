@@ -78,6 +78,7 @@ def test_what_was_checked_is_what_starts(app: Celery) -> None:
         ([("step", True)], None, r"priority: expected a number"),
         ([("step", float("nan"))], None, r"priority: expected a number"),
         ([("step", None)], None, r"priority: expected a number"),
+        ([("step", 10**400)], None, r"priority: expected a number"),
         ([("", 1)], None, r"steps\[0\]\.task"),
         ([("step", 1)], [1], r"params: expected a JSON object"),
         ([("step", 1)], "text", r"params: expected a JSON object"),
@@ -97,10 +98,11 @@ def test_what_cannot_be_one_step_is_refused(app: Celery) -> None:
         Pipeline(app, [(chain(step.s(), step.s()), 1)])
     with pytest.raises(InvalidEntry, match=r"options\.link"):
         Pipeline(app, [(step.s().set(link=step.s()), 1)])
-    with pytest.raises(InvalidEntry, match=r"steps\[0\]\.kwargs\.give"):
-        Pipeline(app, [(step.s(give=object()), 1)])
-    with pytest.raises(InvalidEntry, match="ttl"):
-        Pipeline(app, [("step", 1)], ttl=0)
+    with pytest.raises(InvalidEntry, match=r"step 'mine': kwargs\.give: expected"):
+        Pipeline(app, [("late", 1), ("mine", step.s(give=object()), 2)])
+    for ttl in (0, 1e12, float("nan"), timedelta.max, "7"):
+        with pytest.raises(InvalidEntry, match="ttl"):
+            Pipeline(app, [("step", 1)], ttl=ttl)  # type: ignore[arg-type] # on purpose
 
 
 def test_a_name_that_two_tasks_have_is_ambiguous(app: Celery) -> None:
