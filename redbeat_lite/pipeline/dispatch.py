@@ -116,8 +116,14 @@ def revoke(app: Celery, store: PipelineStore, run_id: str, task_ids: list[str]) 
 
 
 def describe(exc: BaseException) -> str:
-    """An exception in one line and its kind."""
-    text, kind = str(exc), type(exc).__name__
+    """An exception with its kind, as text that can be stored whatever it says."""
+    kind = type(exc).__name__
+    try:
+        text = str(exc)
+    except Exception:  # noqa: BLE001 - whoever wrote it may have got that wrong as well
+        text = "(its text cannot be shown)"
+    # The name of a file may hold what is no UTF-8.
+    text = text.encode(errors="backslashreplace").decode()
     return f"{kind}: {text}" if text else kind
 
 

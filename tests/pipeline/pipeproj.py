@@ -136,6 +136,8 @@ def added_by(key: str, params: dict[str, Any]) -> dict[str, Any]:
 def _misbehave(task: Any, how: str, *, first: bool) -> None:
     if how in ("fail", "fail when told"):
         raise ValueError("as asked")
+    if how == "fail oddly":
+        raise ValueError("caf\udce9")
     if how == "fail twice" and task.request.retries < 2:
         raise ValueError("as asked")
     if how == "retry" and task.request.retries == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from datetime import timedelta
 from typing import Any
@@ -12,9 +13,10 @@ from celery import Celery, chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redbeat_lite import InvalidEntry, Pipeline, PipelineTask
+from redbeat_lite import CorruptEntry, InvalidEntry, Pipeline, PipelineTask
 from redbeat_lite.pipeline import RunStatus, State, StepFailed, StepStatus, progress_line, values
 from redbeat_lite.pipeline.definition import Definition, task_id
+from redbeat_lite.pipeline.dispatch import describe
 from tests.pipeline.pipeproj import make_app
 
 
@@ -161,6 +163,31 @@ def test_merging_is_that_of_dicts_and_changes_no_value(dicts: list[dict[str, Any
         merged.update(each)
     got = values.decode(values.merge([values.encode(each) for each in dicts]))
     assert json.dumps(got) == json.dumps(merged)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["a", "__type__", "__value__"]), JSON), max_size=3))
+def test_merging_knows_the_names_that_mark_a_type(dicts: list[dict[str, Any]]) -> None:
+    merged = {key: value for each in dicts for key, value in each.items()}
+    assert values.decode(values.merge([values.encode(each) for each in dicts])) == merged
+
+
+def test_merging_looks_into_no_value() -> None:
+    unknown = '{"a":{"__type__":"of somebody else","__value__":1}}'
+    assert values.merge(['{"a":1,"b":2}', unknown]) == unknown[:-1] + ',"b":2}'
+    for lost in (None, "[]", "{", '{"__type__":"set","__value__":[]}', '{"__type__":"dict","__value__":[1]}'):
+        with pytest.raises(CorruptEntry):
+            values.merge(["{}", lost])
+
+
+def test_a_failure_can_be_told_whatever_it_says() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert describe(ValueError("no")) == "ValueError: no"
+    assert describe(ValueError()) == "ValueError"
+    assert describe(FileNotFoundError(os.fsdecode(b"caf\xe9"))) == r"FileNotFoundError: caf\udce9"
+    assert describe(Mute()) == "Mute: (its text cannot be shown)"
 
 
 def test_ids_differ_wherever_steps_do() -> None:

@@ -78,6 +78,7 @@ def test_values_come_through_unchanged(lab: Lab) -> None:
         ("proj.step", "ignore", None, "ended without a result"),
         ("proj.step", "reject", None, "rejected its message"),
         ("proj.step", "replace", None, "cannot be replaced"),
+        ("proj.late", "fail oddly", None, r"ValueError: caf\udce9"),
         ("proj.auto", "fail", None, "ValueError: as asked"),
         ("proj.step", "die", None, "WorkerLostError"),
         ("proj.late", "die", None, "WorkerLostError"),
