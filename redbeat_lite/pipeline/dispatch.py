@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.result import denied_join_result
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
@@ -28,7 +29,11 @@ logger = get_logger(__name__)
 #: Message header: which step of which run this is. The params stay in Redis.
 HEADER = "redbeat_pipeline"
 
-_OUTAGES: tuple[type[Exception], ...] = (*DOWN, OperationalError, LockUnavailable)
+#: What keeps a stage from being published for now: an outage, or the time limit of the step that ended the one before.
+_LATER: tuple[type[Exception], ...] = (*DOWN, OperationalError, LockUnavailable, SoftTimeLimitExceeded)
+
+#: Why a step failed whose worker died, where its task allows no second run.
+LOST = "its worker is gone, and the step may not run again"
 
 #: Longest reason that is kept, in characters.
 _MAX_ERROR = 2_000
@@ -57,8 +62,8 @@ def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> 
         for ref in refs:
             try:
                 _publish(app, definition, ref)
-            except _OUTAGES as exc:
-                logger.warning("Pipeline %s: the broker does not take its steps, trying again later: %s", run_id, exc)
+            except _LATER as exc:
+                logger.warning("Pipeline %s: cannot publish its steps, trying again later: %s", run_id, describe(exc))
                 return
             except OnceRejected as exc:
                 conclude(app, store, ref, "FAILED", f"was not run: {exc}")
@@ -103,9 +108,9 @@ def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: st
         if done.word == "done" and done.state != "RUNNING":
             store.index.ended(ref.run)
         dispatch(app, store, ref.run, done.outbox)
-    except _OUTAGES as exc:
+    except _LATER as exc:
         # The step has ended, whatever becomes of the next ones.
-        logger.warning("Pipeline %s: cannot go on, leaving it to the sweeper: %s", ref.run, exc)
+        logger.warning("Pipeline %s: cannot go on, leaving it to the sweeper: %s", ref.run, describe(exc))
     return done.word
 
 

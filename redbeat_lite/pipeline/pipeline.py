@@ -8,7 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from celery.utils.log import get_logger
+
 from ..errors import ConfigurationError
+from ..once.store import DOWN
 from . import values
 from .definition import TTL, Definition, define, finder
 from .dispatch import dispatch
@@ -20,6 +23,8 @@ from .task import START, PipelineTask
 
 if TYPE_CHECKING:
     from celery import Celery
+
+logger = get_logger(__name__)
 
 
 def defined(app: Celery, steps: Iterable[Any], params: Any, **more: Any) -> Definition:
@@ -79,6 +84,8 @@ class Pipeline:
         Raises:
             ConfigurationError: the app runs its tasks eagerly, which a pipeline cannot.
             PipelineNotFound: there was a run of this id, and its record is gone.
+            redis.exceptions.RedisError: the server did not answer. The run may have started all the same; who calls
+                again with the ``run_id`` of the first call starts no second one.
         """
         if self.app.conf.task_always_eager:
             raise ConfigurationError("task_always_eager: a pipeline needs workers; set it to False")
@@ -87,7 +94,10 @@ class Pipeline:
         word, outbox = store.start(run.id, self.definition, values.encode(self.definition.params))
         if word == "gone":
             raise PipelineNotFound(f"pipeline run {run.id!r} has ended and its record is gone; it is not run again")
-        dispatch(self.app, store, run.id, outbox)
+        try:
+            dispatch(self.app, store, run.id, outbox)
+        except DOWN as exc:
+            logger.warning("Pipeline %s has started; leaving its first stage to the sweeper: %s", run.id, exc)
         return run
 
     def as_entry(self) -> dict[str, Any]:

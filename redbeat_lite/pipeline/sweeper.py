@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from celery.utils.log import get_logger
 
 from .definition import task_id
-from .dispatch import conclude, dispatch, revoke
+from .dispatch import LOST, conclude, dispatch, revoke
 from .runtime import store_of
 from .store import Outbox, PipelineStore, Ref
 
@@ -117,7 +117,7 @@ def _lost(app: Celery, store: PipelineStore, ref: Ref, swept: Swept) -> Outbox:
     if word == "dead":
         logger.warning("Pipeline %s: the worker of step %d is gone, and it may not run again", ref.run, ref.step)
         swept.failed += 1
-        conclude(app, store, ref, "FAILED", "its worker is gone, and the step may not run again")
+        conclude(app, store, ref, "FAILED", LOST)
     return {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from celery import shared_task, signals
@@ -22,7 +23,7 @@ from ..once.store import DOWN
 from ..once.task import Task
 from . import values
 from .definition import Definition
-from .dispatch import HEADER, conclude, describe
+from .dispatch import HEADER, LOST, conclude, describe
 from .errors import PipelineNotFound
 from .runtime import store_of
 from .seed_data import arguments
@@ -114,14 +115,15 @@ class PipelineTask(Task):
             return
         what = f"{self.name}[{request.id}], step {ref.step} of pipeline {ref.run}"
         if word == "over":
-            state = text.decode() if isinstance(text, bytes) else text
-            settle_skipped(self, request, OnceSkipped(f"{what}: the pipeline has ended ({state})"))
+            settle_skipped(self, request, OnceSkipped(f"{what}: the pipeline has ended ({text.decode()})"))
         elif word == "gone":
             # A run of which nothing is left. What an earlier copy of the step came to stays.
             if not is_final(self, request.id):
                 settle_skipped(self, request, OnceSkipped(f"{what}: there is no record of the pipeline"))
         elif word == "dead":
             conclude(self.app, store, ref, "FAILED", f"its worker died more than {MAX_DEATHS} times")
+        elif word == "lost":
+            conclude(self.app, store, replace(ref, token=text.decode()), "FAILED", LOST)
         else:
             logger.info("%s is dropped: %s", what, word)
         raise Ignore(word)

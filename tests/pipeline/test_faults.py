@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 from celery.app.trace import build_tracer
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
 from redbeat_lite.once import runtime
 from redbeat_lite.once.runtime import Runtime
@@ -209,6 +209,48 @@ def test_a_step_that_cannot_be_published_ends_the_run(lab: Lab, monkeypatch: pyt
         run = lab.start(("a", lab.sig(), 1))
     assert (run.status().state, run.status().error_step) == (State.FAILED, "a")
     assert "cannot be published: KeyError" in (run.status().error or "")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(dispatch, "_publish"), (PipelineStore, "sent"), (PipelineStore, "set_params")]
+)
+def test_a_stage_that_cannot_be_published_now_is_published_later(
+    lab: Lab, crew: Worker, queue: str, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    def interrupt(*args: Any) -> None:
+        # The time limit of the step that has ended and publishes the next ones; a server that goes away.
+        raise SoftTimeLimitExceeded if owner is dispatch else redis.ConnectionError("away")
+
+    run = lab.start(("a", lab.sig(queue=queue), 2), ("b", lab.sig(), 1))
+    message = json.loads(lab.client.lpop(queue))
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupt)
+        handle(lab, message)
+        other = lab.start(("a", lab.sig(), 1))
+    assert (run.status().state, run.status().stage) == ("RUNNING", 1)
+    assert [lab.swept(each).state for each in (run, other)] == ["SUCCEEDED"] * 2
+
+
+def test_params_that_are_lost_are_not_taken_for_none(lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = lab.start(("a", lab.sig(queue=queue, give={"x": 1}), 2), ("b", lab.sig(), 1))
+    message = json.loads(lab.client.lpop(queue))
+    monkeypatch.setattr(PipelineStore, "results", lambda *args: [b"{}", None])
+    handle(lab, message)
+    status = run.status()
+    assert (status.state, status.error_step, status.error) == (
+        "FAILED", "b", "its params cannot be read: some of them are lost",
+    )  # fmt: skip
+
+
+def test_a_copy_of_a_step_that_may_not_run_again_ends_the_run(lab: Lab, queue: str) -> None:
+    run = lab.start(("a", lab.sig(queue=queue), 1))
+    message = json.loads(lab.client.lpop(queue))
+    # The first copy began, and its worker died.
+    dead = store.Ref(run.id, 0, 0, 0, 0, "dead")
+    assert store_of(lab.app).begin(dead, "", again=False, worker="w")[0] == "run"
+    assert isinstance(handle(lab, message), Ignore)
+    assert (run.status().state, run.status().error) == ("FAILED", dispatch.LOST)
+    assert lab.names(run) == []
 
 
 def test_a_step_whose_lock_cannot_be_asked_for_stays_in_the_outbox(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,8 +98,8 @@ def test_a_step_of_a_later_stage_does_not_begin(store: PipelineStore) -> None:
 
 def test_another_copy_may_not_complete(store: PipelineStore) -> None:
     store.start(RUN, definition(1, 1), "{}")
-    old = begun(store, 0, 0, "old")
-    begun(store, 0, 0, "new")  # the guard let it run: the first one is dead, or as good as that
+    old = begun(store, 0, 0, "old", again=True)
+    begun(store, 0, 0, "new", again=True)  # the guard let it run: the first one is dead, or as good as that
     assert store.complete(old, "SUCCEEDED", '{"by":"old"}').word == "stale"
     assert (state(store, "stage"), step_of(store, 0)) == ("0", "RUNNING")
 
@@ -193,8 +193,19 @@ def test_a_lost_step_that_may_not_run_again_is_dead(store: PipelineStore) -> Non
 def test_what_kills_its_worker_each_time_is_given_up(store: PipelineStore) -> None:
     store.start(RUN, definition(1), "{}")
     for death in range(MAX_DEATHS + 1):
-        begun(store, 0, 0, f"copy{death}")
-    begun(store, 0, 0, "one more", word="dead")
+        begun(store, 0, 0, f"copy{death}", again=True)
+    begun(store, 0, 0, "one more", again=True, word="dead")
+
+
+def test_a_copy_of_what_may_not_run_again_does_not_begin(store: PipelineStore) -> None:
+    store.start(RUN, definition(1), "{}")
+    first = begun(store, 0, 0, "first")
+    second = Ref(RUN, 0, 0, 0, 0, "second")
+    for _ in range(2):  # also where the first answer got lost
+        assert store.begin(second, "task0", again=False, worker="w") == ("lost", b"first")
+    begun(store, 0, 0, "first")  # as a reply that got lost is asked for again
+    assert store.complete(second, "FAILED", "x").word == "stale"
+    assert store.complete(first, "FAILED", "its worker is gone").state == "FAILED"
 
 
 def test_a_message_that_does_not_begin_is_published_again_less_and_less_often(

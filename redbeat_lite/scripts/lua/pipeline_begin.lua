@@ -7,6 +7,7 @@
 --   stale         another round is the valid one, or another stage
 --   done, state   this step has ended          gone          there is no such run
 --   dead          its worker died too often; to be completed as FAILED
+--   lost, token   the copy with this token began and did not end, and no other may run; to be completed as FAILED for it
 local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'keep')
 if not run[1] then
   return {'gone', ''}
@@ -31,6 +32,9 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local deaths = tonumber(s[5] or '0')
 if s[1] == 'RUNNING' and s[3] ~= ARGV[5] and s[4] == ARGV[4] then
   -- The same attempt began before and did not end: its worker died.
+  if ARGV[7] ~= '1' then
+    return {'lost', s[3]}
+  end
   deaths = deaths + 1
 end
 redis.call('HSET', KEYS[2], step .. ':state', 'RUNNING', step .. ':round', ARGV[3], step .. ':attempt', ARGV[4],
