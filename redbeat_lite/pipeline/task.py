@@ -194,6 +194,12 @@ def _revoked(sender: Any = None, request: Any = None, expired: bool = False, **_
     report(sender.app, request.__dict__, "REVOKED", text)
 
 
+@signals.task_unknown.connect(weak=False, dispatch_uid="redbeat_lite.pipeline.unknown")  # type: ignore[untyped-decorator]
+def _unknown(sender: Any = None, message: Any = None, name: str = "", **_: Any) -> None:
+    # The worker has dropped the message, and stored the same as the task's result.
+    report(sender.app, message.headers, "FAILED", f"NotRegistered: a worker of its queue knows no task {name!r}")
+
+
 @shared_task(
     name=START,
     base=Task,

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from redbeat_lite import InvalidEntry, PipelineNotFound, PipelineRun, lock, start_task_process
+from redbeat_lite import InvalidEntry, Pipeline, PipelineNotFound, PipelineRun, PipelineTask, lock, start_task_process
 from redbeat_lite.pipeline import RunStatus, State, progress_line
 from tests.pipeline.crew import Lab, Worker, in_order, states
+from tests.pipeline.pipeproj import make_app
 from tests.support.waiting import eventually, never
 
 pytestmark = pytest.mark.usefixtures("crew")
@@ -92,6 +93,17 @@ def test_a_step_that_fails_ends_the_run(lab: Lab, task: str, how: str, give: Any
     assert status.step("bad").error == status.error
     assert states(status) == {"ok": "SUCCEEDED", "bad": "FAILED", "never": "ABORTED"}
     assert "never" not in lab.names(run)
+
+
+def test_a_worker_that_knows_no_such_task_fails_the_run(lab: Lab, crew: Worker) -> None:
+    def newer(params: dict[str, Any]) -> None: ...
+
+    app = make_app(lab.server.url)
+    app.task(name="proj.newer", base=PipelineTask, shared=False)(newer)
+    status = Pipeline(app, [("newer", 2), ("step", 1)]).start().wait(END)
+    assert (status.state, status.error_step) == ("FAILED", "newer")
+    assert status.error == "NotRegistered: a worker of its queue knows no task 'proj.newer'"
+    app.close()
 
 
 def test_siblings_of_a_failure_run_to_their_end_for_nothing(lab: Lab) -> None:
