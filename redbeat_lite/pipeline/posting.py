@@ -9,6 +9,8 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from kombu.entity import Queue
+
 from ..codec import pack, unpack
 from ..errors import InvalidEntry
 from ..once.policy import Once
@@ -50,7 +52,8 @@ def task_of(app: Celery, step: Step, options: dict[str, Any]) -> Task:
 
     Parameters:
         options: of the call. ``on_conflict`` is taken out where nobody here can tell which lock it is about; the worker
-            then asks for the lock by the policy of the task.
+            then asks for the lock by the policy of the task. A queue that this app has not and must not make is put in
+            as one that is reached by its name alone.
     """
     known = app.tasks.get(step.task)
     if isinstance(known, Task):
@@ -63,6 +66,10 @@ def task_of(app: Celery, step: Step, options: dict[str, Any]) -> Task:
             fields["once_signature"] = _signature(noted["signature"] or [])
         else:
             options.pop("on_conflict", None)
+    queue = options.get("queue") or fields.get("queue")
+    if isinstance(queue, str) and not app.conf.task_create_missing_queues and queue not in app.amqp.queues:
+        # Not declared either: what it is made of, its own code base knows.
+        options.update(queue=Queue(queue), declare=[])  # type: ignore[no-untyped-call]
     task: Task = type("Noted", (Task,), fields)()
     task.bind(app)
     return task

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from kombu import Queue
 
 from redbeat_lite import Once, Pipeline, PipelineTask, install
 from redbeat_lite.once.emission import ONCE_HEADER
@@ -90,6 +91,19 @@ def test_a_stage_published_by_another_code_base_is_the_same(
     assert published(lab, stranger, run, outbox, queue) == own
     run.cancel()
     lab.client.delete("{redbeat-lite}:once:lock:own.queued:in eu")
+
+
+def test_a_publisher_that_may_make_no_queues_reaches_those_of_others(
+    lab: Lab, owner: Celery, stranger: Celery, queue: str
+) -> None:
+    stranger.conf.update(task_create_missing_queues=False, task_queues=[Queue("its own")])
+    run = Pipeline(owner, [("big", owner.tasks["own.big"].s(), 1), ("plain", owner.tasks["own.plain"].s(), 1)]).start()
+    outbox: Outbox = {0: (0, 0), 1: (0, 0)}
+    published(lab, owner, run, {}, queue)  # takes away what start() has published
+    own = published(lab, owner, run, outbox, queue)
+    assert [name.partition("\x06")[0] for name, *_ in own] == [queue, f"{queue}.big"]
+    assert published(lab, stranger, run, outbox, queue) == own
+    run.cancel()
 
 
 def test_a_lock_that_only_the_task_can_name_is_left_to_the_worker(
