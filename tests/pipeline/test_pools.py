@@ -50,6 +50,12 @@ def test_a_run_needs_no_installed_locks(lab: Lab, hire: Callable[..., Worker], q
         ("last", lab.sig(queue=queue, how="show"), 1),
     )
     bad = lab.start(("no", lab.sig(queue=queue, how="fail"), 2), ("never", lab.sig(queue=queue), 1))
+    hang = lab.sig("proj.late", queue=queue, how="hang")
+    revoked, limited = lab.start(("a", hang, 1)), lab.start(("a", hang.clone().set(time_limit=1), 1))
+    lab.started(revoked, "a")
+    lab.app.control.revoke(revoked.status().step("a").task_id, terminate=True)
+    assert revoked.wait(END).error == "was revoked"
+    assert "TimeLimitExceeded" in (limited.wait(END).error or "")
     assert good.wait(END).state == "SUCCEEDED"
     assert lab.log(good)[-1]["params"] == {"s0": 0, "s1": 1, "s2": 2}
     assert in_order(lab.log(good) + lab.log(good, "end"))
