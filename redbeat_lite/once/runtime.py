@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from celery import signals
 from celery.utils.log import get_logger
 
 from ..backend import Backend
@@ -25,6 +26,7 @@ from .store import DOWN, RESEND_MS, LockStore, Verdict
 
 if TYPE_CHECKING:
     from celery import Celery
+    from celery.app.task import Context
 
 logger = get_logger(__name__)
 
@@ -134,15 +136,19 @@ class Runtime:
     def wake(self, keys: Iterable[str]) -> None:
         """Publish the first waiter of each lock that is free. Never raises: the reaper tries again."""
         for key in keys:
+            ended = []
             try:
                 while (turn := self.store.wake(key, RESEND_MS)) is not None and turn.too_old:
-                    self._give_up(key, turn.message)
+                    ended.append(self._give_up(key, turn.message))
                 if turn is not None:
                     logger.debug("Task %s gets the once-lock %r", message.publish(self.app, turn.message), key)
             except Exception as exc:  # noqa: BLE001 - a broker may raise anything; one key must not stop the others
                 logger.warning("Waking the next task of the once-lock %r failed, trying again: %s", key, exc)
+            for task, request in ended:
+                # What a worker sends that receives an expired message. Not before: a receiver of ours wakes the next.
+                signals.task_revoked.send(task, request=request, terminated=False, signum=None, expired=True)
 
-    def _give_up(self, key: str, text: str) -> None:
+    def _give_up(self, key: str, text: str) -> tuple[Any, Context]:
         """End a task that has waited for too long, and then let it leave: whoever dies between the two is repeated."""
         request = message.request_of(self.app, text)
         # Another app of the same prefix may know the task, and this one not.
@@ -151,6 +157,7 @@ class Runtime:
             why = f"it waited for the once-lock {key!r} until it had expired, or was older than the guard remembers"
             settle_skipped(task, request, OnceSkipped(f"{request.task}[{request.id}]: {why}", key))
         self.store.leave(key, request.id)
+        return task, request
 
     def wake_standbys(self, task_ids: Iterable[str]) -> None:
         """Publish the parked copy of each task whose run died. Never raises: the reaper tries again."""

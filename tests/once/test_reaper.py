@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from celery import Celery
+from celery import Celery, signals
 from celery.exceptions import Ignore
 from kombu import Queue
 from kombu.exceptions import OperationalError
 
-from redbeat_lite.once import Once, OnceSkipped, Task
+from redbeat_lite.once import Once, OnceSkipped, Task, install
 from redbeat_lite.once.hooks import _leave
 from redbeat_lite.once.reaper import Reaper
 from redbeat_lite.once.runtime import Runtime
@@ -159,6 +160,7 @@ def parked(once_server: Server, store: LockStore) -> Celery:
     """An app in which "gone" waits for "k", with the rest of a chain behind it, and has expired; after it, "next"."""
     app = Celery("unit", broker=once_server.url, backend="cache+memory://", set_as_current=False)
     app.conf.redbeat_lite_key_prefix = "t"
+    install(app)
     task = app.task(name="t", base=Task, once=Once(key="k", on_conflict="wait"), shared=False)(nothing)
     soon = datetime.now(UTC) + timedelta(seconds=0.1)
     one = {"task": "t", "args": (), "kwargs": {}, "called_directly": False, "is_eager": False}
@@ -178,7 +180,14 @@ def parked(once_server: Server, store: LockStore) -> Celery:
 def test_a_waiter_that_has_expired_when_its_turn_comes_is_ended_and_the_next_one_sent(
     parked: Celery, store: LockStore
 ) -> None:
+    told: list[Any] = []
+
+    def receiver(request: Any, expired: bool, **_: Any) -> None:
+        told.append((request.id, expired))
+
+    signals.task_revoked.connect(receiver, sender=parked.tasks["t"])
     Runtime.of(parked).wake(["k"])
+    assert told == [("gone", True)]
     for task_id in ("gone", "tail"):
         result = parked.AsyncResult(task_id)
         assert (result.state, type(result.result)) == ("REVOKED", OnceSkipped), task_id
@@ -199,3 +208,15 @@ def test_whoever_dies_while_it_ends_a_waiter_is_repeated(
     store.client.hset("{t}:once:parked:k", "resend", 0)
     Runtime.of(parked).wake(["k"])
     assert (parked.AsyncResult("gone").date_done, store.client.llen("queue-of-next")) == (ended, 1)
+
+
+def test_hundreds_that_expired_are_ended_in_one_go(parked: Celery, store: LockStore) -> None:
+    text = store.client.hget("{t}:once:parked:k", "m:gone")
+    for n in range(200):
+        one = Held("token", f"w{n}", 0, 60_000, key="k", expires_ms=1, life_ms=60_000)
+        message = text.replace('"gone"', f'"w{n}"')
+        assert store.begin(one, on_conflict="wait", message=message).word == "parked"
+    assert store.leave("k", "next")
+    Runtime.of(parked).wake(["k"])
+    assert not store.client.exists("{t}:once:wait:k", "{t}:once:parked:k")
+    assert {parked.AsyncResult(f"w{n}").state for n in range(200)} == {"REVOKED"}
