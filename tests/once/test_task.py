@@ -497,7 +497,7 @@ def test_a_copy_of_a_task_of_another_class_stands_by_and_its_retry_runs(app: Cel
         begin()
     assert locks(app).get(claim.key).fence == fence
     end()
-    with pytest.raises(Ignore, match="has run already"):
+    with pytest.raises(Ignore, match="has ended already"):
         begin()
     begin(retries=1)
     assert locks(app).get(claim.key).state == "running"
