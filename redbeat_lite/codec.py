@@ -16,6 +16,9 @@ from kombu.utils.json import JSONEncoder, object_hook
 
 from .errors import CorruptEntry, InvalidEntry
 
+#: Largest text that is stored for an entry, in bytes.
+MAX_BYTES = 64 * 1024
+
 _TYPE, _VALUE = "__type__", "__value__"
 _SCALARS = frozenset({int, bool, type(None)})
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)

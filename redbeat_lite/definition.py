@@ -6,16 +6,13 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from .codec import dumps, loads, pack, unpack
+from .codec import MAX_BYTES, dumps, loads, pack, unpack
 from .entry import Entry
 from .errors import CorruptEntry, InvalidEntry, UnsupportedFormat
 from .keys import FORMAT
 from .misfire import Misfire
 from .once.policy import Once
 from .schedules import decode_schedule, encode_schedule
-
-#: Largest stored definition, in bytes.
-MAX_BYTES = 64 * 1024
 
 #: Fields of a config entry that may hold what cannot be stored; the owner's beat keeps the object itself.
 _LOCAL_FIELDS = ("schedule", "args", "kwargs", "options")
@@ -65,7 +62,7 @@ def decode(name: str, raw: bytes) -> Entry:
         UnsupportedFormat: a newer version of this package wrote it.
     """
     if len(raw) > MAX_BYTES:  # none was ever written so long, and reading it could take all the time there is
-        raise CorruptEntry(f"definition has {len(raw)} bytes, expected at most {MAX_BYTES}")
+        raise CorruptEntry(f"definition has over {MAX_BYTES} bytes")
     stored = loads(raw)
     if not isinstance(stored, dict):
         raise CorruptEntry(f"definition is not an object but {type(stored).__name__}")

@@ -30,7 +30,7 @@ from .leader import Leader
 from .once.emission import Claim, give_back, take
 from .once.emission import headers as once_headers
 from .once.store import DOWN, LockStore
-from .planning import Job, Planner, describe
+from .planning import Job, Planner, describe, name_of
 from .publisher import BrokerDown, Publisher
 from .state import task_id
 from .store import Advance, Bad, Command, Lost, Store, Stored, Term
@@ -331,7 +331,7 @@ def _refuses_all(error: BaseException) -> BrokerDown:
 
 
 def _quarantined(bad: Bad) -> Quarantined:
-    return Quarantined(bad.stored.name.decode("utf-8", "backslashreplace"), loads(bad.record)["error"])
+    return Quarantined(name_of(bad.stored), loads(bad.record)["error"])
 
 
 def _report(job: Job) -> None:

@@ -14,6 +14,7 @@ from .codec import dumps
 from .definition import decode
 from .entry import Entry
 from .errors import CorruptEntry
+from .fields import MAX_NAME
 from .misfire import Plan
 from .once.emission import Claim
 from .once.policy import Once
@@ -163,15 +164,19 @@ def _size(definition: bytes) -> int:
 
 
 def _quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
-    name = stored.name.decode("utf-8", "backslashreplace")
     error = describe(exc)
-    logger.error("beat: entry %r cannot be used and is quarantined: %s", name, error)
+    logger.error("beat: entry %r cannot be used and is quarantined: %s", name_of(stored), error)
     record = {"error": error, "definition": _shown(stored.definition), "state": _shown(stored.state), "at": now}
     return Bad(stored, dumps(record))
 
 
 def _shown(raw: bytes | None) -> str | None:
     return None if raw is None else raw.decode("utf-8", "backslashreplace")
+
+
+def name_of(stored: Stored) -> str:
+    """The name of an entry in words, whatever it is."""
+    return stored.name[: 4 * MAX_NAME].decode("utf-8", "backslashreplace")
 
 
 def describe(exc: BaseException) -> str:

@@ -24,6 +24,12 @@ PARKED = "+inf"
 
 _FIELDS = 9
 
+#: Largest text of a state, in bytes: a note of 1,000 characters and an error of 500, each of which may take six bytes.
+MAX_BYTES = 16 * 1024
+
+#: Far more than anything here ever counts, and few enough digits for every number format there is.
+_MAX_COUNT = 10**15
+
 
 @dataclass(slots=True)  # frozen would make each one cost three times as much
 class State:
@@ -106,18 +112,20 @@ class State:
         Raises:
             CorruptEntry: it is not what :meth:`encode` writes.
         """
+        if len(raw) > MAX_BYTES:
+            raise CorruptEntry(f"state has over {MAX_BYTES} bytes")
         try:
             parts = raw.decode("utf-8").split("|", _FIELDS - 1)
             version, generation, nominal, last, count, skipped, attempts, paused, notes = parts
             extra = loads(notes) if notes else None
             state = cls(
-                int(version),
+                _count(version),
                 generation,
                 _instant(nominal),
                 _instant(last),
-                int(count),
-                int(skipped),
-                int(attempts),
+                _count(count),
+                _count(skipped),
+                _count(attempts),
                 paused == "1",
                 str(extra.get("note", "")) if extra is not None else "",
                 str(extra.get("error", "")) if extra is not None else "",
@@ -132,6 +140,13 @@ class State:
 
 def _drawn() -> str:
     return os.urandom(4).hex()
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < _MAX_COUNT:
+        raise ValueError(f"{text[:30]} counts nothing")
+    return number
 
 
 def _instant(text: str) -> int | None:

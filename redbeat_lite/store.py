@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from .backend import Backend
-from .codec import dumps, loads
+from .codec import MAX_BYTES, dumps, loads
 from .errors import CorruptEntry, UnsupportedFormat
 from .instants import MAX_MS
 from .keys import FORMAT, Keys
@@ -24,6 +24,9 @@ PAGE = 1000
 #: How often an edit is tried over when somebody else changed the entry at the same moment. An entry of 50 ms can lose
 #: this race a few times in a row, not fifty times.
 TRIES = 50
+
+#: Where a text is cut that the leader or a listing reads: nothing so long can be used, and it could be of any length.
+_CUT = MAX_BYTES + 1
 
 #: Names per round trip, where nothing else is read: some milliseconds of the server's time.
 _SLICE = 10_000
@@ -125,7 +128,7 @@ class Store:
     def page(self, offset: int, limit: int) -> list[Stored]:
         """At most ``limit`` entries from rank ``offset`` on, in due order, in one round trip."""
         keys = (self._keys.due, self._keys.entries, self._keys.state)
-        return _stored(self._run("page", keys, (offset, offset + limit - 1)))
+        return _stored(self._run("page", keys, (offset, offset + limit - 1, _CUT)))
 
     def pages(self) -> Iterator[Stored]:
         """All entries in due order, a page per round trip.
@@ -230,7 +233,7 @@ class Store:
             Lost: the term is over.
         """
         keys = self._keys
-        reply = self._run("peek", (keys.leader, keys.due, keys.entries, keys.state), (*term, now, limit))
+        reply = self._run("peek", (keys.leader, keys.due, keys.entries, keys.state), (*term, now, limit, _CUT))
         _check_term(reply)
         if len(reply) == 2:
             return [], _score(reply[1][1]) if reply[1] else None
@@ -265,7 +268,7 @@ class Store:
             Lost: the term is over, nothing was written.
         """
         keys = self._keys
-        args: list[Any] = [*term]
+        args: list[Any] = [*term, _CUT]
         for stored, record in bad:
             args += (stored.name, stored.definition or b"", stored.state or b"", record)
         where = (keys.leader, keys.due, keys.entries, keys.state, keys.quarantine)

@@ -57,10 +57,14 @@ def checked(key: object) -> str:
     """A key as given by a caller, shortened where it is over-long.
 
     Raises:
-        InvalidEntry: it is not text, or empty.
+        InvalidEntry: it is not text, empty, or cannot be written as UTF-8.
     """
     if not isinstance(key, str) or not key:
         raise InvalidEntry("once.key", "text that is not empty", key)
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise InvalidEntry("once.key", "text that can be written as UTF-8", key) from None
     return key if len(key) <= MAX_KEY else f"{key[: MAX_KEY - _DIGEST - 1]}#{digest(key)}"
 
 
@@ -146,9 +150,7 @@ class _Template(string.Formatter):
     """``str.format`` that writes what is neither text nor number as JSON, never as a ``repr`` with an address."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        if not isinstance(value, (str, int, float)) and not format_spec:
-            return canonical(value)
-        return str(super().format_field(value, format_spec))
+        return str(value) if isinstance(value, (str, int, float)) else canonical(value)
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -16,6 +17,9 @@ CONFLICTS = ("skip", "wait", "raise")
 
 #: A lease is renewed three times before it runs out, and a renewal may take a few hundred milliseconds on a bad day.
 MIN_LEASE = 1.0
+
+#: What a template may say in braces: the name of an argument, and which item of it.
+_FIELD = re.compile(r"[^\W\d]\w*(\[[^][{}.]+\])*")
 
 #: More than this can wait for no key: each is a whole message in the server's memory.
 MAX_WAITERS = 1_000_000
@@ -158,16 +162,17 @@ def _check_key(key: object) -> None:
     _check("key", isinstance(key, str) and bool(key.strip()), "None, text, a template or a callable", key)
     assert isinstance(key, str)
     try:
-        names = _template_fields(key)
+        parts = list(string.Formatter().parse(key))
     except ValueError as exc:
         raise InvalidEntry("once.key", f"a template that can be read ({exc})", key) from None
-    for name in names:
-        # No positions, which say nothing of the argument, and no attributes, which would let a stored template walk
-        # through the objects of the worker.
-        _check("key", name.isidentifier(), "the name of an argument in each pair of braces", key)
+    for _, field, spec, conversion in parts:
+        # A template may come from Redis. No attributes, by which it could walk from an argument to everything the
+        # process knows; no formats, whose widths could fill its memory; no positions, which say nothing.
+        ok = field is None or (_FIELD.fullmatch(field) and not spec and not conversion)
+        _check("key", bool(ok), "the name of an argument in each pair of braces, as {order} or {order[id]}", key)
 
 
 def _template_fields(template: str) -> tuple[str, ...]:
     """The names in braces, without an index such as ``[id]``."""
     found = (field for _, field, _, _ in string.Formatter().parse(template) if field is not None)
-    return tuple(dict.fromkeys(field.split("[", 1)[0] if field.endswith("]") else field for field in found))
+    return tuple(dict.fromkeys(field.partition("[")[0] for field in found))

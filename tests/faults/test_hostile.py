@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,6 +109,58 @@ def test_a_pickle_is_rubbish_like_any_other(app: Celery, scheduler: Scheduler, c
     client.publish(scheduler.keys.wake, bomb)
     eventually(lambda: scheduler.run_due() and of_entry(client, "sound"), what="the sound one")
     eventually(lambda: scheduler.run_due() and set(schedules.quarantined()) >= {"definition", "state", "old"})
+
+
+def test_a_text_of_megabytes_is_set_aside_unread(
+    app: Celery, scheduler: Scheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    schedules, keys, megabytes = Schedules(app), scheduler.keys, 5_000_000
+    schedules.add_many([Entry(name, "add", every(0.05)) for name in ("sound", "definition", "state")])
+    scheduler.run_due()
+    client.hset(keys.entries, "definition", b"\xff" * megabytes)
+    client.hset(keys.state, "state", client.hget(keys.state, "state") + b'{"note":"' + b"x" * megabytes + b'"}')
+    long_name = b"n" * megabytes
+    client.hset(keys.entries, long_name, client.hget(keys.entries, "sound"))
+    client.hset(keys.state, long_name, client.hget(keys.state, "sound"))
+    client.zadd(keys.due, {"definition": 0, "state": 0, long_name: 0})
+    sent = client.info("stats")["total_net_output_bytes"]
+    eventually(
+        lambda: scheduler.run_due() and set(client.hkeys(keys.quarantine)) == {b"definition", b"state", long_name}
+    )
+    assert client.info("stats")["total_net_output_bytes"] - sent < 3 * megabytes, "names come whole, texts do not"
+    assert set(client.hkeys(keys.quarantine)) == {b"definition", b"state", long_name}
+    assert max(map(len, client.hvals(keys.quarantine))) < 6 * 65_536
+    assert max(map(len, caplog.messages)) < 2_000
+    schedules.remove("sound")
+    schedules.add("sound", "add", every(0.05))
+    client.delete("celery")
+    eventually(lambda: scheduler.run_due() and of_entry(client, "sound"), what="the sound one")
+
+
+HOSTILE_KEYS = {
+    "attributes": (
+        "{x[a].__init__.__globals__[os].environ[PATH]}",
+        {"a": {"__type__": "uuid", "__value__": {"hex": "0" * 32}}},
+    ),
+    "a width": ("{x:>300000000}", "a"),
+    "a nested width": ("{x:{x}}", 300_000_000),
+    "half of a character": ("{x}", "\ud800"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE_KEYS)
+def test_a_hostile_key_of_a_once_lock_concerns_its_entry_alone(
+    app: Celery, scheduler: Scheduler, client: redis.Redis, what: str
+) -> None:
+    template, argument = HOSTILE_KEYS[what]
+    schedules, keys = Schedules(app), scheduler.keys
+    schedules.add_many([Entry(name, "add", every(0.05)) for name in ("sound", "hostile")])
+    definition = {"v": 1, "task": "add", "schedule": {"every": 50}, "kwargs": {"x": argument}}
+    definition["once"] = {"key": template, "scope": "queue"}
+    client.hset(keys.entries, "hostile", json.dumps(definition))
+    eventually(lambda: scheduler.run_due() and "hostile" in schedules.quarantined(), what="set aside")
+    assert "once.key" in schedules.quarantined()["hostile"]["error"]
+    eventually(lambda: scheduler.run_due() and of_entry(client, "sound"), what="the sound one")
 
 
 def test_no_module_can_unpickle_or_evaluate() -> None:

@@ -93,6 +93,14 @@ def test_a_template_counts_only_what_it_names() -> None:
     assert key({"id": 7}, once=Once(key="{x[id]}")) == "t:7"
 
 
+@pytest.mark.parametrize(
+    "template", ["{x.__class__}", "{x[a].b}", "{x[a]b}", "{0}", "{}", "{x!r}", "{x:>9}", "{x:{y}}", "{x[]}", "{x[{y}]}"]
+)
+def test_a_template_is_of_names_and_items_alone(template: str) -> None:
+    with pytest.raises(InvalidEntry, match=r"once\.key"):
+        Once(key=template)
+
+
 def test_a_constant_and_a_callable_are_shared_between_tasks() -> None:
     assert key(1, once=Once(key="reindex")) == "reindex"
     assert key(1, once=Once(key=lambda x, **_: f"user-{x}")) == "user-1"

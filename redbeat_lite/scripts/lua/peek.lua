@@ -1,6 +1,7 @@
+-- needs cut
 -- What is due, with all that is needed to plan it; changes nothing.
 -- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state
--- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] limit
+-- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] limit  ARGV[5] bytes of a text that are of any use
 -- returns {0} this term is over
 --       | {1, {name, score, ...}, {definition, ...}, {state, ...}} at most limit entries, earliest first
 --       | {1, {name, score}} nothing is due; the first entry to come, or {1, {}} when none is stored
@@ -16,4 +17,6 @@ local names = {}
 for i = 1, #due, 2 do
   names[#names + 1] = due[i]
 end
-return {1, due, redis.call('HMGET', KEYS[3], unpack(names)), redis.call('HMGET', KEYS[4], unpack(names))}
+local most = tonumber(ARGV[5])
+return {1, due, all_cut(redis.call('HMGET', KEYS[3], unpack(names)), most),
+  all_cut(redis.call('HMGET', KEYS[4], unpack(names)), most)}

@@ -1,6 +1,7 @@
 -- Set aside entries that cannot be read or planned, if this term still runs and they were not mended meanwhile.
 -- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] quarantine
--- ARGV[1] token  ARGV[2] term, then for each entry: name, definition as read or '', state as read or '', record
+-- ARGV[1] token  ARGV[2] term  ARGV[3] bytes at which texts are cut
+-- then for each entry: name, definition as read or '', state as read or '', record
 -- returns {0} this term is over | {1, done, ...} per entry: 1 set aside, 0 it is another by now
 local held = redis.call('HMGET', KEYS[1], 'token', 'term')
 if held[1] ~= ARGV[1] or held[2] ~= ARGV[2] then
@@ -8,10 +9,19 @@ if held[1] ~= ARGV[1] or held[2] ~= ARGV[2] then
 end
 local due, entries, state, quarantine = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local results = {1}
-for i = 3, #ARGV, 4 do
+local most = tonumber(ARGV[3])
+
+-- What was cut when it was read is not read again: all of one batch may be of any length.
+local function unchanged(key, name, seen)
+  if redis.call('HSTRLEN', key, name) > most then
+    return #seen == most
+  end
+  return (redis.call('HGET', key, name) or '') == seen
+end
+
+for i = 4, #ARGV, 4 do
   local name = ARGV[i]
-  local same = (redis.call('HGET', entries, name) or '') == ARGV[i + 1]
-    and (redis.call('HGET', state, name) or '') == ARGV[i + 2]
+  local same = unchanged(entries, name, ARGV[i + 1]) and unchanged(state, name, ARGV[i + 2])
   if same then
     redis.call('HSET', quarantine, name, ARGV[i + 3])
     redis.call('ZREM', due, name)
