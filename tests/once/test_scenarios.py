@@ -410,7 +410,7 @@ def test_a_task_of_another_class_that_has_a_lock_runs_once_too(proj: Proj, key: 
     assert result.get(timeout=15) == key
     until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
     proj.inject(raw)
-    until(lambda: f"{result.id}] has run already" in any_pool.text())
+    until(lambda: f"{result.id}] has ended already" in any_pool.text())
     assert (proj.count(key), result.state) == (1, "SUCCESS")
 
 
