@@ -9,7 +9,7 @@ import pytest
 from celery import chain, chord, group
 from celery.exceptions import ChordError
 
-from redbeat_lite.once import OnceRejected
+from redbeat_lite.once import OnceRejected, OnceSkipped
 
 from .conftest import Crew
 from .workers import Proj, until
@@ -96,3 +96,22 @@ def test_a_refused_member_of_what_follows_fails_alone(
 def test_a_call_in_a_body_raises_there(proj: Proj, prefork: Crew, taken: Any, key: str) -> None:
     result = proj.tasks.calls.delay(key)
     assert result.get(timeout=15) == "OnceRejected"
+
+
+def test_a_chord_and_a_chain_whose_member_expires_while_it_waits_end(proj: Proj, prefork: Crew, key: str) -> None:
+    tasks = proj.tasks
+    first = tasks.wait.delay(key, how="until")
+    proj.started(key)
+    joined = chord([tasks.wait.si(key), tasks.add.si(1)])(tasks.collect.s(key))
+    chained = chain(tasks.wait.si(key), tasks.add.s("tail")).apply_async()
+    until(lambda: len(proj.waiters(key)) == 2)
+    # As time would do.
+    proj.client.hset(f"{{t}}:once:parked:onceproj.wait:{key}", mapping={f"d:{one}": 1 for one in proj.waiters(key)})
+    proj.go(key)
+    assert first.get(timeout=10) == 0
+    with pytest.raises(OnceSkipped, match="until it had expired"):
+        chained.get(timeout=10)
+    with pytest.raises(ChordError, match="OnceSkipped"):
+        proj.app.AsyncResult(joined.id).get(timeout=10)
+    assert (chained.parent.state, proj.count(key), proj.waiters(key)) == ("REVOKED", 1, [])
+    the_workers_live(proj, prefork)
