@@ -23,7 +23,7 @@ _LISTED = 1000
 
 @click.group(cls=Group)
 def pipelines() -> None:
-    """Runs of pipelines.
+    """Runs of pipelines. The beginning of an id is enough where no other run's begins so.
 
     \b
     Examples:
@@ -51,7 +51,7 @@ def list_(ctx: click.Context, running: bool, limit: int, as_json: bool) -> None:
         return
     zone = ctx.obj.app.timezone
     rows = [(run.id, run.state, _stage(run), _steps(run), when(run.created_at, zone)) for run in found]
-    echo_table(("RUN", "STATE", "STAGE", "STEPS", "STARTED"), rows, rigid=("STATE", "STAGE", "STEPS", "STARTED"))
+    echo_table(("RUN", "STATE", "STAGE", "STEPS", "STARTED"), rows, rigid=("RUN", "STATE", "STAGE", "STEPS"))
 
 
 @pipelines.command(cls=Command)
@@ -100,7 +100,7 @@ def wait(ctx: click.Context, run_id: str, timeout: float | None, as_json: bool) 
     Example:
       celery -A proj redbeat pipelines wait 7f3a --timeout 600
     """
-    _status(ctx, run_id)
+    run_id = _status(ctx, run_id).id
     show_progress = None if as_json else lambda status: click.echo(fitted(progress_line(status)))
     try:
         run = PipelineRun(ctx.obj.app, run_id).wait(timeout, show_progress)
@@ -125,9 +125,9 @@ def cancel(ctx: click.Context, run_id: str, terminate: bool) -> None:
       celery -A proj redbeat pipelines cancel 7f3a --terminate
     """
     run = _status(ctx, run_id)
-    if not PipelineRun(ctx.obj.app, run_id).cancel(terminate=terminate):
-        raise Failure(f"pipeline {run_id} has ended already: {run.state}")
-    click.echo(f"cancelled {run_id}")
+    if not PipelineRun(ctx.obj.app, run.id).cancel(terminate=terminate):
+        raise Failure(f"pipeline {run.id} has ended already: {run.state}")
+    click.echo(f"cancelled {run.id}")
 
 
 def _status(ctx: click.Context, run_id: str) -> RunStatus:
@@ -135,7 +135,15 @@ def _status(ctx: click.Context, run_id: str) -> RunStatus:
     try:
         return PipelineRun(app, run_id).status()
     except PipelineNotFound as exc:
-        raise unknown(str(exc), run_id, [run.id for run in PipelineRun.list(app, limit=_LISTED)]) from None
+        listed = PipelineRun.list(app, limit=_LISTED)
+        begun = [run for run in listed if run.id.startswith(run_id)]
+        if len(begun) == 1:
+            return begun[0]
+        if begun:
+            raise Failure(
+                f"{len(begun)} runs begin with {run_id!r}, such as {begun[0].id!r} and {begun[1].id!r}"
+            ) from None
+        raise unknown(str(exc), run_id, [run.id for run in listed]) from None
 
 
 def _stage(run: RunStatus) -> str | None:

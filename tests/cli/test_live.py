@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import redis
@@ -132,7 +133,7 @@ def test_pipelines_are_listed_shown_waited_for_and_cancelled(shell: Shell, pipel
     assert "pipes.step" in shown.out
     assert data["steps"][0]["task"] == "pipes.step"
     assert "did you mean 'nightly-7'?" in shell("pipelines", "show", "nightly-8", code=1).err
-    waiting = shell.start("pipelines", "wait", "nightly-7")
+    waiting = shell.start("pipelines", "wait", "night")
     assert waiting.stdout is not None
     assert waiting.stdout.readline().startswith("nightly-7  RUNNING")
     assert shell("pipelines", "cancel", "nightly-7").out == "cancelled nightly-7\n"
@@ -140,6 +141,10 @@ def test_pipelines_are_listed_shown_waited_for_and_cancelled(shell: Shell, pipel
     assert (waiting.returncode, out.splitlines()[-1].split()[:2]) == (3, ["nightly-7", "ABORTED"]), err
     assert "has ended already" in shell("pipelines", "cancel", "nightly-7", code=1).err
     assert json.loads(shell("pipelines", "wait", "nightly-7", "--json", code=3).out)["state"] == "ABORTED"
+    pipeline.start(long := f"nightly-{uuid4()}")
+    assert long in shell("pipelines", "list").out, "an id that is cut could not be copied"
+    two = shell("pipelines", "cancel", "nightly", code=1).err
+    assert two == f"Error: 2 runs begin with 'nightly', such as '{long}' and 'nightly-7'\n"
 
 
 def test_a_schedule_is_exported_and_imported(shell: Shell, live: Schedules, tmp_path: Path) -> None:
