@@ -82,7 +82,8 @@ def lock(where: Any, key: str, *, lease: float = 60.0, timeout: float = 0.0) -> 
             first.
 
     Yields:
-        a handle that is true if the lock was taken; the block runs either way.
+        a handle that is true if the lock was taken; the block runs either way. At its end a server that does not
+        answer is asked for about eight seconds.
 
     Raises:
         LockUnavailable: the server does not answer.

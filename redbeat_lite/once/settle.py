@@ -7,6 +7,7 @@ from typing import Any
 from celery import states
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
+from celery.backends.rpc import RPCBackend
 from celery.utils.log import get_logger
 
 from .errors import OnceSkipped
@@ -29,7 +30,9 @@ def has_succeeded(task: Any, task_id: str) -> bool:
 
 
 def _state(task: Any, task_id: str) -> str | None:
-    return None if isinstance(task.backend, DisabledBackend) else task.backend.get_state(task_id)
+    backend = task.backend
+    # The results of rpc:// are in a queue of whoever called; asking for one would make a queue of our own.
+    return None if isinstance(backend, (DisabledBackend, RPCBackend)) else backend.get_state(task_id)
 
 
 def settle_skipped(task: Any, request: Context, why: OnceSkipped) -> None:

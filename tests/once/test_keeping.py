@@ -181,14 +181,16 @@ def test_a_child_that_dies_after_its_success_was_stored_has_ended(
     assert state_of(request) == state
 
 
-def test_a_child_of_which_no_result_is_kept_may_run_again(app: Celery, active: set[Any]) -> None:
-    app.conf.result_backend = "disabled://"
+@pytest.mark.parametrize("backend", ["disabled://", "rpc://"])
+def test_a_child_of_which_no_result_is_kept_may_run_again(app: Celery, active: set[Any], backend: str) -> None:
+    app.conf.result_backend = backend
     request = Request(app.task(shared=False, name="t")(one), "token")
     run(request)
     request.worker_pid = GONE
     active.add(request)
     Keeper(Runtime.of(app), "w")._watch()
     until(lambda: state_of(request) == "dead", 5)
+    assert not Runtime.of(app).store.client.keys("_kombu*"), "to look made a queue"
 
 
 # -- at the end --------------------------------------------------------------------------------------------------------
