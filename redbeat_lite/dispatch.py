@@ -16,7 +16,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from . import lifecycle
 from .clock import wall_ms
@@ -237,6 +237,15 @@ class Dispatcher:
             for job in jobs:
                 job.out = not job.error and not job.commands  # which nobody has sent
             raise
+        except NoPermissionError as exc:
+            if not any(job.commands for job in jobs):
+                raise
+            # The server looks before it runs a script, so nothing was done. The broker's own user may be another.
+            logger.warning("beat: the schedule's user may not write to a queue, so the broker's will: %s", exc)
+            self._publisher.one_step = False
+            self._send(term, now, jobs)
+            self._commit(term, now, jobs)
+            return
         refused, advanced = [], []
         for job, result in results:
             if isinstance(result, str):

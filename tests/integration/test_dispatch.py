@@ -547,3 +547,52 @@ def test_a_broker_whose_user_may_not_read_the_schedule_is_written_in_batches(
         beat.run_due()
         assert [message.entry for message in queued(admin)] == ["a"]
         assert "in batches" in beat.vitals.dispatch
+
+
+@needs_batches
+def test_a_schedule_whose_user_may_not_write_to_the_queues_leaves_that_to_the_brokers(
+    make_app: MakeApp,
+    make_beat: MakeBeat,
+    own_server: Callable[..., Server],
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = own_server()
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "planner", "on", ">secret", "~{redbeat-lite}:*", "&*", "+@all")
+        app = make_app(
+            broker_url=server.url, redbeat_lite_url=server.url.replace("redis://", "redis://planner:secret@")
+        )
+        Schedules(app).add_many(Entry(f"e{number}", "t", every(60)) for number in range(10))
+        beat = make_beat(app)
+        for count in (1, 2):
+            clock.forward(60)
+            beat.run_due()
+            assert len({message.id for message in queued(admin)}) == admin.llen("celery") == 10 * count
+        assert "in batches" in beat.vitals.dispatch
+    assert [line for line in caplog.messages if "may not write to a queue" in line]
+    assert {entry.total_run_count for entry in Schedules(make_app(broker_url=server.url)).values()} == {2}
+
+
+@needs_batches
+def test_a_channel_that_the_schedules_user_may_not_publish_to_fails_its_entry_alone(
+    make_app: MakeApp, make_beat: MakeBeat, own_server: Callable[..., Server], clock: Clock
+) -> None:
+    server = own_server()
+    with server.client() as admin:
+        words = ("~*", "resetchannels", "&{redbeat-lite}:wake", "+@all")
+        admin.execute_command("ACL", "SETUSER", "planner", "on", ">secret", *words)
+        app = make_app(
+            broker_url=server.url,
+            redbeat_lite_url=server.url.replace("redis://", "redis://planner:secret@"),
+            task_queues=[Queue("celery"), Broadcast("everybody")],
+        )
+        schedules = Schedules(app)
+        schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(3))
+        schedules.add("loud", "t", every(60), options={"queue": "everybody"})
+        clock.forward(60)
+        beat = make_beat(app)
+        beat.run_due()
+        assert {message.entry for message in queued(admin)} == {"e0", "e1", "e2"}
+        assert "channel" in (schedules["loud"].last_error or "")
+        assert schedules["loud"].total_run_count == 0

@@ -10,6 +10,8 @@ local held = redis.call('HMGET', KEYS[1], 'token', 'term')
 if held[1] ~= ARGV[1] or held[2] ~= ARGV[2] then
   return {0}
 end
+-- Written first: a server that takes no writes says so before anything is out.
+redis.call('HSET', KEYS[5], 'clock', ARGV[3])
 local due, entries, state = KEYS[2], KEYS[3], KEYS[4]
 local CHUNK = 1000 -- values in one command: a call costs more than a value, and unpack() has a limit
 
@@ -47,12 +49,24 @@ local function refused(at, count)
   end
 end
 
+-- A channel has no list to wait in: an ACL that forbids it is found by trying, and what was heard cannot be taken back.
+local function published(at, count)
+  for c = at, at + 3 * (count - 1), 3 do
+    if ARGV[c] == 'publish' then
+      local reply = redis.pcall('PUBLISH', ARGV[c + 1], ARGV[c + 2])
+      if type(reply) == 'table' then
+        return reply['err']
+      end
+    end
+  end
+end
+
 local function send(at, count)
   for c = at, at + 3 * (count - 1), 3 do
     if ARGV[c] == 'lpush' then
       local queue = payloads[ARGV[c + 1]]
       queue[#queue + 1] = ARGV[c + 2]
-    else
+    elseif ARGV[c] == 'pexpire' then
       later[#later + 1] = c
     end
   end
@@ -67,7 +81,7 @@ for n, at in ipairs(first) do
   local found = before[(n - 1) % CHUNK + 1]
   local result = 0
   if found and string.find(found, guard, 1, true) == 1 then
-    local reason = refused(at + 5, count)
+    local reason = refused(at + 5, count) or published(at + 5, count)
     result = reason or 1
     if not reason then
       send(at + 5, count)
@@ -92,8 +106,6 @@ write('HDEL', state, gone)
 write('HDEL', entries, gone)
 write('ZREM', due, gone)
 for _, c in ipairs(later) do
-  local target = ARGV[c + 1]
-  redis.call(ARGV[c], ARGV[c] == 'publish' and target or KEYS[tonumber(target)], ARGV[c + 2])
+  redis.pcall('PEXPIRE', KEYS[tonumber(ARGV[c + 1])], ARGV[c + 2])
 end
-redis.call('HSET', KEYS[5], 'clock', ARGV[3])
 return results
