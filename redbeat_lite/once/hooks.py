@@ -20,8 +20,8 @@ def install(app: Celery) -> None:
     process it costs nothing.
 
     A worker of this app then gives back the locks of tasks that crash, expire or are revoked, wakes tasks that wait,
-    keeps the locks of queued tasks, keeps a Redis broker from delivering again what it still has, and holds back tasks
-    of other classes whose entry says ``once``. No connection is opened before the worker starts.
+    keeps the locks of queued tasks, keeps a Redis broker from delivering again what it still has, and holds back and
+    guards tasks of other classes whose entry says ``once``. No connection is opened before the worker starts.
 
     Parameters:
         app: the Celery app.
