@@ -17,7 +17,7 @@ from ..errors import CorruptEntry
 from ..once.errors import LockUnavailable, OnceRejected
 from ..once.store import DOWN
 from . import values
-from .definition import Definition, task_id
+from .definition import Definition, Step, task_id
 from .posting import task_of
 from .store import Outbox, PipelineStore, Ref
 
@@ -57,11 +57,12 @@ def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> 
     refs = [Ref(run_id, number, stage, round_, attempt) for number, (round_, attempt) in outbox.items()]
     if stage and not _set_params(app, store, definition, refs[0]):
         return
+    steps = definition.steps
     sent: Outbox = {}
     try:
         for ref in refs:
             try:
-                _publish(app, definition, ref)
+                _publish(app, definition, steps[ref.step], ref)
             except _LATER as exc:
                 logger.warning("Pipeline %s: cannot publish its steps, trying again later: %s", run_id, describe(exc))
                 return
@@ -132,8 +133,7 @@ def describe(exc: BaseException) -> str:
     return f"{kind}: {text}" if text else kind
 
 
-def _publish(app: Celery, definition: Definition, ref: Ref) -> None:
-    step = definition.steps[ref.step]
+def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:
     header: dict[str, Any] = {
         "run": ref.run, "step": ref.step, "stage": ref.stage, "round": ref.round, "name": step.name,
         "seed": None if definition.seed is None else {**definition.seed, "queue": definition.names(ref.stage)},

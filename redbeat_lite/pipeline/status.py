@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from .. import instants
-from .definition import Definition, task_id
+from .definition import Definition, Step, task_id
 
 
 class State(StrEnum):
@@ -127,14 +127,14 @@ def read(run_id: str, run: Mapping[str, str], steps: Mapping[str, str], alive: M
     definition = Definition.decode(run["definition"])
     state = State(run["state"])
     error_step = run.get("error_step")
-    listed = definition.steps
+    placed = [(stage, step) for stage, steps_of in enumerate(definition.stages) for step in steps_of]
     return RunStatus(
         run_id,
         state,
         int(run["stage"]),
         len(definition.stages),
-        tuple(_step(run_id, definition, number, steps, state, alive) for number in range(len(listed))),
-        listed[int(error_step)].name if error_step is not None else None,
+        tuple(_step(run_id, number, *place, steps, state, alive) for number, place in enumerate(placed)),
+        placed[int(error_step)][1].name if error_step is not None else None,
         run.get("error"),
         _time(run.get("created")),
         _time(run.get("ended")),
@@ -142,12 +142,18 @@ def read(run_id: str, run: Mapping[str, str], steps: Mapping[str, str], alive: M
 
 
 def _step(
-    run_id: str, definition: Definition, number: int, steps: Mapping[str, str], run: State, alive: Mapping[str, bool]
+    run_id: str,
+    number: int,
+    stage: int,
+    step: Step,
+    steps: Mapping[str, str],
+    run: State,
+    alive: Mapping[str, bool],
 ) -> StepStatus:
     def get(field: str) -> Any:
         return steps.get(f"{number}:{field}")
 
-    step, stage, round_ = definition.steps[number], definition.stage_of(number), int(get("round") or 0)
+    round_ = int(get("round") or 0)
     state = State(get("state") or State.WAITING)
     ident = task_id(run_id, stage, number, round_)
     if run is not State.RUNNING and (state is State.WAITING or (state is State.RUNNING and not alive.get(ident, True))):
