@@ -211,24 +211,29 @@ def test_a_step_that_cannot_be_published_ends_the_run(lab: Lab, monkeypatch: pyt
     assert "cannot be published: KeyError" in (run.status().error or "")
 
 
-@pytest.mark.parametrize(
-    ("owner", "name"), [(dispatch, "_publish"), (PipelineStore, "sent"), (PipelineStore, "set_params")]
-)
 def test_a_stage_that_cannot_be_published_now_is_published_later(
-    lab: Lab, crew: Worker, queue: str, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+    lab: Lab, crew: Worker, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*args: Any) -> None:
-        # The time limit of the step that has ended and publishes the next ones; a server that goes away.
-        raise SoftTimeLimitExceeded if owner is dispatch else redis.ConnectionError("away")
+    def interrupted(owner: Any, name: str, exc: Exception) -> list[PipelineRun]:
+        def interrupt(*args: Any) -> None:
+            raise exc
 
-    run = lab.start(("a", lab.sig(queue=queue), 2), ("b", lab.sig(), 1))
-    message = json.loads(lab.client.lpop(queue))
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, interrupt)
-        handle(lab, message)
-        other = lab.start(("a", lab.sig(), 1))
-    assert (run.status().state, run.status().stage) == ("RUNNING", 1)
-    assert [lab.swept(each).state for each in (run, other)] == ["SUCCEEDED"] * 2
+        run = lab.start(("a", lab.sig(queue=queue), 2), ("b", lab.sig(), 1))
+        message = json.loads(lab.client.lpop(queue))
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, interrupt)
+            handle(lab, message)
+            other = lab.start(("a", lab.sig(), 1))
+        assert (run.status().state, run.status().stage) == ("RUNNING", 1)
+        return [run, other]
+
+    runs = [
+        # The time limit of the step that has ended and publishes the next ones.
+        *interrupted(dispatch, "_publish", SoftTimeLimitExceeded()),
+        *interrupted(PipelineStore, "sent", redis.ConnectionError("away")),
+        *interrupted(PipelineStore, "set_params", redis.ConnectionError("away")),
+    ]
+    assert [lab.swept(run).state for run in runs] == ["SUCCEEDED"] * 6
 
 
 def test_params_that_are_lost_are_not_taken_for_none(lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,19 +338,20 @@ def test_a_server_that_restarts_in_the_middle_of_a_stage(
 
 
 def test_the_leading_beat_sweeps_and_another_one_after_it(
-    lab: Lab, beat: Callable[..., Process], hire: Callable[..., Worker], queue: str
+    lab: Lab, crew: Worker, beat: Callable[..., Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lose(name: str) -> PipelineRun:
-        run = lab.start((name, lab.sig(queue=queue + name), 1))
-        assert lab.client.delete(queue + name) == 1
-        hire(lab.server.url, queue=queue + name)
-        return run
+    def die(*args: Any) -> None:
+        raise redis.ConnectionError("the process ends here")
 
-    first = lose("a")
+    def unpublished() -> PipelineRun:
+        with monkeypatch.context() as patch:
+            patch.setattr(dispatch, "_publish", die)
+            return lab.start(("a", lab.sig(), 1))
+
     env = {"PIPE_URL": lab.server.url, "PIPE_CONF": json.dumps({"redbeat_lite_lease": 1})}
     leader = beat("tests.pipeline.pipeproj", url=lab.server.url, **env)
-    assert first.wait(END).state == "SUCCEEDED"
-    leader.kill()
-    second = lose("b")
+    leader.says("leading", within=20)
     beat("tests.pipeline.pipeproj", url=lab.server.url, **env)
-    assert second.wait(END).state == "SUCCEEDED"
+    assert unpublished().wait(END).state == "SUCCEEDED"
+    leader.kill()
+    assert unpublished().wait(END).state == "SUCCEEDED"
