@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, cast
 
@@ -55,7 +56,7 @@ class Backend:
     @property
     def display_url(self) -> str:
         """The server's URL without its password."""
-        return urls.hide_password(self._settings.url)
+        return urls.shown(self._settings.url)
 
     @cached_property
     def client(self) -> redis.Redis:
@@ -89,11 +90,14 @@ class Backend:
             for name in ("retry_on_timeout", "retry_on_error"):
                 options.pop(name, None)
         scheme = urls.scheme_of(self._settings.url)
-        if scheme in urls.SENTINEL:
-            return _checked(_master(self._settings.url, options, last))
         if scheme in urls.CLUSTER:
             return cast(redis.Redis, _Cluster(lambda: _cluster(self._settings.url, options, last)))
-        return _checked(_single(self._settings.url, options, last))
+        make = _master if scheme in urls.SENTINEL else _single
+        with _checked_options():
+            client = make(self._settings.url, options, last)
+            # Making a connection opens nothing.
+            client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
+        return client
 
     def close(self) -> None:
         """Close the shared client's connections; the next command opens them anew."""
@@ -130,14 +134,12 @@ def _single(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Re
     return redis.Redis.from_pool(redis.ConnectionPool(**_provided(options)))
 
 
-def _checked(client: redis.Redis) -> redis.Redis:
-    """The client, if its connections can be made. Making one opens nothing."""
-    pool = client.connection_pool
+@contextmanager
+def _checked_options() -> Iterator[None]:
     try:
-        pool.connection_class(**pool.connection_kwargs)
+        yield
     except (TypeError, ValueError, RedisError) as exc:
         raise ConfigurationError(f"redbeat_lite_redis_options: expected options that redis-py knows: {exc}") from None
-    return client
 
 
 class _Master(redis.Redis):

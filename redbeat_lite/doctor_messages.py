@@ -11,6 +11,7 @@ from .doctor_findings import Finding, counted, listed
 from .entry import Entry
 from .once.runtime import Runtime
 from .once.visibility import workers
+from .publisher import broker_connection
 from .schedules import next_ms
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _CLEANUP = "celery.backend_cleanup"
 
 def lifetimes(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
     """Messages that outlive the visibility timeout where no worker keeps them from being delivered again."""
-    connection = app.connection_for_write()
+    connection = broker_connection(app)
     if connection.transport.driver_type != "redis":
         return
     timeout = float(connection.transport_options.get("visibility_timeout", _VISIBILITY_TIMEOUT))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery.utils.log import get_logger
 
 from .clock import elapsed
-from .urls import hide_password
+from .urls import hide_passwords
 from .vitals import Vitals
 
 logger = get_logger(__name__)
@@ -33,7 +33,7 @@ class Outage:
             self._since = elapsed()
         seconds = min(2.0**self._failures, _LAST_RETRY)
         self._failures += 1
-        why = f"{what}: {hide_password(str(exc)) or type(exc).__name__}"
+        why = f"{what}: {hide_passwords(str(exc)) or type(exc).__name__}"
         self._vitals.failing(why)
         logger.error("beat: %s; trying again in %g s", why, seconds)
         return seconds

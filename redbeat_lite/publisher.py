@@ -19,6 +19,7 @@ from kombu.exceptions import OperationalError
 from .collector import Collector
 from .emission import Occurrence, emission
 from .entry import Entry
+from .errors import ConfigurationError
 from .prepared import Prepared
 from .store import Command
 
@@ -49,6 +50,22 @@ def publish_timeouts(connection: Any, timeout: float) -> dict[str, float]:
 
 class BrokerDown(Exception):
     """The broker cannot be reached, or takes no message at all."""
+
+
+def broker_connection(app: Celery) -> Any:
+    """The connection that messages go out through, not yet opened.
+
+    Raises:
+        ConfigurationError: the broker's URL cannot be read.
+    """
+    try:
+        return app.connection_for_write()
+    except ValueError:
+        # What kombu says quotes the URL, and it is the password that makes URLs unreadable.
+        raise ConfigurationError(
+            "broker_url: expected the URL of a broker, with special characters of the password in percent form; it "
+            "cannot be read"
+        ) from None
 
 
 class Publisher:
@@ -159,7 +176,7 @@ class Publisher:
         return True
 
     def _open(self) -> Any:
-        connection = self._app.connection_for_write()
+        connection = broker_connection(self._app)
         connection.transport_options |= publish_timeouts(connection, self._timeout)
         return connection
 
@@ -248,7 +265,7 @@ def _declare_broadcasts(app: Celery, channel: Any) -> None:
 
 def _errors_of(connection: Any) -> tuple[type[Exception], ...]:
     if connection is None:
-        return (OperationalError, OSError)
+        return (ConfigurationError, OperationalError, OSError)
     return (OperationalError, OSError, *connection.connection_errors, *connection.channel_errors)
 
 

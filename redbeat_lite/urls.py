@@ -22,10 +22,34 @@ def scheme_of(url: str) -> str:
     return url.partition("://")[0]
 
 
-def hide_password(url: str) -> str:
-    """``url``, or a text that quotes one, with each password replaced by ``**``: fit for a log line."""
-    hidden = re.sub(r"((?:://|;)[^:/?#@;\s]*:)[^/?#;\s]*(@)", r"\1**\2", url)
-    return re.sub(r"([?&;]\w*password=)[^&;\s]*", r"\1**", hidden)
+def shown(url: str) -> str:
+    """A URL that can be read, with each password replaced by ``**``: fit for a log line."""
+    if scheme_of(url) in SINGLE:
+        return _shown(url)
+    return ";".join(map(_shown, url.split(";")))
+
+
+def _shown(part: str) -> str:
+    scheme, separator, rest = part.rpartition("://")
+    # As urlsplit() has it: the network location ends where a path, a query or a fragment begins, the user's name and
+    # password end with its last "@", and the name ends with its first ":".
+    end = next((at for at, char in enumerate(rest) if char in "/?#"), len(rest))
+    user, at, host = rest[:end].rpartition("@")
+    name, colon, _ = user.partition(":")
+    where, mark, query = rest[end:].partition("?")
+    hidden = "&".join(map(_without_value, query.split("&")))
+    return f"{scheme}{separator}{name}{colon}{'**' if colon else ''}{at}{host}{where}{mark}{hidden}"
+
+
+def _without_value(field: str) -> str:
+    name, equals, _ = field.partition("=")
+    return f"{name}{equals}**" if equals and unquote(name).lower().endswith("password") else field
+
+
+def hide_passwords(text: str) -> str:
+    """A text that quotes URLs, such as somebody else's error, with what may be a password replaced by ``**``."""
+    hidden = re.sub(r"((?:://|;)[^:/?#\s]*:)[^/?#\s]*(@)", r"\1**\2", text)
+    return re.sub(r"([?&;]\w*password=)[^&;\s]*", r"\1**", hidden, flags=re.IGNORECASE)
 
 
 def several(url: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:

@@ -8,8 +8,9 @@ import click
 from kombu.exceptions import OperationalError
 
 from ..backend import FAULTS
-from ..publisher import publish_timeouts
+from ..publisher import broker_connection, publish_timeouts
 from ..settings import Settings
+from ..urls import hide_passwords
 from . import entries
 from .commands import Command, json_option, name_argument, schedules_of
 from .failures import ServerFailure
@@ -18,7 +19,8 @@ from .output import echo_json
 if TYPE_CHECKING:
     from celery import Celery
 
-_UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS)
+#: Of these, kombu raises the last for what is wrong with its settings, such as Sentinel without a master.
+_UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS, ValueError)
 
 
 @click.command(cls=Command)
@@ -73,7 +75,7 @@ def run(ctx: click.Context, name: str, as_json: bool) -> None:
     try:
         task_id = schedules.run_now(name)
     except _UNSENT as exc:
-        raise ServerFailure(f"cannot send {name!r}: {exc}") from exc
+        raise ServerFailure(f"cannot send {name!r}: {hide_passwords(str(exc))}") from exc
     if as_json:
         echo_json({"name": name, "task_id": task_id})
     else:
@@ -82,7 +84,7 @@ def run(ctx: click.Context, name: str, as_json: bool) -> None:
 
 def _hurry(app: Celery) -> None:
     """Have a publish of this process given up soon, after two tries: a worker may wait, a person may not."""
-    conf, connection = app.conf, app.connection_for_write()
+    conf, connection = app.conf, broker_connection(app)
     limits = publish_timeouts(connection, Settings.from_app(app).publish_timeout)
     at_once = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
     conf.broker_transport_options = {**conf.broker_transport_options, **limits, **at_once}

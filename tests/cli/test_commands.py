@@ -278,6 +278,25 @@ class TestFailures:
             assert said.err.count("\n") == 1
             assert time.monotonic() - began < 4
 
+    @pytest.mark.parametrize("words", [["run", "x"], ["doctor"]])
+    def test_a_broker_url_that_cannot_be_read_is_1_and_is_not_quoted(
+        self, make_app: Callable[..., Celery], run_cli: Callable[..., Said], server: Server, words: list[str]
+    ) -> None:
+        app = make_app(broker_url="redis://:sec;ret@h:1/0", redbeat_lite_url=server.url)
+        Schedules(app).add("x", "add", every(60))
+        said = run_cli(app, *words, code=1)
+        assert said.err.startswith("Error: broker_url: ")
+        assert "sec" not in said.err.replace("schedule", "")
+
+    def test_options_of_sentinel_that_nobody_knows_are_1(
+        self, make_app: Callable[..., Celery], run_cli: Callable[..., Said]
+    ) -> None:
+        options = {"master_name": "m", "sentinel_kwargs": {"passwrd": "secret"}}
+        app = make_app(redbeat_lite_url="sentinel://127.0.0.1:1", redbeat_lite_redis_options=options)
+        said = run_cli(app, "list", code=1)
+        assert "redbeat_lite_redis_options" in said.err
+        assert "secret" not in said.err
+
     def test_a_setting_that_is_wrong_is_1(self, make_app: Callable[..., Celery], run_cli: Callable[..., Said]) -> None:
         assert "redbeat_lite_lease" in run_cli(make_app(redbeat_lite_lease=0), "list", code=1).err
 

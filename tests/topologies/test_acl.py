@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from celery.bin.base import CLIContext
+from click.testing import CliRunner
 
 import redbeat_lite
 from redbeat_lite import Entry, Scheduler, Schedules, at, every
+from redbeat_lite.cli import redbeat
 from tests.support.beats import KEYS, leads
 from tests.support.messages import queued
 from tests.support.processes import ROOT, Process, celery
@@ -98,6 +101,10 @@ def use_everything(app: Celery) -> None:
 
 def test_the_api(guarded: Server, admin: redis.Redis, make_app: Callable[..., Celery]) -> None:
     use_everything(make_app(broker_url=url(guarded, "api")))
+    app = make_app(broker_url=url(guarded, "api"))
+    for words, code in ((["list"], 0), (["status"], 0), (["health", "--cluster"], 1)):
+        said = CliRunner().invoke(redbeat, words, obj=CLIContext(app=app, no_color=True, workdir=None))
+        assert said.exit_code == code, said.output  # 1: no beat leads
     assert not denied(admin)
     with redis.Redis.from_url(url(guarded, "api")) as client:
         for command in (

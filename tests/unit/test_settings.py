@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from celery import Celery
+from hypothesis import given
+from hypothesis import strategies as st
 
 from redbeat_lite import urls
 from redbeat_lite.errors import ConfigurationError
 from redbeat_lite.settings import Settings
-from redbeat_lite.urls import hide_password
+from redbeat_lite.urls import hide_passwords, parsed, shown
 
 
 def settings(name: str = "proj", broker: str | None = "redis://localhost/0", **conf: Any) -> Settings:
@@ -156,20 +159,50 @@ def test_no_password_gets_into_an_error_about_options_or_into_what_a_debugger_sh
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "expected"),
     [
         ("redis://h/0", "redis://h/0"),
         ("redis://:pa@ss@h:1/0", "redis://:**@h:1/0"),
         ("redis://me:pass@h", "redis://me:**@h"),
+        ("redis://:pa;ss@h:1/0", "redis://:**@h:1/0"),
+        ("redis://:pa ss@h:1/0", "redis://:**@h:1/0"),
+        ("redis://m@e:pa:ss@h:1/0", "redis://m@e:**@h:1/0"),
+        ("unix://m@e:pass@/s?db=1", "unix://m@e:**@/s?db=1"),
         ("sentinel://:pass@a:1;sentinel://me:pass@b:2", "sentinel://:**@a:1;sentinel://me:**@b:2"),
         ("sentinel://a:1;:pass@b:2/0", "sentinel://a:1;:**@b:2/0"),
         ("unix:///s?password=pass&db=1", "unix:///s?password=**&db=1"),
-        ("Error at redis://me:pass@h, sorry", "Error at redis://me:**@h, sorry"),
+        ("unix:///s?pass%77ord=pass&db=1", "unix:///s?pass%77ord=**&db=1"),
         ("rediss://h?ssl_password=pass", "rediss://h?ssl_password=**"),
     ],
 )
-def test_passwords_are_hidden(url: str, shown: str) -> None:
-    assert hide_password(url) == shown
+def test_passwords_of_a_url_are_hidden(url: str, expected: str) -> None:
+    assert shown(url) == expected
+    assert shown(expected) == expected
+
+
+@given(st.text(max_size=10), st.text(min_size=1, max_size=10))
+def test_no_password_that_a_url_can_hold_is_shown(user: str, password: str) -> None:
+    secret = f"sEcReT{password}"
+    for written in (secret, quote(secret, safe="")):
+        url = f"redis://{user}:{written}@h:1/0"
+        try:
+            found = parsed(url)
+        except ValueError:
+            continue
+        if "sEcReT" in str(found.get("password")):
+            assert "sEcReT" not in shown(url)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Error at redis://me:pass@h, sorry", "Error at redis://me:**@h, sorry"),
+        ("Error at redis://m@e:pa;ss@h/0, sorry", "Error at redis://m@e:**@h/0, sorry"),
+        ("at unix:///s?PASSWORD=pass&db=1", "at unix:///s?PASSWORD=**&db=1"),
+    ],
+)
+def test_passwords_that_an_error_quotes_are_hidden(text: str, expected: str) -> None:
+    assert hide_passwords(text) == expected
 
 
 @pytest.mark.parametrize("broker", ["sentinel://a:1;sentinel://b:2/3", ["sentinel://a:1", "sentinel://b:2/3"]])
