@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager
 from datetime import tzinfo
 from typing import Any
 
@@ -19,6 +18,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import NoPermissionError, ResponseError
 
 from . import lifecycle
+from .claiming import Claiming
 from .clock import wall_ms
 from .codec import loads
 from .collector import refused_for_all
@@ -27,9 +27,8 @@ from .entry import Entry
 from .events import Dispatched, Event, Failed, Misfired, Quarantined, Skipped
 from .instants import from_ms
 from .leader import Leader
-from .once.emission import Claim, give_back, take
 from .once.emission import headers as once_headers
-from .once.store import DOWN, LockStore
+from .once.store import LockStore
 from .planning import Job, Planner, describe, name_of
 from .publisher import BrokerDown, Publisher
 from .state import task_id
@@ -70,7 +69,7 @@ class Dispatcher:
         self._store = store
         self._leader = leader
         self._publisher = publisher
-        self._locks = locks
+        self._claiming = Claiming(locks)
         self._vitals = vitals
         self._zone = zone
         self._batch_size = batch_size
@@ -106,45 +105,14 @@ class Dispatcher:
         if any(job.plan.emit for job in jobs):
             self._leader.progress("connecting to the broker", within=self._publisher.patience)
             connect(term)
-            self._take_locks(jobs)
+            self._claiming.take(jobs)
             try:
                 tried = self._publish(term, now, jobs)
                 self._commit(term, now, tried)
             finally:
-                self._give_back(jobs)
+                self._claiming.give_back(jobs)
         else:
             self._commit(term, now, jobs)
-
-    # -- once-locks ---------------------------------------------------------------------------------------------------
-
-    def _take_locks(self, jobs: Iterable[Job]) -> None:
-        """Take the once-locks of a batch in one round trip; an occurrence whose lock is held is left out."""
-        wanted = [(job, *each) for job in jobs for each in zip(job.plan.emit, job.wanted, strict=False)]
-        if not wanted:
-            return
-        claims = [claim for *_, claim in wanted]
-        give_back(self._locks, list(_overtaken(jobs)))
-        for (job, nominal, claim), taken in zip(wanted, take(self._locks, claims), strict=True):
-            if taken:
-                job.claims = (*job.claims, claim)
-                continue
-            self._leave_out(job, nominal)
-            logger.info("beat: %r is left out this time: its last run is still queued or running", job.entry.name)
-
-    def _give_back(self, jobs: Iterable[Job]) -> None:
-        """Give back the locks of what was not published. What is tried in its place may be a later occurrence."""
-        claims = [claim for job in jobs if not job.out for claim in job.claims]
-        if claims:
-            with suppress(*DOWN):
-                give_back(self._locks, claims)
-
-    def _leave_out(self, job: Job, left_out: int) -> None:
-        job.left_out = (*job.left_out, left_out)
-        emit = tuple(nominal for nominal in job.plan.emit if nominal != left_out)
-        job.plan = job.plan._replace(emit=emit)
-        if job.plan.next is None:  # planned as the last of max_runs, which it was not
-            nominal, score = job.ahead.instead
-            job.plan, job.ahead = job.plan._replace(next=nominal), job.ahead._replace(score=score)
 
     # -- publish ------------------------------------------------------------------------------------------------------
 
@@ -241,6 +209,8 @@ class Dispatcher:
             if not any(job.commands for job in jobs):
                 raise
             # The server looks before it runs a script, so nothing was done. The broker's own user may be another.
+            for job in jobs:
+                job.out = False
             logger.warning("beat: the schedule's user may not write to a queue, so the broker's will: %s", exc)
             self._publisher.one_step = False
             self._send(term, now, jobs)
@@ -306,17 +276,6 @@ class Dispatcher:
         logger.debug("beat: how it came to that", exc_info=exc)
         self._vitals.failed += 1
         self._vitals.tell(Failed(job.entry.name, job.entry.task, error, job.state.attempts + 1))
-
-
-def _overtaken(jobs: Iterable[Job]) -> Iterator[Claim]:
-    """What may have been taken for a run that is not sent any more, because a later one is sent in its place.
-
-    A beat that died, or whose server did, between taking and committing has left it, and it would block its key.
-    """
-    for job in jobs:
-        first = job.state.nominal
-        if first is not None and job.wanted and job.plan.emit[0] != first:
-            yield replace(job.wanted[0], task_id=job.id_of(first))
 
 
 @contextmanager
