@@ -10,6 +10,7 @@ import pytest
 import redis
 from celery import Celery
 
+from redbeat_lite.pipeline import store
 from tests.pipeline.crew import Lab, Worker
 from tests.pipeline.pipeproj import make_app
 from tests.support.server import Server
@@ -42,6 +43,13 @@ def crew(pipe_server: Server) -> Iterator[Worker]:
 def lab(pipe_server: Server, pipe_app: Celery) -> Lab:
     """What tests ask of runs, without a worker."""
     return Lab(pipe_server, pipe_app)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweeper of this process waits less; that of a beat does not."""
+    monkeypatch.setattr(store, "SUSPICION_MS", 500)
+    monkeypatch.setattr(store, "OUTBOX_GRACE_MS", 500)
 
 
 @pytest.fixture

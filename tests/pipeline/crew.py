@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from celery import Celery
+from celery.app.trace import build_tracer
 
 from redbeat_lite import Pipeline, PipelineRun
 from redbeat_lite.pipeline import RunStatus, sweep
@@ -122,3 +124,14 @@ def in_order(entries: Iterable[dict[str, Any]]) -> bool:
         else:
             ends.setdefault(entry["stage"], {}).setdefault(entry["step"], entry["at"])
     return all(starts[stage] >= max(ends[stage - 1].values()) for stage in starts if stage)
+
+
+def handle(lab: Lab, message: dict[str, Any]) -> Any:
+    """Run a message as a worker does; what the task returned or raised."""
+    args, kwargs, _ = json.loads(base64.b64decode(message["body"]))
+    headers = message["headers"]
+    task = lab.app.tasks[headers["task"]]
+    trace = build_tracer(task.name, task, app=lab.app)
+    request = {**headers, "args": args, "kwargs": kwargs, "delivery_info": {}, "hostname": "test", "is_eager": False}
+    _, info, *_ = returned = trace(headers["id"], args, kwargs, request)
+    return info.retval if info is not None else returned[0]

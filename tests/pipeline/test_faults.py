@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import signal
@@ -11,31 +10,22 @@ from typing import Any
 
 import pytest
 import redis
-from celery.app.trace import build_tracer
-from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.exceptions import SoftTimeLimitExceeded
 
-from redbeat_lite.once import runtime
-from redbeat_lite.once.runtime import Runtime
-from redbeat_lite.once.store import LockStore
-from redbeat_lite.pipeline import State, dispatch, store, sweep
+from redbeat_lite.pipeline import dispatch, store, sweep
 from redbeat_lite.pipeline.run import PipelineRun
 from redbeat_lite.pipeline.runtime import store_of
 from redbeat_lite.pipeline.store import PipelineStore
-from tests.pipeline.crew import Lab, Worker, in_order, states
+from tests.pipeline.crew import Lab, Worker, handle, in_order, states
 from tests.pipeline.pipeproj import LEASE, make_app
 from tests.support.processes import Process, descendants
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 #: Seconds within which a run ends whose worker died: the guard's lease, the suspicion, the sweeper's period, slack.
 END = 25.0
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sweeper of this process waits less; that of a beat does not."""
-    monkeypatch.setattr(store, "SUSPICION_MS", 500)
-    monkeypatch.setattr(store, "OUTBOX_GRACE_MS", 500)
 
 
 def test_a_killed_child_is_followed_by_another_run_if_its_task_allows(lab: Lab, crew: Worker) -> None:
@@ -114,48 +104,6 @@ def test_a_message_that_got_lost_is_sent_again(lab: Lab, hire: Callable[..., Wor
     assert lab.names(run) == ["a"]
 
 
-@pytest.mark.parametrize(("owner", "name"), [(LockStore, "begin"), (PipelineStore, "begin")])
-def test_a_step_that_cannot_begin_because_the_server_is_away_waits(
-    lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
-) -> None:
-    def away(*args: Any, **kwargs: Any) -> None:
-        raise redis.ConnectionError("away")
-
-    run = lab.start(("a", lab.sig(queue=queue, give={"x": 1}), 1))
-    message = json.loads(lab.client.lpop(queue))
-    with monkeypatch.context() as patch:
-        patch.setattr(runtime, "PATIENCE", 0)
-        patch.setattr(owner, name, away)
-        found = handle(lab, message)
-    assert isinstance(found, Reject)
-    assert found.requeue
-    assert (run.status().state, run.status().step("a").state) == ("RUNNING", "WAITING")
-    # It comes again with the server.
-    handle(lab, message)
-    status = run.status()
-    assert (status.state, status.step("a").round, run.params()) == ("SUCCEEDED", 0, {"x": 1})
-
-
-def test_a_step_whose_run_is_lost_leaves_nobody_waiting_for_its_result(lab: Lab, queue: str) -> None:
-    run = lab.start(("a", lab.sig(queue=queue), 1))
-    message = json.loads(lab.client.lpop(queue))
-    result = lab.app.AsyncResult(run.status().step("a").task_id)
-    lab.client.delete(*lab.client.scan_iter(f"{{redbeat-lite:{run.id}}}:*"))
-    assert isinstance(handle(lab, message), Ignore)
-    assert (result.state, lab.names(run)) == ("REVOKED", [])
-
-
-def handle(lab: Lab, message: dict[str, Any]) -> Any:
-    """Run a message as a worker does; what the task returned or raised."""
-    args, kwargs, _ = json.loads(base64.b64decode(message["body"]))
-    headers = message["headers"]
-    task = lab.app.tasks[headers["task"]]
-    trace = build_tracer(task.name, task, app=lab.app)
-    request = {**headers, "args": args, "kwargs": kwargs, "delivery_info": {}, "hostname": "test", "is_eager": False}
-    _, info, *_ = returned = trace(headers["id"], args, kwargs, request)
-    return info.retval if info is not None else returned[0]
-
-
 @pytest.mark.soak
 def test_a_retry_whose_worker_dies_before_it_begins(lab: Lab, hire: Callable[..., Worker], queue: str) -> None:
     worker = hire(lab.server.url, queue=queue)
@@ -200,17 +148,6 @@ def test_who_dies_between_advance_and_publish_is_replaced(
     assert (status.state, lab.names(run)) == ("SUCCEEDED", ["a", "b"])
 
 
-def test_a_step_that_cannot_be_published_ends_the_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any) -> None:
-        raise KeyError("no such queue")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(dispatch, "_publish", refuse)
-        run = lab.start(("a", lab.sig(), 1))
-    assert (run.status().state, run.status().error_step) == (State.FAILED, "a")
-    assert "cannot be published: KeyError" in (run.status().error or "")
-
-
 def test_a_stage_that_cannot_be_published_now_is_published_later(
     lab: Lab, crew: Worker, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,47 +171,6 @@ def test_a_stage_that_cannot_be_published_now_is_published_later(
         *interrupted(PipelineStore, "set_params", redis.ConnectionError("away")),
     ]
     assert [lab.swept(run).state for run in runs] == ["SUCCEEDED"] * 6
-
-
-def test_params_that_are_lost_are_not_taken_for_none(lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = lab.start(("a", lab.sig(queue=queue, give={"x": 1}), 2), ("b", lab.sig(), 1))
-    message = json.loads(lab.client.lpop(queue))
-    monkeypatch.setattr(PipelineStore, "results", lambda *args: [b"{}", None])
-    handle(lab, message)
-    status = run.status()
-    assert (status.state, status.error_step, status.error) == (
-        "FAILED", "b", "its params cannot be read: some of them are lost",
-    )  # fmt: skip
-
-
-def test_a_copy_of_a_step_that_may_not_run_again_ends_the_run(lab: Lab, queue: str) -> None:
-    run = lab.start(("a", lab.sig(queue=queue), 1))
-    message = json.loads(lab.client.lpop(queue))
-    # The first copy began, and its worker died.
-    dead = store.Ref(run.id, 0, 0, 0, 0, "dead")
-    assert store_of(lab.app).begin(dead, "", again=False, worker="w")[0] == "run"
-    assert isinstance(handle(lab, message), Ignore)
-    assert (run.status().state, run.status().error) == ("FAILED", dispatch.LOST)
-    assert lab.names(run) == []
-
-
-def test_a_step_whose_lock_cannot_be_asked_for_stays_in_the_outbox(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any) -> None:
-        raise redis.ConnectionError("not now")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Runtime.of(lab.app).store, "take", refuse)
-        run = lab.start(("a", lab.sig("proj.queued.skip", queue="nobody"), 1))
-    assert run.status().state == "RUNNING"
-
-    def published() -> int:
-        sweep(lab.app)
-        return lab.client.llen("nobody")
-
-    eventually(published, within=END, what="the message")
-    assert run.cancel()
-    Runtime.of(lab.app).leave("queued", run.status().step("a").task_id)
-    lab.client.delete("nobody")
 
 
 def test_the_sweeper_forgets_a_suspicion_that_was_wrong(lab: Lab, crew: Worker) -> None:

@@ -1,0 +1,149 @@
+"""Messages given to their steps one by one, in this process, while the server, its answers or its keys get lost."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import redis
+from celery.exceptions import Ignore, Reject
+
+from redbeat_lite import patience
+from redbeat_lite.once import runtime
+from redbeat_lite.once.runtime import Runtime
+from redbeat_lite.once.store import LockStore
+from redbeat_lite.pipeline import State, dispatch, store, sweep
+from redbeat_lite.pipeline.runtime import store_of
+from redbeat_lite.pipeline.store import PipelineStore
+from redbeat_lite.scripts import Scripts
+from tests.pipeline.crew import Lab, handle
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("impatient")
+
+#: Seconds within which any run of these tests ends on a slow machine.
+END = 20.0
+
+
+@pytest.mark.parametrize(("owner", "name"), [(LockStore, "begin"), (PipelineStore, "begin")])
+def test_a_step_that_cannot_begin_because_the_server_is_away_waits(
+    lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    def away(*args: Any, **kwargs: Any) -> None:
+        raise redis.ConnectionError("away")
+
+    run = lab.start(("a", lab.sig(queue=queue, give={"x": 1}), 1))
+    message = json.loads(lab.client.lpop(queue))
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "PATIENCE", 0)
+        patch.setattr(owner, name, away)
+        found = handle(lab, message)
+    assert isinstance(found, Reject)
+    assert found.requeue
+    assert (run.status().state, run.status().step("a").state) == ("RUNNING", "WAITING")
+    # It comes again with the server.
+    handle(lab, message)
+    status = run.status()
+    assert (status.state, status.step("a").round, run.params()) == ("SUCCEEDED", 0, {"x": 1})
+
+
+def test_a_step_whose_run_is_lost_leaves_nobody_waiting_for_its_result(lab: Lab, queue: str) -> None:
+    run = lab.start(("a", lab.sig(queue=queue), 1))
+    message = json.loads(lab.client.lpop(queue))
+    result = lab.app.AsyncResult(run.status().step("a").task_id)
+    lab.client.delete(*lab.client.scan_iter(f"{{redbeat-lite:{run.id}}}:*"))
+    assert isinstance(handle(lab, message), Ignore)
+    assert (result.state, lab.names(run)) == ("REVOKED", [])
+
+
+def test_a_step_whose_message_waited_too_long_fails(lab: Lab, queue: str) -> None:
+    run = lab.start(("a", lab.sig(queue=queue), 1))
+    message = json.loads(lab.client.lpop(queue))
+    message["headers"]["redbeat_deadline"] = 1  # guard_life after it was sent, long ago
+    handle(lab, message)
+    assert (run.status().state, run.status().error) == ("FAILED", "was not run: too old")
+
+
+def test_answers_that_get_lost_change_nothing(lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[str] = []
+    ask = Scripts.run
+
+    def lose(self: Scripts, name: str, *args: Any) -> Any:
+        answer = ask(self, name, *args)
+        if name.startswith("pipeline") and lost.count(name) < 2:
+            lost.append(name)
+            raise redis.ConnectionError("the answer got lost")
+        return answer
+
+    monkeypatch.setattr(Scripts, "run", lose)
+    monkeypatch.setattr(patience, "_FIRST", 0.01)
+    steps = [(f"s{n}", lab.sig(queue=queue, how="requeue", give={f"s{n}": n}), -n // 2) for n in range(4)]
+    for _ in range(2):
+        with pytest.raises(redis.ConnectionError):
+            lab.start(*steps, run_id=queue)
+    run = lab.start(*steps, run_id=queue)
+
+    def ended() -> bool:
+        while text := lab.client.lpop(queue):
+            if isinstance(handle(lab, json.loads(text)), Reject):
+                lab.client.rpush(queue, text)
+        sweep(lab.app)
+        return run.status().ended
+
+    eventually(ended, within=END, what="the end of the run")
+    assert (run.status().state, run.params()) == ("SUCCEEDED", {f"s{n}": n for n in range(4)})
+    assert sorted(lab.names(run, "end")) == ["s0", "s1", "s2", "s3"]
+    assert {"pipeline_start", "pipeline_begin", "pipeline_wait", "pipeline_complete", "pipeline_sent"} <= set(lost)
+
+
+def test_a_step_that_cannot_be_published_ends_the_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise KeyError("no such queue")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatch, "_publish", refuse)
+        run = lab.start(("a", lab.sig(), 1))
+    assert (run.status().state, run.status().error_step) == (State.FAILED, "a")
+    assert "cannot be published: KeyError" in (run.status().error or "")
+
+
+def test_params_that_are_lost_are_not_taken_for_none(lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = lab.start(("a", lab.sig(queue=queue, give={"x": 1}), 2), ("b", lab.sig(), 1))
+    message = json.loads(lab.client.lpop(queue))
+    monkeypatch.setattr(PipelineStore, "results", lambda *args: [b"{}", None])
+    handle(lab, message)
+    status = run.status()
+    assert (status.state, status.error_step, status.error) == (
+        "FAILED", "b", "its params cannot be read: some of them are lost",
+    )  # fmt: skip
+
+
+def test_a_copy_of_a_step_that_may_not_run_again_ends_the_run(lab: Lab, queue: str) -> None:
+    run = lab.start(("a", lab.sig(queue=queue), 1))
+    message = json.loads(lab.client.lpop(queue))
+    # The first copy began, and its worker died.
+    dead = store.Ref(run.id, 0, 0, 0, 0, "dead")
+    assert store_of(lab.app).begin(dead, "", again=False, worker="w")[0] == "run"
+    assert isinstance(handle(lab, message), Ignore)
+    assert (run.status().state, run.status().error) == ("FAILED", dispatch.LOST)
+    assert lab.names(run) == []
+
+
+def test_a_step_whose_lock_cannot_be_asked_for_stays_in_the_outbox(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise redis.ConnectionError("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Runtime.of(lab.app).store, "take", refuse)
+        run = lab.start(("a", lab.sig("proj.queued.skip", queue="nobody"), 1))
+    assert run.status().state == "RUNNING"
+
+    def published() -> int:
+        sweep(lab.app)
+        return lab.client.llen("nobody")
+
+    eventually(published, within=END, what="the message")
+    assert run.cancel()
+    Runtime.of(lab.app).leave("queued", run.status().step("a").task_id)
+    lab.client.delete("nobody")
