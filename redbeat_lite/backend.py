@@ -16,7 +16,7 @@ from redis.exceptions import AuthenticationError, RedisClusterException, RedisEr
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
-from redis.sentinel import Sentinel
+from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
 
 from . import urls
 from .errors import ConfigurationError
@@ -152,6 +152,18 @@ class _Master(redis.Redis):
             sentinel.close()
 
 
+class _InStep(SentinelManagedConnection):
+    """A connection to a master, closed if a reply does not come in time. redis-py keeps it, unlike its other ones; the
+    next command would then be given the late reply of this one, and each one after it that of its predecessor."""
+
+    def read_response(self, disable_decoding: bool = False, **options: Any) -> Any:
+        return super().read_response(disable_decoding, **{"disconnect_on_error": True, **options})
+
+
+class _SecureInStep(_InStep, SentinelManagedSSLConnection):
+    """The same behind TLS."""
+
+
 def _master(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Redis:
     sentinels, given = urls.several(url)
     options = _provided({**options, **given, **last})
@@ -161,7 +173,8 @@ def _master(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Re
     asking = {**own, **bounds} if last else {**bounds, **own}
     name = options.pop("master_name")
     manager: Any = Sentinel(sentinels, sentinel_kwargs=asking, **options)  # type: ignore[no-untyped-call]
-    return cast(redis.Redis, manager.master_for(name, redis_class=_Master))
+    connection = _SecureInStep if options.get("ssl") else _InStep
+    return cast(redis.Redis, manager.master_for(name, redis_class=_Master, connection_class=connection))
 
 
 def _cluster(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.RedisCluster:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from celery.result import denied_join_result
 from kombu.common import Broadcast
-from kombu.exceptions import OperationalError
 
 from .collector import Collector
 from .emission import Occurrence, emission
@@ -155,7 +154,8 @@ class Publisher:
             _declare_broadcasts(self._app, producer.channel)
             collector = Collector(producer.channel) if self._collect and _batches(producer) else None
             self.one_step = collector is not None and collector.finds(leader_key, token)
-        except _errors_of(connection) as exc:
+        except Exception as exc:
+            # Whatever a transport makes of its settings and its server, the beat is to say so and to try again.
             if connection is not None:
                 _release(connection)
             raise BrokerDown(str(exc) or type(exc).__name__) from exc
@@ -261,12 +261,6 @@ def _declare_broadcasts(app: Celery, channel: Any) -> None:
     for queue in app.amqp.queues.values():
         if isinstance(queue, Broadcast):
             queue.exchange(channel).declare()  # type: ignore[no-untyped-call]  # untyped in kombu
-
-
-def _errors_of(connection: Any) -> tuple[type[Exception], ...]:
-    if connection is None:
-        return (ConfigurationError, OperationalError, OSError)
-    return (OperationalError, OSError, *connection.connection_errors, *connection.channel_errors)
 
 
 def _release(connection: Any) -> None:

@@ -18,6 +18,9 @@ logger = get_logger(__name__)
 #: Seconds between looks at the caller's condition while waiting. Costs no command.
 _SLICE = 0.5
 
+#: Messages that are one wake-up. Anybody may publish more than can be read, and what is due has to go out.
+_AT_ONCE = 100
+
 #: Seconds that a subscription may take to be confirmed.
 _CONFIRM = 5.0
 
@@ -71,8 +74,9 @@ class Wakeup:
             # A new confirmation means that the connection was lost and made again: what was said meanwhile is gone.
             if self._pubsub.get_message(timeout=seconds) is None:
                 return False
-            while self._pubsub.get_message(timeout=0) is not None:
-                pass  # many changes are one wake-up
+            for _ in range(_AT_ONCE):  # many changes are one wake-up
+                if self._pubsub.get_message(timeout=0) is None:
+                    break
         except FAULTS:
             # Whoever sends the next command learns more, and handles it.
             self.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import pickle
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,19 @@ def test_a_text_of_megabytes_is_set_aside_unread(
     schedules.add("sound", "add", every(0.05))
     client.delete("celery")
     eventually(lambda: scheduler.run_due() and of_entry(client, "sound"), what="the sound one")
+
+
+def test_a_flood_on_the_wake_channel_does_not_hold_the_beat(scheduler: Scheduler, client: redis.Redis) -> None:
+    scheduler.run_due()
+    scheduler._wakeup.listen()
+    flood = client.pipeline(transaction=False)
+    for _ in range(5_000):
+        flood.publish(scheduler.keys.wake, "x")
+    flood.execute()
+    for _ in range(3):  # the beat is back from waiting although there is more to read
+        began = time.monotonic()
+        scheduler._wakeup.wait(10, until=lambda: False)
+        assert time.monotonic() - began < 5
 
 
 HOSTILE_KEYS = {

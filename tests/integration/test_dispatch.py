@@ -448,10 +448,14 @@ class TestBrokerDown:
         with broker.client() as client:
             assert sorted(message.headers["task"] for message in queued(client)) == ["t0", "t1", "t2"]
 
+    @pytest.mark.parametrize(
+        "broker",
+        ["redis://127.0.0.1:1/0", "redis://h/no-number", "redis://:p;w@h:1/0", "sentinel://127.0.0.1:1", "none://h"],
+    )
     def test_costs_no_entry_a_backoff_of_its_own(
-        self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
+        self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, broker: str
     ) -> None:
-        app = make_app(broker_url="redis://127.0.0.1:1/0", redbeat_lite_url=server.url)
+        app = make_app(broker_url=broker, redbeat_lite_url=server.url)
         schedules, beat = Schedules(app), make_beat(app)
         schedules.add("a", "t", every(60))
         clock.forward(60)

@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import redis
 from celery import Celery
 
 import redbeat_lite
 from redbeat_lite import Entry, EntryExists, Pipeline, PipelineTask, Scheduler, Schedules, every
+from redbeat_lite.backend import Backend
 from redbeat_lite.doctor import examine
 from redbeat_lite.health import health
 from redbeat_lite.pipeline import sweep
+from redbeat_lite.settings import Settings
 from redbeat_lite.status import status
 from tests.support.messages import of_entry
 from tests.support.waiting import eventually
@@ -53,6 +56,25 @@ def test_the_whole_api(placed_app: Celery) -> None:
     assert schedules.quarantined() == {}
     schedules.clear()
     assert len(schedules) == 0
+
+
+@pytest.mark.parametrize("started", ["sentinel"], indirect=True)
+def test_a_reply_that_comes_late_is_given_to_nobody(place: Place, placed_app: Celery) -> None:
+    placed_app.conf.redbeat_lite_redis_options = {"socket_timeout": 0.2}
+    backend = Backend(Settings.from_app(placed_app))
+    backend.client.mset({"a": "A", "b": "B"})
+    place.queue.execute_command("CLIENT", "PAUSE", 500, "ALL")
+    with pytest.raises(redis.TimeoutError):
+        backend.client.get("a")
+
+    def other() -> bytes | None:
+        try:
+            return backend.client.get("b")  # type: ignore[return-value]
+        except redis.TimeoutError:
+            return None
+
+    assert eventually(other, what="a reply") == b"B"
+    backend.close()
 
 
 def test_the_beat_leads_sends_and_hears_of_changes(
