@@ -161,7 +161,7 @@ def test_a_stage_that_cannot_be_published_now_is_published_later(
             patch.setattr(owner, name, interrupt)
             handle(lab, message)
             other = lab.start(("a", lab.sig(), 1))
-        assert (run.status().state, run.status().stage) == ("RUNNING", 1)
+        assert (run.status().stage, run.status().error) == (1, None)
         return [run, other]
 
     runs = [
