@@ -6,7 +6,7 @@ import itertools
 import json
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +14,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import redis
+
+from tests.faults.journal import Work
 
 #: Messages read at once.
 _CHUNK = 2000
@@ -32,6 +34,13 @@ class Record(NamedTuple):
     sender: int
 
 
+class Term(NamedTuple):
+    """A beat began to lead, in epoch milliseconds."""
+
+    began: int
+    sender: int
+
+
 class Collector:
     """Reads a queue while it grows.
 
@@ -42,12 +51,15 @@ class Collector:
 
     def __init__(self, connect: Callable[[], redis.Redis], *, trim: bool = False) -> None:
         self.records: list[Record] = []
+        #: The latest nominal time of each entry.
+        self.latest: dict[str, int] = {}
         #: The longest time in seconds that this process was kept from running: what the machine adds to any lateness.
         self.stall = 0.0
         self._trim = trim
         self._trimmed = 0
         self._connect = connect
-        self._known: set[tuple[str, int, str]] = set()
+        self._known: Counter[tuple[str, int, str]] = Counter()
+        self._again = 0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -71,14 +83,22 @@ class Collector:
             seen -= self._trimmed  # the last trim was made, and its reply lost
         self._trimmed = 0
         if length < seen:
-            # The server lost them, or somebody flushed it, or this is another server: what is met again did not come
-            # again. Whether a queue holds it twice has to be judged by the queue.
-            self._known = {record[:3] for record in self.records}
+            # The server lost some, or somebody flushed it, or this is another server. What lies there now and was seen
+            # before did not come again, but for what lies there more often than it was seen.
+            self._again, self._known = length, Counter(record[:3] for record in self.records)
             return 0
         arrival = round(time.time() * 1000)
-        records = [_record(raw, arrival) for raw in reversed(found)]
-        self.records += [record for record in records if record[:3] not in self._known]
+        for raw in reversed(found):
+            self._add(_record(raw, arrival))
         return seen + len(found)
+
+    def _add(self, record: Record) -> None:
+        again, self._again = self._again > 0, max(self._again - 1, 0)
+        if again and self._known[record[:3]]:
+            self._known[record[:3]] -= 1
+            return
+        self.records.append(record)
+        self.latest[record.entry] = max(record.nominal, self.latest.get(record.entry, 0))
 
     def _wait(self, seconds: float) -> None:
         start = time.monotonic()
@@ -124,6 +144,8 @@ class Verdict:
         back: how long after a fault the first message came, at most.
         stall: the longest time that the machine kept the suite itself from running.
         handovers: how often messages of one beat are followed by those of another.
+        strays: messages of beats that did not lead.
+        work: what workers made of them, where there are some.
     """
 
     occurrences: int = 0
@@ -134,17 +156,18 @@ class Verdict:
     late: float = 0.0
     back: float = 0.0
     handovers: int = 0
+    strays: int = 0
     stall: float = 0.0
     faults: int = 0
     missing: list[str] = field(default_factory=list)
+    work: Work | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """What is published of it."""
         names = ("occurrences", "faults", "lost", "doubled")
-        return {name: getattr(self, name) for name in names} | {
-            "late": round(self.late, 2),
-            "back": round(self.back, 2),
-        }
+        figures = {name: getattr(self, name) for name in names}
+        times = {"late": round(self.late, 2), "back": round(self.back, 2)}
+        return {**figures, **times, **({"work": self.work.as_dict()} if self.work else {})}
 
 
 def judge(
@@ -183,6 +206,20 @@ def judge(
     senders = [record.sender for record in records]
     verdict.handovers = sum(before != after for before, after in itertools.pairwise(senders))
     return verdict
+
+
+def strays(records: Iterable[Record], terms: Sequence[Term]) -> int:
+    """How many messages came of beats that did not lead: behind those of another one, without a term that followed."""
+    found, term = 0, -1
+    for record in records:
+        if term >= 0 and terms[term].sender == record.sender:
+            continue
+        following = next((n for n in range(term + 1, len(terms)) if terms[n].sender == record.sender), None)
+        if following is None or (record.arrival and record.arrival < terms[following].began):
+            found += 1
+        else:
+            term = following
+    return found
 
 
 def _back(records: Sequence[Record], at: int) -> float:

@@ -12,8 +12,24 @@ import pytest
 
 from tests.faults.collector import Verdict
 from tests.faults.driver import Stage
+from tests.faults.guarded import Guarded
 from tests.faults.page import RESULTS
 from tests.support.server import Server
+
+
+@pytest.fixture
+def own_server() -> Iterator[Callable[..., Guarded]]:
+    """Starts servers that a test may stop, kill and configure, and that ask for a password."""
+    servers: list[Guarded] = []
+
+    def start(**options: str) -> Guarded:
+        servers.append(Guarded(**options))
+        servers[-1].start()
+        return servers[-1]
+
+    yield start
+    for each in servers:
+        each.destroy()
 
 
 @pytest.fixture(

@@ -1,24 +1,24 @@
-"""The stage of the fault suite: servers, beats, a collector; faults by script and by lot; and the judgement.
+"""The stage of the fault suite: servers, beats, workers, a collector; faults by script and by lot; and the judgement.
 
 The instants of faults are drawn by lot from a seed that is printed: ``SEED=… make test ARGS="-k name"`` draws the same.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import redis
 
-from tests.faults.collector import Collector, Verdict, judge
+from redbeat_lite.once.keys import OnceKeys
+from tests.faults.collector import Collector, Verdict, judge, strays
+from tests.faults.troupe import QUEUE, Troupe
 from tests.support.beats import KEYS
-from tests.support.processes import Process, celery
+from tests.support.processes import Process
 from tests.support.waiting import eventually
 
 #: The load of every scenario.
@@ -28,6 +28,11 @@ PERIOD_MS = 1000
 #: Within so many seconds after a recovery the first message is out.
 BACK = 5.0
 
+ONCE_KEYS = OnceKeys("redbeat-lite")
+
+#: Keys that go when their time is over: what the guard remembers of each task, and a lock of kombu's.
+PASSING = (ONCE_KEYS.guard("").encode(), b"unacked_mutex")
+
 
 def load(count: int = ENTRIES, **fields: Any) -> dict[str, Any]:
     """A ``beat_schedule`` of that many entries of one second each, of which nothing may be left out."""
@@ -35,13 +40,14 @@ def load(count: int = ENTRIES, **fields: Any) -> dict[str, Any]:
     return {f"e{n:03}": entry for n in range(count)}
 
 
-class Stage:
+class Stage(Troupe):
     """One scenario.
 
     Parameters:
         seconds: how long it is to run under load: 10 in the ordinary run, 60 in the soak.
         schedule: opens a client of the server that holds the schedule.
-        broker: opens a client of the one that holds the queue; the same by default.
+        url: of the broker, with a password.
+        broker: opens a client of the server that holds the queue; that of the schedule by default.
         trim: keep the queue short.
         settings: of the app, without their prefix.
         conf: further settings of the app.
@@ -59,66 +65,22 @@ class Stage:
     ) -> None:
         self.seed = int(os.environ.get("SEED", random.randrange(10**6)))
         print(f"SEED={self.seed}")
-        self.chance = random.Random(self.seed)
+        prefixed = {f"redbeat_lite_{name}": value for name, value in settings.items()}
+        conf = {"beat_schedule": load(), **prefixed, **(conf or {})}
+        super().__init__(schedule, url, conf, random.Random(self.seed))
         self.seconds = seconds
-        self.url = url
-        self.beats: list[Process] = []
-        self.killed: list[Process] = []
         self.recoveries: list[float] = []
         self.outages: list[tuple[float, float]] = []
-        self._schedule = schedule
-        prefixed = {f"redbeat_lite_{name}": value for name, value in settings.items()}
-        self._conf = {"beat_schedule": load(), **prefixed, **(conf or {})}
         self.collector = Collector(broker or schedule, trim=trim)
         self.started = time.monotonic()
 
-    # -- processes ----------------------------------------------------------------------------------------------------
-
-    def beat(self, *, url: str | None = None, app: str = "tests.faults.faultproj", **env: Any) -> Process:
-        """Start a beat; ``conf=`` adds to its settings, anything else to its environment."""
-        conf = {**self._conf, **env.pop("conf", {})}
-        words = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO")
-        process = celery(app, *words, PROJ_URL=url or self.url, PROJ_CONF=json.dumps(conf), **env)
-        self.beats.append(process)
-        return process
-
     def begin(self) -> Process:
-        """Wait for the load; returns the leader."""
+        """Start two beats, unless some were started, and wait for the load; returns the leader."""
+        if not self.beats:
+            self.beat()
+            self.beat()
         self.flows()
         return self.leader()
-
-    def leader(self) -> Process:
-        """The beat that holds the lease; waits until there is one."""
-        return eventually(self._leader, within=20, what="a leader among the beats")
-
-    def _leader(self) -> Process | None:
-        try:
-            with self._schedule() as client:
-                pid = client.hget(KEYS.leader, "pid")
-        except Exception:
-            return None
-        return next((each for each in self.beats if pid and each.pid == int(pid)), None)
-
-    def kill(self, process: Process) -> None:
-        """SIGKILL a beat."""
-        process.kill()
-        process.wait()
-        self.beats.remove(process)
-        self.killed.append(process)
-
-    def stop(self, process: Process) -> None:
-        """SIGTERM a beat; it exits with 0. How soon, is a matter of tests that have the machine to themselves."""
-        process.terminate()
-        assert process.wait() == 0, process.output
-        self.beats.remove(process)
-        self.killed.append(process)
-
-    @contextmanager
-    def frozen(self, process: Process) -> Iterator[None]:
-        """A beat that is stopped for a while."""
-        process.signal(signal.SIGSTOP)
-        yield
-        process.signal(signal.SIGCONT)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -130,6 +92,10 @@ class Stage:
     def pause(self, least: float, most: float | None = None) -> None:
         """Let it run for a time drawn by lot."""
         time.sleep(self.chance.uniform(least, most if most is not None else least))
+
+    def rest(self) -> None:
+        """Let the time pass that is left for faults."""
+        time.sleep(max(self.left, 0))
 
     def flows(self, within: float = 20.0) -> None:
         """Wait until messages of now arrive."""
@@ -144,23 +110,27 @@ class Stage:
         except AssertionError as exc:
             raise AssertionError(f"{exc}\n" + "\n".join(each.output[-3000:] for each in self.beats)) from None
 
-    def finish(self) -> None:
-        """Let the rest of the scenario's time pass, in which everything catches up."""
-        time.sleep(max(self.left, 0) + 2 * PERIOD_MS / 1000)
+    def catches_up(self, entries: Collection[str], within: float = 60.0) -> None:
+        """Wait until the latest occurrence of each of these entries has come."""
+
+        def behind() -> list[str]:
+            since = 1000 * time.time() - 2 * PERIOD_MS
+            return [name for name in entries if self.collector.latest.get(name, 0) < since]
+
+        eventually(lambda: not behind(), within=within, what="the latest occurrence of each entry")
 
     @contextmanager
-    def outage(self, excused: float = BACK) -> Iterator[None]:
+    def outage(self) -> Iterator[None]:
         """A fault that lasts; when it ends, things have to go on within five seconds.
 
-        Parameters:
-            excused: how long after its end occurrences may still be late.
+        It is over when no entry is behind any more, and its last traces are gone one period later.
         """
         start = time.time()
         yield
-        end = time.time()
-        self.outages.append((start - PERIOD_MS / 1000, end + excused))
-        self.recoveries.append(end)
+        self.recoveries.append(time.time())
         self.flows(within=20)
+        self.catches_up(load())
+        self.outages.append((start - PERIOD_MS / 1000, time.time() + PERIOD_MS / 1000))
 
     def struck(self, excused: float) -> None:
         """A fault of a moment, after which occurrences may be late for so long."""
@@ -168,39 +138,57 @@ class Stage:
         self.outages.append((now - PERIOD_MS / 1000, now + excused))
         self.recoveries.append(now)
 
-    def records_of(self, chosen: Callable[[str], bool]) -> None:
-        """Judge the messages of these entries alone."""
-        self.collector.records = [record for record in self.collector.records if chosen(record.entry)]
-
     # -- judgement ----------------------------------------------------------------------------------------------------
 
-    def verdict(self, period: int | None = PERIOD_MS, *, shifted: bool = False) -> Verdict:
-        """Stop everything, hold each process to its manners, and judge the stream.
+    def verdict(
+        self,
+        period: int | None = PERIOD_MS,
+        *,
+        shifted: bool = False,
+        entries: Collection[str] = tuple(load()),
+        stray: int = 0,
+    ) -> Verdict:
+        """Let the rest of the time pass, stop everything, hold each process to its manners, and judge the stream.
 
         Parameters:
             period: of the entries, in ms; ``None`` where the fault changes their phase.
             shifted: the beats' clock was not ours, so that nominal times say nothing about lateness.
+            stray: so many messages may be those of a beat that had not noticed yet that it leads no more.
+            entries: which of them; none of these may be silent in the end.
         """
-        leader = self.leader()
-        # The leader last: else another one would lead for the moment until it is stopped, too.
-        for each in sorted(self.beats, key=lambda each: each is leader):
-            assert each.alive, each.output
-            self.stop(each)
-        time.sleep(0.1)  # until the last message is collected
-        self.collector.stop()
-        for each in self.killed:
-            assert not each.lines("CRITICAL|Traceback"), each.output
-        verdict = judge(self.collector.records, period, self.outages, self.recoveries)
+        self.rest()
+        time.sleep(2 * PERIOD_MS / 1000)
+        names = set(entries)
+        self.catches_up(names)
+        self._end()
+        records = [record for record in self.collector.records if record.entry in names]
+        verdict = judge(records, period, self.outages, self.recoveries)
         verdict.stall = self.collector.stall
         print(verdict)
-        assert len({record.entry for record in self.collector.records}) >= ENTRIES
+        assert {record.entry for record in records} == names
         assert shifted or verdict.early == 0
         assert verdict.renamed == 0, "an occurrence has one id"
         assert verdict.back < BACK + verdict.stall, f"back after {verdict.back} s"
-        terms = sum(len(each.lines("beat: leading")) for each in self.killed)
-        assert verdict.handovers < max(terms, 1) + 1, "two beats sent at the same time"
+        if not shifted:
+            verdict.strays = strays(records, self.terms())
+            assert verdict.strays <= stray, "a beat sent that did not lead"
         self._check_keys()
         return verdict
+
+    def _end(self) -> None:
+        self.dismiss_beats()
+        if self.workers:
+            eventually(self._is_drained, within=30, what="the end of all work")
+            self.dismiss_workers()
+        self.check_words()
+        time.sleep(0.1)  # until the last message is collected
+        self.collector.stop()
+
+    def _is_drained(self) -> bool:
+        """Whether no message waits, none is in the hands of a worker, and no lock is held."""
+        self.revive()
+        with self._schedule() as client:
+            return not client.keys(ONCE_KEYS.lock("*")) and not client.exists(QUEUE, "unacked", "unacked_index")
 
     def _check_keys(self) -> None:
         with self._schedule() as client:
@@ -208,14 +196,14 @@ class Stage:
                 found = {key for node in client.get_primaries() for key in client.keys("*", target_nodes=node)}
             else:
                 found = set(client.keys("*"))
-        ours = {key.encode() for key in vars_of(KEYS)}
-        leaked = {key for key in found - ours if not key.startswith((b"_kombu.", b"celery"))}
+            passing = {key for key in found if key.startswith(PASSING) and client.ttl(key) > 0}
+        ours = {key.encode() for key in (*vars_of(KEYS), ONCE_KEYS.index, ONCE_KEYS.fence, ONCE_KEYS.workers)}
+        leaked = {key for key in found - ours - passing if key != b"celery" and not key.startswith(b"_kombu.")}
         assert not leaked, leaked
 
     def close(self) -> None:
         self.collector.stop()
-        for each in (*self.beats, *self.killed):
-            each.destroy()
+        super().close()
 
 
 def vars_of(keys: Any) -> list[str]:

@@ -26,6 +26,10 @@ LINES = {
         "the leader is frozen past its lease and thawed (`SIGSTOP`, `SIGCONT`)",
         "A stand-by leads; the old leader sends nothing more and stands by.",
     ),
+    "frozen elsewhere": (
+        'the same with a broker elsewhere, to which messages go one by one (`dispatch="plain"`)',
+        "What it had sent and not committed is sent again, under the same ids. Thawed, it sends no more of it.",
+    ),
     "two configurations": (
         "two beats have different configurations",
         "That of the leader counts; what both have goes on.",
@@ -82,6 +86,12 @@ LINES = {
         "the node of a Cluster that holds the schedule dies, and its replica takes over; the broker is elsewhere",
         "Beats follow. At least once, stable ids.",
     ),
+    "workers": (
+        "workers of entries with `once=True` are killed, frozen and stopped, alone and with their children; so are the "
+        "leader and the server",
+        "One run of a key at a time. The lock of a run that died runs out with its lease, here of 3 s. The last figure "
+        "is the longest time for which one outlived its run.",
+    ),
 }
 
 #: Of these, the figure is something else than the time until things went on.
@@ -91,6 +101,13 @@ _LATE, _WAIT = ("poisoned", "slow"), ("clock",)
 def figure(name: str, result: dict[str, Any]) -> str:
     """The figures of one scenario."""
     found, lost, faults = result["occurrences"], result["lost"], result["faults"]
+    if work := result.get("work"):
+        out = work["left_out"] + work["refused"]
+        gone = work["vanished"] + work["taken"]
+        return (
+            f"{work['runs']:,} runs, {out:,} left out, {gone} lost, {work['overlaps']} side by side; "
+            f"{work['stuck']:.1f} s, at most, of {faults} times"
+        )
     sent = f"{found:,} sent" if lost is None else f"{lost:,} of {found:,} lost"
     if name in _LATE:
         return f"{sent}, {result['doubled']:,} doubled; {result['late']:.2f} s late"

@@ -6,38 +6,43 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.faults.driver import Stage
+from tests.faults.driver import ENTRIES, Stage
+from tests.faults.guarded import Guarded
 from tests.support.beats import KEYS
 from tests.support.proxy import Proxy
-from tests.support.server import Server
+
+#: Messages of one batch, at most: those that an outage left due among them.
+BATCH = 5_000
 
 On = Callable[..., Stage]
 Publish = Callable[..., None]
-Own = Callable[..., Server]
+Own = Callable[..., Guarded]
 
 
 @pytest.fixture
-def server(own_server: Own) -> Server:
+def server(own_server: Own) -> Guarded:
     return own_server()
 
 
 @pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
+def proxy(server: Guarded) -> Iterator[Proxy]:
     with Proxy(server.port) as proxy:
         yield proxy
 
 
 @pytest.mark.parametrize("fault", ["swallowed", pytest.param("refusing", marks=pytest.mark.soak), "full"])
 def test_a_broker_on_another_server(
-    server: Server, proxy: Proxy, own_server: Own, on: On, publish: Publish, seconds: float, fault: str
+    server: Guarded, proxy: Proxy, own_server: Own, on: On, publish: Publish, seconds: float, fault: str
 ) -> None:
     """What is due stays due; delivery is at least once, under the same ids."""
     schedule = own_server()
     stage = on(
-        schedule, url=proxy.url, broker=server.client, conf={"redbeat_lite_url": schedule.url}, publish_timeout=1
+        schedule,
+        url=server.behind(proxy.port),
+        broker=server.client,
+        conf={"redbeat_lite_url": schedule.url},
+        publish_timeout=1,
     )
-    stage.beat()
-    stage.beat()
     stage.begin()
     stage.pause(0.2, 1)
     with stage.outage(), server.client() as client:
@@ -52,11 +57,33 @@ def test_a_broker_on_another_server(
         if fault == "swallowed":
             proxy.reset()
         proxy.heal()
-    stage.finish()
     with schedule.client() as client:
         assert client.exists(KEYS.leader)
     verdict = stage.verdict()
     assert verdict.lost == 0
     # One batch may have arrived without anybody knowing.
-    assert verdict.doubled <= 500
+    assert verdict.doubled <= ENTRIES
     publish(f"broker {fault}", verdict)
+
+
+def test_a_leader_frozen_past_its_lease_whose_broker_is_elsewhere(
+    own_server: Own, on: On, publish: Publish, lease: float
+) -> None:
+    """Thawed in the middle of a batch, it sends no more of it but the message at which it stood."""
+    schedule, server = own_server(), own_server()
+    conf = {"redbeat_lite_url": schedule.url}
+    stage = on(schedule, url=server.url, broker=server.client, conf=conf, dispatch="plain")
+    stage.begin()
+    freezes = 0
+    while stage.left > 0:
+        stage.pause(0.2, 1.2)
+        leader = stage.leader()
+        stage.struck(lease + 2)
+        freezes += 1
+        with stage.frozen(leader):
+            stage.pause(lease + 0.6, lease + 1)
+        stage.pause(0.5)
+    verdict = stage.verdict(stray=freezes)
+    assert verdict.lost == 0
+    assert verdict.doubled <= BATCH * freezes, "no more than the batch that was under way"
+    publish("frozen elsewhere", verdict)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from pathlib import Path
 
-from tests.faults.collector import Record, judge
+import pytest
+import redis
+
+from redbeat_lite.state import State, task_id
+from tests.faults.collector import Collector, Record, Term, judge, strays
+from tests.faults.journal import Body, Journal, Work, judge_work
+from tests.support.server import Server
+from tests.support.waiting import eventually
 
 NOW = 1_800_000_000_000
 
@@ -50,3 +58,78 @@ def test_the_time_until_things_go_on() -> None:
 def test_two_that_send_in_turns_are_seen() -> None:
     turns = stream(0) + stream(1, sender=2) + stream(2) + stream(3, sender=2)
     assert judge(turns, 1000).handovers == 3
+    both = [Term(NOW, 1), Term(NOW + 1000, 2)]
+    assert strays(turns[:2], both) == 0
+    assert strays(turns[:3], both) == 1, "it sends once more, behind the messages of its successor"
+    assert strays(turns, both) == 1
+    assert strays(turns[:3], [*both, Term(NOW + 1500, 1)]) == 0, "it leads again"
+    assert strays(turns[:3], [*both, Term(NOW + 2500, 1)]) == 1, "it leads again, but too late for that"
+    assert strays(turns[:1], []) == 1
+
+
+def the_work(
+    *bodies: tuple[int, float, float],
+    left_out: int = 0,
+    refused: int | None = None,
+    received: int | None = None,
+    last_locked: float = 0.0,
+) -> Work:
+    """The judgement on three occurrences of one key, of which these ran: which one, from when, until when."""
+    ids = [task_id("k", "g", NOW + 1000 * n) for n in range(3)]
+    before, after = State(1, "g", NOW), State(1, "g", NOW + 3000, skipped=left_out)
+    said = "" if received is None else f"INFO Task proj.work[{ids[received]}] received\n"
+    said += "" if refused is None else f"INFO Skipped proj.work[{ids[refused]}]: somebody has the once-lock"
+    ran = [Body("k", ids[n], start, end) for n, start, end in bodies]
+    return judge_work({"k": before}, {"k": after}, 1000, ran, said, {ids[0]: last_locked})
+
+
+def test_work_of_which_nothing_is_missing() -> None:
+    work = the_work((0, 1.0, 2.0), (1, 3.5, 9.5), left_out=1)
+    assert work == Work(runs=2, left_out=1)
+    assert the_work((0, 1.0, 2.0), (1, 3.5, 9.5), refused=2) == Work(runs=2, refused=1)
+
+
+def test_occurrences_that_vanished_are_seen() -> None:
+    work = the_work((0, 1.0, 2.0), (1, 3.5, 9.5))
+    assert (work.vanished, work.taken) == (0, 1)
+    work = the_work((0, 1.0, 2.0), (1, 3.5, 9.5), received=2)
+    assert (work.vanished, work.taken) == (1, 0)
+
+
+def test_bodies_beside_each_other_are_seen() -> None:
+    assert the_work((0, 1.0, 5.0), (1, 4.9, 5.5), (2, 6.0, 10.0)).overlaps == 1
+    assert the_work((0, 1.0, 9.0), (1, 2.0, 3.0), (2, 4.0, 5.0)).overlaps == 2
+
+
+def test_a_lock_that_outlives_its_run_is_seen() -> None:
+    assert the_work((0, 1.0, 2.0), (1, 2.0, 3.0), left_out=1, last_locked=9.0).stuck == 7.0
+    # It ran twice, as it was killed the first time.
+    assert the_work((0, 1.0, 2.0), (0, 5.0, 6.0), (1, 7.0, 8.0), left_out=1, last_locked=6.5).stuck == 0.5
+
+
+def test_what_a_killed_process_ran_ended_with_its_last_sign_of_life(tmp_path: Path) -> None:
+    lines = [["k", "a", 7, 1.0, 1.0], ["k", "b", 8, 2.0, 2.0], ["k", "a", 7, 1.0, 1.5], ["k", "b", 8, 2.0, 2.6]]
+    (tmp_path / "journal").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert Journal(tmp_path / "journal").bodies() == [Body("k", "a", 1.0, 1.5), Body("k", "b", 2.0, 2.6)]
+
+
+def message(nominal: int) -> str:
+    headers = {"scheduled_at": f"2026-01-01T00:00:{nominal:02}+00:00", "id": f"id{nominal}", "origin": "gen1@host"}
+    return json.dumps({"headers": {**headers, "periodic_task_name": "e"}})
+
+
+def test_what_a_server_holds_after_its_restart_did_not_come_again_but_a_copy_did(
+    server: Server, client: redis.Redis
+) -> None:
+    collector = Collector(server.client)
+    client.lpush("celery", *(message(n) for n in (1, 2, 3, 4)))
+    eventually(lambda: len(collector.records) == 4)
+    with client.pipeline() as pipe:  # it lost the last two, and has one of the others twice
+        pipe.delete("celery")
+        pipe.lpush("celery", *(message(n) for n in (1, 2, 2)))
+        pipe.execute()
+    eventually(lambda: judge(collector.records, 1000).doubled == 1)
+    client.lpush("celery", *(message(n) for n in (3, 4, 5)))
+    eventually(lambda: "e" in collector.latest and judge(collector.records, 1000).occurrences == 5)
+    assert judge(collector.records, 1000).doubled == 3, "what was seen and lost, and came again later, is a copy"
+    collector.stop()

@@ -13,8 +13,6 @@ Publish = Callable[..., None]
 
 def test_a_killed_leader(own_server: Callable[..., Server], on: On, publish: Publish, lease: float) -> None:
     stage = on(own_server())
-    stage.beat()
-    stage.beat()
     stage.begin()
     while stage.left > 0:
         stage.pause(0.5, 1.5)
@@ -24,7 +22,6 @@ def test_a_killed_leader(own_server: Callable[..., Server], on: On, publish: Pub
         stage.beat()
         stage.leader()
         stage.flows()
-    stage.finish()
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
     assert verdict.back < lease + 0.5 + 1 + verdict.stall  # a period, until the next one is due
@@ -33,8 +30,6 @@ def test_a_killed_leader(own_server: Callable[..., Server], on: On, publish: Pub
 
 def test_a_leader_told_to_stop(own_server: Callable[..., Server], on: On, publish: Publish) -> None:
     stage = on(own_server())
-    stage.beat()
-    stage.beat()
     stage.begin()
     while stage.left > 0:
         stage.pause(0.5, 1.5)
@@ -44,7 +39,6 @@ def test_a_leader_told_to_stop(own_server: Callable[..., Server], on: On, publis
         stage.stop(leader)
         stage.leader()
         stage.flows()
-    stage.finish()
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
     assert verdict.back < 2 + verdict.stall
@@ -55,8 +49,6 @@ def test_a_leader_frozen_past_its_lease(
     own_server: Callable[..., Server], on: On, publish: Publish, lease: float
 ) -> None:
     stage = on(own_server())
-    stage.beat()
-    stage.beat()
     stage.begin()
     while stage.left > 0:
         stage.pause(0.2, 1)
@@ -65,7 +57,6 @@ def test_a_leader_frozen_past_its_lease(
         with stage.frozen(leader):
             stage.pause(lease + 0.6, lease + 1.5)
         stage.pause(0.5)
-    stage.finish()
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
     assert verdict.back < lease + 0.5 + 1 + verdict.stall

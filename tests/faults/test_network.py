@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.faults.driver import Stage
+from tests.faults.guarded import Guarded
 from tests.support.proxy import Proxy
-from tests.support.server import Server
 
 On = Callable[..., Stage]
 Publish = Callable[..., None]
-Own = Callable[..., Server]
+Own = Callable[..., Guarded]
 
 
 @pytest.fixture
-def server(own_server: Own) -> Server:
+def server(own_server: Own) -> Guarded:
     return own_server()
 
 
 @pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
+def proxy(server: Guarded) -> Iterator[Proxy]:
     with Proxy(server.port) as proxy:
         yield proxy
 
@@ -55,11 +55,11 @@ def _cut(proxy: Proxy) -> None:
     ids=lambda cut: cut.__name__[1:],
 )
 def test_a_leader_cut_off_from_the_server(
-    server: Server, proxy: Proxy, on: On, publish: Publish, lease: float, cut: Callable[[Proxy], None]
+    server: Guarded, proxy: Proxy, on: On, publish: Publish, lease: float, cut: Callable[[Proxy], None]
 ) -> None:
     """Another beat, which is not cut off, leads meanwhile; the first one stands by when it is back."""
     stage = on(server)
-    behind = stage.beat(url=proxy.url)
+    behind = stage.beat(url=server.behind(proxy.port))
     stage.begin()
     direct = stage.beat()
     direct.says("standing by")
@@ -72,22 +72,19 @@ def test_a_leader_cut_off_from_the_server(
     proxy.reset()  # what was swallowed leaves each connection out of step, as a firewall's forgotten state does
     proxy.heal()
     behind.says("standing by", within=10)
-    stage.finish()
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
     assert verdict.back < lease + 0.5 + 1 + verdict.stall
     publish(cut.__name__[1:], verdict)
 
 
-def test_a_slow_network(server: Server, proxy: Proxy, on: On, publish: Publish) -> None:
+def test_a_slow_network(server: Guarded, proxy: Proxy, on: On, publish: Publish) -> None:
     """Twenty milliseconds each way cost that much for each round trip, and nothing else."""
-    stage = on(server, url=proxy.url)
-    stage.beat()
-    stage.beat()
+    stage = on(server, url=server.behind(proxy.port))
     stage.begin()
     proxy.delay = 0.02
     stage.recoveries.append(time.time())
-    stage.finish()
+    stage.rest()
     proxy.heal()
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
@@ -96,16 +93,13 @@ def test_a_slow_network(server: Server, proxy: Proxy, on: On, publish: Publish) 
     publish("slow", verdict)
 
 
-def test_connections_cut_again_and_again(server: Server, proxy: Proxy, on: On, publish: Publish) -> None:
-    stage = on(server, url=proxy.url)
-    stage.beat()
-    stage.beat()
+def test_connections_cut_again_and_again(server: Guarded, proxy: Proxy, on: On, publish: Publish) -> None:
+    stage = on(server, url=server.behind(proxy.port))
     stage.begin()
     while stage.left > 0:
         stage.pause(0.3, 1)
         stage.struck(4)
         proxy.reset()
-    stage.finish()
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
     publish("resets", verdict)

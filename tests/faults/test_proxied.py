@@ -10,8 +10,8 @@ from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.publisher import BrokerDown
+from tests.faults.guarded import Guarded
 from tests.support.proxy import Proxy
-from tests.support.server import Server
 
 PUBLISH_TIMEOUT = 1.0
 
@@ -37,14 +37,14 @@ def ticks_until(scheduler: Scheduler, condition: Callable[[], bool], *, within: 
 
 
 def test_a_leader_follows_a_fail_over_that_leaves_its_connections_open(
-    own_server: Callable[..., Server],
+    own_server: Callable[..., Guarded],
     make_app: Callable[..., Celery],
     make_scheduler: Callable[[Celery], Scheduler],
 ) -> None:
     old, new = own_server(), own_server()
     with Proxy(old.port) as proxy, old.client() as to_old, new.client() as to_new:
         to_new.replicaof("127.0.0.1", str(old.port))
-        app = make_app(broker_url=proxy.url, redbeat_lite_lease=1)
+        app = make_app(broker_url=old.behind(proxy.port), redbeat_lite_lease=1)
         Schedules(app).add("entry", "add", every(0.2), expires=None)
         scheduler = make_scheduler(app)
         ticks_until(scheduler, lambda: to_new.llen("celery") >= 2, within=20)
@@ -57,7 +57,7 @@ def test_a_leader_follows_a_fail_over_that_leaves_its_connections_open(
 
 @pytest.mark.parametrize("dispatch", ["plain", "batch"])
 def test_a_broker_that_is_cut_off_costs_the_timeout_and_not_the_lease(
-    own_server: Callable[..., Server],
+    own_server: Callable[..., Guarded],
     make_app: Callable[..., Celery],
     make_scheduler: Callable[[Celery], Scheduler],
     caplog: pytest.LogCaptureFixture,
@@ -66,7 +66,7 @@ def test_a_broker_that_is_cut_off_costs_the_timeout_and_not_the_lease(
     schedule, broker = own_server(), own_server()
     with Proxy(broker.port) as proxy, broker.client() as to_broker:
         app = make_app(
-            broker_url=proxy.url,
+            broker_url=broker.behind(proxy.port),
             redbeat_lite_url=schedule.url,
             redbeat_lite_dispatch=dispatch,
             redbeat_lite_publish_timeout=PUBLISH_TIMEOUT,

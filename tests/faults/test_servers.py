@@ -18,17 +18,12 @@ Own = Callable[..., Server]
 def test_a_restart_with_its_data(own_server: Own, on: On, publish: Publish, seconds: float, kill: bool) -> None:
     server = own_server(appendonly="yes")
     stage = on(server)
-    stage.beat()
-    stage.beat()
     stage.begin()
     stage.pause(0.5, 1.5)
-    pids = {each.pid for each in stage.beats}
     with stage.outage():
         server.stop(kill=kill)
         stage.pause(2 if seconds <= 10 else 60)
         server.start()
-    stage.finish()
-    assert {each.pid for each in stage.beats} == pids
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
     publish(f"restart {'killed' if kill else 'stopped'}", verdict)
@@ -37,8 +32,6 @@ def test_a_restart_with_its_data(own_server: Own, on: On, publish: Publish, seco
 def test_a_restart_without_its_data(own_server: Own, on: On, publish: Publish, seconds: float) -> None:
     server = own_server()
     stage = on(server)
-    stage.beat()
-    stage.beat()
     stage.begin()
     stage.pause(0.5, 1.5)
     away = 2 if seconds <= 10 else 20
@@ -46,7 +39,6 @@ def test_a_restart_without_its_data(own_server: Own, on: On, publish: Publish, s
         server.stop(kill=True)
         stage.pause(away)
         server.start()
-    stage.finish()
     # What was to come meanwhile is known to nobody: entries begin anew, out of step with what they were.
     verdict = stage.verdict(period=None)
     assert verdict.doubled == 0
@@ -56,15 +48,12 @@ def test_a_restart_without_its_data(own_server: Own, on: On, publish: Publish, s
 def test_a_server_that_hangs(own_server: Own, on: On, publish: Publish, seconds: float) -> None:
     server = own_server()
     stage = on(server)
-    stage.beat()
-    stage.beat()
     stage.begin()
     stage.pause(0.2, 1)
     with stage.outage():
         server.freeze()
         stage.pause(3 if seconds <= 10 else 20)
         server.thaw()
-    stage.finish()
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
     publish("hangs", verdict)

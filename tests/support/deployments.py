@@ -104,18 +104,24 @@ class Sentinels:
 
 
 class Cluster:
-    """A cluster of three masters, each with a replica if wanted."""
+    """A cluster of three masters, each with a replica if wanted.
 
-    def __init__(self, *, replicas: bool = False) -> None:
+    Parameters:
+        password: of the nodes.
+    """
+
+    def __init__(self, *, replicas: bool = False, password: str = "") -> None:
+        self._password = password
+        auth = {"requirepass": password, "masterauth": password} if password else {}
         options = {"cluster-enabled": "yes", "cluster-node-timeout": str(DOWN_AFTER)}
         self._buses = [free_port() for _ in range(6 if replicas else 3)]
         more = {"repl-diskless-sync-delay": "0", "cluster-replica-validity-factor": "0"}
-        self.nodes = [Server(**options, **more, **{"cluster-port": str(bus)}) for bus in self._buses]
+        self.nodes = [Server(**options, **more, **auth, **{"cluster-port": str(bus)}) for bus in self._buses]
 
     @property
     def url(self) -> str:
         nodes = ";".join(f"127.0.0.1:{each.port}" for each in self.nodes)
-        return f"redis-cluster://{nodes}"
+        return f"redis-cluster://:{self._password}@{nodes}" if self._password else f"redis-cluster://{nodes}"
 
     def start(self) -> Cluster:
         for node in self.nodes:
@@ -138,7 +144,7 @@ class Cluster:
     def client(self) -> redis.RedisCluster:
         """A client of the whole."""
         nodes = [redis.cluster.ClusterNode("127.0.0.1", each.port) for each in self.nodes if each.running]
-        return redis.RedisCluster(startup_nodes=nodes)
+        return redis.RedisCluster(startup_nodes=nodes, password=self._password or None)
 
     def master_of(self, key: str) -> Server:
         """The node that has this key now."""

@@ -181,7 +181,7 @@ def placed_app(place: Place) -> Iterator[Celery]:
 
 @pytest.fixture(autouse=True)
 def _no_password_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    caplog.set_level("DEBUG", "redbeat_lite")
+    caplog.set_level("DEBUG", "celery")  # under which Celery puts the loggers that it gives out
     yield
     for secret in ("specials", "of-the-sentinels"):
         assert secret not in caplog.text

@@ -1,0 +1,181 @@
+"""The beats and workers of a scenario: started, killed, stopped, frozen, and held to their manners."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
+from typing import Any
+
+from tests.faults.collector import Term
+from tests.support.beats import KEYS
+from tests.support.processes import ROOT, Process, celery, descendants
+from tests.support.waiting import eventually
+
+#: The queue that workers consume; that of the load is left for the collector.
+QUEUE = "work"
+
+#: Seconds in which a beat has ended that is told to stop, and a worker whose tasks take less than one. A beat promises
+#: two, to which tests hold it that have the machine to themselves.
+STOP = 10.0
+
+_WORKER = f"worker -P prefork -c 2 -Q {QUEUE} -l INFO --without-gossip --without-mingle -n".split()
+
+
+class Troupe:
+    """Every process that a scenario runs.
+
+    Parameters:
+        schedule: opens a client of the server that holds the schedule.
+        url: of the broker, with a password, which no process may show.
+        conf: the settings of their app.
+        chance: draws whom it hits.
+    """
+
+    def __init__(self, schedule: Callable[[], Any], url: str, conf: dict[str, Any], chance: random.Random) -> None:
+        assert "@" in url, "without a password in the URL none could be shown"
+        self.url = url
+        self.chance = chance
+        self.beats: list[Process] = []
+        self.workers: list[Process] = []
+        self.ended: list[Process] = []
+        self._schedule = schedule
+        self._conf = conf
+        self._env: dict[Process, Any] = {}
+        self._numbers = itertools.count()
+        #: What no line of a process may say.
+        self._unheard: dict[Process, str] = {}
+
+    def beat(self, *, url: str | None = None, app: str = "tests.faults.faultproj", **env: Any) -> Process:
+        """Start a beat; ``conf=`` adds to its settings, anything else to its environment."""
+        conf = {**self._conf, **env.pop("conf", {})}
+        words = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO")
+        process = celery(app, *words, PROJ_URL=url or self.url, PROJ_CONF=json.dumps(conf), **env)
+        self.beats.append(process)
+        self._unheard[process] = "CRITICAL|Traceback"
+        return process
+
+    def worker(self, **env: Any) -> Process:
+        """Start a worker with two children; keyword arguments go to its environment."""
+        conf = {name: value for name, value in self._conf.items() if name != "beat_schedule"}
+        words = (*_WORKER, f"w{next(self._numbers)}@faults")
+        process = celery("tests.faults.workproj", *words, PROJ_URL=self.url, PROJ_CONF=json.dumps(conf), **env)
+        self.workers.append(process)
+        self._env[process] = env
+        # Celery prints a traceback for each lost connection and each lost child. Our code may be in none of them.
+        self._unheard[process] = f'File "{ROOT}/redbeat_lite/'
+        return process
+
+    def leader(self) -> Process:
+        """The beat that holds the lease; waits until there is one."""
+        return eventually(self._leader, within=20, what="a leader among the beats")
+
+    def _leader(self) -> Process | None:
+        try:
+            with self._schedule() as client:
+                pid = client.hget(KEYS.leader, "pid")
+        except Exception:
+            return None
+        return next((each for each in self.beats if pid and each.pid == int(pid)), None)
+
+    def any_worker(self) -> Process:
+        """One of the workers that consume, drawn by lot; waits until there is one."""
+        return self.chance.choice(eventually(self._ready, within=30, what="a worker"))
+
+    def _ready(self) -> list[Process]:
+        return [each for each in self.workers if each.alive and each.lines(r" ready\.$")]
+
+    def revive(self) -> None:
+        """Start workers anew that ended by themselves, as whatever supervises them does.
+
+        The main process of a Celery worker may, when its broker restarts.
+        """
+        for each in [each for each in self.workers if not each.alive]:
+            assert each.lines("CRITICAL.*[Uu]nrecoverable|Connection to broker lost"), each.output
+            self._leave(each)
+            self.worker(**self._env[each])
+
+    def kill(self, process: Process, *, whole: bool = False) -> None:
+        """SIGKILL a beat, or the main process of a worker; ``whole``: its children too, as when a machine is lost."""
+        self._kill(process.pid, *(descendants(process.pid) if whole else ()))
+        process.wait()
+        self._leave(process)
+
+    def kill_child(self) -> None:
+        """SIGKILL one of the processes in which workers run their tasks."""
+        children = eventually(lambda: sorted(descendants(self.any_worker().pid)), what="a child of a worker")
+        self._kill(self.chance.choice(children))
+
+    def _kill(self, *pids: int) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def stop(self, process: Process) -> None:
+        """SIGTERM a beat, or a worker, which first ends what it runs; either exits with 0 in time."""
+        if process in self.beats:
+            process.says("beat: (leading|standing by)")  # before that, a signal may find Python without a handler
+        process.terminate()
+        if process in self.workers and process.lines("Connection to broker lost"):
+            # With something to acknowledge over a connection that is gone, Celery 5.7 fails or hangs on its way out.
+            with suppress(AssertionError):
+                eventually(lambda: not process.alive, within=STOP)
+            if process.alive:
+                self._kill(process.pid, *descendants(process.pid))
+            process.wait()
+        else:
+            eventually(lambda: not process.alive, within=STOP, what=f"its end\n{process.output}")
+            code = process.wait()
+            assert code == 0, f"exit code {code}\n{process.output}"
+        self._leave(process)
+
+    def _leave(self, process: Process) -> None:
+        (self.beats if process in self.beats else self.workers).remove(process)
+        self.ended.append(process)
+
+    @contextmanager
+    def frozen(self, process: Process) -> Iterator[None]:
+        """A process that is stopped for a while."""
+        process.signal(signal.SIGSTOP)
+        yield
+        process.signal(signal.SIGCONT)
+
+    def dismiss_beats(self) -> None:
+        """Stop every beat; none may have ended by itself."""
+        leader = self.leader()
+        # The leader last: else another one would lead for the moment until it is stopped, too.
+        for each in sorted(self.beats, key=lambda each: each is leader):
+            assert each.alive, each.output
+            self.stop(each)
+
+    def dismiss_workers(self) -> None:
+        """Stop every worker."""
+        for each in list(self.workers):
+            self.stop(each)
+
+    def terms(self) -> list[Term]:
+        """Who began to lead when, by the clocks of the beats that have ended."""
+        found = []
+        for each in self.ended:
+            for line in each.lines("beat: leading"):
+                [text] = re.findall(r"^\[([-0-9]+ [:0-9]+,[0-9]+)", line)
+                began = datetime.fromisoformat(text).timestamp()
+                found.append(Term(round(1000 * began), each.pid))
+        return sorted(found)
+
+    def check_words(self) -> None:
+        """Look at what every process has said that ended."""
+        for each in self.ended:
+            assert not each.lines(self._unheard[each]), each.output
+
+    def close(self) -> None:
+        """End every process; none of them may have shown a password."""
+        with ExitStack() as stack:
+            for each in (*self.beats, *self.workers, *self.ended):
+                stack.callback(each.destroy)
