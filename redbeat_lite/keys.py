@@ -48,3 +48,8 @@ class Keys:
     def of(cls, prefix: str) -> Keys:
         """Name the keys under ``prefix``, for example ``"redbeat-lite"``."""
         return cls(*(f"{{{prefix}}}:{part}" for part in cls.__slots__))
+
+    @property
+    def prefix(self) -> str:
+        """What :meth:`of` was told."""
+        return self.due[1:].removesuffix("}:due")

@@ -31,7 +31,8 @@ class Outage:
         """Log one line about a failure, and tell how many seconds to wait: 1, 2, 3, 3 …"""
         if not self._failures:
             self._since = elapsed()
-        seconds = min(2.0**self._failures, _LAST_RETRY)
+        # An outage may last for days: 2.0 ** 1024 is more than a float holds.
+        seconds = min(2.0 ** min(self._failures, 10), _LAST_RETRY)
         self._failures += 1
         why = f"{what}: {hide_passwords(str(exc)) or type(exc).__name__}"
         self._vitals.failing(why)

@@ -14,6 +14,7 @@ from .codec import MAX_BYTES, dumps, loads
 from .errors import CorruptEntry, UnsupportedFormat
 from .instants import MAX_MS
 from .keys import FORMAT, Keys
+from .once.keys import OnceKeys
 from .replies import text
 from .state import PARKED
 from .uuids import random_uuid
@@ -302,7 +303,10 @@ class Store:
             Lost: the term is over, nothing was removed.
         """
         keys = self._keys
-        kinds = {keys.due: "zset", keys.entries: "hash", keys.state: "hash", keys.meta: "hash", keys.quarantine: "hash"}
+        once = OnceKeys(keys.prefix)
+        sorted_sets = (keys.due, once.index, once.guard_index)
+        hashes = (keys.entries, keys.state, keys.meta, keys.quarantine, once.workers)
+        kinds = {**dict.fromkeys(sorted_sets, "zset"), **dict.fromkeys(hashes, "hash"), once.fence: "string"}
         reply = self._run("drop_foreign", (keys.leader, *kinds), (*term, *kinds.values()))
         _check_term(reply)
         found = zip(kinds.items(), map(text, reply[1:]), strict=True)

@@ -10,7 +10,7 @@ import redis
 
 from redbeat_lite import Entry, Schedules, every
 from tests.support.beats import EACH, KEYS, conf, doubled, leads, stream
-from tests.support.messages import queued
+from tests.support.messages import of_entry, queued
 from tests.support.processes import Process
 from tests.support.waiting import eventually
 
@@ -48,6 +48,20 @@ def spoil(client: redis.Redis, key: str) -> None:
     pipe.delete(key)
     pipe.rpush(key, "junk")
     pipe.execute()
+
+
+def test_keys_of_a_foreign_type_under_the_locks_stop_nothing_for_long(
+    beat: Beat, client: redis.Redis, schedules: Schedules
+) -> None:
+    process = beat(PROJ_CONF=conf(schedule={"each": EACH}, lease=1))
+    leads(process, client)
+    eventually(lambda: stream(client, "each"), what="the stream")
+    for name in ("index", "fence", "workers"):
+        spoil(client, f"{{redbeat-lite}}:once:{name}")
+    schedules.add("once", "proj.add", every(0.05), once=True)
+    eventually(lambda: of_entry(client, "once"), within=6, what="the one with a lock")
+    client.delete("celery")
+    eventually(lambda: len(stream(client, "each")) >= 5, within=6, what="the stream goes on")
 
 
 @pytest.mark.parametrize("name", NAMES)

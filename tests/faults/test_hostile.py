@@ -96,6 +96,17 @@ def test_ids_of_runs_cannot_leave_the_prefix(app: Celery, client: redis.Redis) -
     assert all(key.startswith((b"{redbeat-lite:", b"{redbeat-lite}:")) for key in keys_of(client)), keys_of(client)
 
 
+@pytest.mark.parametrize("junk", ["x", "-1", "nan", "inf", "1e308", str(2**63)])
+def test_fencing_numbers_begin_anew_after_junk(app: Celery, client: redis.Redis, junk: str) -> None:
+    with redbeat_lite.lock(app, "key") as held:
+        before = held.fence
+    client.set("{redbeat-lite}:once:fence", junk)
+    for _ in range(2):
+        with redbeat_lite.lock(app, "key") as held:
+            assert held.fence > before
+            before = held.fence
+
+
 class Bomb:
     def __reduce__(self) -> tuple[Any, ...]:
         return (exec, ("raise SystemExit('unpickled')",))

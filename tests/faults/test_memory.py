@@ -1,14 +1,19 @@
-"""A beat that runs for long uses no more memory than one that has just settled."""
+"""A beat that runs for long, or waits for its server for long, does neither grow nor give up."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
+from celery import Celery
 
+from redbeat_lite import Scheduler, Schedules, every
+from redbeat_lite.outage import Outage
 from tests.support.processes import ROOT
 from tests.support.server import Server
+from tests.support.waiting import eventually
 
 #: Kilobytes that the allocator may make of the same work.
 SLACK = 2048
@@ -27,6 +32,28 @@ def growth(server: Server, ticks: int, cuts: int) -> int:
 
 def test_memory_is_flat_over_many_ticks_and_lost_connections(server: Server) -> None:
     assert growth(server, 10_000, cuts=100) < SLACK
+
+
+def test_a_server_may_be_away_for_any_time(
+    own_server: Callable[..., Server], app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("CRITICAL")
+    server = own_server()
+    app.conf.update(broker_url=server.url)
+    Schedules(app).add("e", "add", every(0.05), expires=None)
+    beat = Scheduler(app)
+    beat._wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]  # turn after turn
+    eventually(lambda: beat.tick() is not None and beat.leader.leading, what="a leader")
+    server.stop(kill=True)
+    pauses = []
+    beat._outage.goes_on = lambda *args: pauses.append(Outage.goes_on(beat._outage, *args)) or 0.0  # type: ignore
+    for _ in range(1_500):  # at a try every three seconds, more than an hour
+        beat.tick()
+    assert len(pauses) > 1_100
+    assert max(pauses) == pauses[-1] == 3
+    server.start()
+    eventually(lambda: beat.tick() is not None and beat.leader.leading, what="a leader again")
+    beat.close()
 
 
 @pytest.mark.soak

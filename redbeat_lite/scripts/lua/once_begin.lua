@@ -1,3 +1,4 @@
+-- needs fence
 -- Let one copy of a task run: claim its id, and its once-lock where it has one. Sent twice, it answers the same.
 -- KEYS[1] guard  [2] guard index    with a lock also: [3] lock  [4] waiters  [5] parked  [6] index  [7] fence
 -- ARGV[1] token  [2] task id  [3] attempt  [4] lease_ms  [5] deadline_ms, 0: none  [6] life_ms of the guard's record
@@ -78,10 +79,8 @@ if not KEYS[3] then
   return {'run', ''}
 end
 
--- The server's microseconds, or one more than the last: grows through a flush, a fail-over and a clock set back.
 local function next_number()
-  local n = math.max(t[1] * 1000000 + t[2], tonumber(redis.call('GET', KEYS[7]) or '0') + 1)
-  local text = string.format('%.0f', n)
+  local text = string.format('%.0f', next_fence(KEYS[7], t))
   redis.call('SET', KEYS[7], text)
   return text
 end

@@ -1,3 +1,4 @@
+-- needs fence
 -- Take the locks of tasks that are about to be published; each stands alone.
 -- KEYS[1] index  [2] fence  then for each claim: lock, waiters
 -- ARGV[1] how many claims, at most 1,000  [2] kept_ms of what nobody looks after
@@ -5,7 +6,7 @@
 -- returns a list of 1 taken, or taken before by the same task id | 0 held or waited for by another task
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local fence = math.max(t[1] * 1000000 + t[2], tonumber(redis.call('GET', KEYS[2]) or '0') + 1)
+local fence = next_fence(KEYS[2], t)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2]))
 local taken = {}
 for i = 1, tonumber(ARGV[1]) do
