@@ -1,8 +1,9 @@
 """Dispatch: publish every occurrence that is due, and commit its advance.
 
 A batch goes peek, plan, publish, commit. Only the first and the last talk to the server, one round trip each, whatever
-the number of entries; a batch with once-locks needs one more, to take them. What goes wrong with one entry stays with
-it: a definition that cannot be used is quarantined, a publish that fails is tried again later, under the same task id.
+the number of entries; a batch with once-locks needs one more, to take them, and a broker in another Redis one to send.
+What goes wrong with one entry stays with it: a definition that cannot be used is quarantined, a publish that fails is
+tried again later, under the same task id.
 """
 
 from __future__ import annotations

@@ -204,7 +204,19 @@ class LockStore:
 
     def leave(self, key: str, task_id: str) -> bool:
         """Give up a queued task's lock or place; true where somebody may be waiting for it."""
-        return bool(self._scripts.run("once_leave", self._lock_keys(key), [key, task_id]))
+        [waited] = self.leave_all([(key, task_id)])
+        return waited
+
+    def leave_all(self, places: Sequence[tuple[str, str]]) -> list[bool]:
+        """Give up the locks or places of tasks, by key and task id; one round trip for up to ``TAKE_BATCH`` of them."""
+        waited: list[bool] = []
+        for start in range(0, len(places), TAKE_BATCH):
+            chunk = places[start : start + TAKE_BATCH]
+            keys = [self.keys.index]
+            for key, _ in chunk:
+                keys += [self.keys.lock(key), self.keys.waiters(key), self.keys.parked(key)]
+            waited += map(bool, self._scripts.run("once_leave", keys, [word for place in chunk for word in place]))
+        return waited
 
     def extend(self, key: str, task_id: str) -> bool:
         """Keep the lock of a task that is queued for another lease."""

@@ -538,6 +538,20 @@ def test_a_broker_in_another_database_is_written_in_one_batch(
 
 
 @needs_batches
+def test_once_locks_of_runs_that_were_missed_cost_no_round_trip_each(
+    make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, client: redis.Redis
+) -> None:
+    app = make_app()
+    Schedules(app).add_many(Entry(f"e{number}", "t", every(60), (number,), once=True) for number in range(200))
+    beat = make_beat(app)
+    clock.forward(200)
+    with commands(server) as seen:
+        beat.run_due()
+    assert client.llen("celery") == 200
+    assert len(seen) < 100  # nearly all of them open the connection to the broker and load the scripts
+
+
+@needs_batches
 def test_a_broker_whose_user_may_not_read_the_schedule_is_written_in_batches(
     make_app: MakeApp, make_beat: MakeBeat, own_server: Callable[..., Server], clock: Clock
 ) -> None:

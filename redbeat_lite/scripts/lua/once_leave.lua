@@ -1,25 +1,32 @@
--- A task that will not run gives up its place: the lock it holds while queued, or its place among the waiters.
--- KEYS[1] lock  [2] waiters  [3] parked  [4] index   ARGV[1] key  [2] task id
--- returns 1 if somebody may be waiting for the lock now, else 0
+-- Tasks that will not run give up their places: the locks they hold while queued, or their places among the waiters.
+-- KEYS[1] index  then for each task: lock, waiters, parked   ARGV for each task: key, task id
+-- returns for each task 1 if somebody may be waiting for the lock now, else 0
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local l = redis.call('HMGET', KEYS[1], 'task', 'state')
--- A lock in state running belongs to a copy that runs: that one gives it back itself.
-if l[1] == ARGV[2] and l[2] == 'queued' then
-  redis.call('DEL', KEYS[1])
+local waited = {}
+for n = 1, #ARGV / 2 do
+  local index, lock, waiters, parked = KEYS[1], KEYS[3 * n - 1], KEYS[3 * n], KEYS[3 * n + 1]
+  local key, id = ARGV[2 * n - 1], ARGV[2 * n]
+  local l = redis.call('HMGET', lock, 'task', 'state')
+  -- A lock in state running belongs to a copy that runs: that one gives it back itself.
+  if l[1] == id and l[2] == 'queued' then
+    redis.call('DEL', lock)
+  end
+  if redis.call('ZREM', waiters, id) == 1 then
+    redis.call('HDEL', parked, 'm:' .. id, 'a:' .. id, 'd:' .. id)
+  end
+  local waiting = redis.call('EXISTS', waiters) == 1
+  if not waiting then
+    redis.call('DEL', parked)
+  end
+  waited[n] = 0
+  if redis.call('EXISTS', lock) == 0 then
+    if waiting then
+      redis.call('ZADD', index, now, key)
+      waited[n] = 1
+    else
+      redis.call('ZREM', index, key)
+    end
+  end
 end
-if redis.call('ZREM', KEYS[2], ARGV[2]) == 1 then
-  redis.call('HDEL', KEYS[3], 'm:' .. ARGV[2], 'a:' .. ARGV[2], 'd:' .. ARGV[2])
-end
-if redis.call('EXISTS', KEYS[2]) == 0 then
-  redis.call('DEL', KEYS[3])
-end
-if redis.call('EXISTS', KEYS[1]) == 1 then
-  return 0
-end
-if redis.call('EXISTS', KEYS[2]) == 1 then
-  redis.call('ZADD', KEYS[4], now, ARGV[1])
-  return 1
-end
-redis.call('ZREM', KEYS[4], ARGV[1])
-return 0
+return waited
