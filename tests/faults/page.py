@@ -28,7 +28,8 @@ LINES = {
     ),
     "frozen elsewhere": (
         'the same with a broker elsewhere, to which messages go one by one (`dispatch="plain"`)',
-        "What it had sent and not committed is sent again, under the same ids. Thawed, it sends no more of it.",
+        "What it had sent and not committed is sent again, under the same ids. Thawed, it ends the message at which it "
+        "stood, and sends nothing more.",
     ),
     "two configurations": (
         "two beats have different configurations",

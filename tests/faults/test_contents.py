@@ -1,11 +1,9 @@
-"""A server that forgets, refuses or holds rubbish: what is sound goes on."""
+"""A server that forgets, or holds rubbish: what is sound goes on."""
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable
 
-import redis
 from celery import Celery
 
 from redbeat_lite import Entry, Schedules, every
@@ -52,32 +50,6 @@ def test_eviction_of_one_key(own_server: Own, on: On, publish: Publish, lease: f
     assert verdict.doubled == 0
     assert verdict.back < lease / 4 + 1.5 + verdict.stall
     publish("evicted", verdict)
-
-
-def test_a_disk_that_is_full(own_server: Own, on: On, publish: Publish, seconds: float) -> None:
-    """The server's log of writes may grow no more, so it refuses to write (MISCONF)."""
-    server = own_server(appendonly="yes", appendfsync="everysec")
-    stage = on(server)
-    stage.begin()
-    stage.pause(0.5, 1)
-    with stage.outage():
-        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
-        eventually(lambda: _refuses(server), what="the refusal")
-        stage.pause(2 if seconds <= 10 else 15)
-        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        eventually(lambda: not _refuses(server), what="the end of it")
-    verdict = stage.verdict()
-    assert (verdict.lost, verdict.doubled) == (0, 0)
-    publish("disk full", verdict)
-
-
-def _refuses(server: Server) -> bool:
-    with server.client() as client:
-        try:
-            client.delete("probe")
-        except redis.ResponseError as exc:
-            return "MISCONF" in str(exc)
-    return False
 
 
 def test_two_hundred_poisoned_entries_among_a_thousand(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Iterator
 
@@ -11,8 +12,11 @@ from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.publisher import BrokerDown
+from tests.faults.driver import Stage
+from tests.faults.guarded import Guarded
 from tests.support.messages import of_entry
 from tests.support.server import Server
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -82,3 +86,31 @@ def test_one_refused_message_does_not_hold_up_the_others(
         assert message.scheduled_at is not None
         assert round(message.scheduled_at.timestamp() * 1000) >= (nominal or 0)
         assert schedules["refused"].last_error is None
+
+
+def test_a_disk_that_is_full(
+    own_server: Callable[..., Guarded], on: Callable[..., Stage], publish: Callable[..., None], seconds: float
+) -> None:
+    """The server's log of writes may grow no more, so it refuses to write (MISCONF)."""
+    server = own_server(appendonly="yes", appendfsync="everysec")
+    stage = on(server)
+    stage.begin()
+    stage.pause(0.5, 1)
+    with stage.outage():
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+        eventually(lambda: _refuses(server), what="the refusal")
+        stage.pause(2 if seconds <= 10 else 15)
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        eventually(lambda: not _refuses(server), what="the end of it")
+    verdict = stage.verdict()
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    publish("disk full", verdict)
+
+
+def _refuses(server: Server) -> bool:
+    with server.client() as client:
+        try:
+            client.delete("probe")
+        except redis.ResponseError as exc:
+            return "MISCONF" in str(exc)
+    return False
