@@ -10,6 +10,7 @@ from tests.faults.driver import ENTRIES, Stage
 from tests.faults.guarded import Guarded
 from tests.support.beats import KEYS
 from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
 
 #: Messages of one batch, at most: those that an outage left due among them.
 BATCH = 5_000
@@ -87,3 +88,28 @@ def test_a_leader_frozen_past_its_lease_whose_broker_is_elsewhere(
     assert verdict.lost == 0
     assert verdict.doubled <= BATCH * freezes, "no more than the batch that was under way"
     publish("frozen elsewhere", verdict)
+
+
+def test_a_leader_cut_off_from_its_schedule_in_the_middle_of_a_batch(own_server: Own, on: On, lease: float) -> None:
+    """It stops sending before another one may lead, though nobody can tell it so and its broker takes all it sends."""
+    schedule, server = own_server(), own_server()
+    with Proxy(schedule.port) as way, Proxy(server.port) as slow:
+        own = {"redbeat_lite_url": schedule.url}
+        stage = on(schedule, url=server.url, broker=server.client, conf=own, dispatch="plain")
+        behind = stage.beat(url=server.behind(slow.port), conf={"redbeat_lite_url": schedule.behind(way.port)})
+        stage.begin()
+        stage.beat().says("standing by")
+        slow.delay = 0.003  # so that 500 messages take three seconds
+        stage.pause(1.2, 1.5)
+        stage.struck(lease + 2.5)
+        way.black_hole = True
+        eventually(lambda: stage.leader() is not behind, within=20, what="another leader")
+        stage.pause(2)
+        way.reset()
+        way.heal()
+        slow.heal()
+        behind.says("standing by", within=10)
+        verdict = stage.verdict()
+    assert verdict.lost == 0
+    assert verdict.handovers == 1
+    assert verdict.doubled <= BATCH
