@@ -33,9 +33,9 @@ def scheduler(server_of_its_own: Server, make_app: Callable[..., Celery]) -> Ite
     scheduler.close()
 
 
-def is_due(client: redis.Redis, scheduler: Scheduler) -> None:
-    """Wait until the entry is due."""
-    while client.zscore(scheduler.keys.due, "entry") > time.time() * 1000:
+def is_due(client: redis.Redis, scheduler: Scheduler, name: str = "entry") -> None:
+    """Wait until an entry is due."""
+    while client.zscore(scheduler.keys.due, name) > time.time() * 1000:
         pass
 
 
@@ -72,7 +72,7 @@ def test_one_refused_message_does_not_hold_up_the_others(
     schedules.add("refused", "add", every(0.05), options={"queue": "broken"})
     with server_of_its_own.client() as client:
         client.set("broken", "not a list")
-        is_due(client, scheduler)
+        is_due(client, scheduler, "refused")
         scheduler.run_due()
         assert of_entry(client, "entry")
         refused = schedules["refused"]
