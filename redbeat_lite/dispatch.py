@@ -74,7 +74,7 @@ class Dispatcher:
         self._vitals = vitals
         self._zone = zone
         self._batch_size = batch_size
-        self._planner = Planner(zone=zone, tasks=tasks, local=local)
+        self._planner = Planner(zone=zone, tasks=tasks, local=local, prefix=store.prefix)
 
     def run(self, connect: Callable[[Term], None]) -> int | None:
         """Dispatch until nothing is due any more.

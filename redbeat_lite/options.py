@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from .errors import InvalidEntry
+
 #: What Celery's ``apply_async`` and ``send_task`` take, and what kombu's ``publish`` takes from them.
 KNOWN = frozenset(
     """
@@ -21,6 +23,22 @@ KNOWN = frozenset(
 
 #: How alike two names are that mean the same: "queu" and "queue" are 0.89, "group" and "group_id" 0.77.
 _ALIKE = 0.85
+
+
+def check_destination(options: Mapping[str, Any], prefix: str) -> None:
+    """Refuse a queue that is one of the schedule's own keys: a message would be put there if broker and schedule share
+    a database.
+
+    Parameters:
+        prefix: of the schedule's keys.
+
+    Raises:
+        InvalidEntry: names the option.
+    """
+    for name in ("queue", "routing_key"):
+        value = options.get(name)
+        if isinstance(value, str) and value.startswith(f"{{{prefix}"):
+            raise InvalidEntry(f"options.{name}", "a queue, which is no key of the schedule", value)
 
 
 def misspelt(options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

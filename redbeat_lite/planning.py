@@ -18,6 +18,7 @@ from .fields import MAX_NAME
 from .misfire import Plan
 from .once.emission import Claim
 from .once.policy import Once
+from .options import check_destination
 from .state import State, task_id
 from .store import Bad, Command, Stored
 
@@ -76,12 +77,16 @@ class Planner:
         zone: the app's time zone.
         tasks: the app's registered tasks by name.
         local: finds the config entry of a name, for those that hold what cannot be stored.
+        prefix: of the schedule's keys.
     """
 
-    def __init__(self, *, zone: tzinfo, tasks: Callable[[str], Any], local: Callable[[str], Entry | None]) -> None:
+    def __init__(
+        self, *, zone: tzinfo, tasks: Callable[[str], Any], local: Callable[[str], Entry | None], prefix: str
+    ) -> None:
         self._zone = zone
         self._tasks = tasks
         self._local = local
+        self._prefix = prefix
         self._decoded: dict[bytes, tuple[bytes, Entry]] = {}
         self._room = _CACHE
 
@@ -136,6 +141,7 @@ class Planner:
         if known is not None and known[0] == definition:
             return known[1]
         entry = decode(name.decode("utf-8"), definition)
+        check_destination(entry.options, self._prefix)
         if known is not None:
             self._room += _size(known[0])
         self._room -= _size(definition)

@@ -104,6 +104,11 @@ class Store:
         self._keys = keys
 
     @property
+    def prefix(self) -> str:
+        """What all keys begin with."""
+        return self._keys.prefix
+
+    @property
     def _client(self) -> Any:
         return self._backend.client
 

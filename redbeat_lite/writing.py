@@ -14,6 +14,7 @@ from .clock import wall_ms
 from .definition import encode
 from .entry import Entry
 from .errors import ConfigOwned, EntryChanged, EntryExists, InvalidEntry
+from .options import check_destination
 from .reading import Reader
 from .state import State
 from .store import PAGE, TRIES, Edit, Store, Stored, chunks
@@ -59,6 +60,7 @@ class Writer:
         found = partial(self._found, entry.name) if replaces else lambda: None
         lifecycle.check(entry, wall_ms(), self._zone, found)
         check_options(entry)
+        check_destination(entry.options, self._store.prefix)
         check_arguments(entry, self._app)
         if warn:
             self.warn_of_unknown_tasks([entry])

@@ -71,6 +71,20 @@ def test_names_that_could_forge_a_log_line_are_refused(app: Celery, name: str) -
         Schedules(app).add(name, "add", every(1))
 
 
+@pytest.mark.parametrize("option", ["queue", "routing_key"])
+def test_no_message_goes_into_a_key_of_the_schedule(
+    app: Celery, scheduler: Scheduler, client: redis.Redis, option: str
+) -> None:
+    schedules, keys = Schedules(app), scheduler.keys
+    with pytest.raises(InvalidEntry, match=f"options.{option}"):
+        schedules.add("hostile", "add", every(50), options={option: keys.quarantine})
+    schedules.add_many([Entry(name, "add", every(0.05)) for name in ("sound", "hostile")])
+    definition = {"v": 1, "task": "add", "schedule": {"every": 50}, "options": {option: keys.quarantine}}
+    client.hset(keys.entries, "hostile", json.dumps(definition))
+    eventually(lambda: scheduler.run_due() and "hostile" in schedules.quarantined(), what="set aside")
+    eventually(lambda: scheduler.run_due() and of_entry(client, "sound"), what="the sound one")
+
+
 def test_keys_of_locks_cannot_leave_the_prefix(app: Celery, client: redis.Redis) -> None:
     for name in NAMES:
         with redbeat_lite.lock(app, name, lease=5) as held:

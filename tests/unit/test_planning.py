@@ -20,7 +20,7 @@ def stored(name: str, *, size: int = 0, task: str = "add") -> Stored:
 
 
 def planner() -> Planner:
-    return Planner(zone=UTC, tasks=lambda name: None, local=lambda name: None)
+    return Planner(zone=UTC, tasks=lambda name: None, local=lambda name: None, prefix="redbeat-lite")
 
 
 def planned(own: Planner, due: Stored) -> Entry:
