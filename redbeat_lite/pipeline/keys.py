@@ -17,7 +17,8 @@ key                    type    holds
                                the sweeper starts it anew), ``attempt`` (of Celery's retries), ``token`` of the copy
                                that runs, ``task`` (id), ``again`` (1: may run again after its worker died), ``deaths``,
                                ``started``, ``ended``, ``due`` (when its message counts as lost, ms), ``tries``,
-                               ``suspect`` (since when nothing beats for it), ``worker``, ``error``
+                               ``beat`` (ms between two signs of its life), ``suspect`` (since when there was none),
+                               ``worker``, ``error``
 ``{p:run}:results``    hash    ``stage:<k>`` -> the params that stage began with; number of a step -> what it returned:
                                JSON that no script looks into
 ``{p:run}:outbox``     hash    number of a step to be published -> ``<round>.<attempt>``

@@ -33,7 +33,7 @@ RESEND_MAX_MS = 3_600_000
 #: ms that whoever filled an outbox has to empty it.
 OUTBOX_GRACE_MS = 3_000
 
-#: ms between the suspicion that a step's worker is dead and the verdict.
+#: ms between the suspicion that a step's worker is dead and the verdict, beside those between two signs of its life.
 SUSPICION_MS = 2_000
 
 #: Definitions kept in a process.
@@ -127,11 +127,22 @@ class PipelineStore:
             args += (step, f"{round_}.{attempt}")
         self._scripts.run("pipeline_sent", (keys.run, keys.steps, keys.outbox), args)
 
-    def begin(self, ref: Ref, task_id: str, *, again: bool, worker: str) -> tuple[str, bytes]:
+    def begin(self, ref: Ref, task_id: str, *, again: bool, worker: str, beat_ms: int) -> tuple[str, bytes]:
         """Whether a step may run: a word of ``pipeline_begin.lua``, and with ``run`` the params as JSON."""
         keys = self.keys(ref.run)
         where = (keys.run, keys.steps, keys.results, keys.outbox)
-        what = (ref.step, ref.stage, ref.round, ref.attempt, ref.token, task_id, int(again), worker, MAX_DEATHS)
+        what = (
+            ref.step,
+            ref.stage,
+            ref.round,
+            ref.attempt,
+            ref.token,
+            task_id,
+            int(again),
+            worker,
+            MAX_DEATHS,
+            beat_ms,
+        )
         word, params = patiently(lambda: self._scripts.run("pipeline_begin", where, what), _PATIENCE)
         return text(word), params
 

@@ -17,6 +17,7 @@ from ..once import run as once_run
 from ..once.errors import LockUnavailable, OnceSkipped
 from ..once.hold import attempt_of
 from ..once.message import DELIVERY
+from ..once.renewal import PER_LEASE
 from ..once.runtime import Runtime
 from ..once.settle import is_final, settle_skipped
 from ..once.store import DOWN
@@ -105,7 +106,9 @@ class PipelineTask(Task):
     def _begin_step(self, ref: Ref) -> None:
         store, request = store_of(self.app), self.request
         again = bool(self.acks_late or getattr(self, "retry_on_worker_lost", False))
-        word, text = store.begin(ref, request.id, again=again, worker=str(request.hostname or socket.gethostname()))
+        worker = str(request.hostname or socket.gethostname())
+        beat_ms = round(getattr(request, once_run.ATTRIBUTE).held.lease_ms / PER_LEASE)
+        word, text = store.begin(ref, request.id, again=again, worker=worker, beat_ms=beat_ms)
         if word == "run":
             try:
                 setattr(request, _PARAMS, values.decode(text))

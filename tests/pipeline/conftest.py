@@ -48,7 +48,7 @@ def lab(pipe_server: Server, pipe_app: Celery) -> Lab:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweeper of this process waits less; that of a beat does not."""
-    monkeypatch.setattr(store, "SUSPICION_MS", 500)
+    monkeypatch.setattr(store, "SUSPICION_MS", 250)
     monkeypatch.setattr(store, "OUTBOX_GRACE_MS", 500)
 
 

@@ -35,7 +35,9 @@ def definition(*sizes: int, **more: Any) -> Definition:
 
 def begun(store: PipelineStore, step: int, stage: int, token: str = "a", **more: Any) -> Ref:
     ref = Ref(RUN, step, stage, more.pop("round", 0), more.pop("attempt", 0), token)
-    word, _ = store.begin(ref, f"task{step}", again=more.pop("again", False), worker="w")
+    word, _ = store.begin(
+        ref, f"task{step}", again=more.pop("again", False), worker="w", beat_ms=more.pop("beat_ms", 0)
+    )
     assert word == more.pop("word", "run")
     return ref
 
@@ -183,6 +185,16 @@ def test_a_suspicion_that_was_wrong_is_forgotten(store: PipelineStore) -> None:
     assert step_of(store, 0, "suspect") is None
 
 
+def test_a_step_is_not_given_up_before_its_next_sign_of_life_is_due(store: PipelineStore, client: redis.Redis) -> None:
+    store.start(RUN, definition(1), "{}")
+    ref = begun(store, 0, 0, again=True, beat_ms=20_000)
+    assert store.lost(ref) == "suspect"
+    client.hincrby(store.keys(RUN).steps, "0:suspect", -15_000)  # that much later
+    assert store.lost(ref) == "suspect"
+    client.hincrby(store.keys(RUN).steps, "0:suspect", -6_000)
+    assert store.lost(ref) == "again"
+
+
 def test_a_lost_step_that_may_not_run_again_is_dead(store: PipelineStore) -> None:
     store.start(RUN, definition(1), "{}")
     ref = begun(store, 0, 0, again=False)
@@ -202,7 +214,7 @@ def test_a_copy_of_what_may_not_run_again_does_not_begin(store: PipelineStore) -
     first = begun(store, 0, 0, "first")
     second = Ref(RUN, 0, 0, 0, 0, "second")
     for _ in range(2):  # also where the first answer got lost
-        assert store.begin(second, "task0", again=False, worker="w") == ("lost", b"first")
+        assert store.begin(second, "task0", again=False, worker="w", beat_ms=0) == ("lost", b"first")
     begun(store, 0, 0, "first")  # as a reply that got lost is asked for again
     assert store.complete(second, "FAILED", "x").word == "stale"
     assert store.complete(first, "FAILED", "its worker is gone").state == "FAILED"

@@ -1,7 +1,7 @@
 -- May this step run? The guard has made sure that no other copy of its message does.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox
 -- ARGV[1] step  [2] stage  [3] round  [4] attempt  [5] token  [6] task id  [7] 1: may run again after its worker died
---     [8] worker  [9] deaths of its worker that a step may survive
+--     [8] worker  [9] deaths of its worker that a step may survive  [10] ms between two signs of its life
 -- returns {word, text}
 --   run, params   go ahead                     over, state   the run has ended
 --   stale         another round is the valid one, or another stage
@@ -39,7 +39,7 @@ if s[1] == 'RUNNING' and s[3] ~= ARGV[5] and s[4] == ARGV[4] then
 end
 redis.call('HSET', KEYS[2], step .. ':state', 'RUNNING', step .. ':round', ARGV[3], step .. ':attempt', ARGV[4],
   step .. ':token', ARGV[5], step .. ':task', ARGV[6], step .. ':again', ARGV[7], step .. ':worker', ARGV[8],
-  step .. ':deaths', deaths)
+  step .. ':deaths', deaths, step .. ':beat', ARGV[10])
 redis.call('HSETNX', KEYS[2], step .. ':started', now)
 redis.call('HDEL', KEYS[2], step .. ':suspect', step .. ':due')
 redis.call('HDEL', KEYS[4], step)

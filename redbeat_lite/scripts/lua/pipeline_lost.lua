@@ -1,11 +1,12 @@
 -- A step should be running, and nothing beats for it; or it waits, and the guard drops every copy of its message. At the
 -- first look it is suspected, later it runs again or is dead.
 -- KEYS[1] run  [2] steps  [3] outbox
--- ARGV[1] step  [2] round  [3] token, '': it waits  [4] ms between suspicion and verdict  [5] deaths that a step may survive
+-- ARGV[1] step  [2] round  [3] token, '': it waits  [4] ms between suspicion and verdict, beside those between two signs
+--     of its life  [5] deaths that a step may survive
 -- returns suspect | again put into the outbox under the next round | dead to be completed as FAILED | stale it moved on
 local step = ARGV[1]
 local s = redis.call('HMGET', KEYS[2], step .. ':state', step .. ':round', step .. ':token', step .. ':again',
-  step .. ':deaths', step .. ':suspect')
+  step .. ':deaths', step .. ':suspect', step .. ':beat')
 local waiting = not s[1] or s[1] == 'WAITING'
 if redis.call('HGET', KEYS[1], 'state') ~= 'RUNNING' or (s[2] or '0') ~= ARGV[2] or waiting ~= (ARGV[3] == '')
   or not waiting and (s[1] ~= 'RUNNING' or s[3] ~= ARGV[3]) then
@@ -13,8 +14,10 @@ if redis.call('HGET', KEYS[1], 'state') ~= 'RUNNING' or (s[2] or '0') ~= ARGV[2]
 end
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-if not s[6] or now < tonumber(s[6]) + tonumber(ARGV[4]) then
-  -- The parent of a child that died says so itself within moments, and knows better what is to become of it.
+local patience = tonumber(ARGV[4]) + (waiting and 0 or tonumber(s[7]))
+if not s[6] or now < tonumber(s[6]) + patience then
+  -- The parent of a child that died says so itself within moments, and knows better what is to become of it. And where
+  -- the clock has leapt, or the machine was suspended, a lease has run out that is to be renewed at the next beat.
   redis.call('HSETNX', KEYS[2], step .. ':suspect', now)
   return 'suspect'
 end
