@@ -452,6 +452,30 @@ class TestBrokerDown:
         "broker",
         ["redis://127.0.0.1:1/0", "redis://h/no-number", "redis://:p;w@h:1/0", "sentinel://127.0.0.1:1", "none://h"],
     )
+    @needs_batches
+    def test_whose_answer_is_lost_gets_the_batch_again_under_the_same_ids(
+        self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        setup = Setup("batches to another database", make_app, make_beat, server)
+        setup.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(10))
+        clock.forward(60)
+        send = Collector.send
+
+        def lost(self: Collector, messages: Sequence[Any]) -> list[Any]:
+            send(self, messages)
+            raise redis.ConnectionError("the answer was lost")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Collector, "send", lost)
+            with pytest.raises(BrokerDown):
+                setup.beat.run_due()
+        assert {entry.total_run_count for entry in setup.schedules.values()} == {0}
+        setup.beat.run_due()
+        messages = queued(setup.broker)
+        assert (len(messages), len({message.id for message in messages})) == (20, 10)
+        assert {entry.total_run_count for entry in setup.schedules.values()} == {1}
+        setup.broker.close()
+
     def test_costs_no_entry_a_backoff_of_its_own(
         self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, broker: str
     ) -> None:
