@@ -13,7 +13,7 @@ from redbeat_lite.publisher import BrokerDown
 from tests.faults.guarded import Guarded
 from tests.support.proxy import Proxy
 
-PUBLISH_TIMEOUT = 1.0
+PUBLISH_TIMEOUT = 0.5
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_leader_follows_a_fail_over_that_leaves_its_connections_open(
     make_app: Callable[..., Celery],
     make_scheduler: Callable[[Celery], Scheduler],
 ) -> None:
-    old, new = own_server(), own_server()
+    old, new = (own_server(**{"repl-diskless-sync-delay": "0"}) for _ in range(2))
     with Proxy(old.port) as proxy, old.client() as to_old, new.client() as to_new:
         to_new.replicaof("127.0.0.1", str(old.port))
         app = make_app(broker_url=old.behind(proxy.port), redbeat_lite_lease=1)
