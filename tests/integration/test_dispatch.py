@@ -448,10 +448,6 @@ class TestBrokerDown:
         with broker.client() as client:
             assert sorted(message.headers["task"] for message in queued(client)) == ["t0", "t1", "t2"]
 
-    @pytest.mark.parametrize(
-        "broker",
-        ["redis://127.0.0.1:1/0", "redis://h/no-number", "redis://:p;w@h:1/0", "sentinel://127.0.0.1:1", "none://h"],
-    )
     @needs_batches
     def test_whose_answer_is_lost_gets_the_batch_again_under_the_same_ids(
         self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
@@ -476,6 +472,10 @@ class TestBrokerDown:
         assert {entry.total_run_count for entry in setup.schedules.values()} == {1}
         setup.broker.close()
 
+    @pytest.mark.parametrize(
+        "broker",
+        ["redis://127.0.0.1:1/0", "redis://h/no-number", "redis://:p;w@h:1/0", "sentinel://127.0.0.1:1", "none://h"],
+    )
     def test_costs_no_entry_a_backoff_of_its_own(
         self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, broker: str
     ) -> None:
