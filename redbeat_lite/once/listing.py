@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING
 
+from celery.utils.log import get_logger
+
+from ..instants import MAX_MS, from_ms
+from ..replies import text_of_hash, texts
 from .runtime import Runtime
 
 if TYPE_CHECKING:
     from celery import Celery
+
+logger = get_logger(__name__)
 
 #: Locks read in one round trip.
 _PAGE = 500
@@ -74,7 +81,7 @@ class Locks:
         store = Runtime.of(self._app).store
         seen: set[str] = set()
         start = 0
-        while page := [key.decode() for key in store.client.zrange(store.keys.index, start, start + _PAGE - 1)]:
+        while page := texts(store.client.zrange(store.keys.index, start, start + _PAGE - 1)):
             # Renewal moves keys towards the end, so one may be met twice.
             yield from self._read([key for key in page if key not in seen])
             seen.update(page)
@@ -89,10 +96,13 @@ class Locks:
             pipe.hgetall(store.keys.lock(key))
             pipe.pttl(store.keys.lock(key))
             pipe.zrange(store.keys.waiters(key), 0, -1)
-        replies = iter(pipe.execute())
+        # What lies there may be anything: the others are told all the same.
+        replies = iter(pipe.execute(raise_on_error=False))
         for key, lock, left, waiters in zip(keys, replies, replies, replies, strict=True):
-            if lock or waiters:
-                yield _info(key, lock, left, waiters)
+            if any(isinstance(reply, Exception) for reply in (lock, left, waiters)):
+                logger.warning("the once-lock %r cannot be read: %s", key, lock)
+            elif lock or waiters:
+                yield _info(key, text_of_hash(lock), left, texts(waiters))
 
 
 def locks(app: Celery) -> Locks:
@@ -100,16 +110,19 @@ def locks(app: Celery) -> Locks:
     return Locks(app)
 
 
-def _info(key: str, lock: dict[bytes, bytes], left: int, waiters: Sequence[bytes]) -> LockInfo:
-    text: dict[str, Any] = {name.decode(): value.decode() for name, value in lock.items()}
-    since = text.get("since")
+def _info(key: str, lock: Mapping[str, str], left: int, waiters: Sequence[str]) -> LockInfo:
+    since = _number(lock.get("since"))
     return LockInfo(
         key=key,
-        state=text.get("state", "free"),
-        task_id=text.get("task"),
-        holder=text.get("holder", ""),
-        since=datetime.fromtimestamp(int(since) / 1000, UTC) if since else None,
+        state=lock.get("state", "free"),
+        task_id=lock.get("task"),
+        holder=lock.get("holder", ""),
+        since=from_ms(since) if since is not None and since <= MAX_MS else None,
         expires_in=left / 1000 if left >= 0 else None,
-        fence=int(text["fence"]) if "fence" in text else None,
-        waiters=tuple(waiter.decode() for waiter in waiters),
+        fence=_number(lock.get("fence")),
+        waiters=tuple(waiters),
     )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and re.fullmatch(r"[0-9]{1,18}", text) else None

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ..replies import server_ms, texts
+from ..replies import server_ms, text, texts
 from .keys import ended_key, index_key
 
 #: Runs that have ended of which it is remembered that they were, the latest ones.
@@ -39,8 +39,12 @@ class Index:
         self._client.zadd(self._open, {run_id: self._now() + round(1000 * self.period)})
 
     def due(self, limit: int) -> list[str]:
-        """Runs to be looked at now."""
-        return texts(self._client.zrangebyscore(self._open, "-inf", self._now(), start=0, num=limit))
+        """Runs to be looked at now. What is no id of a run leaves the index, or it would take their places for good."""
+        found = self._client.zrangebyscore(self._open, "-inf", self._now(), start=0, num=limit)
+        foreign = [each for each in found if text(each).encode() != each]
+        if foreign:
+            self._client.zrem(self._open, *foreign)
+        return [text(each) for each in found if each not in foreign]
 
     def ended(self, run_id: str) -> None:
         """The sweeper need not look at this run any more; it is among the latest that have ended."""

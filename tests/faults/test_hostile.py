@@ -16,6 +16,7 @@ from celery import Celery
 
 import redbeat_lite
 from redbeat_lite import Entry, InvalidEntry, Pipeline, PipelineTask, Scheduler, Schedules, every
+from redbeat_lite.pipeline import sweep
 from tests.support.messages import of_entry
 from tests.support.waiting import eventually
 
@@ -119,6 +120,30 @@ def test_fencing_numbers_begin_anew_after_junk(app: Celery, client: redis.Redis,
         with redbeat_lite.lock(app, "key") as held:
             assert held.fence > before
             before = held.fence
+
+
+def test_one_lock_that_cannot_be_read_hides_no_other(app: Celery, client: redis.Redis) -> None:
+    index, lock = "{redbeat-lite}:once:index", "{redbeat-lite}:once:lock:"
+    client.hset(f"{lock}numbers", mapping={"since": "abc", "fence": "9" * 30, "task": b"\xff"})
+    client.hset(f"{lock}late", mapping={"since": "9" * 18})
+    client.set(f"{lock}type", "x")
+    client.zadd(index, dict.fromkeys(["numbers", "late", "type", b"\xff"], 9e12))
+    with redbeat_lite.lock(app, "sound"):
+        found = {info.key: info for info in redbeat_lite.locks(app).list()}
+    assert found.keys() == {"numbers", "late", "sound"}
+    assert found["sound"].since is not None
+    assert found["numbers"].since is found["numbers"].fence is found["late"].since is None
+
+
+def test_what_is_no_run_leaves_the_index_of_runs(app: Celery, client: redis.Redis) -> None:
+    @app.task(name="step", base=PipelineTask, shared=False)
+    def step(params: dict[str, Any]) -> None:
+        """Never runs."""
+
+    run = Pipeline(app, [["step", 1]]).start()
+    client.zadd("{redbeat-lite}:pipelines", {b"\xff": 0, "x}y": 0, run.id: 0})
+    assert sweep(app).looked == 2
+    assert client.zrange("{redbeat-lite}:pipelines", 0, -1) == [run.id.encode()]
 
 
 class Bomb:
