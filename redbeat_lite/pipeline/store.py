@@ -131,19 +131,9 @@ class PipelineStore:
         """Whether a step may run: a word of ``pipeline_begin.lua``, and with ``run`` the params as JSON."""
         keys = self.keys(ref.run)
         where = (keys.run, keys.steps, keys.results, keys.outbox)
-        what = (
-            ref.step,
-            ref.stage,
-            ref.round,
-            ref.attempt,
-            ref.token,
-            task_id,
-            int(again),
-            worker,
-            MAX_DEATHS,
-            beat_ms,
-        )
-        word, params = patiently(lambda: self._scripts.run("pipeline_begin", where, what), _PATIENCE)
+        what = (ref.step, ref.stage, ref.round, ref.attempt, ref.token)
+        which = (task_id, int(again), worker, MAX_DEATHS, beat_ms)
+        word, params = patiently(lambda: self._scripts.run("pipeline_begin", where, what + which), _PATIENCE)
         return text(word), params
 
     def complete(self, ref: Ref, outcome: str, result: str) -> Completed:
