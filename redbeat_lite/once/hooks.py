@@ -35,15 +35,18 @@ def install(app: Celery) -> None:
 
 def _leave(sender: Any = None, request: Any = None, terminated: bool = False, **_: Any) -> None:
     """A message was discarded, revoked or expired: in the main process, where nothing else will end it."""
-    from .hold import policy_of
+    from .hold import attempt_of, is_guarded, policy_of
     from .runtime import Runtime
 
     if terminated:
         return  # The run gives back by itself, or the departure of its child does.
+    fields, task_id = request.__dict__, str(request.id)
+    if is_guarded(sender, fields):
+        Runtime.of(sender.app).discard(task_id, attempt_of(fields))
     try:
-        found = policy_of(sender, request.__dict__)
+        found = policy_of(sender, fields)
     except Exception as exc:  # noqa: BLE001 - a callable key may raise anything; the lease frees the lock
         logger.warning("Cannot tell the once-lock of task %s: %s", request.id, exc)
         return
     if found is not None:  # whatever the policy: a retry that waits holds its lock too
-        Runtime.of(sender.app).leave(found[1], str(request.id))
+        Runtime.of(sender.app).leave(found[1], task_id)

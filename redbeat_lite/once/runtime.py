@@ -170,6 +170,13 @@ class Runtime:
             except Exception as exc:  # noqa: BLE001 - as above
                 logger.warning("Waking the parked copy of task %s failed, trying again: %s", task_id, exc)
 
+    def discard(self, task_id: str, attempt: int) -> None:
+        """Let no parked copy of a message run that was revoked or has expired. Never raises."""
+        try:
+            self.store.discard(task_id, attempt)
+        except DOWN as exc:
+            logger.warning("A parked copy of the discarded task %s may run yet: %s", task_id, exc)
+
     def leave(self, key: str, task_id: str) -> None:
         """Give up the lock or the place of a task that will not run. Never raises."""
         try:

@@ -202,6 +202,10 @@ class LockStore:
         keys = [self.keys.guard(task_id), self.keys.guard_index]
         return text_or_none(self._scripts.run("guard_wake", keys, [task_id, resend_ms, RESEND_MAX_MS]))
 
+    def discard(self, task_id: str, attempt: int) -> None:
+        """Let no parked copy of a message run that was discarded."""
+        self._scripts.run("guard_discard", [self.keys.guard(task_id), self.keys.guard_index], [task_id, attempt])
+
     def leave(self, key: str, task_id: str) -> bool:
         """Give up a queued task's lock or place; true where somebody may be waiting for it."""
         [waited] = self.leave_all([(key, task_id)])

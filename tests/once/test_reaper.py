@@ -144,6 +144,19 @@ def test_a_retry_that_is_revoked_gives_its_lock_back(once_server: Server, store:
     assert not store.client.exists(LOCK)
 
 
+def test_a_revoked_task_has_no_copy_that_stands_by(once_server: Server, store: LockStore) -> None:
+    app = Celery("unit", broker=once_server.url, set_as_current=False)
+    app.conf.redbeat_lite_key_prefix = "t"
+    task = app.task(name="t", base=Task, shared=False)(nothing)
+    first = Held("token", "a", 0, 60_000, life_ms=60_000)
+    store.begin(first)
+    store.begin(Held("other", "a", 0, 60_000), message="copy")
+    assert store.end(first, again=True).standby
+    _leave(task, SimpleNamespace(id="a", args=(), kwargs={}))
+    assert store.wake_standby("a") is None
+    assert store.begin(Held("third", "a", 0, 60_000)).word == "drop"
+
+
 def test_a_lock_knows_the_queue_that_its_task_chooses(once_server: Server, store: LockStore) -> None:
     app = Celery("unit", broker=once_server.url, set_as_current=False)
     app.conf.redbeat_lite_key_prefix = "t"

@@ -457,6 +457,40 @@ def test_a_lost_wake_up_of_a_standby_is_repeated(store: LockStore) -> None:
     until(lambda: store.wake_standby("a", resend_ms=100) == "copy")
 
 
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_a_discarded_message_takes_its_parked_copy_with_it(store: LockStore, attempt: int) -> None:
+    first = held(key=None)
+    begin(store, first)
+    begin(store, held(key=None), message="copy")
+    store.discard("a", 0)
+    assert store.end(first, again=True).standby, "a copy that runs goes on, and may die"
+    store.discard("a", attempt)
+    assert store.wake_standby("a") is None
+    assert begin(store, held(key=None)) == "drop"
+    assert begin(store, held(key=None, attempt=1)) == ("drop" if attempt else "run")
+
+
+def test_a_discarded_message_leaves_the_next_attempt_that_is_parked(store: LockStore) -> None:
+    begin(store, held(key=None, lease_ms=100))
+    begin(store, held(key=None, attempt=1), message="retry")
+    until(lambda: store.due()[1] == ["a"])
+    store.discard("a", 0)
+    assert store.wake_standby("a") == "retry"
+    assert begin(store, held(key=None, attempt=1)) == "run"
+
+
+def test_a_copy_that_stood_by_and_waits_now_is_parked_in_one_place(store: LockStore) -> None:
+    first = held()
+    begin(store, first)
+    begin(store, held(), message="copy")
+    begin(store, held("b"), on_conflict="wait", message="b")
+    assert store.end(first, again=True).standby
+    assert store.wake_standby("a") == "copy"
+    assert begin(store, held(), on_conflict="wait", message="copy") == "parked"
+    assert store.client.zcard("{t}:guard:index") == 0
+    assert store.wake_standby("a") is None
+
+
 def test_a_message_past_its_deadline_is_too_old(store: LockStore) -> None:
     now = server_ms(store.client)
     assert begin(store, held(deadline_ms=now - 1)) == "old"

@@ -122,6 +122,11 @@ if owner ~= id and (owner or (head and head ~= id)) then
     limit = math.min(limit, expires)
   end
   redis.call('HSET', KEYS[5], 'm:' .. id, message, 'a:' .. id, attempt, 'd:' .. id, limit)
+  if g[5] and attempt >= tonumber(g[5]) then
+    -- The copy that stood by is parked here now. In both places it would be sent by both.
+    redis.call('HDEL', KEYS[1], 'standby', 'standby_attempt', 'tries', 'resend')
+    redis.call('ZREM', KEYS[2], id)
+  end
   for _, waiting in ipairs({KEYS[4], KEYS[5]}) do
     local left = limit - now + tonumber(ARGV[12])
     if redis.call('PTTL', waiting) < left then
