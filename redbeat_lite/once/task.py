@@ -196,9 +196,11 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         wanted = Wanted(key, task_id, lease_ms, delay_ms, f"queued {self.name}", queue)
         runtime = Runtime.of(self.app)
         try:
-            # A caller had better know at once; where Celery goes on with a chain there is nobody to try again.
+            # A caller had better know at once; where Celery goes on with a chain there is nobody to try again. But a
+            # worker's main process has other tasks to look after.
             take = partial(runtime.store.take, [wanted])
-            (taken,) = patiently(take, PATIENCE) if _follows(self.app, task_id, options) else take()
+            ended = self.app.current_worker_task is not None and _follows(self.app, task_id, options)
+            (taken,) = patiently(take, PATIENCE) if ended else take()
         except DOWN as exc:
             # The lock may be taken, and only the reply be lost. Nobody would run the task and free it.
             runtime.leave(key, task_id)
@@ -236,10 +238,11 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 
 
 def _follows(app: Any, task_id: str, options: Mapping[str, Any]) -> bool:
-    """Whether Celery publishes this for the task that has just ended here. It names that task as the parent then; a
-    call in a task's body leaves that to be found out, and a task that replaces itself keeps its id."""
-    ended = app.current_worker_task
-    return ended is not None and options.get("parent_id") == ended.request.id != task_id
+    """Whether Celery publishes this for a task that has ended. It names that task as the parent then; a call in a
+    task's body leaves that to be found out, and a task that replaces itself keeps its id. Where no task runs, that is
+    the worker's main process with the errbacks of a task whose child is gone."""
+    parent, ended = options.get("parent_id"), app.current_worker_task
+    return parent is not None if ended is None else parent == ended.request.id != task_id
 
 
 def _check(cls: type[Task], once: Once) -> inspect.Signature | None:

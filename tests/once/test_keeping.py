@@ -13,10 +13,12 @@ from uuid import uuid4
 import pytest
 import redis
 from celery import Celery
+from celery.app.task import Context
 from celery.app.trace import build_tracer
 from celery.backends.rpc import RPCBackend
+from celery.exceptions import WorkerLostError
 
-from redbeat_lite.once import Once, Task, lock
+from redbeat_lite.once import Once, OnceRejected, Task, lock
 from redbeat_lite.once import worker as worker_module
 from redbeat_lite.once.departures import Departures
 from redbeat_lite.once.hold import Hold
@@ -272,6 +274,16 @@ def test_whoever_waits_for_a_refused_task_is_told_once_where_no_result_is_kept(
         for _ in range(2):
             trace("refused", ("x",), {}, {**headers, "is_eager": False, "called_directly": False})
     assert told == ["refused"]
+
+
+def test_a_refused_errback_does_not_disturb_the_main_process_that_calls_it(app: Celery) -> None:
+    task = app.task(shared=False, name="t", once=Once(key="k", scope="queue", on_conflict="raise"))(one)
+    errback = task.si("x").set(task_id="errback")
+    with lock(app, "k"):
+        # As Celery does for a task whose child was killed, or ran into its hard time limit.
+        request = Context(id="lost", errbacks=[errback], delivery_info={})
+        app.backend.mark_as_failure("lost", WorkerLostError("gone"), request=request)
+    assert isinstance(app.AsyncResult("errback").result, OnceRejected)
 
 
 # -- by the thread of the runs -----------------------------------------------------------------------------------------
