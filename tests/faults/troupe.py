@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
@@ -85,11 +86,11 @@ class Troupe:
         return next((each for each in self.beats if pid and each.pid == int(pid)), None)
 
     def any_worker(self) -> Process:
-        """One of the workers that consume, drawn by lot; waits until there is one."""
+        """One of the workers that have run something, drawn by lot; waits until there is one."""
         return self.chance.choice(eventually(self._ready, within=30, what="a worker"))
 
     def _ready(self) -> list[Process]:
-        return [each for each in self.workers if each.alive and each.lines(r" ready\.$")]
+        return [each for each in self.workers if each.alive and each.lines("succeeded in")]
 
     def revive(self) -> None:
         """Start workers anew that ended by themselves, as whatever supervises them does.
@@ -119,8 +120,8 @@ class Troupe:
 
     def stop(self, process: Process) -> None:
         """SIGTERM a beat, or a worker, which first ends what it runs; either exits with 0 in time."""
-        if process in self.beats:
-            process.says("beat: (leading|standing by)")  # before that, a signal may find Python without a handler
+        # Before that, a signal may find Python without a handler.
+        process.says("beat: (leading|standing by)" if process in self.beats else r" ready\.$")
         process.terminate()
         if process in self.workers and process.lines("Connection to broker lost"):
             # With something to acknowledge over a connection that is gone, Celery 5.7 fails or hangs on its way out.
@@ -130,7 +131,9 @@ class Troupe:
                 self._kill(process.pid, *descendants(process.pid))
             process.wait()
         else:
-            eventually(lambda: not process.alive, within=STOP, what=f"its end\n{process.output}")
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP)
+            assert not process.alive, f"it has not ended within {STOP:g} s\n{process.output}"
             code = process.wait()
             assert code == 0, f"exit code {code}\n{process.output}"
         self._leave(process)

@@ -30,7 +30,7 @@ def test_published_are_long_runs_without_a_loss(results: dict[str, dict[str, Any
         assert not result["lost"], name
         # Elsewhere, a batch that nobody knows to have arrived goes out again.
         assert not result["doubled"] or name in ("cluster", "frozen elsewhere") or name.startswith("broker"), name
-        assert result["back"] < 5, name
+        assert result["back"] < 5.5, name
         work = result.get("work", {})
         assert not work.get("vanished"), name
         assert not work.get("overlaps"), name
