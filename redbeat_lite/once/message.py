@@ -107,7 +107,9 @@ def request_of(app: Celery, text: str) -> Context:
     body = registry.loads(_body(message), message["type"], message["enc"], accept=accept)  # type: ignore[no-untyped-call]
     args, kwargs, embed = body
     info = {"exchange": message["exchange"], "routing_key": message["routing_key"]}
-    return Context(message["headers"], args=args, kwargs=kwargs, delivery_info=info, **embed)
+    # Some backends send the result to whoever is named there.
+    caller = {name: message["properties"].get(name) for name in ("reply_to", "correlation_id")}
+    return Context(message["headers"], args=args, kwargs=kwargs, delivery_info=info, **caller, **embed)
 
 
 def _body(message: Mapping[str, Any]) -> str | bytes:

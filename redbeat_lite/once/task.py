@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import celery
 from celery import signals
 from celery.app.task import Context
+from celery.backends.rpc import RPCBackend
 from celery.utils.log import get_logger
 from celery.utils.time import maybe_make_aware
 from kombu.utils.functional import maybe_list
@@ -227,7 +228,13 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             group_index=options.get("group_index"),
             errbacks=maybe_list(errbacks),  # type: ignore[no-untyped-call]
             delivery_info={},
+            reply_to=options.get("reply_to") or self.app.thread_oid,
+            correlation_id=task_id,
         )
+        if isinstance(self.backend, RPCBackend):
+            # The result goes to a queue of the caller's, which Celery declares when it publishes.
+            with self.app.producer_or_acquire() as producer:
+                self.backend.on_task_call(producer, task_id)
         if options.get("ignore_result") is not None:
             request.ignore_result = options["ignore_result"]
         if isinstance(why, OnceSkipped):

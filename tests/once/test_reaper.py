@@ -176,7 +176,8 @@ def parked(once_server: Server, store: LockStore) -> Celery:
     install(app)
     task = app.task(name="t", base=Task, once=Once(key="k", on_conflict="wait"), shared=False)(nothing)
     soon = datetime.now(UTC) + timedelta(seconds=0.1)
-    one = {"task": "t", "args": (), "kwargs": {}, "called_directly": False, "is_eager": False}
+    one = {"task": "t", "args": (), "kwargs": {}, "called_directly": False, "is_eager": False,
+           "properties": {"reply_to": "caller", "correlation_id": "this"}}  # fmt: skip
     first = {"id": "gone", "expires": soon.isoformat(), "chain": [dict(task.si().set(task_id="tail"))]}
     held = Held("token", "a", 0, 60_000, key="k")
     assert store.begin(held).word == "run"
@@ -196,11 +197,11 @@ def test_a_waiter_that_has_expired_when_its_turn_comes_is_ended_and_the_next_one
     told: list[Any] = []
 
     def receiver(request: Any, expired: bool, **_: Any) -> None:
-        told.append((request.id, expired))
+        told.append((request.id, expired, request.reply_to, request.correlation_id))
 
     signals.task_revoked.connect(receiver, sender=parked.tasks["t"])
     Runtime.of(parked).wake(["k"])
-    assert told == [("gone", True)]
+    assert told == [("gone", True, "caller", "this")]
     for task_id in ("gone", "tail"):
         result = parked.AsyncResult(task_id)
         assert (result.state, type(result.result)) == ("REVOKED", OnceSkipped), task_id

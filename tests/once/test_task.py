@@ -18,7 +18,7 @@ from celery.app.task import Context
 from celery.exceptions import Ignore
 
 from redbeat_lite.errors import InvalidEntry
-from redbeat_lite.once import LockLost, LockUnavailable, Once, OnceRejected, Task, install, lock, locks
+from redbeat_lite.once import LockLost, LockUnavailable, Once, OnceRejected, OnceSkipped, Task, install, lock, locks
 from redbeat_lite.once.emission import DEADLINE_HEADER, Claim, headers, take
 from redbeat_lite.once.run import adopt, finish
 from redbeat_lite.once.runtime import Runtime
@@ -225,6 +225,14 @@ def test_a_conflict_at_publish_raises_and_names_the_key(app: Celery) -> None:
     with pytest.raises(OnceRejected) as caught:
         task.delay()
     assert caught.value.key == "k"
+
+
+def test_a_caller_whose_results_are_sent_to_it_is_told_of_a_skip_too(app: Celery, once_server: Server) -> None:
+    app = make_app(once_server.url, backend="rpc://")
+    task = app.task(shared=False, name="t", once=Once(key="k", scope="queue"))(one)
+    task.delay()
+    with pytest.raises(OnceSkipped):
+        task.delay().get(timeout=5)
 
 
 def test_a_lock_taken_at_publish_lasts_until_the_eta_and_its_lease(app: Celery) -> None:
