@@ -70,6 +70,13 @@ def server(backend: Backend) -> Iterator[Finding]:
     """Version, eviction and persistence."""
     found = server_of(backend.client)
     if found is None:
+        yield Finding(
+            "permission",
+            "note",
+            "this user may not ask the server about itself (INFO)",
+            "Whether it is too old, evicts keys or keeps nothing on disk was not looked at.",
+            "Run it as a user with +info +config|get.",
+        )
         return
     if found.too_old:
         yield Finding(

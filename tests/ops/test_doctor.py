@@ -111,10 +111,11 @@ class TestServer:
         assert finding.severity == "error"
         assert "99.1 or later" in finding.todo
 
-    def test_a_server_that_may_not_be_asked_is_not_spoken_of(self, app: Celery, client: redis.Redis) -> None:
+    def test_a_server_that_may_not_be_asked_is_a_note(self, app: Celery, client: redis.Redis) -> None:
         client.execute_command("ACL", "SETUSER", "default", "-info")
         try:
             assert not [finding for finding in examine(app) if finding.check in ("version", "eviction", "persistence")]
+            assert the(app, "permission").severity == "note"
         finally:
             client.execute_command("ACL", "SETUSER", "default", "+info")
 

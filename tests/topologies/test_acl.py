@@ -94,17 +94,30 @@ def use_everything(app: Celery) -> None:
     assert not schedules.quarantined()
     schedules.upcoming(datetime.now(UTC) + timedelta(seconds=15))
     schedules.remove("one")
-    redbeat_lite.locks(app).list()
-    redbeat_lite.locks(app).clear("anything")
+    with redbeat_lite.lock(app, "anything") as held:
+        assert held
+        assert redbeat_lite.locks(app).list()
+        redbeat_lite.locks(app).clear("anything")
     schedules.clear()
 
 
 def test_the_api(guarded: Server, admin: redis.Redis, make_app: Callable[..., Celery]) -> None:
     use_everything(make_app(broker_url=url(guarded, "api")))
     app = make_app(broker_url=url(guarded, "api"))
-    for words, code in ((["list"], 0), (["status"], 0), (["health", "--cluster"], 1)):
+    for words, code in ((["list"], 0), (["pipelines", "list"], 0), (["status"], 0), (["health", "--cluster"], 1)):
         said = CliRunner().invoke(redbeat, words, obj=CLIContext(app=app, no_color=True, workdir=None))
         assert said.exit_code == code, said.output  # 1: no beat leads
+    assert not denied(admin)
+    sends = re.search(r"What sends, .* needs `(.+?)` besides", PAGE)
+    assert sends
+    admin.execute_command("ACL", "SETUSER", "sender", "reset", *rules()["api"], *sends[1].split())
+    admin.execute_command("ACL", "SETUSER", "sender", "resetpass", ">secret-of-the-sender")
+    schedules = Schedules(make_app(broker_url=url(guarded, "sender")))
+    schedules.add("sent", "proj.add", every(3600))
+    schedules.run_now("sent")
+    assert len(queued(admin)) == 1
+    admin.delete("celery")
+    schedules.clear()
     assert not denied(admin)
     with redis.Redis.from_url(url(guarded, "api")) as client:
         for command in (
