@@ -43,7 +43,7 @@ def settle_skipped(task: Any, request: Context, why: OnceSkipped) -> None:
 
 def settle_failed(task: Any, request: Context, why: Exception) -> None:
     """End a task that cannot be published, with whatever waits for it, as a failure of its own."""
-    logger.warning("Not published: %s", why)
+    logger.warning("Task %s[%s] is not published: %s: %s", request.task, request.id, type(why).__name__, why)
     _settle(task, request, why, states.FAILURE)
 
 

@@ -155,7 +155,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             LockUnavailable: with ``scope="queue"``, the server does not answer; nothing was published.
             InvalidEntry: the policy or the key is wrong.
 
-        Where Celery calls it for a task that has ended, for the next member of a chain or a link, the first two are not
+        Where Celery calls it for a task that has ended, for the next member of a chain or a link, none of them is
         raised, as they would turn that task into a failure: the call gets a result that fails with them.
         """
         rest = {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
@@ -164,31 +164,38 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         options["headers"] = headers = {**(options.get("headers") or {})}
         headers.pop(DELIVERY, None)
         headers[DEADLINE_HEADER] = round((time.time() + _delay(self.app, options) + self.guard_life) * 1000)
-        once = self._policy_for(once_key, on_conflict)
-        # A message that is sent again, by a retry or by the beat, brings the header and has its lock.
-        if once is None or ONCE_HEADER in headers or not (once_key or on_conflict or once.scope == "queue"):
-            return super().apply_async(args, kwargs, task_id=task_id, **rest, **options)
-        key = checked(once_key) if once_key else key_of(once, self.name, args, kwargs, self.once_signature)
-        queued = once.scope == "queue" and once.on_conflict != "wait"
-        headers[ONCE_HEADER] = once_header(key, once, queued=queued)
         task_id = task_id or uuid()
-        if queued:
-            try:
-                self._take(once, key, task_id, args, kwargs, options)
-            except (OnceSkipped, OnceRejected, LockUnavailable) as exc:
-                return self._not_published(exc, task_id, link_error, options)
+        try:
+            key = self._claim(once_key, on_conflict, task_id, args, kwargs, options)
+        except Exception as exc:  # noqa: BLE001 - the callable of a key may raise anything
+            return self._not_published(exc, task_id, link_error, options)
         try:
             return super().apply_async(args, kwargs, task_id=task_id, **rest, **options)
         except BaseException:
-            if queued:
+            if key is not None:
                 Runtime.of(self.app).leave(key, task_id)
             raise
 
-    def _policy_for(self, key: str | None, on_conflict: str | None) -> Once | None:
+    def _claim(
+        self, once_key: str | None, on_conflict: str | None, task_id: str, args: Any, kwargs: Any, options: Any
+    ) -> str | None:
+        """Write into the headers what the worker cannot tell, and take the lock where that is done here: its key."""
+        of_this_call = once_key is not None or on_conflict is not None
         once = self.once_policy
-        if once is None and (key or on_conflict):
+        if once is None and of_this_call:
             once = Once(lease=Runtime.of(self.app).settings.once_lease)
-        return once.but(on_conflict=on_conflict) if once is not None and on_conflict else once
+        # A message that is sent again, by a retry or by the beat, brings the header and has its lock.
+        if once is None or ONCE_HEADER in options["headers"] or not (of_this_call or once.scope == "queue"):
+            return None
+        if on_conflict is not None:
+            once = once.but(on_conflict=on_conflict)
+        key = key_of(once, self.name, args, kwargs, self.once_signature) if once_key is None else checked(once_key)
+        queued = once.scope == "queue" and once.on_conflict != "wait"
+        options["headers"][ONCE_HEADER] = once_header(key, once, queued=queued)
+        if not queued:
+            return None
+        self._take(once, key, task_id, args, kwargs, options)
+        return key
 
     def _take(self, once: Once, key: str, task_id: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> None:
         lease_ms, delay_ms = round(once.lease * 1000), round(_delay(self.app, options) * 1000)
@@ -214,7 +221,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         """The result of a call that nothing was published for.
 
         Raises:
-            OnceRejected, LockUnavailable: to a caller who can be told.
+            Exception: ``why``, to a caller who can be told; not that the task is skipped.
         """
         if not isinstance(why, OnceSkipped) and not _follows(self.app, task_id, options):
             raise why

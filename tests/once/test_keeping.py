@@ -18,6 +18,7 @@ from celery.app.trace import build_tracer
 from celery.backends.rpc import RPCBackend
 from celery.exceptions import WorkerLostError
 
+from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.once import Once, OnceRejected, Task, lock
 from redbeat_lite.once import worker as worker_module
 from redbeat_lite.once.departures import Departures
@@ -284,6 +285,17 @@ def test_a_refused_errback_does_not_disturb_the_main_process_that_calls_it(app: 
         request = Context(id="lost", errbacks=[errback], delivery_info={})
         app.backend.mark_as_failure("lost", WorkerLostError("gone"), request=request)
     assert isinstance(app.AsyncResult("errback").result, OnceRejected)
+
+
+@pytest.mark.parametrize("key", ["{x[id]}", lambda x: x["id"]])
+def test_what_follows_fails_alone_where_its_arguments_give_no_key(app: Celery, key: Any) -> None:
+    first = app.task(shared=False, name="first")(one)
+    after = app.task(shared=False, name="t", once=Once(key=key, scope="queue"))(one)
+    with pytest.raises((InvalidEntry, KeyError), match="id"):
+        after.delay({})
+    fields = {"id": "first", "task": "first", "retries": 0, "chain": [after.s().set(task_id="after")]}
+    build_tracer("first", first, app=app)("first", ("x",), {}, {**fields, "is_eager": False, "called_directly": False})
+    assert [app.AsyncResult(name).state for name in ("first", "after")] == ["SUCCESS", "FAILURE"]
 
 
 # -- by the thread of the runs -----------------------------------------------------------------------------------------

@@ -219,6 +219,13 @@ def test_a_message_that_is_too_old_is_dropped_where_no_results_are_kept(once_ser
 # -- publishing --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("wrong", [{"once_key": ""}, {"on_conflict": ""}, {"on_conflict": "drop"}])
+def test_a_wrong_policy_of_a_call_is_refused(app: Celery, wrong: dict[str, str]) -> None:
+    task = app.task(shared=False, name="t", once=Once(key="k"))(one)
+    with pytest.raises(InvalidEntry, match="once"):
+        task.apply_async(**wrong)
+
+
 def test_a_conflict_at_publish_raises_and_names_the_key(app: Celery) -> None:
     task = app.task(shared=False, name="t", once=Once(key="k", scope="queue", on_conflict="raise"))(one)
     task.delay()
