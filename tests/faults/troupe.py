@@ -179,6 +179,8 @@ class Troupe:
 
     def close(self) -> None:
         """End every process; none of them may have shown a password."""
+        for each in self.workers:
+            self._kill(*descendants(each.pid))  # those of a main process that is killed alone may stay for ever
         with ExitStack() as stack:
             for each in (*self.beats, *self.workers, *self.ended):
                 stack.callback(each.destroy)
