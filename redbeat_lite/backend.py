@@ -23,8 +23,9 @@ from .errors import ConfigurationError
 from .scripts import Scripts
 from .settings import Settings
 
-#: Seconds until a command or a connection attempt that hangs is given up.
-SOCKET_TIMEOUT = 5.0
+#: Seconds until a command or a connection attempt that hangs is given up. Not longer than the default lease: where only
+#: the answers are lost, the server goes on renewing for a leader that does nothing, until its command is given up.
+SOCKET_TIMEOUT = 4.0
 
 #: Seconds between the pings that tell whether an idle subscription is still alive.
 HEALTH_CHECK_INTERVAL = 15
