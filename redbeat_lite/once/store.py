@@ -222,9 +222,12 @@ class LockStore:
             waited += map(bool, self._scripts.run("once_leave", keys, [word for place in chunk for word in place]))
         return waited
 
-    def extend(self, key: str, task_id: str) -> bool:
-        """Keep the lock of a task that is queued for another lease."""
-        return bool(self._scripts.run("once_extend", [self.keys.lock(key), self.keys.index], [key, task_id]))
+    def extend(self, places: Sequence[tuple[str, str]]) -> list[bool]:
+        """Keep the locks of tasks that are queued, by key and task id, for another lease; at most ``TAKE_BATCH``."""
+        keys = [self.keys.index, *(self.keys.lock(key) for key, _ in places)]
+        return [
+            bool(reply) for reply in self._scripts.run("once_extend", keys, [word for one in places for word in one])
+        ]
 
     def clear(self, key: str) -> tuple[bool, bool]:
         """Free a lock whoever holds it; (it was held, somebody waits for it)."""
@@ -237,7 +240,7 @@ class LockStore:
         """What the guard knows of this attempt of a task."""
         return Seen(self._scripts.run("guard_state", [self.keys.guard(task_id)], [attempt]))
 
-    def due(self, limit: int = 100) -> tuple[list[str], list[str]]:
+    def due(self, limit: int = 500) -> tuple[list[str], list[str]]:
         """(keys of locks, task ids) the reaper has to look at now, by the server's clock."""
         now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)

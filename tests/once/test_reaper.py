@@ -73,6 +73,22 @@ def test_the_clock_of_the_machine_does_not_matter(
     assert store.client.pttl(LOCK) > 50_000
 
 
+def test_thousands_that_are_queued_are_all_kept(reaper: Reaper, store: LockStore) -> None:
+    keys = [f"k{n}" for n in range(1100)]
+    assert all(store.take([Wanted(key, "a", 60_000, 0, "queued t", "") for key in keys]))
+    pipe = store.client.pipeline()
+    # In front of them, locks that ran out while nobody looked, and those of a queue of other workers.
+    pipe.zadd("{t}:once:index", {f"gone{n}": n for n in range(1100)})
+    for key in keys:
+        pipe.pexpire(f"{{t}}:once:lock:{key}", 10_000)
+        pipe.hset(f"{{t}}:once:lock:{key}", "task", "a" if key >= "k5" else "elsewhere")
+    pipe.execute()
+    reaper.round()
+    for key in keys:
+        pipe.pttl(f"{{t}}:once:lock:{key}")
+    assert min(left for key, left in zip(keys, pipe.execute(), strict=True) if key >= "k5") > 50_000
+
+
 def test_an_empty_queue_stops_nothing(reaper: Reaper, store: LockStore) -> None:
     assert store.take([Wanted("gone", "lost", 60_000, 0, "queued t", "celery")]) == [True]
     store.client.pexpire("{t}:once:lock:gone", 9_000)

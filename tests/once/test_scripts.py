@@ -581,7 +581,7 @@ def test_a_lock_for_an_eta_lasts_until_then_and_its_lease_and_is_extended_by_the
     assert store.take([wanted]) == [True]
     assert 1_300 < store.client.pttl("{t}:once:lock:k") <= 1_400
     until(lambda: store.client.pttl("{t}:once:lock:k") < 900)
-    assert store.extend("k", "id-1")
+    assert store.extend([("k", "id-1"), ("k", "other")]) == [True, False]
     assert 900 < store.client.pttl("{t}:once:lock:k") <= 1_000
 
 
@@ -589,12 +589,11 @@ def test_an_extended_lock_stays_until_it_leaves_the_queue(store: LockStore) -> N
     one = claim("e", "id-1", lease=1)
     take(store, [one])
     until(lambda: store.client.pttl("{t}:once:lock:" + one.key) < 800)
-    assert store.extend(one.key, "id-1")
+    assert store.extend([(one.key, "id-1")]) == [True]
     assert store.client.pttl("{t}:once:lock:" + one.key) > 900
     run = held("id-1", key=one.key)
     begin(store, run)
-    assert not store.extend(one.key, "id-1")
-    assert not store.extend(one.key, "another")
+    assert store.extend([(one.key, "id-1"), (one.key, "another")]) == [False, False]
 
 
 def test_acquire_and_release_take_two_round_trips(store: LockStore) -> None:
