@@ -30,7 +30,8 @@ def shown(url: str) -> str:
 
 
 def _shown(part: str) -> str:
-    scheme, separator, rest = part.rpartition("://")
+    # The first "://" ends the scheme. A later one is text, such as a client's name; a further address has no scheme.
+    scheme, separator, rest = part.partition("://") if re.match(r"[^:/?#@]*://", part) else ("", "", part)
     # As urlsplit() has it: the network location ends where a path, a query or a fragment begins, the user's name and
     # password end with its last "@", and the name ends with its first ":".
     end = next((at for at, char in enumerate(rest) if char in "/?#"), len(rest))

@@ -171,6 +171,7 @@ def test_no_password_gets_into_an_error_about_options_or_into_what_a_debugger_sh
         ("sentinel://:pass@a:1;sentinel://me:pass@b:2", "sentinel://:**@a:1;sentinel://me:**@b:2"),
         ("sentinel://a:1;:pass@b:2/0", "sentinel://a:1;:**@b:2/0"),
         ("unix:///s?password=pass&db=1", "unix:///s?password=**&db=1"),
+        ("redis://:pass@h:1/0?client_name=a://b", "redis://:**@h:1/0?client_name=a://b"),
         ("unix:///s?pass%77ord=pass&db=1", "unix:///s?pass%77ord=**&db=1"),
         ("rediss://h?ssl_password=pass", "rediss://h?ssl_password=**"),
     ],
