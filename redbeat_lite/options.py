@@ -37,7 +37,7 @@ def check_destination(options: Mapping[str, Any], prefix: str) -> None:
     """
     for name in ("queue", "routing_key"):
         value = options.get(name)
-        if isinstance(value, str) and value.startswith(f"{{{prefix}"):
+        if isinstance(value, str) and value.startswith((f"{{{prefix}}}:", f"{{{prefix}:")):
             raise InvalidEntry(f"options.{name}", "a queue, which is no key of the schedule", value)
 
 

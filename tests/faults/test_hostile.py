@@ -80,6 +80,7 @@ def test_no_message_goes_into_a_key_of_the_schedule(
     with pytest.raises(InvalidEntry, match=f"options.{option}"):
         schedules.add("hostile", "add", every(50), options={option: keys.quarantine})
     schedules.add_many([Entry(name, "add", every(0.05)) for name in ("sound", "hostile")])
+    schedules.add("like", "add", every(50), options={option: f"{{{keys.prefix}s}}"})
     definition = {"v": 1, "task": "add", "schedule": {"every": 50}, "options": {option: keys.quarantine}}
     client.hset(keys.entries, "hostile", json.dumps(definition))
     eventually(lambda: scheduler.run_due() and "hostile" in schedules.quarantined(), what="set aside")
