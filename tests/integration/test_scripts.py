@@ -79,7 +79,8 @@ class TestPut:
             Edit("a", None, again.encode(), "third", 3000),
             Edit("a", None, State.new(4000).encode(), "fourth", 4000),
         ]
-        assert store.put(edits) == [True, True, True, False]
+        edits.append(Edit("a", before.encode().encode(), State.new(5000).encode(), "fifth", 5000))
+        assert store.put(edits) == [True, True, True, False, False]
         assert store.read(["a"]) == [Stored(b"a", 3000, b"third", again.encode().encode())]
 
     def test_removes_everything_of_an_entry(self, store: Store, client: redis.Redis) -> None:

@@ -41,7 +41,7 @@ local function write(command, key, values)
   end
 end
 
-local touched, states, scores, definitions, gone = {}, {}, {}, {}, {}
+local changed, touched, states, scores, definitions, gone = {}, {}, {}, {}, {}, {}
 
 local function write_all()
   if redis.call('EXISTS', quarantine) == 1 then
@@ -67,6 +67,8 @@ for n, name in ipairs(names) do
   local expected, after, definition, score = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   if touched[name] then
     write_all()
+  end
+  if changed[name] then -- by an earlier edit of this call
     found[n] = redis.call('HGET', state, name)
   end
   local current = found[n] or ''
@@ -80,7 +82,7 @@ for n, name in ipairs(names) do
     done = done and redis.call('HGET', entries, name) == definition
   end
   if not done and current == expected then
-    done, touched[name] = true, true
+    done, changed[name], touched[name] = true, true, true
     if after == '' then
       gone[#gone + 1] = name
     else
