@@ -8,6 +8,7 @@ import click
 from kombu.exceptions import OperationalError
 
 from ..backend import FAULTS
+from ..errors import RedbeatError
 from ..publisher import broker_connection, publish_timeouts
 from ..settings import Settings
 from ..urls import hide_passwords
@@ -74,6 +75,8 @@ def run(ctx: click.Context, name: str, as_json: bool) -> None:
     _hurry(ctx.obj.app)
     try:
         task_id = schedules.run_now(name)
+    except RedbeatError:
+        raise
     except _UNSENT as exc:
         raise ServerFailure(f"cannot send {name!r}: {hide_passwords(str(exc))}") from exc
     if as_json:

@@ -278,6 +278,13 @@ class TestFailures:
             assert said.err.count("\n") == 1
             assert time.monotonic() - began < 4
 
+    def test_an_entry_whose_once_key_cannot_be_made_is_1(
+        self, make_app: Callable[..., Celery], run_cli: Callable[..., Said]
+    ) -> None:
+        app = make_app()
+        Schedules(app).add("x", "of.another.code.base", every(60), once=Once(key="{user}"))
+        assert run_cli(app, "run", "x", code=1).err.startswith("Error: once.key: ")
+
     @pytest.mark.parametrize("words", [["run", "x"], ["doctor"]])
     def test_a_broker_url_that_cannot_be_read_is_1_and_is_not_quoted(
         self, make_app: Callable[..., Celery], run_cli: Callable[..., Said], server: Server, words: list[str]
