@@ -110,6 +110,8 @@ class Dispatcher:
             try:
                 tried = self._publish(term, now, jobs)
                 self._commit(term, now, tried)
+                if len(tried) < len(jobs):
+                    self._publisher.close()
             finally:
                 self._claiming.give_back(jobs)
         else:
@@ -118,7 +120,7 @@ class Dispatcher:
     # -- publish ------------------------------------------------------------------------------------------------------
 
     def _publish(self, term: Term, now: int, jobs: list[Job]) -> list[Job]:
-        """Publish the jobs in turn; returns those that were tried, the others stay due."""
+        """Publish the jobs in turn; returns those that were tried. The others stay due, for a new connection."""
         tried: list[Job] = []
         with self._publisher.batch(self._before_publish) as publish:
             for job in jobs:
@@ -133,8 +135,6 @@ class Dispatcher:
                     break
         if not self._publisher.one_step and any(job.commands for job in tried):
             self._send(term, now, tried)
-        if len(tried) < len(jobs):
-            self._publisher.close()
         return tried
 
     def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: Job) -> bool:

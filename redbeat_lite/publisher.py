@@ -116,7 +116,7 @@ class Publisher:
         if self.one_step:
             return f"in one step with the schedule (exactly once), {self._making}"
         if self._collector is not None:
-            return f"in batches (at least once, with stable ids; the broker is another database), {self._making}"
+            return f"in batches apart from the schedule (at least once, with stable ids), {self._making}"
         why = "its transport knows no batches" if self._collect else "redbeat_lite_dispatch is 'plain'"
         return f"one by one (at least once, with stable ids; {why})"
 

@@ -14,6 +14,7 @@ import redis
 from celery import Celery, signals
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
+from kombu.exceptions import OperationalError
 
 from redbeat_lite import Entry, Scheduler, Schedules, every, locks
 from redbeat_lite.collector import Collector
@@ -605,6 +606,10 @@ def test_a_schedule_whose_user_may_not_write_to_the_queues_leaves_that_to_the_br
         app = make_app(
             broker_url=server.url, redbeat_lite_url=server.url.replace("redis://", "redis://planner:secret@")
         )
+
+        @app.task(shared=False, name="odd")
+        def odd() -> None: ...
+
         Schedules(app).add_many(Entry(f"e{number}", "t", every(60)) for number in range(10))
         beat = make_beat(app)
         for count in (1, 2):
@@ -612,8 +617,15 @@ def test_a_schedule_whose_user_may_not_write_to_the_queues_leaves_that_to_the_br
             beat.run_due()
             assert len({message.id for message in queued(admin)}) == admin.llen("celery") == 10 * count
         assert "in batches" in beat.vitals.dispatch
+        beat._publisher.close()  # so that it tries one step again, …
+        Schedules(app).add("e5, odd", "odd", every(60))
+        clock.forward(60)
+        with mock.patch.object(odd, "apply_async", side_effect=OperationalError("cut")):
+            beat.run_due()  # … and gives up a connection meanwhile
+        assert len({message.id for message in queued(admin)}) == admin.llen("celery") == 30
     assert [line for line in caplog.messages if "may not write to a queue" in line]
-    assert {entry.total_run_count for entry in Schedules(make_app(broker_url=server.url)).values()} == {2}
+    schedules = Schedules(make_app(broker_url=server.url))
+    assert {entry.total_run_count for entry in schedules.values() if entry.task == "t"} == {3}
 
 
 @needs_batches
