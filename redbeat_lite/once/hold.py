@@ -35,6 +35,7 @@ class Hold:
         locked: the same for a renewal of the lock, which may be let go while the guard's record is still kept.
         let_go: whether the lock is not renewed any more, because it was lost.
         lost: whether the lock ran out, or is somebody else's.
+        failing: whether the last renewal failed.
     """
 
     held: Held
@@ -44,6 +45,7 @@ class Hold:
     locked: float = field(default_factory=time.monotonic)
     let_go: bool = False
     lost: bool = False
+    failing: bool = False
 
     @property
     def lease(self) -> float:

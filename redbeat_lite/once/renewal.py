@@ -80,10 +80,14 @@ class Renewer:
         try:
             guard, ours = self._store_for(hold).renew(hold.held, revive=not late, lock=keeps)
         except Exception as exc:  # noqa: BLE001 - whatever it is, one failed beat must not end renewal
-            logger.warning("Renewal of %s failed, trying again: %s", describe(hold), exc)
+            # Ten times a second, for as long as the server is away; that is told once.
+            log = logger.debug if hold.failing else logger.warning
+            log("Renewal of %s failed, trying again: %s", describe(hold), exc)
+            hold.failing = True
             # For all one can tell. Should the server come back with the lock still ours, it was not lost after all.
             hold.lost = hold.let_go or now - hold.locked >= hold.lease
             return
+        hold.failing = False
         if hold.held.token not in self._holds:
             return  # It ended while the renewal was under way.
         if guard:

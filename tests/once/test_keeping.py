@@ -339,6 +339,22 @@ def test_a_renewal_that_hangs_is_given_up_in_time_for_the_shortest_lease() -> No
     assert records.closed == 2
 
 
+def test_a_server_that_is_away_is_told_once_and_not_with_every_renewal(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[Held] = []
+
+    def answer(held: Held) -> tuple[bool, bool]:
+        asked.append(held)
+        if len(asked) != 4:
+            raise redis.ConnectionError("away")
+        return True, True
+
+    renewer, mine = Renewer(Records(answer).connect), hold("token", 1.0)
+    renewer.add(mine)
+    until(lambda: len(asked) >= 6, 5)
+    renewer.remove(mine)
+    assert [record.levelname for record in caplog.records if "Renewal of" in record.message].count("WARNING") == 2
+
+
 def test_a_run_whose_lock_was_cleared_keeps_its_claim_to_the_task_id() -> None:
     records = Records(lambda held: (True, False))
     renewer, mine = Renewer(records.connect), hold("token", 1.0)
