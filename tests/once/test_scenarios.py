@@ -156,8 +156,11 @@ def test_a_retry_keeps_the_lock(proj: Proj, key: str) -> None:
 def test_a_retry_can_let_go_of_the_lock(proj: Proj, key: str) -> None:
     first = proj.tasks.loose.delay(key, how="retry")
     until(lambda: first.state == "RETRY")
-    assert proj.tasks.loose.delay(key).get(timeout=10) == key
-    assert first.get(timeout=15) == key
+    second = proj.tasks.loose.delay(key)
+    assert second.get(timeout=10) == key
+    ended = first.get(timeout=15, propagate=False)
+    # On a busy machine the second may have started so late that the retry met it.
+    assert ended == key or ended.holder == second.id
 
 
 def test_automatic_retries_keep_the_lock_and_run(proj: Proj, key: str) -> None:
