@@ -24,7 +24,7 @@ from .once.store import LockStore
 from .preview import Upcoming, upcoming
 from .reading import Reader, check_complete
 from .settings import Settings
-from .store import PAGE, Edit, Store, Stored, chunks
+from .store import PAGE, Edit, Store, Stored, chunks, removal
 from .views import PagedItems, PagedValues
 from .writing import Writer, check_runtime
 
@@ -258,7 +258,7 @@ class Schedules(MutableMapping[str, Entry]):
         """
 
         def edit(stored: Stored) -> tuple[None, Edit]:
-            return None, Edit(name, stored.state, None)
+            return None, removal(stored)
 
         self._writer.edit(name, edit)
 
@@ -280,7 +280,7 @@ class Schedules(MutableMapping[str, Entry]):
     def clear(self) -> None:
         """Remove every entry. Config entries come back when the beats next see to them."""
         while page := self._store.page(0, PAGE):
-            self._store.put(Edit(stored.name, stored.state, None) for stored in page)
+            self._store.put(map(removal, page))
 
     def pause(self, name: str, note: str = "") -> Entry:
         """Stop an entry from firing; it keeps its history, over restarts and config changes too.

@@ -17,7 +17,9 @@ key                   type     holds
                                milliseconds of the server; lives for an hour after the last one
 ``{p}:meta``          hash     ``format``; ``term``, the last term given out; ``clock``, the leader's last wall-clock
                                reading; ``ticked``, the last sign of life of any leader's loop, in epoch milliseconds
-                               of the server; ``config:<owner>`` -> JSON list of that owner's config entries
+                               of the server; ``config:<owner>`` -> JSON list of that owner's config entries;
+                               ``removal``, the id of the last call that removed entries; ``removed``, not empty: config
+                               entries were removed by hand, and the leader has not put them back yet
 ``{p}:quarantine``    hash     name -> JSON of the error, the definition and the state that could not be used
 ``{p}:wake``          channel  something changed that a waiting beat should look at
 ====================  =======  ======================================================================================

@@ -280,6 +280,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """Bring Redis in line with the configuration, and mend what it has lost."""
         self.leader.progress("reading the configuration")
         self._repair.run(term, now)
+        self.store.config_is_back(term)
         self._config.sync(term, now)
         self.leader.made_whole(least=len(self._config))
 

@@ -29,6 +29,9 @@ TRIES = 50
 #: Where a text is cut that the leader or a listing reads: nothing so long can be used, and it could be of any length.
 _CUT = MAX_BYTES + 1
 
+#: In the place of the definition of an entry that is removed: it belongs to a configuration.
+_CONFIGURED = "config"
+
 #: Names per round trip, where nothing else is read: some milliseconds of the server's time.
 _SLICE = 10_000
 
@@ -50,7 +53,7 @@ class Stored(NamedTuple):
 class Edit(NamedTuple):
     """One change of :meth:`Store.put`, made only if the state is still ``expected`` (``None``: there is no entry).
 
-    ``state`` ``None`` removes the entry; ``definition`` ``None`` keeps the stored one.
+    ``state`` ``None`` removes the entry, see :func:`removal`; ``definition`` ``None`` keeps the stored one.
     """
 
     name: str | bytes
@@ -58,6 +61,13 @@ class Edit(NamedTuple):
     state: str | None
     definition: str | None = None
     score: int | None = None
+
+
+def removal(stored: Stored) -> Edit:
+    """The edit that removes an entry; of a config entry one that the leader gets to know of, and puts it back."""
+    # The text will do: where it says so among the arguments, the leader looks for nothing once.
+    is_configured = b'"owner":' in (stored.definition or b"")
+    return Edit(stored.name, stored.state, None, _CONFIGURED if is_configured else None)
 
 
 class Advance(NamedTuple):
@@ -300,6 +310,14 @@ class Store:
         """
         args = (*(term or ("", "")), f"config:{owner}", dumps(sorted(names)))
         _check_term(self._run("own", (self._keys.leader, self._keys.meta), args))
+
+    def config_is_back(self, term: Term) -> None:
+        """Forget that config entries were removed; say so before they are looked for.
+
+        Raises:
+            Lost: the term is over, nothing was written.
+        """
+        _check_term(self._run("own", (self._keys.leader, self._keys.meta), (*term, "removed", "")))
 
     def drop_foreign(self, term: Term) -> list[tuple[str, str, str]]:
         """Remove those of our keys that are of a foreign type; gives each with the type it was, and that it should be.

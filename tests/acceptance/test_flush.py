@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from redbeat_lite import Schedules, every
+from redbeat_lite import Entry, Schedules, every
 from tests.support.beats import EACH, INTERVAL, KEYS, conf, doubled, leads, stream
 from tests.support.messages import of_entry, queued
 from tests.support.processes import Process
@@ -68,6 +68,20 @@ def test_after_a_flush_config_entries_are_back_within_a_tick(
     assert leader.alive
     assert len(leader.lines("WARNING.*no longer leading")) == 1
     assert not leader.lines("CRITICAL|Traceback")
+
+
+@pytest.mark.parametrize("how", ["remove", "clear"])
+def test_a_config_entry_that_was_removed_is_back_whatever_else_is_stored(
+    leader: Process, client: redis.Redis, schedules: Schedules, runtime: str, how: str
+) -> None:
+    if how == "remove":
+        schedules.remove("config")
+    else:
+        schedules.clear()
+        schedules.add_many([Entry(f"e{number}", "proj.add", every(7200)) for number in range(5)])
+    eventually(lambda: "config" in schedules, within=2, what="the config entry")
+    goes_on(client, "config", within=2 * INTERVAL + 0.5)
+    assert (runtime in schedules) is (how == "remove")
 
 
 @pytest.mark.parametrize("lost", ["due", "state", "meta", "leader"])

@@ -1,6 +1,6 @@
--- Remember the names of an owner's config entries.
+-- Remember something of config entries: the names of an owner's, or that those which were removed are back.
 -- KEYS[1] leader  KEYS[2] meta
--- ARGV[1] token  ARGV[2] term of the leader that writes, '' for anybody else  ARGV[3] field  ARGV[4] names, JSON
+-- ARGV[1] token  ARGV[2] term of the leader that writes, '' for anybody else  ARGV[3] field  ARGV[4] value
 -- returns {0} this term is over, nothing was written | {1}
 if ARGV[1] ~= '' then
   local held = redis.call('HMGET', KEYS[1], 'token', 'term')

@@ -3,7 +3,8 @@
 -- ARGV[1] wake channel  ARGV[2] format this process understands
 -- ARGV[3] token  ARGV[4] term of the leader that writes, '' for anybody else
 -- ARGV[5] id of this call; then for each entry:
---   name, state expected or '' for none, new state or '' to remove it, definition or '' to keep it, due time
+--   name, state expected or '' for none, new state or '' to remove it, definition or '' to keep it, due time;
+--   with a removal in the place of the definition anything but '': it belongs to a configuration, the leader is told
 -- returns {0} this term is over, nothing was written
 --       | {-1, format} a newer process has been here, nothing was written
 --       | {1, done, ...} per entry: 1 written (now, or by an earlier try of the same call), 0 the state was another
@@ -85,6 +86,9 @@ for n, name in ipairs(names) do
     done, changed[name], touched[name] = true, true, true
     if after == '' then
       gone[#gone + 1] = name
+      if definition ~= '' then
+        redis.call('HSET', meta, 'removed', '1')
+      end
     else
       states[#states + 1], states[#states + 2] = name, after
       scores[#scores + 1], scores[#scores + 2] = score, name

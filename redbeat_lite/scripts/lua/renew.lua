@@ -4,7 +4,7 @@
 -- ARGV[5] ms since the leader's loop last gave a sign of life  ARGV[6] its report, JSON
 -- returns {0} lost
 --       | {1, entries, due} renewed; how many are stored, and how many are due by now
---       | {2, entries, due} renewed, but part of the schedule is gone or of a foreign type
+--       | {2, entries, due} renewed, but part of the schedule is gone or of a foreign type, or a config entry removed
 local held = redis.call('HMGET', KEYS[1], 'token', 'term')
 if held[1] ~= ARGV[1] or held[2] ~= ARGV[2] then
   return {0}
@@ -18,6 +18,9 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local due, entries, state =
   redis.pcall('ZCARD', KEYS[2]), redis.pcall('HLEN', KEYS[3]), redis.pcall('HLEN', KEYS[4])
 local whole = due == entries and entries == state and entries >= tonumber(ARGV[4])
+-- Beside runtime entries the number tells nothing of a config entry that was removed by hand; who removed it, does.
+local removed = redis.pcall('HGET', KEYS[5], 'removed')
+whole = whole and (not removed or removed == '')
 if redis.call('EXISTS', KEYS[5]) == 1 then -- not made anew: that it is gone has to be noticed
   redis.pcall('HSET', KEYS[5], 'ticked', string.format('%.0f', now - ARGV[5]))
 else
