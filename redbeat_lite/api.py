@@ -24,15 +24,13 @@ from .once.store import LockStore
 from .preview import Upcoming, upcoming
 from .reading import Reader, check_complete
 from .settings import Settings
+from .state import MAX_NOTE
 from .store import PAGE, Edit, Store, Stored, chunks, removal
 from .views import PagedItems, PagedValues
 from .writing import Writer, check_runtime
 
 if TYPE_CHECKING:
     from celery import Celery
-
-#: Longest note of a pause, in characters: it travels with the entry's state on every look at it.
-_MAX_NOTE = 1000
 
 
 class Policies(TypedDict, total=False):
@@ -291,8 +289,8 @@ class Schedules(MutableMapping[str, Entry]):
         Raises:
             EntryNotFound: there is none.
         """
-        if not isinstance(note, str) or len(note) > _MAX_NOTE:
-            raise InvalidEntry("note", f"text of at most {_MAX_NOTE} characters", note, entry=name)
+        if not isinstance(note, str) or len(note) > MAX_NOTE:
+            raise InvalidEntry("note", f"text of at most {MAX_NOTE} characters", note, entry=name)
         note = note.encode("utf-8", "replace").decode()
 
         def edit(stored: Stored) -> tuple[Entry, Edit]:

@@ -17,7 +17,7 @@ from .errors import CorruptEntry, InvalidEntry
 from .instants import from_ms, to_ms
 from .interchange_schedules import instant_from, schedule_fields, schedule_from, seconds_from
 from .settings import Settings
-from .state import State
+from .state import MAX_COUNT, MAX_NOTE, State
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -123,7 +123,7 @@ def state_from(fields: Any) -> State:
         raise InvalidEntry("state", "an object", fields)
     for field, kind, words in _STATE:
         value: Any = fields.get(field)
-        if type(value) is not kind or (isinstance(value, int) and value < 0):
+        if type(value) is not kind or not _can_be_stored(value):
             raise InvalidEntry(f"state.{field}", words, value)
     instants = {field: fields.get(field) for field in ("next", "last")}
     nominal, last = (
@@ -145,15 +145,22 @@ def state_from(fields: Any) -> State:
     )
 
 
+def _can_be_stored(value: Any) -> bool:
+    if isinstance(value, int):
+        return 0 <= value < MAX_COUNT
+    return len(value) <= MAX_NOTE and value.encode(errors="replace").decode() == value
+
+
 _MAX_GENERATION = 32
+_TEXT = f"text of at most {MAX_NOTE} characters"
 _STATE: tuple[tuple[str, type, str], ...] = (
     ("count", int, "a whole number from 0"),
     ("skipped", int, "a whole number from 0"),
     ("version", int, "a whole number from 0"),
     ("paused", bool, "true or false"),
-    ("note", str, "text"),
-    ("error", str, "text"),
-    ("generation", str, "text"),
+    ("note", str, _TEXT),
+    ("error", str, _TEXT),
+    ("generation", str, _TEXT),
 )
 
 

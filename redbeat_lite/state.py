@@ -24,11 +24,14 @@ PARKED = "+inf"
 
 _FIELDS = 9
 
-#: Largest text of a state, in bytes: a note of 1,000 characters and an error of 500, each of which may take six bytes.
+#: Longest note of a pause, in characters: it travels with the entry's state on every look at it.
+MAX_NOTE = 1000
+
+#: Largest text of a state, in bytes: a note and an error of so many characters, each of which may take six bytes.
 MAX_BYTES = 16 * 1024
 
 #: Far more than anything here ever counts, and few enough digits for every number format there is.
-_MAX_COUNT = 10**15
+MAX_COUNT = 10**15
 
 
 @dataclass(slots=True)  # frozen would make each one cost three times as much
@@ -144,7 +147,7 @@ def _drawn() -> str:
 
 def _count(text: str) -> int:
     number = int(text)
-    if not 0 <= number < _MAX_COUNT:
+    if not 0 <= number < MAX_COUNT:
         raise ValueError(f"{text[:30]} counts nothing")
     return number
 

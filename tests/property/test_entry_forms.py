@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -145,6 +146,12 @@ def test_a_state_that_is_read_at_all_is_one_that_a_commit_can_match(raw: bytes) 
 def test_a_state_in_a_foreign_spelling_is_corrupt(raw: bytes) -> None:
     with pytest.raises(CorruptEntry, match="state is not as it is written here"):
         State.decode(raw)
+
+
+@pytest.mark.parametrize("more", [{"note": "x" * 17_000}, {"count": 10**15}, {"version": -1}])
+def test_a_state_beyond_all_bounds_is_corrupt(more: dict[str, Any]) -> None:
+    with pytest.raises(CorruptEntry):
+        State.decode(replace(State.new(0), **more).encode().encode())
 
 
 @given(names, names, ms, ms)
