@@ -153,9 +153,9 @@ def _columns_of(character: str) -> int:
 def _cut(text: str, width: int) -> str:
     if _columns(text) <= width:
         return text
-    while _columns(text) > width - 1:
+    while text and _columns(text) > width - 1:
         text = text[:-1]
-    return f"{text}…"
+    return f"{text}…" if width > 0 else ""
 
 
 def _padded(text: str, width: int) -> str:

@@ -147,8 +147,10 @@ def _lines(schedules: Schedules, zone: Any) -> list[str]:
 
 
 def _size() -> os.terminal_size:
-    # Asked of the terminal itself: COLUMNS and LINES of the environment do not follow it.
-    return os.get_terminal_size(sys.stdout.fileno())
+    # Asked of the terminal itself: COLUMNS and LINES of the environment do not follow it. One that nobody has given a
+    # size says that it has none.
+    size = os.get_terminal_size(sys.stdout.fileno())
+    return os.terminal_size((size.columns or 80, size.lines or 24))
 
 
 def _drawn(lines: list[str]) -> str:

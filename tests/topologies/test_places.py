@@ -63,7 +63,7 @@ def test_a_reply_that_comes_late_is_given_to_nobody(place: Place, placed_app: Ce
     placed_app.conf.redbeat_lite_redis_options = {"socket_timeout": 0.2}
     backend = Backend(Settings.from_app(placed_app))
     backend.client.mset({"a": "A", "b": "B"})
-    place.queue.execute_command("CLIENT", "PAUSE", 500, "ALL")
+    place.queue.execute_command("CLIENT", "PAUSE", 300, "ALL")
     with pytest.raises(redis.TimeoutError):
         backend.client.get("a")
 
