@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from celery import Celery
 
 from redbeat_lite import Schedules
 from redbeat_lite.state import State
 from tests.faults.driver import BACK, Stage, load
 from tests.faults.journal import Journal, Locks, judge_work
-from tests.faults.troupe import QUEUE
-from tests.support.processes import Process
+from tests.faults.troupe import QUEUE, STOP, UNREAD
+from tests.support.processes import Process, descendants
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -138,3 +142,31 @@ def test_workers_killed_at_random_instants(
     assert work.runs > len(NAMES)
     verdict.faults, verdict.work = struck, work
     publish("workers", verdict)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("package", ["with", "without"])
+def test_a_stop_just_as_a_child_begins_a_task_takes_as_long_as_celery_waits_for_it(
+    own_server: Callable[..., Server], on: On, make_app: Callable[..., Celery], tmp_path: Path, package: str
+) -> None:
+    """Why a worker gets more than ``STOP``: with plain Celery it is the same, which the guide for workers says, too."""
+    server = own_server()
+    stage = on(server, conf={"broker_transport_options": TRANSPORT}, once_lease=LEASE)
+    worker = stage.worker(PROJ_JOURNAL=tmp_path / "journal", **({"PROJ_PLAIN": "1"} if package == "without" else {}))
+    worker.says(r" ready\.$")
+    children = descendants(worker.pid)
+
+    def signal_all(number: int) -> None:
+        for pid in children:
+            os.kill(pid, number)
+
+    signal_all(signal.SIGSTOP)
+    make_app(broker_url=server.url).send_task("proj.work", args=["k"], queue=QUEUE)
+    worker.says("received")
+    time.sleep(0.5)  # until it has written the task to a child, of which nothing can be seen
+    thaw = threading.Timer(2, signal_all, [signal.SIGCONT])
+    thaw.start()
+    start = time.monotonic()
+    stage.stop(worker)
+    assert STOP < UNREAD < time.monotonic() - start
+    assert worker.lines("succeeded in")

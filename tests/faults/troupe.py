@@ -26,6 +26,10 @@ QUEUE = "work"
 #: two, to which tests hold it that have the machine to themselves.
 STOP = 10.0
 
+#: Seconds for which a child of Celery's prefork pool stays when its main process does not read that it is done: on a
+#: stop, that forgets each task of which it has not yet read that a child has begun it, whether one has or not.
+UNREAD = 30.0
+
 _WORKER = f"worker -P prefork -c 2 -Q {QUEUE} -l INFO --without-gossip --without-mingle -n".split()
 
 
@@ -124,7 +128,8 @@ class Troupe:
         process.says("beat: (leading|standing by)" if process in self.beats else r" ready\.$")
         process.terminate()
         if process in self.workers and process.lines("Connection to broker lost"):
-            # With something to acknowledge over a connection that is gone, Celery 5.7 fails or hangs on its way out.
+            # With something to acknowledge over a connection that is gone, Celery 5.7 fails on its way out, or takes as
+            # long as UNREAD.
             with suppress(AssertionError):
                 eventually(lambda: not process.alive, within=STOP)
             if process.alive:
@@ -133,6 +138,9 @@ class Troupe:
         else:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP)
+            if process.alive and process in self.workers and descendants(process.pid):
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(UNREAD)  # It waits for that child. What never ends is no longer excused than that.
             assert not process.alive, f"it has not ended within {STOP:g} s\n{process.output}"
             code = process.wait()
             assert code == 0, f"exit code {code}\n{process.output}"
