@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from redis.exceptions import NoPermissionError
+
 from .backend import FAULTS
 
 _T = TypeVar("_T")
@@ -21,18 +23,19 @@ def patiently(ask: Callable[[], _T], seconds: float) -> _T:
     """What ``ask`` returns, asked again and again for so many seconds while the server does not answer.
 
     For what does no harm when it is asked twice: the first time may have arrived, and only its reply been lost. The
-    last attempt begins when the time is over; against a server that hangs it takes another five seconds.
+    last attempt begins when the time is over; against a server that hangs it takes another four seconds.
 
     Raises:
-        redis.exceptions.RedisError, OSError: it did not answer at last either.
+        redis.exceptions.RedisError, OSError: it did not answer at last either, or does not let us, which stays so.
     """
     deadline, pause = time.monotonic() + seconds, _FIRST
     while True:
         try:
             return ask()
-        except FAULTS:
+        except FAULTS as exc:
             left = deadline - time.monotonic()
-            if left <= 0:
+            # Within a script, what is not permitted is an error like any other.
+            if left <= 0 or isinstance(exc, NoPermissionError) or "ACL failure" in str(exc):
                 raise
             time.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST)

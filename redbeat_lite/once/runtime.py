@@ -90,7 +90,7 @@ class Runtime:
             return patiently(ask, PATIENCE)
         except DOWN as exc:
             raise LockUnavailable(
-                f"the once-lock's server at {self._backend.display_url} does not answer, so task "
+                f"the once-lock's server at {self._backend.display_url} cannot be used, so task "
                 f"{hold.held.task_id} did not run: {exc}",
                 hold.held.key,
             ) from exc

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from importlib import resources
@@ -119,6 +120,14 @@ def test_the_api(guarded: Server, admin: redis.Redis, make_app: Callable[..., Ce
     admin.delete("celery")
     schedules.clear()
     assert not denied(admin)
+    admin.execute_command("ACL", "SETUSER", "api", "-get")
+    began = time.monotonic()
+    with (
+        pytest.raises(redbeat_lite.LockUnavailable, match="get"),
+        redbeat_lite.lock(make_app(broker_url=url(guarded, "api")), "key"),
+    ):
+        pass
+    assert time.monotonic() - began < 4, "no waiting gives a user rights"
     with redis.Redis.from_url(url(guarded, "api")) as client:
         for command in (
             ["LPUSH", "celery", "x"],
