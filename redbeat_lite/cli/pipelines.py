@@ -23,7 +23,7 @@ _LISTED = 1000
 
 @click.group(cls=Group)
 def pipelines() -> None:
-    """Runs of pipelines. The beginning of an id is enough where no other run's begins so.
+    """Runs of pipelines. The beginning of an id is enough where no other run's begins so, among fewer than 1,000.
 
     \b
     Examples:
@@ -137,6 +137,8 @@ def _status(ctx: click.Context, run_id: str) -> RunStatus:
     except PipelineNotFound as exc:
         listed = PipelineRun.list(app, limit=_LISTED)
         begun = [run for run in listed if run.id.startswith(run_id)]
+        if begun and len(listed) == _LISTED:
+            raise Failure(f"there are {_LISTED} runs or more, so {run_id!r} has to be the whole id of one") from None
         if len(begun) == 1:
             return begun[0]
         if begun:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -14,7 +15,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import EntryNotFound, Pipeline, PipelineTask, Schedules, every
-from tests.cli.conftest import Shell
+from tests.cli.conftest import Said, Shell
 from tests.support.messages import of_entry
 from tests.support.waiting import eventually
 
@@ -145,6 +146,20 @@ def test_pipelines_are_listed_shown_waited_for_and_cancelled(shell: Shell, pipel
     assert long in shell("pipelines", "list").out, "an id that is cut could not be copied"
     two = shell("pipelines", "cancel", "nightly", code=1).err
     assert two == f"Error: 2 runs begin with 'nightly', such as '{long}' and 'nightly-7'\n"
+
+
+def test_of_more_runs_than_are_looked_at_none_is_meant_by_its_beginning(
+    app: Celery, run_cli: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(name="step", base=PipelineTask, shared=False)
+    def step(**params: object) -> None: ...
+
+    monkeypatch.setattr("redbeat_lite.cli.pipelines._LISTED", 2)
+    for run_id in ("one", "two", "three"):
+        Pipeline(app, [("step", 1)]).start(run_id)
+    errors = [run_cli(app, "pipelines", "cancel", begin, code=1).err for begin in ("on", "tw", "th")]
+    assert sum("whole id" in error for error in errors) == 2, errors
+    assert run_cli(app, "pipelines", "cancel", "one").out == "cancelled one\n"
 
 
 def test_a_schedule_is_exported_and_imported(shell: Shell, live: Schedules, tmp_path: Path) -> None:
