@@ -8,7 +8,6 @@ believe in; none of them builds a key name or runs over more entries than it is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -17,11 +16,19 @@ from redis.commands.core import Script as RedisScript
 #: How a script begins that needs another file.
 _NEEDS = "-- needs "
 
+#: Every file, by its name without ``.lua``. Read with this module and not at the first use: that may come in a thread
+#: of a worker while its main thread forks a child, and looking for files imports modules. A lock of an import that is
+#: held at that moment is held in the child for ever, which would hang at its first script.
+_FILES = {
+    file.name.removesuffix(".lua"): file.read_text(encoding="utf-8")
+    for file in resources.files(__name__).joinpath("lua").iterdir()
+    if file.name.endswith(".lua")
+}
 
-@cache
+
 def source(name: str) -> str:
     """The text of ``lua/<name>.lua``, with what it needs in front of it."""
-    text = resources.files(__name__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    text = _FILES[name]
     first, _, _ = text.partition("\n")
     return source(first.removeprefix(_NEEDS)) + text if first.startswith(_NEEDS) else text
 

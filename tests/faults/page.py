@@ -43,6 +43,10 @@ LINES = {
         "the machine's clock is set two hours ahead, and back again",
         "Ahead: one catch-up. Back: all entries are planned anew. The figure is the longest wait of an entry of 1 s.",
     ),
+    "clocks": (
+        "a beat takes over whose clock is two hours ahead or behind, and then one whose clock is right",
+        "Ahead: one catch-up. Back: all entries are planned anew.",
+    ),
     "restart stopped": (
         "the server is stopped for 60 s and keeps its data",
         "Beats stay alive; nothing due is left out.",
@@ -83,6 +87,10 @@ LINES = {
         "Beats follow. Each occurrence is in the new master's queue once.",
     ),
     "sentinel killed": ("the master dies, and Sentinel promotes a replica", "The same."),
+    "sentinel hangs": (
+        "the master hangs for seconds, and there is no replica",
+        "What is due goes out when it goes on. Its late replies are given to nobody.",
+    ),
     "cluster": (
         "the node of a Cluster that holds the schedule dies, and its replica takes over; the broker is elsewhere",
         "Beats follow. At least once, stable ids.",

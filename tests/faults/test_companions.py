@@ -81,6 +81,31 @@ def test_the_previous_commit_beside_this_one(
     publish("two versions", verdict)
 
 
+@pytest.mark.soak
+def test_beats_whose_clocks_are_two_hours_apart(
+    own_server: Own, on: On, publish: Publish, lease: float, tmp_path: Path
+) -> None:
+    """One that goes wrong leads, one that goes right follows it, and again; ahead and behind."""
+    stage = on(own_server(), conf={"beat_schedule": load(misfire="coalesce")})
+    stage.beat()
+    stage.begin()
+    clocks = itertools.count()
+    while stage.left > 2 * (lease + 3) or next(clocks) < 1:
+        for shift in (stage.chance.choice(["7200", "-7200"]), "0"):
+            clock = tmp_path / f"clock {next(clocks)}"
+            clock.write_text(shift)
+            follower = stage.beat(PROJ_CLOCK=str(clock))
+            follower.says("standing by")
+            stage.pause(0.2, 1)
+            stage.struck(lease + 1.5)
+            stage.kill(stage.leader())
+            follower.says("beat: leading")
+            stage.flows()
+    verdict = stage.verdict(period=None, shifted=True)
+    assert verdict.doubled == 0
+    publish("clocks", verdict)
+
+
 def test_a_clock_that_is_set_by_two_hours(own_server: Own, on: On, publish: Publish, tmp_path: Path) -> None:
     """Ahead: one catch-up by policy. Back: no entry waits for longer than its own interval."""
     clock = tmp_path / "clock"

@@ -56,6 +56,28 @@ def test_a_replica_promoted_by_sentinel(
     publish(f"sentinel {'killed' if kill else 'switched'}", verdict)
 
 
+@pytest.mark.soak
+def test_a_master_that_hangs_and_has_no_replica(
+    sentinels: Sentinels, staged: Callable[..., Stage], lease: float, publish: Publish, seconds: float
+) -> None:
+    """Its late replies belong to nobody by then."""
+    master = sentinels.master
+    [replica] = (each for each in sentinels.servers if each is not master)
+    replica.stop(kill=True)
+    conf = {"broker_transport_options": sentinels.options}
+    stage = staged(sentinels.client, sentinels.url, conf=conf, lease=lease)
+    stage.begin()
+    for _ in range(max(1, round(seconds / 20))):
+        stage.pause(0.2, 1)
+        with stage.outage():
+            master.freeze()
+            stage.pause(5, 9)
+            master.thaw()
+    verdict = stage.verdict()
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    publish("sentinel hangs", verdict)
+
+
 def test_a_cluster_whose_node_fails_over(
     cluster: Cluster, staged: Callable[..., Stage], own_server: Callable[..., Server], lease: float, publish: Publish
 ) -> None:

@@ -8,9 +8,10 @@ from uuid import uuid4
 import pytest
 
 from redbeat_lite.once.store import LockStore
+from tests.support.processes import descendants
 
 from .server import Server
-from .workers import Proj, Worker
+from .workers import Proj, Worker, until
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +59,14 @@ class Crew:
         ]
         for worker in self.workers:
             worker.ready()
+        self._children = [len(descendants(worker.process.pid)) for worker in self.workers]
+
+    def whole(self) -> Crew:
+        """Wait until each worker has replaced its children that were killed: Celery may lose what it hands to one of
+        them before it has noticed."""
+        for worker, number in zip(self.workers, self._children, strict=True):
+            until(lambda pid=worker.process.pid, least=number: len(descendants(pid)) >= least, what="all children")
+        return self
 
     def text(self) -> str:
         return "".join(worker.text() for worker in self.workers)
@@ -74,15 +83,25 @@ def _crew(request: pytest.FixtureRequest, server: Server) -> Iterator[Crew]:
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads", "solo", "gevent"])
-def any_pool(request: pytest.FixtureRequest, worker_server: Server) -> Iterator[Crew]:
-    """Workers of each pool in turn."""
+def crew_of_any_pool(request: pytest.FixtureRequest, worker_server: Server) -> Iterator[Crew]:
     yield from _crew(request, worker_server)
 
 
 @pytest.fixture(scope="module", params=["prefork"])
-def prefork(request: pytest.FixtureRequest, worker_server: Server) -> Iterator[Crew]:
-    """Workers with children."""
+def crew_with_children(request: pytest.FixtureRequest, worker_server: Server) -> Iterator[Crew]:
     yield from _crew(request, worker_server)
+
+
+@pytest.fixture
+def any_pool(crew_of_any_pool: Crew) -> Crew:
+    """Workers of each pool in turn."""
+    return crew_of_any_pool.whole()
+
+
+@pytest.fixture
+def prefork(crew_with_children: Crew) -> Crew:
+    """Workers with children."""
+    return crew_with_children.whole()
 
 
 @pytest.fixture
