@@ -1,7 +1,7 @@
 """``python -m benchmarks.pipelines``: pipelines of three stages of two steps beside the same as chains of groups.
 
-Both go through one worker of two processes, with the Redis result backend that the chains need, in turn, round after
-round, now the one first and now the other.
+All go through one worker of two processes, in turn, round after round, now the one first and now the other. Chains need
+the Redis result backend. Pipelines do not, so their steps say ``ignore_result=True``; once more they keep results too.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery, chain, group, states
 from celery.result import denied_join_result
@@ -27,15 +26,27 @@ from redbeat_lite.embedded import embedded_server
 #: Seconds between two looks at what is still open.
 _LOOK = 0.05
 
+_SIDES = {"step": "pipelines", "kept": "pipelines that keep results too", "chain": "chains of groups"}
+
+
+class Round(NamedTuple):
+    """How many times as many pipelines as chains end in a second, without results and with them."""
+
+    plain: float
+    kept: float
+
 
 def make_app(url: str) -> Celery:
-    """The app of both sides: a step that does nothing, and a task that does nothing."""
+    """The app of all sides: steps that do nothing, and a task that does nothing."""
     app = Celery("pipelines", broker=url, backend=url, set_as_current=False)
     app.conf.update(worker_prefetch_multiplier=16, broker_connection_retry_on_startup=True)
     install(app)
 
-    @app.task(name="step", base=PipelineTask, shared=False)  # type: ignore[untyped-decorator] # Celery has no types
+    @app.task(name="step", base=PipelineTask, ignore_result=True, shared=False)  # type: ignore[untyped-decorator] # Celery has no types
     def step(params: dict[str, Any]) -> None: ...
+
+    @app.task(name="kept", base=PipelineTask, shared=False)  # type: ignore[untyped-decorator] # as above
+    def kept(params: dict[str, Any]) -> None: ...
 
     @app.task(name="plain", shared=False)  # type: ignore[untyped-decorator] # as above
     def plain() -> None: ...
@@ -52,19 +63,25 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="200 of each in a round instead of 1,000")
     count, rounds = (200, 3) if parser.parse_args().quick else (1000, 5)
     with embedded_server(save="", appendonly="no") as url:
-        client_app = make_app(url)
-        worker = _worker(url)
-        try:
-            while not client_app.control.ping(timeout=1.0):
-                time.sleep(_LOOK)
-            ratios = [_round(client_app, count, ours_first=number % 2 == 0) for number in range(rounds)]
-            # Celery's results unsubscribe when they are collected, and the server has to be there for that.
-            gc.collect()
-        finally:
-            worker.terminate()
-            worker.wait(60)
-    print(f"pipelines / chains of groups, throughput: {median(ratios):.2f} (rounds: {_shown(ratios)})")
+        found = _rounds(url, count, rounds)
+        # Celery's results unsubscribe when they are collected, and the server has to be there for that.
+        gc.collect()
+    for what, ratios in zip(("", " that keep results too"), zip(*found, strict=True), strict=True):
+        print(f"pipelines{what} / chains of groups, throughput: {median(ratios):.2f} (rounds: {_shown(ratios)})")
     return 0
+
+
+def _rounds(url: str, count: int, rounds: int) -> list[Round]:
+    app = make_app(url)
+    worker = _worker(url)
+    try:
+        while not app.control.ping(timeout=1.0):
+            time.sleep(_LOOK)
+        return [_round(app, count, backwards=number % 2 == 1) for number in range(rounds)]
+    finally:
+        worker.terminate()
+        worker.wait(60)
+        app.close()
 
 
 def _worker(url: str) -> subprocess.Popen[bytes]:
@@ -75,21 +92,21 @@ def _worker(url: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _round(app: Celery, count: int, *, ours_first: bool) -> float:
-    """One round of both; how many times as many pipelines as chains end in a second."""
-    pipeline = Pipeline(app, [(f"step{number}", app.tasks["step"], -(number // 2)) for number in range(6)])
-    both = (
-        partial(_seconds, count, pipeline.start, lambda run: run.status().ended),
-        partial(_seconds, count, lambda: _start_chain(app), lambda ids: _ready(app, ids)),
-    )
-    if ours_first:
-        ours, theirs = (side() for side in both)
-    else:
-        theirs, ours = (side() for side in reversed(both))
-    print(
-        f"{count} of 3 stages of 2: pipelines {count / ours:.0f}/s, chains of groups {count / theirs:.0f}/s", flush=True
-    )
-    return theirs / ours
+def _round(app: Celery, count: int, *, backwards: bool) -> Round:
+    """One round of all."""
+    sides = {
+        "step": lambda: _seconds(count, _pipeline(app, "step").start, lambda run: run.status().ended),
+        "kept": lambda: _seconds(count, _pipeline(app, "kept").start, lambda run: run.status().ended),
+        "chain": lambda: _seconds(count, lambda: _start_chain(app), lambda ids: _ready(app, ids)),
+    }
+    took = {name: sides[name]() for name in (reversed(sides) if backwards else sides)}
+    rates = ", ".join(f"{words} {count / took[name]:.0f}/s" for name, words in _SIDES.items())
+    print(f"{count} of 3 stages of 2: {rates}", flush=True)
+    return Round(took["chain"] / took["step"], took["chain"] / took["kept"])
+
+
+def _pipeline(app: Celery, task: str) -> Pipeline:
+    return Pipeline(app, [(f"step{number}", app.tasks[task], -(number // 2)) for number in range(6)])
 
 
 def _start_chain(app: Celery) -> list[str]:
@@ -115,7 +132,7 @@ def _seconds(count: int, start: Callable[[], Any], ended: Callable[[Any], bool])
     return time.perf_counter() - started
 
 
-def _shown(ratios: list[float]) -> str:
+def _shown(ratios: Sequence[float]) -> str:
     return ", ".join(f"{ratio:.2f}" for ratio in ratios)
 
 
