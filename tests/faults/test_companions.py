@@ -13,12 +13,22 @@ from pathlib import Path
 import pytest
 
 from tests.faults.driver import Stage, load
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, Process
 from tests.support.server import Server
 
 On = Callable[..., Stage]
 Publish = Callable[..., None]
 Own = Callable[..., Server]
+
+
+def takes_over(stage: Stage, follower: Process, lease: float) -> None:
+    """Kill the leader a moment after this beat stands by, and wait until it leads and sends."""
+    follower.says("standing by")
+    stage.pause(0.2, 1)
+    stage.struck(lease + 1.5)
+    stage.kill(stage.leader())
+    follower.says("beat: leading")
+    stage.flows()
 
 
 def test_two_configurations(own_server: Own, on: On, publish: Publish, lease: float) -> None:
@@ -70,12 +80,7 @@ def test_the_previous_commit_beside_this_one(
         turn += 1
         follower = stage.beat(**({} if turn % 2 else older))
         follower.says(f"redbeat_lite of {ROOT if turn % 2 else former}")
-        follower.says("standing by")
-        stage.pause(0.2, 1)
-        stage.struck(lease + 1.5)
-        stage.kill(stage.leader())
-        follower.says("beat: leading")
-        stage.flows()
+        takes_over(stage, follower, lease)
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
     publish("two versions", verdict)
@@ -94,13 +99,7 @@ def test_beats_whose_clocks_are_two_hours_apart(
         for shift in (stage.chance.choice(["7200", "-7200"]), "0"):
             clock = tmp_path / f"clock {next(clocks)}"
             clock.write_text(shift)
-            follower = stage.beat(PROJ_CLOCK=str(clock))
-            follower.says("standing by")
-            stage.pause(0.2, 1)
-            stage.struck(lease + 1.5)
-            stage.kill(stage.leader())
-            follower.says("beat: leading")
-            stage.flows()
+            takes_over(stage, stage.beat(PROJ_CLOCK=str(clock)), lease)
     verdict = stage.verdict(period=None, shifted=True)
     assert verdict.doubled == 0
     publish("clocks", verdict)

@@ -1,3 +1,4 @@
+-- needs chunks
 -- Advance entries that were planned, each only if the term still runs and the entry is still what was planned;
 -- where broker and schedule share a database, send its messages in the same step.
 -- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta  KEYS[6..] lists of the broker
@@ -13,7 +14,6 @@ end
 -- Written first: a server that takes no writes says so before anything is out.
 redis.call('HSET', KEYS[5], 'clock', ARGV[3])
 local due, entries, state = KEYS[2], KEYS[3], KEYS[4]
-local CHUNK = 1000 -- values in one command: a call costs more than a value, and unpack() has a limit
 
 local first, names = {}, {}
 local i = 4
@@ -24,12 +24,6 @@ end
 
 local function states_from(n)
   return redis.call('HMGET', state, unpack(names, n, math.min(n + CHUNK - 1, #names)))
-end
-
-local function write(command, key, values)
-  for n = 1, #values, CHUNK do
-    redis.call(command, key, unpack(values, n, math.min(n + CHUNK - 1, #values)))
-  end
 end
 
 local kinds, payloads, states, scores, gone, later = {}, {}, {}, {}, {}, {}

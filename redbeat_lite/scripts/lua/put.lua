@@ -1,3 +1,4 @@
+-- needs chunks
 -- Create, edit and remove entries, each only if its state is still what the writer read.
 -- KEYS[1] due  KEYS[2] entries  KEYS[3] state  KEYS[4] quarantine  KEYS[5] meta  KEYS[6] leader
 -- ARGV[1] wake channel  ARGV[2] format this process understands
@@ -21,7 +22,6 @@ if stored and stored > tonumber(ARGV[2]) then
 end
 redis.call('HSET', meta, 'format', ARGV[2])
 
-local CHUNK = 1000 -- values in one command: a call costs more than a value, and unpack() has a limit
 local names, found = {}, {}
 for i = 6, #ARGV, 5 do
   names[#names + 1] = ARGV[i]
@@ -34,12 +34,6 @@ end
 
 local function head()
   return tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or 'inf')
-end
-
-local function write(command, key, values)
-  for n = 1, #values, CHUNK do
-    redis.call(command, key, unpack(values, n, math.min(n + CHUNK - 1, #values)))
-  end
 end
 
 local changed, touched, states, scores, definitions, gone = {}, {}, {}, {}, {}, {}
