@@ -108,10 +108,14 @@ class Dispatcher:
             connect(term)
             self._claiming.take(jobs)
             try:
-                tried = self._publish(term, now, jobs)
+                tried, line_holds = self._publish(term, now, jobs)
                 self._commit(term, now, tried)
-                if len(tried) < len(jobs):
+                if not line_holds:
                     self._publisher.close()
+            except BrokerDown:
+                # A channel that was shut, a server that has become a replica: so it stays for who keeps the connection.
+                self._publisher.close()
+                raise
             finally:
                 self._claiming.give_back(jobs)
         else:
@@ -119,23 +123,27 @@ class Dispatcher:
 
     # -- publish ------------------------------------------------------------------------------------------------------
 
-    def _publish(self, term: Term, now: int, jobs: list[Job]) -> list[Job]:
-        """Publish the jobs in turn; returns those that were tried. The others stay due, for a new connection."""
+    def _publish(self, term: Term, now: int, jobs: list[Job]) -> tuple[list[Job], bool]:
+        """Publish the jobs in turn; returns those that were tried, and whether the connection held.
+
+        The others stay due, for a new connection.
+        """
         tried: list[Job] = []
+        line_holds = True
         with self._publisher.batch(self._before_publish) as publish:
             for job in jobs:
                 try:
-                    goes_on = self._publish_job(publish, job)
+                    line_holds = self._publish_job(publish, job)
                 except BrokerDown:
                     if self._publisher.at_once:
                         self._commit(term, now, tried)  # they are out, and need not be sent again
                     raise
                 tried.append(job)
-                if not goes_on:
+                if not line_holds:
                     break
         if not self._publisher.one_step and any(job.commands for job in tried):
             self._send(term, now, tried)
-        return tried
+        return tried, line_holds
 
     def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: Job) -> bool:
         """Publish one job; ``False`` when the connection failed and must be made anew."""

@@ -285,11 +285,11 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self.leader.made_whole(least=len(self._config))
 
     def _connect(self, term: Term) -> None:
-        connected = self._publisher.connected
         self._publisher.connect(self.keys.leader, term.token)
-        self.vitals.dispatch = self._publisher.mode
-        if not connected:
-            logger.info("beat: messages go out %s", self.vitals.dispatch)
+        mode = self._publisher.mode
+        if mode != self.vitals.dispatch:  # not with each connection: a broker that refuses everything gets many
+            self.vitals.dispatch = mode
+            logger.info("beat: messages go out %s", mode)
 
     def _introduce(self) -> None:
         """Say once, at the first contact, what about the server a person should know."""

@@ -18,6 +18,7 @@ from celery import Celery
 from redbeat_lite import Entry, Schedules, every
 from tests.support.beats import leader_pid, settled
 from tests.support.processes import Process
+from tests.support.proxy import Proxy
 from tests.support.rabbit import SCRIPT, Rabbit
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -128,6 +129,21 @@ def test_a_broker_that_crashes_and_comes_back_loses_nothing(
     eventually(lambda: sent(app) > stood + 5 * ENTRIES, what="the stream")
     stopped(process)
     judge(drain(rabbit))
+
+
+def test_an_entry_that_is_alone_outlives_a_connection_that_was_cut(
+    beat: Callable[..., Process], server: Server, rabbit: Rabbit, app: Celery
+) -> None:
+    """Over AMQP a connection that was cut stays so; nothing else is due that would ask for a new one."""
+    Schedules(app).add("single", "add", every(0.5), misfire="all", expires=None)
+    with Proxy(rabbit.port) as proxy:
+        process = beat(url=rabbit.behind(proxy.port), PROJ_CONF=json.dumps({"redbeat_lite_url": server.url}))
+        eventually(lambda: sent(app) > 2, what="the stream")
+        proxy.reset()
+        process.says("could not publish 'single'")
+        stood = sent(app)
+        eventually(lambda: sent(app) > stood + 5, within=15, what="the stream")
+        stopped(process)
 
 
 def test_a_broker_that_hangs_keeps_no_beat_from_stopping(start: Callable[[], Process], rabbit: Rabbit) -> None:

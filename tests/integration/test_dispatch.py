@@ -24,6 +24,7 @@ from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.kombus import BATCHES, needs_batches
 from tests.support.messages import parse, queued
+from tests.support.proxy import Proxy
 from tests.support.server import Server
 
 MakeApp = Callable[..., Celery]
@@ -490,8 +491,52 @@ class TestBrokerDown:
         assert schedules["a"].next_run_at == clock.now
         assert clock.now > NOW
 
+    @pytest.mark.parametrize("dispatch", ["auto", "plain"])
+    def test_that_was_demoted_is_followed_by_whom_new_connections_lead_to(
+        self,
+        make_app: MakeApp,
+        make_beat: MakeBeat,
+        server: Server,
+        own_server: Callable[..., Server],
+        clock: Clock,
+        caplog: pytest.LogCaptureFixture,
+        dispatch: str,
+    ) -> None:
+        caplog.set_level("INFO")
+        old, new = own_server(), own_server()
+        with Proxy(old.port) as proxy, old.client() as to_old, new.client() as to_new:
+            app = make_app(broker_url=proxy.url, redbeat_lite_url=server.url, redbeat_lite_dispatch=dispatch)
+            Schedules(app).add("a", "t", every(60))
+            beat = make_beat(app)
+            clock.forward(60)
+            beat.run_due()
+            to_old.replicaof("127.0.0.1", str(new.port))
+            proxy.target = new.port
+            clock.forward(60)
+            with pytest.raises(BrokerDown):
+                beat.run_due()
+            beat.run_due()
+            assert to_new.llen("celery") == 1
+        assert len([line for line in caplog.messages if "messages go out" in line]) == 1
+
 
 class TestOneEntryThatFails:
+    @pytest.mark.parametrize("setup", WAYS, indirect=True)
+    def test_costs_a_new_connection_where_the_line_has_failed(self, setup: Setup, clock: Clock) -> None:
+        """Over AMQP a line that was cut stays so. That nothing else was due is no reason to keep it."""
+
+        @setup.app.task(shared=False, name="odd")
+        def odd() -> None: ...
+
+        setup.schedules.add("odd", "odd", every(60))
+        clock.forward(60)
+        with mock.patch.object(odd, "apply_async", side_effect=OperationalError("cut")):
+            setup.beat.run_due()
+        assert not setup.beat._publisher.connected
+        clock.forward(1)
+        setup.beat.run_due()
+        assert len(queued(setup.broker)) == 1
+
     @pytest.mark.parametrize("setup", WAYS, indirect=True)
     def test_costs_no_new_connection_where_the_line_has_not_failed(self, setup: Setup, clock: Clock) -> None:
         """An unknown compression is a KeyError, which kombu counts among the errors of a connection to Redis."""

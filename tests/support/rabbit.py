@@ -23,13 +23,13 @@ class Rabbit:
 
     def __init__(self) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="rbl-rabbit-"))
-        self._port, self._epmd_port = free_port(), free_port()
+        self.port, self._epmd_port = free_port(), free_port()
         self._env = {
             **os.environ,
             "HOME": str(self._home),
             "ERL_EPMD_PORT": str(self._epmd_port),
             "RABBITMQ_NODENAME": "rbl@localhost",
-            "RABBITMQ_NODE_PORT": str(self._port),
+            "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_DIST_PORT": str(free_port()),
             "RABBITMQ_MNESIA_BASE": str(self._home / "data"),
             "RABBITMQ_LOG_BASE": str(self._home / "log"),
@@ -41,7 +41,11 @@ class Rabbit:
 
     @property
     def url(self) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self._port}//"
+        return self.behind(self.port)
+
+    def behind(self, port: int) -> str:
+        """Its URL, where it is reached through another port."""
+        return f"amqp://guest:guest@127.0.0.1:{port}//"
 
     def start(self) -> Rabbit:
         assert SCRIPT is not None
