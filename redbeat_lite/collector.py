@@ -51,7 +51,7 @@ class Collector:
                 for command in commands:
                     pipe.execute_command(*command)  # type: ignore[no-untyped-call]  # untyped in redis-py
             replies = iter(pipe.execute(raise_on_error=False))
-        return [_error_in(list(islice(replies, len(commands)))) for commands in messages]
+        return [_refusal(commands, list(islice(replies, len(commands)))) for commands in messages]
 
     def publish(self, message: Any, **kwargs: Any) -> Any:
         return self.channel.basic_publish(message, _publish_batch=self, **kwargs)
@@ -74,5 +74,7 @@ class Collector:
         """There is nothing to release."""
 
 
-def _error_in(replies: Sequence[Any]) -> Exception | None:
-    return next((reply for reply in replies if isinstance(reply, Exception)), None)
+def _refusal(commands: Sequence[Command], replies: Sequence[Any]) -> Exception | None:
+    # A message is in its queue also if that could not be told to expire: sent again, it would be there twice.
+    parts = [reply for (name, *_), reply in zip(commands, replies, strict=True) if name != "pexpire"]
+    return next((reply for reply in parts if isinstance(reply, Exception)), None)

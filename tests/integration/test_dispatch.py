@@ -591,6 +591,28 @@ class TestOneEntryThatFails:
 
 
 @needs_batches
+def test_a_message_whose_queue_cannot_be_told_to_expire_is_sent_once(
+    make_app: MakeApp, make_beat: MakeBeat, server: Server, own_server: Callable[..., Server], clock: Clock
+) -> None:
+    broker = own_server()
+    with broker.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "sender", "on", ">secret", "~*", "&*", "+@all", "-pexpire")
+        app = make_app(
+            broker_url=broker.url.replace("redis://", "redis://sender:secret@"),
+            redbeat_lite_url=server.url,
+            task_queues=[Queue("short", Exchange("short"), "short", expires=100)],
+            task_default_queue="short",
+        )
+        Schedules(app).add("a", "t", every(60))
+        beat = make_beat(app)
+        clock.forward(60)
+        beat.run_due()
+        clock.forward(5)
+        beat.run_due()
+        assert admin.llen("short") == 1
+
+
+@needs_batches
 def test_a_broker_in_another_database_is_written_in_one_batch(
     make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
 ) -> None:
