@@ -155,6 +155,8 @@ class Prepared:
             return
         _, target, payload = commands[0]
         message = json.loads(payload)
+        if message["properties"]["delivery_info"]["exchange"]:
+            return  # to the queues that are bound to it, which may be others each time
         if not _mark_gaps(message, occurrence, expiry):
             return
         template = Template(text_of(message), target, tuple(commands[1:]), expiry, occurrence.extra)

@@ -274,6 +274,21 @@ class TestQueues:
         assert [message.entry for message in queued(client, "all")] == ["a", "a"]
         assert [message.id for message in queued(client, "all")] == [message.id for message in queued(client, "sport")]
 
+    def test_a_queue_that_is_bound_later_gets_what_comes_later(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        topic = Exchange("news", type="topic")
+        app = make_app(task_queues=[Queue("sport", topic, routing_key="sport.*")])
+        Schedules(app).add("a", "t", every(10), options={"queue": "sport", "routing_key": "sport.chess"})
+        beat = make_beat(app)
+        clock.forward(10)
+        beat.run_due()
+        with app.connection_for_write() as connection:
+            Queue("all", topic, routing_key="#")(connection.default_channel).declare()
+        clock.forward(10)
+        beat.run_due()
+        assert (client.llen("sport"), client.llen("all")) == (2, 1)
+
     @pytest.mark.parametrize("way", WAYS)
     def test_sent_events_are_sent(
         self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, client: redis.Redis, way: str
