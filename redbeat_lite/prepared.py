@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Hashable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import celery.app.amqp
@@ -59,10 +60,10 @@ def obstacle(scheduler: Any, app: Celery) -> str | None:
     for name in _SIGNALS:
         if getattr(signals, name).receivers:
             return f"something listens to {name}"
-    if not _written_in(type(scheduler).apply_entry, celery.beat) or not _written_in(
-        type(scheduler).send_task, celery.beat
-    ):
+    if not _written_in(scheduler.apply_entry, celery.beat) or not _written_in(scheduler.send_task, celery.beat):
         return "the scheduler's apply_entry or send_task is not Celery's own"
+    if not _written_in(scheduler.apply_async, sys.modules[f"{__package__}.scheduler"]):
+        return "the scheduler's apply_async is not redbeat_lite's own"
     if not _written_in(celery.beat.Scheduler.apply_async, celery.beat):
         return "celery.beat.Scheduler.apply_async is not Celery's own"
     if not _written_in(app.send_task, celery.app.base):
@@ -167,11 +168,11 @@ class Prepared:
             self._shapes[kind] = shape_of(message, template, entry, task, self._app)
 
     def _plain(self, name: str) -> bool:
-        """Whether the task's class leaves the way of a message to Celery."""
+        """Whether the task leaves the way of a message to Celery."""
         task = self._app.tasks.get(name)
         if task is None:
             return True
-        own = (type(task).apply_async, type(task).shadow_name, type(task)._get_exec_options)
+        own = (task.apply_async, task.shadow_name, task._get_exec_options)
         return all(_written_in(function, celery.app.task) for function in own) and task.expires is None
 
 
@@ -240,5 +241,7 @@ def _is_kombus_own() -> bool:
 
 def _written_in(function: Any, module: ModuleType) -> bool:
     """Whether the code of ``function`` stands in ``module``; a wrapper's does not, whatever it says of itself."""
-    code = getattr(function, "__code__", None)
-    return code is not None and code.co_filename == module.__file__
+    # What is no plain function may be a proxy, as tracing libraries use, which has the attributes of what it wraps.
+    if type(function) is MethodType:
+        function = function.__func__
+    return type(function) is FunctionType and function.__code__.co_filename == module.__file__

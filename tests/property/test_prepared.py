@@ -180,6 +180,22 @@ def test_a_message_that_no_template_can_be_made_of_is_sent_all_the_same(
     assert entry.template is None
 
 
+class FunctionProxy:
+    """Wraps a function as tracing libraries do, with wrapt: it has whatever attributes the function has."""
+
+    def __init__(self, wrapped: Any) -> None:
+        self._wrapped = wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> FunctionProxy:
+        return self if instance is None else FunctionProxy(self._wrapped.__get__(instance, owner))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._wrapped(*args, **kwargs)
+
+
 class Own(Task):
     """A task class that has a say in every message."""
 
@@ -276,6 +292,44 @@ class TestObstacle:
 
         monkeypatch.setattr(owner, name, wrapped, raising=False)
         assert why() == reason
+
+    @pytest.mark.parametrize(
+        ("owner", "name", "reason"),
+        [
+            (celery.beat.Scheduler, "apply_entry", "the scheduler's apply_entry or send_task is not Celery's own"),
+            (celery.app.task.Task, "apply_async", "Task.apply_async is not Celery's own"),
+            (kombu.messaging.Producer, "publish", "kombu's producer or channel is not its own"),
+        ],
+    )
+    def test_a_function_behind_a_proxy(
+        self, why: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, reason: str
+    ) -> None:
+        monkeypatch.setattr(owner, name, FunctionProxy(getattr(owner, name)))
+        assert why() == reason
+
+    def test_a_scheduler_that_publishes_in_a_way_of_its_own(self, app: Celery) -> None:
+        class Careful(Scheduler):
+            def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+                return super().apply_async(*args, **kwargs)
+
+        assert obstacle(Careful(app, lazy=True), app) == "the scheduler's apply_async is not redbeat_lite's own"
+
+    def test_a_scheduler_that_was_patched_itself(
+        self, why: Callable[[], str | None], scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        original = scheduler.apply_entry
+        monkeypatch.setattr(scheduler, "apply_entry", lambda *args, **kwargs: original(*args, **kwargs))
+        assert why() == "the scheduler's apply_entry or send_task is not Celery's own"
+
+    def test_a_task_that_was_patched_itself(
+        self, app: Celery, publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task = app.tasks["plain"]
+        original = task.apply_async
+        monkeypatch.setattr(task, "apply_async", lambda *args, **options: original(*args, **options))
+        entry = Entry("e", "plain", every(3600), options={"shadow": "patched"})
+        publish(publishers[0], occurrence(entry, 1))
+        assert entry.template is None
 
     def test_a_wrapped_maker_of_messages(
         self, why: Callable[[], str | None], app: Celery, monkeypatch: pytest.MonkeyPatch
