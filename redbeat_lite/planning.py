@@ -30,6 +30,10 @@ _MAX_ERROR = 500
 #: Messages of one batch: entries that send each of many missed occurrences come in as many batches as that takes.
 _MAX_MESSAGES = 5_000
 
+#: Bytes of their definitions, of which arguments are most: what becomes of them is there several times over, here and
+#: in the server, until it is sent.
+_MAX_BYTES = 16_000_000
+
 #: Bytes that the decoded entries kept between ticks may take: some 45,000 entries of an argument or two.
 #: Where more take turns, the oldest is the next to come: dropping it would find no more than dropping all.
 _CACHE = 64_000_000
@@ -96,13 +100,15 @@ class Planner:
         Stops where there is enough to send for one batch; the rest stays due.
         """
         jobs: list[Job] = []
-        bad, messages = [], 0
+        bad, messages, size = [], 0, 0
         for stored in due:
-            if messages >= _MAX_MESSAGES:
+            if messages >= _MAX_MESSAGES or size >= _MAX_BYTES:
                 break
             try:
                 jobs.append(self._job(stored, now))
-                messages += len(jobs[-1].plan.emit)
+                emitted = len(jobs[-1].plan.emit)
+                messages += emitted
+                size += emitted * len(stored.definition or b"")
             except Exception as exc:  # noqa: BLE001 - whatever is wrong with one entry must not reach the others
                 bad.append(_quarantined(stored, exc, now))
         return jobs, bad

@@ -14,8 +14,8 @@ from redbeat_lite.store import Stored
 NOW = 1_800_000_000_000
 
 
-def stored(name: str, *, size: int = 0, task: str = "add") -> Stored:
-    definition = encode(Entry(name, task, every(60), args=["x" * size]))
+def stored(name: str, *, size: int = 0, task: str = "add", misfire: str = "coalesce") -> Stored:
+    definition = encode(Entry(name, task, every(60), args=["x" * size], misfire=misfire))
     return Stored(name.encode(), NOW, definition.encode(), State.new(NOW).encode().encode())
 
 
@@ -52,3 +52,14 @@ def test_large_definitions_do_not_fill_the_memory() -> None:
     finally:
         tracemalloc.stop()
     assert kept < 64_000_000
+
+
+def test_long_messages_make_short_batches() -> None:
+    """Each is there several times over until it is sent: in this process, on its way, in the script, in the queue."""
+    own = planner()
+    due = [stored(f"e{number}", size=50_000, misfire="all") for number in range(50)]
+    jobs, bad = own.plan(due, NOW + 99 * 60_000)
+    assert bad == []
+    assert 1 < len(jobs) < 10
+    assert {len(job.plan.emit) for job in jobs} == {100}
+    assert len(own.plan(due, NOW)[0]) == 50
