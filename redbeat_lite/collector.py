@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -11,14 +12,15 @@ from redis.exceptions import ClusterDownError, NoPermissionError, OutOfMemoryErr
 
 from .store import Command
 
-#: What a server says that takes no message at the moment, where redis-py has no class of its own for it.
-_FOR_ALL = ("MISCONF", "NOREPLICAS", "BUSY ")
+#: What a server says that takes no message at the moment, where redis-py has no class of its own for it. It may be to a
+#: command of a pipeline, such as those in which kombu declares a queue; then redis-py says first to which.
+_FOR_ALL = re.compile(r"(?:^|caused error: )(?:MISCONF|NOREPLICAS|BUSY )")
 
 
 def refused_for_all(error: BaseException | None) -> bool:
     """Whether Redis answers this whatever the message: its memory is full, it is a replica, its disk fails."""
     return isinstance(error, (OutOfMemoryError, ReadOnlyError, ClusterDownError)) or (
-        isinstance(error, ResponseError) and str(error).startswith(_FOR_ALL)
+        isinstance(error, ResponseError) and _FOR_ALL.search(str(error)) is not None
     )
 
 

@@ -570,6 +570,23 @@ class TestOneEntryThatFails:
         assert "nope" in (setup.schedules["odd"].last_error or "")
         assert len(queued(setup.broker)) == 6
 
+    @needs_batches
+    @pytest.mark.parametrize("setup", [way for way in WAYS if "one by one" not in way], indirect=True)
+    def test_after_its_message_was_made_leaves_no_part_of_it_to_the_next(self, setup: Setup, clock: Clock) -> None:
+        class Late(Task):
+            def apply_async(self, *args: Any, **options: Any) -> Any:
+                super().apply_async(*args, **options)
+                raise RuntimeError("too late")
+
+        @setup.app.task(base=Late, shared=False, name="odd")
+        def odd() -> None: ...
+
+        setup.schedules.add_many(Entry(name, task, every(60)) for name, task in (("a", "odd"), ("b", "t")))
+        clock.forward(60)
+        setup.beat.run_due()
+        assert [message.entry for message in queued(setup.broker)] == ["b"]
+        assert "too late" in (setup.schedules["a"].last_error or "")
+
     @pytest.mark.parametrize("setup", WAYS, indirect=True)
     def test_whose_queue_refuses_it_leaves_the_others_sent_once(self, setup: Setup, clock: Clock) -> None:
         queues = ("first", "broken", "last")
