@@ -11,13 +11,14 @@ from unittest import mock
 import celery.beat
 import pytest
 import redis
-from celery import Celery, signals
+from celery import Celery, Task, signals
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import Entry, Scheduler, Schedules, every, locks
 from redbeat_lite.collector import Collector
+from redbeat_lite.prepared import Prepared
 from redbeat_lite.publisher import BrokerDown
 from redbeat_lite.store import Lost
 from tests.support.commands import commands, round_trips
@@ -383,6 +384,7 @@ class TestBrokerDown:
         [
             ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "memory"),
             ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "read only"),
+            ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0", "enough good replicas"),
         ],
     )
     def test_goes_on_at_once_after_a_time_in_which_it_took_nothing(
@@ -620,6 +622,28 @@ class TestOneEntryThatFails:
             entry.last_task_id for entry in setup.schedules.values() if entry.name.startswith("broken")
         }
         assert len(messages) == 5
+
+
+@needs_batches
+def test_a_batch_for_another_database_is_not_sent_by_who_leads_no_more(
+    make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
+) -> None:
+    setup = Setup("batches to another database", make_app, make_beat, server)
+    setup.schedules.add("a", "t", every(60))
+    for _ in range(2):
+        clock.forward(60)
+        setup.beat.run_due()
+    clock.forward(60)
+    commands = Prepared.commands
+
+    def slow(self: Prepared, occurrence: Any) -> Any:
+        setup.beat.leader.resign()
+        return commands(self, occurrence)
+
+    with mock.patch.object(Prepared, "commands", slow):
+        setup.beat.run_due()
+    assert setup.broker.llen("celery") == 2
+    setup.broker.close()
 
 
 @needs_batches

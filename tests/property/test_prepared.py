@@ -203,21 +203,59 @@ class Own(Task):
         return super().apply_async(*args, **options)
 
 
-def test_a_task_class_of_its_own_is_asked_every_time(app: Celery, publishers: tuple[Publisher, Publisher]) -> None:
-    @app.task(shared=False, name="own", base=Own, typing=False)
+class Shadowed(Task):
+    """A task class that names each message."""
+
+    def shadow_name(self, *args: Any) -> str:
+        return "shadowed"
+
+
+@pytest.mark.parametrize("options", [{"base": Own}, {"base": Shadowed}, {"expires": 30}])
+def test_a_task_that_has_a_say_in_its_messages_is_asked_every_time(
+    app: Celery, publishers: tuple[Publisher, Publisher], options: dict[str, Any]
+) -> None:
+    @app.task(shared=False, name=f"own {options}", typing=False, **options)
     def own() -> None: ...
 
-    entry = Entry("e", "own", every(3600))
+    entry = Entry("e", own.name, every(3600), expires=None)
     publish(publishers[0], occurrence(entry, 1))
     assert entry.template is None
 
 
-@pytest.mark.parametrize("field", ["countdown", "eta"])
-def test_a_message_with_a_time_of_its_own_is_not_prepared(publishers: tuple[Publisher, Publisher], field: str) -> None:
-    value = 5 if field == "countdown" else "2096-01-01T00:00:00+00:00"
-    entry = Entry("e", "plain", every(3600), options={field: value})
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"countdown": 5},
+        {"eta": "2096-01-01T00:00:00+00:00"},
+        {"link": [{"task": "plain", "args": [], "kwargs": {}, "options": {}, "subtask_type": None}]},
+        {"stamped_headers": ["by"], "by": "me"},
+    ],
+)
+def test_a_message_with_what_no_template_knows_is_not_prepared(
+    publishers: tuple[Publisher, Publisher], options: dict[str, Any]
+) -> None:
+    entry = Entry("e", "plain", every(3600))
+    entry.options = options
     publish(publishers[0], occurrence(entry, 1))
     assert entry.template is None
+
+
+def test_a_lazy_argument_is_asked_every_time(publishers: tuple[Publisher, Publisher]) -> None:
+    numbers = iter(range(2))
+    entry = Entry("e", "plain", every(3600))
+    entry.args = (celery.beat.BeatLazyFunc(lambda: next(numbers)),)
+    shown = [json.loads(publish(publishers[0], occurrence(entry, n))[0][2])["headers"]["argsrepr"] for n in range(2)]
+    assert shown == ["(0,)", "(1,)"] or shown == ["[0]", "[1]"]
+
+
+def test_further_headers_are_those_of_the_occurrence(publishers: tuple[Publisher, Publisher]) -> None:
+    entry = Entry("e", "plain", every(3600))
+    further: list[dict[str, Any] | None] = [None, {"lock": "a"}, {"lock": "b"}, None]
+    messages = [
+        json.loads(publish(publishers[0], occurrence(entry, number)._replace(extra=extra))[0][2])
+        for number, extra in enumerate(further)
+    ]
+    assert [message["headers"].get("lock") for message in messages] == [None, "a", "b", None]
 
 
 class TestObstacle:
@@ -352,6 +390,9 @@ class TestObstacle:
         other = make_app(task_routes=[lambda name, *args, **kwargs: None])
         assert obstacle(scheduler, other) == "task_routes holds a function"
 
-    def test_sent_events(self, scheduler: Scheduler, make_app: Callable[..., Celery]) -> None:
-        other = make_app(task_send_sent_event=True)
+    @pytest.mark.parametrize("setting", ["task_send_sent_event", "task_always_eager"])
+    def test_what_does_more_or_less_than_sending(
+        self, scheduler: Scheduler, make_app: Callable[..., Celery], setting: str
+    ) -> None:
+        other = make_app(**{setting: True})
         assert obstacle(scheduler, other) == "task_send_sent_event or task_always_eager is set"
