@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import celery.app.amqp
 import celery.app.task
@@ -152,6 +153,21 @@ def test_the_last_occurrence_has_nothing_to_expire_with(publishers: tuple[Publis
     message = json.loads(publish(preparing, occurrence(entry, 2)._replace(following=None))[0][2])
     assert message["headers"]["expires"] is None
     assert "expiration" not in message["properties"]
+
+
+@pytest.mark.parametrize(
+    "argument", ["100% %s %(id)s", 'a "quoted" one', "\\ and \n", "é", "x" * 5000, [[[[["deep"]]]]]]
+)
+def test_the_first_message_of_an_entry_like_another_is_the_full_one(
+    publishers: tuple[Publisher, Publisher], argument: Any
+) -> None:
+    preparing, full = publishers
+    publish(preparing, occurrence(Entry("like", "plain", every(3600), [1]), 1))
+    name = str(argument)[:20].replace("\n", "")
+    [made, expected] = [Entry(name, "plain", every(3600), [argument], {"k": argument}) for _ in range(2)]
+    with mock.patch.object(preparing, "_publish_in_full", side_effect=AssertionError("not prepared")):
+        prepared = publish(preparing, occurrence(made, 2))
+    assert comparable(prepared) == comparable(publish(full, occurrence(expected, 2)))
 
 
 def test_ids_and_delivery_tags_are_each_messages_own(publishers: tuple[Publisher, Publisher]) -> None:
