@@ -221,6 +221,18 @@ class TestEveryWay:
             setup.schedules.clear()
             setup.broker.close()
 
+    @pytest.mark.parametrize("setup", [way for way in WAYS if "one step" not in way], indirect=True)
+    def test_what_is_out_keeps_its_once_lock_where_it_cannot_be_committed(self, setup: Setup, clock: Clock) -> None:
+        setup.schedules.add("a", "t", every(10), once=True)
+        clock.forward(10)
+        with (
+            mock.patch.object(setup.beat.store, "commit", side_effect=redis.ConnectionError("crash")),
+            pytest.raises(redis.ConnectionError),
+        ):
+            setup.beat.run_due()
+        [message] = queued(setup.broker)
+        assert [lock.task_id for lock in locks(setup.app).list()] == [message.id]
+
 
 class TestQueues:
     @needs_batches
@@ -467,6 +479,26 @@ class TestBrokerDown:
         with broker.client() as client:
             assert sorted(message.headers["task"] for message in queued(client)) == ["t0", "t1", "t2"]
 
+    @pytest.mark.parametrize("setup", [way for way in WAYS if "one by one" in way], indirect=True)
+    def test_after_some_messages_were_out_one_by_one_sends_only_the_others_later(
+        self, setup: Setup, clock: Clock
+    ) -> None:
+        @setup.app.task(shared=False, name="odd")
+        def odd() -> None: ...
+
+        setup.schedules.add_many(Entry(name, "odd" if name == "c" else "t", every(60)) for name in "abcd")
+        clock.forward(60)
+        with (
+            mock.patch.object(odd, "apply_async", side_effect=OperationalError("cut")),
+            mock.patch.object(setup.beat._publisher, "answers", return_value=False),
+            pytest.raises(BrokerDown),
+        ):
+            setup.beat.run_due()
+        assert [message.entry for message in queued(setup.broker)] == ["a", "b"]
+        setup.beat.run_due()
+        assert [message.entry for message in queued(setup.broker)] == ["a", "b", "c", "d"]
+        assert {entry.total_run_count for entry in setup.schedules.values()} == {1}
+
     @needs_batches
     def test_whose_answer_is_lost_gets_the_batch_again_under_the_same_ids(
         self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
@@ -553,6 +585,26 @@ class TestOneEntryThatFails:
         clock.forward(1)
         setup.beat.run_due()
         assert len(queued(setup.broker)) == 1
+
+    @pytest.mark.parametrize("setup", WAYS, indirect=True)
+    def test_for_its_line_leaves_the_others_to_the_next_line(self, setup: Setup, clock: Clock) -> None:
+        @setup.app.task(shared=False, name="odd")
+        def odd() -> None: ...
+
+        apply_async, lines = odd.apply_async, []
+
+        def over_the_second(*args: Any, producer: Any, **options: Any) -> Any:
+            lines.append(producer)
+            if producer is lines[0]:
+                raise OperationalError("cut")
+            return apply_async(*args, producer=producer, **options)
+
+        setup.schedules.add_many(Entry(name, "odd", every(60)) for name in "abc")
+        clock.forward(60)
+        with mock.patch.object(odd, "apply_async", over_the_second):
+            setup.beat.run_due()
+        assert [message.entry for message in queued(setup.broker)] == ["b", "c"]
+        assert [entry.name for entry in setup.schedules.values() if entry.last_error] == ["a"]
 
     @pytest.mark.parametrize("setup", WAYS, indirect=True)
     def test_costs_no_new_connection_where_the_line_has_not_failed(self, setup: Setup, clock: Clock) -> None:

@@ -19,6 +19,7 @@ from celery import Celery, signals
 from celery.app.task import Task
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kombu import serialization
 
 from redbeat_lite import Entry, Scheduler, every
 from redbeat_lite.emission import Occurrence
@@ -196,6 +197,63 @@ def test_a_message_that_no_template_can_be_made_of_is_sent_all_the_same(
     assert entry.template is None
 
 
+def test_a_task_that_takes_models_dumps_each_entrys_arguments(
+    app: Celery, publishers: tuple[Publisher, Publisher]
+) -> None:
+    """Celery dumps models to JSON for a task with ``pydantic=True``, by a function that it puts there."""
+
+    def dump(args: Any, kwargs: Any) -> Any:
+        return [min(each, 9) for each in args], kwargs
+
+    @app.task(shared=False, name="models", typing=False, _dump_pydantic_arguments=staticmethod(dump))
+    def models(*args: Any) -> None: ...
+
+    preparing, full = publishers
+    publish(preparing, occurrence(Entry("like", "models", every(3600), [1]), 1))  # which dumps to itself
+    [made, expected] = [Entry("e", "models", every(3600), [20]) for _ in range(2)]
+    assert comparable(publish(preparing, occurrence(made, 2))) == comparable(publish(full, occurrence(expected, 2)))
+
+
+@pytest.fixture
+def own_json() -> Iterator[str]:
+    """A serializer that says of its texts that they are JSON, as they are, but writes them in a way of its own."""
+
+    def encode(value: Any) -> str:
+        _, _, text = serialization.dumps(value, serializer="json")
+        return str(text).replace("20", "2e1")
+
+    serialization.register("own-json", encode, json.loads, content_type="application/json", content_encoding="utf-8")
+    yield "own-json"
+    serialization.unregister("own-json")
+    serialization.register_json()
+
+
+def test_another_serializer_of_json_writes_each_entrys_arguments(
+    publishers: tuple[Publisher, Publisher], own_json: str
+) -> None:
+    preparing, full = publishers
+    options = {"serializer": own_json}
+    publish(preparing, occurrence(Entry("like", "plain", every(3600), [1], options=options), 1))
+    [made, expected] = [Entry("e", "plain", every(3600), [20], options=options) for _ in range(2)]
+    assert comparable(publish(preparing, occurrence(made, 2))) == comparable(publish(full, occurrence(expected, 2)))
+
+
+def test_arguments_that_do_not_fit_the_task_fail_as_in_full(
+    app: Celery, publishers: tuple[Publisher, Publisher]
+) -> None:
+    @app.task(shared=False, name="one argument")
+    def one_argument(number: int) -> None: ...
+
+    preparing, full = publishers
+    publish(preparing, occurrence(Entry("like", "one argument", every(3600), [1]), 1))
+    failures = []
+    for publisher in (preparing, full):
+        with pytest.raises(Exception, match="takes 1 positional argument but 2 were given") as failure:
+            publish(publisher, occurrence(Entry("e", "one argument", every(3600), [1, 2]), 2))
+        failures.append((failure.type, str(failure.value)))
+    assert failures[0] == failures[1]
+
+
 class FunctionProxy:
     """Wraps a function as tracing libraries do, with wrapt: it has whatever attributes the function has."""
 
@@ -226,7 +284,14 @@ class Shadowed(Task):
         return "shadowed"
 
 
-@pytest.mark.parametrize("options", [{"base": Own}, {"base": Shadowed}, {"expires": 30}])
+class Urgent(Task):
+    """A task class that says anew for each message with what options it goes out."""
+
+    def _get_exec_options(self) -> dict[str, Any]:
+        return {**super()._get_exec_options(), "priority": 9}
+
+
+@pytest.mark.parametrize("options", [{"base": Own}, {"base": Shadowed}, {"base": Urgent}, {"expires": 30}])
 def test_a_task_that_has_a_say_in_its_messages_is_asked_every_time(
     app: Celery, publishers: tuple[Publisher, Publisher], options: dict[str, Any]
 ) -> None:
