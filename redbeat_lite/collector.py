@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+import kombu.transport.redis
 import redis
 from redis.exceptions import ClusterDownError, NoPermissionError, OutOfMemoryError, ReadOnlyError, ResponseError
 
@@ -24,6 +25,19 @@ def refused_for_all(error: BaseException | None) -> bool:
     )
 
 
+def puts_as_kombu(channel: type) -> bool:
+    """Whether a class of channels leaves it to kombu's Redis transport how a message gets into a queue.
+
+    One that does not may send each message by itself, whatever batch there is. Who only wraps kombu's own functions, as
+    tracing libraries do, hands the batch on.
+    """
+    own = kombu.transport.redis
+    if not issubclass(channel, own.Channel):
+        return False
+    owners = (next(each for each in channel.__mro__ if name in vars(each)) for name in ("_put", "_put_fanout"))
+    return all(owner.__module__ == own.__name__ for owner in owners)
+
+
 class Collector:
     """Stands in for kombu's PublishBatch, which sends by itself, and cannot tell what arrived of a batch that failed.
 
@@ -39,12 +53,13 @@ class Collector:
         self._commands: list[Command] = []
         channel.create_publish_batch = lambda max_size: self
 
-    def finds(self, leader_key: str, token: str) -> bool:
-        """Whether the broker is the database where this key holds this token, as far as its user may look."""
+    def stranger_to(self, leader_key: str, token: str) -> str:
+        """Why the broker is not known for the database where this key holds this token; empty if it is."""
         try:
-            return self._client.hget(leader_key, "token") == token.encode()
+            found = self._client.hget(leader_key, "token") == token.encode()
         except NoPermissionError:
-            return False
+            return "the broker's user may not read the schedule"
+        return "" if found else "the broker is another server or database"
 
     def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
         """Send messages in one round trip; tells of each why it was refused, if it was."""

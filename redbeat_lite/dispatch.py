@@ -221,7 +221,7 @@ class Dispatcher:
             for job in jobs:
                 job.out = False
             logger.warning("beat: the schedule's user may not write to a queue, so the broker's will: %s", exc)
-            self._publisher.one_step = False
+            self._publisher.send_apart("the schedule's user may not write to a queue")
             self._send(term, now, jobs)
             self._commit(term, now, jobs)
             return

@@ -55,8 +55,8 @@ _AT_NEXT, _UNKNOWN = "interval", "unknown"
 _MAX_SHAPES = 1000
 
 
-def obstacle(scheduler: Any, app: Celery) -> str | None:
-    """Why no message may be prepared, in words; ``None`` if messages may be."""
+def obstacle(scheduler: Any, app: Celery, channel: type) -> str | None:
+    """Why no message over a channel of this class may be prepared, in words; ``None`` if messages may be."""
     for name in _SIGNALS:
         if getattr(signals, name).receivers:
             return f"something listens to {name}"
@@ -71,7 +71,7 @@ def obstacle(scheduler: Any, app: Celery) -> str | None:
     amqp = app.amqp
     if not _written_in(amqp.send_task_message, celery.app.amqp) or not _written_in(amqp.as_task_v2, celery.app.amqp):
         return "app.amqp makes messages in a way of its own"
-    if amqp.Producer is not kombu.messaging.Producer or not _is_kombus_own():
+    if amqp.Producer is not kombu.messaging.Producer or not _is_kombus_own(channel):
         return "kombu's producer or channel is not its own"
     if not _written_in(celery.app.task.Task.apply_async, celery.app.task):
         return "Task.apply_async is not Celery's own"
@@ -229,13 +229,13 @@ def _text(instant: int) -> str:
     return f"{_second(second)}.{rest:03d}000+00:00" if rest else f"{_second(second)}+00:00"
 
 
-def _is_kombus_own() -> bool:
+def _is_kombus_own(channel: Any) -> bool:
     """Whether nobody, a tracing library say, has put a hand on what makes messages below Celery."""
     # Looked up at the class that is used, so that what was put in front of an inherited function is seen too.
-    producer, channel = kombu.messaging.Producer, kombu.transport.redis.Channel
-    virtual = kombu.transport.virtual.base
+    producer, virtual = kombu.messaging.Producer, kombu.transport.virtual.base
     own = all(_written_in(function, kombu.messaging) for function in (producer.publish, producer._publish))
-    own = own and all(_written_in(function, virtual) for function in (channel.basic_publish, channel.prepare_message))
+    making = (channel.basic_publish, channel.prepare_message, channel._inplace_augment_message)
+    own = own and all(_written_in(function, virtual) for function in making)
     return own and _written_in(channel._put, kombu.transport.redis)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from celery.result import denied_join_result
 from kombu.common import Broadcast
 
-from .collector import Collector
+from .collector import Collector, puts_as_kombu
 from .emission import Occurrence, emission
 from .entry import Entry
 from .errors import ConfigurationError
@@ -76,7 +76,7 @@ class Publisher:
         timeout: seconds after which a publish that hangs is given up.
         dispatch: ``"plain"`` publishes one by one; ``"batch"`` collects messages where the transport can; ``"auto"``
             and ``"prepared"`` there fill in prepared ones, too, where that is provably the same.
-        obstacle: tells why messages may not be prepared at the moment, if they may not.
+        obstacle: tells why messages over a channel of this class may not be prepared at the moment, if they may not.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Publisher:
         *,
         timeout: float,
         dispatch: str,
-        obstacle: Callable[[], str | None],
+        obstacle: Callable[[type], str | None],
     ) -> None:
         self._app = app
         self._emit = emit
@@ -104,6 +104,7 @@ class Publisher:
         self._collector: Collector | None = None
         #: Whether the commit has to send what is published.
         self.one_step = False
+        self._why_apart = ""
 
     @property
     def connected(self) -> bool:
@@ -116,7 +117,8 @@ class Publisher:
         if self.one_step:
             return f"in one step with the schedule (exactly once), {self._making}"
         if self._collector is not None:
-            return f"in batches apart from the schedule (at least once, with stable ids), {self._making}"
+            promise = f"at least once, with stable ids; {self._why_apart}"
+            return f"in batches apart from the schedule ({promise}), {self._making}"
         why = "its transport knows no batches" if self._collect else "redbeat_lite_dispatch is 'plain'"
         return f"one by one (at least once, with stable ids; {why})"
 
@@ -129,7 +131,7 @@ class Publisher:
     def _making(self) -> str:
         if not self._prepare:
             return "each made in full"
-        reason = self._obstacle()
+        reason = self._obstacle(type(self._producer.channel))
         return "prepared" if reason is None else f"each made in full, because {reason}"
 
     def connect(self, leader_key: str, token: str) -> None:
@@ -153,13 +155,14 @@ class Publisher:
             producer = self._app.amqp.Producer(connection, auto_declare=False)
             _declare_broadcasts(self._app, producer.channel)
             collector = Collector(producer.channel) if self._collect and _batches(producer) else None
-            self.one_step = collector is not None and collector.finds(leader_key, token)
+            why_apart = collector.stranger_to(leader_key, token) if collector is not None else ""
         except Exception as exc:
             # Whatever a transport makes of its settings and its server, the beat is to say so and to try again.
             if connection is not None:
                 _release(connection)
             raise BrokerDown(str(exc) or type(exc).__name__) from exc
         self._connection, self._producer, self._collector = connection, producer, collector
+        self.one_step, self._why_apart = collector is not None and not why_apart, why_apart
         self._prepared = Prepared(self._app) if collector is not None and self._prepare else None
 
     def answers(self) -> bool:
@@ -193,7 +196,7 @@ class Publisher:
         if self._collector is None:
             yield self._publish
             return
-        self._may_prepare = self._prepared is not None and self._obstacle() is None
+        self._may_prepare = self._prepared is not None and self._obstacle(type(self._producer.channel)) is None
         if self._prepared is not None:
             self._prepared.begin()
         with self._producer.batch():
@@ -206,14 +209,21 @@ class Publisher:
             for each message ``None``, or why the broker refused it.
 
         Raises:
-            BrokerDown: the connection failed; what arrived is unknown.
+            BrokerDown: the connection failed; what arrived is unknown. To close it is the caller's part.
         """
         assert self._collector is not None
         try:
             return self._collector.send(messages)
         except Exception as exc:
-            self.close()
             raise BrokerDown(str(exc) or type(exc).__name__) from exc
+
+    def send_apart(self, why: str) -> None:
+        """Leave nothing to the commit any more, as long as this connection lasts.
+
+        Parameters:
+            why: in words for a log line.
+        """
+        self.one_step, self._why_apart = False, why
 
     def _publish(self, occurrence: Occurrence) -> list[Command]:
         if self._prepared is None or not self._may_prepare:
@@ -249,7 +259,9 @@ class Publisher:
 
 def _batches(producer: Any) -> bool:
     """Whether the transport of a producer publishes in batches; kombu before 5.7 knows none."""
-    return getattr(producer, "supports_batch_publish", False) and hasattr(producer.channel, "create_publish_batch")
+    channel = producer.channel
+    able = getattr(producer, "supports_batch_publish", False) and hasattr(channel, "create_publish_batch")
+    return able and puts_as_kombu(type(channel))
 
 
 def _declare_broadcasts(app: Celery, channel: Any) -> None:

@@ -80,7 +80,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             self._emit,
             timeout=settings.publish_timeout,
             dispatch=settings.dispatch,
-            obstacle=lambda: obstacle(self, app),
+            obstacle=lambda channel: obstacle(self, app, channel),
         )
         self._dispatcher = Dispatcher(
             self.store,

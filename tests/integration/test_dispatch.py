@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
 import celery.beat
+import kombu.transport.redis
 import pytest
 import redis
 from celery import Celery, Task, signals
@@ -720,6 +722,54 @@ def test_a_message_whose_queue_cannot_be_told_to_expire_is_sent_once(
         assert admin.llen("short") == 1
 
 
+class Lifo(kombu.transport.redis.Channel):
+    """The channel of a transport that puts messages into its queues by itself, whatever batch there is."""
+
+    def _put(self, queue: str, message: dict[str, Any], **_: Any) -> None:
+        self.client.rpush(queue, json.dumps(message))
+
+
+@needs_batches
+def test_a_transport_that_puts_messages_into_queues_by_itself_gets_them_one_by_one(
+    make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+) -> None:
+    app = make_app()
+    schedules, beat = Schedules(app), make_beat(app)
+    schedules.add_many(Entry(name, "t", every(60)) for name in "ab")
+    with mock.patch.object(kombu.transport.redis.Transport, "Channel", Lifo):
+        for _ in range(2):
+            clock.forward(60)
+            beat.run_due()
+    assert [message.entry for message in queued(client)] == ["b", "a", "b", "a"]
+    assert beat.vitals.dispatch == "one by one (at least once, with stable ids; its transport knows no batches)"
+
+
+class Numbering(kombu.transport.redis.Channel):
+    """The channel of a transport that has a say in each message, and leaves the sending to kombu."""
+
+    numbers = itertools.count()
+
+    def prepare_message(self, *args: Any, **kwargs: Any) -> Any:
+        message = super().prepare_message(*args, **kwargs)
+        message["headers"]["number"] = next(self.numbers)
+        return message
+
+
+@needs_batches
+def test_a_transport_that_has_a_say_in_messages_is_asked_every_time(
+    make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+) -> None:
+    app = make_app()
+    beat = make_beat(app)
+    Schedules(app).add("a", "t", every(60))
+    with mock.patch.object(kombu.transport.redis.Transport, "Channel", Numbering):
+        for _ in range(2):
+            clock.forward(60)
+            beat.run_due()
+    assert len({message.headers["number"] for message in queued(client)}) == 2
+    assert beat.vitals.dispatch.startswith("in one step with the schedule (exactly once), each made in full, because")
+
+
 @needs_batches
 def test_a_broker_in_another_database_is_written_in_one_batch(
     make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
@@ -728,6 +778,8 @@ def test_a_broker_in_another_database_is_written_in_one_batch(
     setup.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(500))
     clock.forward(60)
     setup.beat.run_due()
+    assert "in batches apart from the schedule (" in setup.beat.vitals.dispatch
+    assert "stable ids; the broker is another server or database)" in setup.beat.vitals.dispatch
     clock.forward(60)
     with commands(server) as seen, round_trips() as trips:
         setup.beat.run_due()
@@ -764,7 +816,7 @@ def test_a_broker_whose_user_may_not_read_the_schedule_is_written_in_batches(
         beat = make_beat(app)
         beat.run_due()
         assert [message.entry for message in queued(admin)] == ["a"]
-        assert "in batches" in beat.vitals.dispatch
+        assert "stable ids; the broker's user may not read the schedule)" in beat.vitals.dispatch
 
 
 @needs_batches
@@ -791,7 +843,7 @@ def test_a_schedule_whose_user_may_not_write_to_the_queues_leaves_that_to_the_br
             clock.forward(60)
             beat.run_due()
             assert len({message.id for message in queued(admin)}) == admin.llen("celery") == 10 * count
-        assert "in batches" in beat.vitals.dispatch
+        assert "stable ids; the schedule's user may not write to a queue)" in beat.vitals.dispatch
         beat._publisher.close()  # so that it tries one step again, …
         Schedules(app).add("e5, odd", "odd", every(60))
         clock.forward(60)

@@ -346,7 +346,7 @@ class TestObstacle:
 
     @pytest.fixture
     def why(self, scheduler: Scheduler, app: Celery) -> Callable[[], str | None]:
-        return lambda: obstacle(scheduler, app)
+        return lambda: obstacle(scheduler, app, kombu.transport.redis.Channel)
 
     def test_none_by_default(self, why: Callable[[], str | None]) -> None:
         assert why() is None
@@ -397,6 +397,7 @@ class TestObstacle:
             (kombu.transport.virtual.base.Channel, "prepare_message", "kombu's producer or channel is not its own"),
             (kombu.transport.redis.Channel, "basic_publish", "kombu's producer or channel is not its own"),
             (kombu.transport.redis.Channel, "prepare_message", "kombu's producer or channel is not its own"),
+            (kombu.transport.redis.Channel, "_inplace_augment_message", "kombu's producer or channel is not its own"),
             (kombu.transport.redis.Channel, "_put", "kombu's producer or channel is not its own"),
         ],
     )
@@ -431,7 +432,10 @@ class TestObstacle:
             def apply_async(self, *args: Any, **kwargs: Any) -> Any:
                 return super().apply_async(*args, **kwargs)
 
-        assert obstacle(Careful(app, lazy=True), app) == "the scheduler's apply_async is not redbeat_lite's own"
+        assert (
+            obstacle(Careful(app, lazy=True), app, kombu.transport.redis.Channel)
+            == "the scheduler's apply_async is not redbeat_lite's own"
+        )
 
     def test_a_scheduler_that_was_patched_itself(
         self, why: Callable[[], str | None], scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
@@ -465,15 +469,18 @@ class TestObstacle:
         assert why() == "kombu's producer or channel is not its own"
 
     def test_the_old_protocol(self, scheduler: Scheduler, make_app: Callable[..., Celery]) -> None:
-        assert obstacle(scheduler, make_app(task_protocol=1)) == "task_protocol is not 2"
+        assert obstacle(scheduler, make_app(task_protocol=1), kombu.transport.redis.Channel) == "task_protocol is not 2"
 
     def test_a_router_function(self, scheduler: Scheduler, make_app: Callable[..., Celery]) -> None:
         other = make_app(task_routes=[lambda name, *args, **kwargs: None])
-        assert obstacle(scheduler, other) == "task_routes holds a function"
+        assert obstacle(scheduler, other, kombu.transport.redis.Channel) == "task_routes holds a function"
 
     @pytest.mark.parametrize("setting", ["task_send_sent_event", "task_always_eager"])
     def test_what_does_more_or_less_than_sending(
         self, scheduler: Scheduler, make_app: Callable[..., Celery], setting: str
     ) -> None:
         other = make_app(**{setting: True})
-        assert obstacle(scheduler, other) == "task_send_sent_event or task_always_eager is set"
+        assert (
+            obstacle(scheduler, other, kombu.transport.redis.Channel)
+            == "task_send_sent_event or task_always_eager is set"
+        )
