@@ -19,6 +19,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
 
 from . import urls
+from .clock import elapsed
 from .errors import ConfigurationError
 from .scripts import Scripts
 from .settings import Settings
@@ -29,6 +30,11 @@ SOCKET_TIMEOUT = 4.0
 
 #: Seconds between the pings that tell whether an idle subscription is still alive.
 HEALTH_CHECK_INTERVAL = 15
+
+#: Seconds between two looks whether Sentinel names the same master still; and the same after no sentinel has answered,
+#: which may take as long as a command.
+_LOOK = 1.0
+_LOOK_UNANSWERED = 30.0
 
 #: What a server that is down, restarting, failing over or out of reach raises.
 UNREACHABLE: tuple[type[Exception], ...] = (
@@ -154,8 +160,37 @@ class _Master(redis.Redis):
 
 
 class _InStep(SentinelManagedConnection):
-    """A connection to a master, closed if a reply does not come in time. redis-py keeps it, unlike its other ones; the
-    next command would then be given the late reply of this one, and each one after it that of its predecessor."""
+    """A connection to the master, in step with it and with Sentinel.
+
+    It is closed if a reply does not come in time. redis-py keeps it, unlike its other ones; the next command would then
+    be given the late reply of this one, and each one after it that of its predecessor.
+
+    It moves on to a new master also while the old one goes on: Sentinel tells that one some eight seconds later that it
+    is a replica now, and then it forgets everything that it has taken meanwhile.
+    """
+
+    _next_look = 0.0
+
+    def connect_to(self, address: tuple[str, int]) -> None:
+        self._next_look = elapsed() + _LOOK
+        super().connect_to(address)  # type: ignore[no-untyped-call]  # untyped in redis-py
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        # Without the check it is part of making the connection, or of a subscription, which the old master ends.
+        if check_health and self._sock and elapsed() >= self._next_look:
+            self._look()
+        super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]  # as above
+
+    def _look(self) -> None:
+        """Close this connection if Sentinel names another master; the command then opens one to that."""
+        try:
+            moved = self.connection_pool.get_master_address() != (self.host, self.port)
+            self._next_look = elapsed() + _LOOK
+        except RedisError:  # the master may be sound without its sentinels
+            moved = False
+            self._next_look = elapsed() + _LOOK_UNANSWERED
+        if moved:
+            self.disconnect()  # type: ignore[no-untyped-call]  # as above
 
     def read_response(self, disable_decoding: bool = False, **options: Any) -> Any:
         return super().read_response(disable_decoding, **{"disconnect_on_error": True, **options})

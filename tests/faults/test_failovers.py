@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from celery import Celery
 
+from redbeat_lite.backend import Backend
+from redbeat_lite.settings import Settings
 from tests.faults.collector import judge, queue_of
 from tests.faults.driver import PERIOD_MS, Stage
 from tests.faults.guarded import SECRET
@@ -54,6 +58,26 @@ def test_a_replica_promoted_by_sentinel(
     assert (final.lost, final.doubled) == (0, 0)
     verdict.doubled = final.doubled
     publish(f"sentinel {'killed' if kill else 'switched'}", verdict)
+
+
+def test_clients_follow_to_a_new_master_while_the_old_one_lives(
+    sentinels: Sentinels, make_app: Callable[..., Celery]
+) -> None:
+    backend = Backend(Settings.from_app(make_app(broker_url=sentinels.url, broker_transport_options=sentinels.options)))
+    old = sentinels.master
+
+    def port() -> int:
+        return int(backend.client.config_get("port")["port"])
+
+    assert port() == old.port
+    sentinels.fail_over()
+    eventually(lambda: port() == sentinels.master.port, within=3, what="the new master")
+    with old.client() as client:
+        assert client.role()[0] == b"master", "until Sentinel tells it otherwise"
+    sentinels.stop()
+    time.sleep(1.1)  # until it is time to look again
+    assert port() != old.port, "without Sentinel, too"
+    backend.close()
 
 
 @pytest.mark.soak

@@ -98,6 +98,11 @@ class Sentinels:
             client.execute_command("SENTINEL", "FAILOVER", self.NAME)
         eventually(lambda: self.master is not before, within=20, what="another master")
 
+    def stop(self) -> None:
+        """Stop the sentinels alone."""
+        for each in self._sentinels:
+            each.stop()
+
     def destroy(self) -> None:
         for each in (*self._sentinels, *self.servers):
             each.destroy()
