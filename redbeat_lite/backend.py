@@ -21,6 +21,7 @@ from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedS
 from . import urls
 from .clock import elapsed
 from .errors import ConfigurationError
+from .replies import text
 from .scripts import Scripts
 from .settings import Settings
 
@@ -31,10 +32,10 @@ SOCKET_TIMEOUT = 4.0
 #: Seconds between the pings that tell whether an idle subscription is still alive.
 HEALTH_CHECK_INTERVAL = 15
 
-#: Seconds between two looks whether Sentinel names the same master still; and the same after no sentinel has answered,
+#: Seconds between two looks whether Sentinel names the same master still; and the same after a sentinel did not answer,
 #: which may take as long as a command.
 _LOOK = 1.0
-_LOOK_UNANSWERED = 30.0
+LOOK_UNANSWERED = 30.0
 
 #: What a server that is down, restarting, failing over or out of reach raises.
 UNREACHABLE: tuple[type[Exception], ...] = (
@@ -182,15 +183,21 @@ class _InStep(SentinelManagedConnection):
         super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]  # as above
 
     def _look(self) -> None:
-        """Close this connection if Sentinel names another master; the command then opens one to that."""
-        try:
-            moved = self.connection_pool.get_master_address() != (self.host, self.port)
-            self._next_look = elapsed() + _LOOK
-        except RedisError:  # the master may be sound without its sentinels
-            moved = False
-            self._next_look = elapsed() + _LOOK_UNANSWERED
-        if moved:
+        """Connect to another master if all sentinels name it.
+
+        All of them, because they learn of it within two seconds of each other, and a broker's connection asks any of
+        them: on the old master it would send what was counted as sent on the new one.
+        """
+        named, self._next_look = set(), elapsed() + _LOOK
+        for sentinel in self.connection_pool.sentinel_manager.sentinels:
+            try:
+                found = sentinel.sentinel_get_master_addr_by_name(self.connection_pool.service_name)
+                named |= {(text(found[0]), found[1])} if found else set()
+            except RedisError:  # the master may be sound without its sentinels
+                self._next_look = elapsed() + LOOK_UNANSWERED
+        if named and (self.host, self.port) not in named:
             self.disconnect()  # type: ignore[no-untyped-call]  # as above
+            self.connect()  # type: ignore[no-untyped-call]  # as above
 
     def read_response(self, disable_decoding: bool = False, **options: Any) -> Any:
         return super().read_response(disable_decoding, **{"disconnect_on_error": True, **options})

@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from celery.result import denied_join_result
 from kombu.common import Broadcast
+from redis.exceptions import RedisError
+from redis.sentinel import SentinelConnectionPool
 
+from .backend import LOOK_UNANSWERED
+from .clock import elapsed
 from .collector import Collector, puts_as_kombu
 from .emission import Occurrence, emission
 from .entry import Entry
@@ -105,6 +109,7 @@ class Publisher:
         #: Whether the commit has to send what is published.
         self.one_step = False
         self._why_apart = ""
+        self._next_look = 0.0
 
     @property
     def connected(self) -> bool:
@@ -145,6 +150,7 @@ class Publisher:
             BrokerDown: it cannot be opened in time.
         """
         if self._producer is not None:
+            self._follow()
             return
         connection = None
         try:
@@ -164,6 +170,15 @@ class Publisher:
         self._connection, self._producer, self._collector = connection, producer, collector
         self.one_step, self._why_apart = collector is not None and not why_apart, why_apart
         self._prepared = Prepared(self._app) if collector is not None and self._prepare else None
+
+    def _follow(self) -> None:
+        """Leave a Redis master that Sentinel has replaced: what it took until it is told so, it would forget."""
+        pool = getattr(self._producer.channel, "pool", None)
+        if isinstance(pool, SentinelConnectionPool) and elapsed() >= self._next_look:
+            try:
+                pool.get_master_address()  # type: ignore[no-untyped-call]  # drops connections that lead elsewhere
+            except RedisError:  # the master may be sound without its sentinels
+                self._next_look = elapsed() + LOOK_UNANSWERED
 
     def answers(self) -> bool:
         """Whether a new connection reaches the broker: after a failed publish it tells whose fault that was."""
