@@ -60,18 +60,25 @@ class Collector:
         self._connect = connect
         self._known: Counter[tuple[str, int, str]] = Counter()
         self._again = 0
+        self._moves = self._followed = 0
+        #: How many places of the queue have been read.
+        self.places = 0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        seen = 0
         while not self._stopped.is_set():
             with suppress(Exception), self._connect() as client:  # servers are killed here all the time
-                while not self._stopped.is_set():
+                moves = self._moves
+                while not self._stopped.is_set() and moves == self._moves:
                     self._wait(0.01)
-                    seen = self._read(client, seen)
-                    seen = self._shortened(client, seen)
+                    self.places = self._read(client, self.places)
+                    self.places = self._shortened(client, self.places)
+
+    def move(self) -> None:
+        """Connect anew: the queue is on another server by now, while the old one still takes messages."""
+        self._moves += 1
 
     def _read(self, client: redis.Redis, seen: int) -> int:
         pipe = client.pipeline(transaction=True)
@@ -82,7 +89,8 @@ class Collector:
         if length == seen - self._trimmed:
             seen -= self._trimmed  # the last trim was made, and its reply lost
         self._trimmed = 0
-        if length < seen:
+        if length < seen or self._followed != self._moves:
+            self._followed = self._moves
             # The server lost some, or somebody flushed it, or this is another server. What lies there now and was seen
             # before did not come again, but for what lies there more often than it was seen.
             self._again, self._known = length, Counter(record[:3] for record in self.records)
@@ -141,6 +149,10 @@ class Verdict:
         renamed: … and of these, those with more than one task id.
         early: messages that came before their nominal time.
         late: how much after its nominal time the latest came, outages left out.
+        wait: the longest time between two messages of one entry, outages or not.
+        extra: messages at times that are no nominal times of their entry.
+        redone: messages that came again although one after them, of the same beat, did not: its batch was committed.
+        tail: how many messages that a beat had sent last came again, at most.
         back: how long after a fault the first message came, at most.
         stall: the longest time that the machine kept the suite itself from running.
         handovers: how often messages of one beat are followed by those of another.
@@ -154,7 +166,11 @@ class Verdict:
     renamed: int = 0
     early: int = 0
     late: float = 0.0
+    wait: float = 0.0
     back: float = 0.0
+    extra: int = 0
+    redone: int = 0
+    tail: int = 0
     handovers: int = 0
     strays: int = 0
     stall: float = 0.0
@@ -166,7 +182,7 @@ class Verdict:
         """What is published of it."""
         names = ("occurrences", "faults", "lost", "doubled")
         figures = {name: getattr(self, name) for name in names}
-        times = {"late": round(self.late, 2), "back": round(self.back, 2)}
+        times = {name: round(getattr(self, name), 2) for name in ("late", "wait", "back")}
         return {**figures, **times, **({"work": self.work.as_dict()} if self.work else {})}
 
 
@@ -176,7 +192,7 @@ def judge(
     outages: Iterable[tuple[float, float]] = (),
     recoveries: Sequence[float] = (),
 ) -> Verdict:
-    """Judge a stream of entries that fire every ``period`` milliseconds; with ``None`` nothing counts as lost.
+    """Judge a stream of entries that fire every ``period`` milliseconds; with ``None`` nothing counts as lost or extra.
 
     Parameters:
         outages: from and to, in epoch seconds; lateness does not count where a nominal time lies in one of them.
@@ -192,16 +208,20 @@ def judge(
             verdict.renamed += record.id not in ids
         ids.add(record.id)
         after = (record.arrival - record.nominal) / 1000
+        verdict.early += bool(record.arrival) and after < -0.002
         if record.arrival and not any(start <= record.nominal <= end for start, end in excused):
-            verdict.early += after < -0.002
             verdict.late = max(verdict.late, after)
     for entry, nominals in seen.items():
         verdict.occurrences += len(nominals)
         if period is None:
             continue
-        missing = set(range(min(nominals), max(nominals) + 1, period)) - set(nominals)
+        expected = set(range(min(nominals), max(nominals) + 1, period))
+        verdict.extra += len(set(nominals) - expected)
+        missing = expected - set(nominals)
         verdict.lost = (verdict.lost or 0) + len(missing)
         verdict.missing += [f"{entry} at {nominal}" for nominal in sorted(missing)][:5]
+    verdict.wait = _longest_wait(records)
+    verdict.redone, verdict.tail = _repeats(records)
     verdict.back = max((_back(records, round(at * 1000)) for at in recoveries), default=0.0)
     senders = [record.sender for record in records]
     verdict.handovers = sum(before != after for before, after in itertools.pairwise(senders))
@@ -220,6 +240,31 @@ def strays(records: Iterable[Record], terms: Sequence[Term]) -> int:
         else:
             term = following
     return found
+
+
+def _longest_wait(records: Iterable[Record]) -> float:
+    """Seconds between two arrivals of one entry, at most."""
+    latest: dict[str, int] = {}
+    longest = 0
+    for record in records:
+        longest = max(longest, record.arrival - latest.get(record.entry, record.arrival))
+        latest[record.entry] = record.arrival
+    return longest / 1000
+
+
+def _repeats(records: Sequence[Record]) -> tuple[int, int]:
+    """Of what one beat sent in a row and came again: how much lies before something that did not, and most behind it.
+
+    What is sent again is what was not committed, so it can only be what a beat sent last.
+    """
+    last = {record[:2]: index for index, record in enumerate(records)}
+    redone = tail = 0
+    for _, group in itertools.groupby(enumerate(records), key=lambda each: each[1].sender):
+        again = [last[record[:2]] > index for index, record in group]
+        behind = next((n for n, each in enumerate(reversed(again)) if not each), len(again))
+        redone += sum(again) - behind
+        tail = max(tail, behind)
+    return redone, tail
 
 
 def _back(records: Sequence[Record], at: int) -> float:

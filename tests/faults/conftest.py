@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.faults.collector import Verdict
 from tests.faults.driver import Stage
 from tests.faults.guarded import Guarded
-from tests.faults.page import RESULTS
+from tests.faults.page import keep
 from tests.support.server import Server
 
 
@@ -71,17 +67,7 @@ def on(staged: Callable[..., Stage], lease: float) -> Callable[..., Stage]:
 
 
 @pytest.fixture
-def publish(request: pytest.FixtureRequest, seconds: float) -> Callable[..., None]:
+def publish(seconds: float) -> Callable[..., None]:
     """Keeps the figures of a scenario, where they are asked for with ``PUBLISH=1``."""
 
-    def keep(name: str, verdict: Verdict) -> None:
-        if os.environ.get("PUBLISH"):
-            with RESULTS.open("a+") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)  # several workers may do so at once
-                file.seek(0)
-                results = json.loads(file.read() or "{}")
-                results[name] = {"seconds": seconds, **verdict.as_dict()}
-                file.truncate(0)
-                file.write(json.dumps(results, indent=1, sort_keys=True) + "\n")
-
-    return keep
+    return lambda name, verdict: keep(name, {"seconds": seconds, **verdict.as_dict()})

@@ -5,17 +5,18 @@ The instants of faults are drawn by lot from a seed that is printed: ``SEED=… 
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import redis
 
 from redbeat_lite.once.keys import OnceKeys
-from tests.faults.collector import Collector, Verdict, judge, strays
+from tests.faults.collector import Collector, Record, Verdict, judge, strays
 from tests.faults.troupe import QUEUE, Troupe
 from tests.support.beats import KEYS
 from tests.support.processes import Process
@@ -123,16 +124,22 @@ class Stage(Troupe):
         eventually(lambda: not behind(), within=within, what="the latest occurrence of each entry")
 
     @contextmanager
-    def outage(self) -> Iterator[None]:
+    def outage(self, *, quiet: float = 0.0) -> Iterator[None]:
         """A fault that lasts; when it ends, things have to go on within five seconds.
 
         It is over when no entry is behind any more, and its last traces are gone one period later.
+
+        Parameters:
+            quiet: for so many seconds at least nothing may come while it lasts, or it was none.
         """
         start = time.time()
         yield
         self.recoveries.append(time.time())
         self.flows(within=20)
-        self.catches_up(load())
+        self.catches_up(load(), within=20)
+        arrivals = [record.arrival / 1000 for record in self.collector.records]
+        pauses = [after - before for before, after in itertools.pairwise(arrivals) if after > start]
+        assert max(pauses) > quiet, "the fault has stopped nothing"
         self.outages.append((start - PERIOD_MS / 1000, time.time() + PERIOD_MS / 1000))
 
     def struck(self, excused: float) -> None:
@@ -150,14 +157,16 @@ class Stage(Troupe):
         shifted: bool = False,
         entries: Collection[str] = tuple(load()),
         stray: int = 0,
+        late: float = PERIOD_MS / 1000,
     ) -> Verdict:
         """Let the rest of the time pass, stop everything, hold each process to its manners, and judge the stream.
 
         Parameters:
             period: of the entries, in ms; ``None`` where the fault changes their phase.
             shifted: the beats' clock was not ours, so that nominal times say nothing about lateness.
-            stray: so many messages may be those of a beat that had not noticed yet that it leads no more.
             entries: which of them; none of these may be silent in the end.
+            stray: so many messages may be those of a beat that had not noticed yet that it leads no more.
+            late: within so many seconds of its nominal time each comes that lies in no outage.
         """
         self.rest()
         time.sleep(2 * PERIOD_MS / 1000)
@@ -168,8 +177,12 @@ class Stage(Troupe):
         verdict = judge(records, period, self.outages, self.recoveries)
         verdict.stall = self.collector.stall
         print(verdict)
+        assert self.recoveries, "there was no fault"
         assert {record.entry for record in records} == names
+        assert verdict.extra == 0
+        assert period is None or _begin_together(records), "an entry began late"
         assert shifted or verdict.early == 0
+        assert shifted or verdict.late < late + verdict.stall
         assert verdict.renamed == 0, "an occurrence has one id"
         assert verdict.back < self.bound + verdict.stall, f"back after {verdict.back} s"
         if not shifted:
@@ -203,10 +216,20 @@ class Stage(Troupe):
         ours = {key.encode() for key in (*vars_of(KEYS), ONCE_KEYS.index, ONCE_KEYS.fence, ONCE_KEYS.workers)}
         leaked = {key for key in found - ours - passing if key != b"celery" and not key.startswith(b"_kombu.")}
         assert not leaked, leaked
+        assert KEYS.leader.encode() not in found, "the lease was not given back"
 
     def close(self) -> None:
         self.collector.stop()
         super().close()
+
+
+def _begin_together(records: Iterable[Record]) -> bool:
+    """Whether every entry of the load came within a period of the first one for the first time."""
+    firsts: dict[str, int] = {}
+    for record in records:
+        firsts[record.entry] = min(record.nominal, firsts.get(record.entry, record.nominal))
+    own = [first for name, first in firsts.items() if name in load()]
+    return max(own) - min(own) < PERIOD_MS
 
 
 def vars_of(keys: Any) -> list[str]:

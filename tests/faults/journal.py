@@ -27,6 +27,7 @@ class Body(NamedTuple):
     id: str
     start: float
     end: float
+    done: bool = True
 
 
 class Journal:
@@ -38,18 +39,18 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def note(self, key: str, id: str, start: float) -> None:
-        """Note that the run of a body lives, which began then."""
+    def note(self, key: str, id: str, start: float, *, done: bool = False) -> None:
+        """Note that the run of a body lives, which began then, or that it is done."""
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(file, f"{json.dumps([key, id, os.getpid(), start, time.monotonic()])}\n".encode())
+        os.write(file, f"{json.dumps([key, id, os.getpid(), start, time.monotonic(), done])}\n".encode())
         os.close(file)
 
     def bodies(self) -> list[Body]:
         """All runs so far, in the order in which they began."""
         found: dict[tuple[str, int, float], Body] = {}
         for line in self._path.read_text().splitlines() if self._path.exists() else ():
-            key, id, pid, start, now = json.loads(line)
-            found[id, pid, start] = Body(key, id, start, now)
+            key, id, pid, start, now, done = json.loads(line)
+            found[id, pid, start] = Body(key, id, start, now, done)
         return sorted(found.values(), key=lambda body: body.start)
 
 
@@ -94,6 +95,8 @@ class Work:
         left_out: those that the beat left out, as its counters say, because the last one was queued or running …
         refused: … and those that a worker did.
         vanished: those that a worker received, and that are in none of these.
+        unfinished: those that began to run, never came to their end, and were not refused either when they came again,
+            because the next one ran by then.
         taken: those that no worker has heard of. Between taking a message from the queue and noting that it has it, a
             worker that is killed loses it; that is kombu's Redis transport.
         overlaps: bodies that began before another one of their key had ended.
@@ -104,6 +107,7 @@ class Work:
     left_out: int = 0
     refused: int = 0
     vanished: int = 0
+    unfinished: int = 0
     taken: int = 0
     overlaps: int = 0
     stuck: float = 0.0
@@ -145,6 +149,7 @@ def judge_work(
         ran = {body.id for body in of_key[name]}
         assert ran <= ids, "a run of nothing that was due"
         work.runs += len(ran)
+        work.unfinished += len(ran - {body.id for body in of_key[name] if body.done} - refused)
         work.refused += len((refused - ran) & ids)
         work.left_out += last.skipped
         work.vanished += len((heard & ids) - ran - refused)

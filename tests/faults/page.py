@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -103,8 +105,22 @@ LINES = {
     ),
 }
 
+#: The result of faults drawn by lot.
+SOAK = "random"
+
 #: Of these, the figure is something else than the time until things went on.
 _LATE, _WAIT = ("poisoned", "slow"), ("clock",)
+
+
+def keep(name: str, result: dict[str, Any]) -> None:
+    """Keep the result of a scenario, where results are asked for with ``PUBLISH=1``."""
+    if os.environ.get("PUBLISH"):
+        with RESULTS.open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # several workers may do so at once
+            file.seek(0)
+            results = {**json.loads(file.read() or "{}"), name: result}
+            file.truncate(0)
+            file.write(json.dumps(results, indent=1, sort_keys=True) + "\n")
 
 
 def figure(name: str, result: dict[str, Any]) -> str:
@@ -121,9 +137,10 @@ def figure(name: str, result: dict[str, Any]) -> str:
     if name in _LATE:
         return f"{sent}, {result['doubled']:,} doubled; {result['late']:.2f} s late"
     if name in _WAIT:
-        return f"{sent}, {result['doubled']:,} doubled; {result['back']:.2f} s between two"
+        return f"{sent}, {result['doubled']:,} doubled; {result['wait']:.2f} s between two"
     times = f", at most, of {faults} times" if faults > 1 else ""
-    return f"{sent}, {result['doubled']:,} doubled; on again after {result['back']:.1f} s{times}"
+    silent = f"; no entry silent for longer than {result['wait']:.1f} s"
+    return f"{sent}, {result['doubled']:,} doubled; on again after {result['back']:.1f} s{times}{silent}"
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
@@ -132,9 +149,20 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     return "\n".join(["| what happens | what then | seen in 60 s |", "|---|---|---|", *rows])
 
 
+def summary(result: dict[str, Any]) -> str:
+    """The words of the soak about faults drawn by lot."""
+    return (
+        f"soak of {result['minutes']:g} minutes, SEED={result['seed']}: {result['occurrences']:,} occurrences, "
+        f"{result['faults']} faults, {result['lost']} lost, {result['doubled']} doubled;\n"
+        f"at worst {result['late']:.2f} s late outside of outages, {result['back']:.2f} s until the first message "
+        f"after one;\nthe machine itself stood still for at most {result['stall']:.2f} s"
+    )
+
+
 def main() -> None:
-    made = table(json.loads(RESULTS.read_text()))
-    text = re.sub(r"\| what happens \|.*?\n(?!\|)", lambda _: f"{made}\n", PAGE.read_text(), flags=re.DOTALL)
+    results, text = json.loads(RESULTS.read_text()), PAGE.read_text()
+    text = re.sub(r"\| what happens \|.*?\n(?!\|)", lambda _: f"{table(results)}\n", text, flags=re.DOTALL)
+    text = re.sub(r"```text\nsoak of.*?```", lambda _: f"```text\n{summary(results[SOAK])}\n```", text, flags=re.DOTALL)
     PAGE.write_text(text)
 
 

@@ -35,6 +35,26 @@ def test_what_is_missing_between_two_is_lost() -> None:
     assert judge(stream(0, 4), None).lost is None
 
 
+def test_what_comes_between_two_nominal_times_is_extra() -> None:
+    verdict = judge(stream(0, 1, 1.5, 2), 1000)
+    assert (verdict.extra, verdict.lost) == (1, 0)
+    assert judge(stream(0, 1, 1.5), None).extra == 0
+
+
+def test_what_came_again_though_its_batch_was_committed() -> None:
+    def sent(*names: str, sender: int) -> list[Record]:
+        return [record for name in names for record in stream(0, entry=name, sender=sender)]
+
+    tail = judge(sent("a", "b", "c", sender=1) + sent("b", "c", "d", sender=2), None)
+    assert (tail.doubled, tail.redone, tail.tail) == (2, 0, 2)
+    middle = judge(sent("a", "b", "c", sender=1) + sent("a", "c", "d", sender=2), None)
+    assert (middle.doubled, middle.redone, middle.tail) == (2, 1, 1)
+
+
+def test_how_long_an_entry_was_silent() -> None:
+    assert judge(stream(0, 1, 4) + stream(2, 3, entry="other"), None).wait == 3
+
+
 def test_what_comes_twice_is_doubled_and_renamed_if_its_id_is_another() -> None:
     twice = stream(0, 1, 1)
     assert (judge(twice, 1000).doubled, judge(twice, 1000).renamed) == (1, 0)
@@ -44,6 +64,7 @@ def test_what_comes_twice_is_doubled_and_renamed_if_its_id_is_another() -> None:
 
 def test_early_and_late_outside_of_outages() -> None:
     assert judge(stream(0, late=-10), 1000).early == 1
+    assert judge(stream(0, late=-10), 1000, outages=[(NOW / 1000 - 1, NOW / 1000 + 1)]).early == 1
     late = stream(0, 1) + stream(2, late=3000) + stream(3)
     assert judge(late, 1000).late == 3
     assert judge(late, 1000, outages=[(NOW / 1000 + 1.5, NOW / 1000 + 2.5)]).late == pytest.approx(0.005)
@@ -108,9 +129,21 @@ def test_a_lock_that_outlives_its_run_is_seen() -> None:
 
 
 def test_what_a_killed_process_ran_ended_with_its_last_sign_of_life(tmp_path: Path) -> None:
-    lines = [["k", "a", 7, 1.0, 1.0], ["k", "b", 8, 2.0, 2.0], ["k", "a", 7, 1.0, 1.5], ["k", "b", 8, 2.0, 2.6]]
+    lines = [
+        ["k", "a", 7, 1.0, 1.0, False],
+        ["k", "b", 8, 2.0, 2.0, False],
+        ["k", "a", 7, 1.0, 1.5, False],
+        ["k", "b", 8, 2.0, 2.6, True],
+    ]
     (tmp_path / "journal").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert Journal(tmp_path / "journal").bodies() == [Body("k", "a", 1.0, 1.5), Body("k", "b", 2.0, 2.6)]
+    assert Journal(tmp_path / "journal").bodies() == [Body("k", "a", 1.0, 1.5, False), Body("k", "b", 2.0, 2.6)]
+
+
+def test_a_run_that_never_ended_is_seen() -> None:
+    before, after, ids = State(1, "g", NOW), State(1, "g", NOW + 1000), [task_id("k", "g", NOW)]
+    killed, again = Body("k", ids[0], 1.0, 2.0, done=False), Body("k", ids[0], 5.0, 6.0)
+    for ran, unfinished in (([killed], 1), ([killed, again], 0)):
+        assert judge_work({"k": before}, {"k": after}, 1000, ran, "", {}).unfinished == unfinished
 
 
 def message(nominal: int) -> str:
@@ -132,4 +165,7 @@ def test_what_a_server_holds_after_its_restart_did_not_come_again_but_a_copy_did
     client.lpush("celery", *(message(n) for n in (3, 4, 5)))
     eventually(lambda: "e" in collector.latest and judge(collector.records, 1000).occurrences == 5)
     assert judge(collector.records, 1000).doubled == 3, "what was seen and lost, and came again later, is a copy"
+    collector.move()
+    eventually(lambda: collector.places == client.llen("celery"), what="a second look at all of them")
+    assert judge(collector.records, 1000).doubled == 3, "they did not come again"
     collector.stop()

@@ -24,6 +24,7 @@ def test_a_killed_leader(own_server: Callable[..., Server], on: On, publish: Pub
         stage.flows()
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
+    assert verdict.handovers == verdict.faults
     assert verdict.back < lease + 0.5 + 1 + verdict.stall  # a period, until the next one is due
     publish("killed", verdict)
 
@@ -41,6 +42,7 @@ def test_a_leader_told_to_stop(own_server: Callable[..., Server], on: On, publis
         stage.flows()
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
+    assert verdict.handovers == verdict.faults
     assert verdict.back < 2 + verdict.stall
     publish("stopped", verdict)
 
@@ -59,5 +61,6 @@ def test_a_leader_frozen_past_its_lease(
         stage.pause(0.5)
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
+    assert verdict.handovers == verdict.faults
     assert verdict.back < lease + 0.5 + 1 + verdict.stall
     publish("frozen", verdict)

@@ -74,6 +74,7 @@ def test_a_leader_cut_off_from_the_server(
     behind.says("standing by", within=10)
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
+    assert verdict.handovers == 1
     assert verdict.back < lease + 0.5 + 1 + verdict.stall
     publish(cut.__name__[1:], verdict)
 
@@ -88,7 +89,7 @@ def test_a_slow_network(server: Guarded, proxy: Proxy, on: On, publish: Publish)
     proxy.heal()
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
-    assert verdict.late < 1 + verdict.stall
+    assert verdict.late > 2 * 0.02
     assert verdict.handovers == 0
     publish("slow", verdict)
 

@@ -96,7 +96,7 @@ def test_a_disk_that_is_full(
     stage = on(server)
     stage.begin()
     stage.pause(0.5, 1)
-    with stage.outage():
+    with stage.outage(quiet=1.5):
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
         eventually(lambda: _refuses(server), what="the refusal")
         stage.pause(2 if seconds <= 10 else 15)

@@ -20,7 +20,7 @@ def test_a_restart_with_its_data(own_server: Own, on: On, publish: Publish, seco
     stage = on(server)
     stage.begin()
     stage.pause(0.5, 1.5)
-    with stage.outage():
+    with stage.outage(quiet=1.5):
         server.stop(kill=kill)
         stage.pause(2 if seconds <= 10 else 60)
         server.start()
@@ -35,13 +35,14 @@ def test_a_restart_without_its_data(own_server: Own, on: On, publish: Publish, s
     stage.begin()
     stage.pause(0.5, 1.5)
     away = 2 if seconds <= 10 else 20
-    with stage.outage():
+    with stage.outage(quiet=1.5):
         server.stop(kill=True)
         stage.pause(away)
         server.start()
     # What was to come meanwhile is known to nobody: entries begin anew, out of step with what they were.
     verdict = stage.verdict(period=None)
     assert verdict.doubled == 0
+    assert verdict.wait < away + stage.bound + verdict.stall
     publish("restart empty", verdict)
 
 
@@ -50,7 +51,7 @@ def test_a_server_that_hangs(own_server: Own, on: On, publish: Publish, seconds:
     stage = on(server)
     stage.begin()
     stage.pause(0.2, 1)
-    with stage.outage():
+    with stage.outage(quiet=1.5):
         server.freeze()
         stage.pause(3 if seconds <= 10 else 20)
         server.thaw()

@@ -13,6 +13,7 @@ from celery import Celery
 from redbeat_lite import Schedules, every
 from tests.faults.driver import Stage
 from tests.faults.guarded import Guarded
+from tests.faults.page import SOAK, keep, summary
 from tests.support.beats import KEYS
 from tests.support.proxy import Proxy
 
@@ -145,13 +146,11 @@ def test_random_faults_lose_and_double_nothing(
         finally:
             stage.close()
     assert (verdict.lost, verdict.doubled) == (0, 0), verdict.missing
+    stall = round(verdict.stall, 2)
+    result = {"minutes": MINUTES, "seed": stage.seed, "stall": stall, **verdict.as_dict()}
+    keep(SOAK, result)
     with capsys.disabled():
-        print(f"\nsoak of {MINUTES:g} minutes, SEED={stage.seed}: {verdict.occurrences:,} occurrences, ", end="")
-        print(f"{counted.total()} faults, {verdict.lost} lost, {verdict.doubled} doubled;")
-        print(
-            f"at worst {verdict.late:.2f} s late outside of outages, {verdict.back:.2f} s until the first message after"
-        )
-        print(f"one; the machine itself stood still for at most {verdict.stall:.2f} s")
+        print(f"\n{summary(result)}")
         print(*(f"{count:5} × {name.replace('_', ' ')}" for name, count in counted.most_common()), sep="\n")
 
 

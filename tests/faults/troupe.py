@@ -108,8 +108,10 @@ class Troupe:
 
     def kill(self, process: Process, *, whole: bool = False) -> None:
         """SIGKILL a beat, or the main process of a worker; ``whole``: its children too, as when a machine is lost."""
+        assert process.alive, process.output
         self._kill(process.pid, *(descendants(process.pid) if whole else ()))
-        process.wait()
+        code = process.wait()
+        assert code == -signal.SIGKILL, f"exit code {code}\n{process.output}"
         self._leave(process)
 
     def kill_child(self) -> None:

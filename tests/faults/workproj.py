@@ -37,3 +37,4 @@ def work(self: Any, key: str) -> None:
     while time.monotonic() < start + seconds:
         time.sleep(0.02)
         _journal.note(key, self.request.id, start)
+    _journal.note(key, self.request.id, start, done=True)
