@@ -39,7 +39,8 @@ unit: $(READY) ## Only the tests that need no server
 	$(BIN)/python -m pytest tests/unit tests/property $(ARGS)
 
 soak: $(READY) ## The long tests that `make test` leaves out, for MINUTES=n
-	SOAK_MINUTES=$(or $(MINUTES),2) $(BIN)/python -m pytest -m soak $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "soak and not alone" $(ARGS) $(NONE_IS_FINE)
+	SOAK_MINUTES=$(or $(MINUTES),2) $(BIN)/python -m pytest -m "soak and alone" $(ARGS) $(NONE_IS_FINE)
 
 oldest: $(OLD)/.ready ## Some of the tests with the oldest Celery and redis-py that we allow
 	$(OLD)/bin/python -m pytest -n 2 --dist loadfile $(OLDEST_TESTS) $(ARGS)

@@ -149,7 +149,7 @@ class Verdict:
         renamed: … and of these, those with more than one task id.
         early: messages that came before their nominal time.
         late: how much after its nominal time the latest came, outages left out.
-        wait: the longest time between two messages of one entry, outages or not.
+        wait: the longest time for which nothing came of an entry, outages or not.
         extra: messages at times that are no nominal times of their entry.
         redone: messages that came again although one after them, of the same beat, did not: its batch was committed.
         tail: how many messages that a beat had sent last came again, at most.
@@ -243,13 +243,13 @@ def strays(records: Iterable[Record], terms: Sequence[Term]) -> int:
 
 
 def _longest_wait(records: Iterable[Record]) -> float:
-    """Seconds between two arrivals of one entry, at most."""
+    """Seconds for which nothing came of an entry, at most: between two messages, or until the last one of all."""
     latest: dict[str, int] = {}
-    longest = 0
+    longest = end = 0
     for record in records:
         longest = max(longest, record.arrival - latest.get(record.entry, record.arrival))
-        latest[record.entry] = record.arrival
-    return longest / 1000
+        latest[record.entry] = end = record.arrival
+    return max((longest, *(end - last for last in latest.values()))) / 1000
 
 
 def _repeats(records: Sequence[Record]) -> tuple[int, int]:

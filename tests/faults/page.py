@@ -86,7 +86,8 @@ LINES = {
     "broker full": ("it is out of memory for 20 s", "The same."),
     "sentinel switched": (
         "Sentinel promotes a replica",
-        "Beats follow. Each occurrence is in the new master's queue once.",
+        "Beats follow when the old master is told so, some 8 s later. What it took until then is sent again; each "
+        "occurrence is in the new master's queue once.",
     ),
     "sentinel killed": ("the master dies, and Sentinel promotes a replica", "The same."),
     "sentinel hangs": (

@@ -52,7 +52,8 @@ def test_what_came_again_though_its_batch_was_committed() -> None:
 
 
 def test_how_long_an_entry_was_silent() -> None:
-    assert judge(stream(0, 1, 4) + stream(2, 3, entry="other"), None).wait == 3
+    assert judge(stream(0, 1, 4, entry="other") + stream(2, 3, 4), None).wait == 3
+    assert judge(stream(0, 1, entry="other") + stream(1, 2, 3, 4), None).wait == 3
 
 
 def test_what_comes_twice_is_doubled_and_renamed_if_its_id_is_another() -> None:

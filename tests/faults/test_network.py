@@ -10,6 +10,7 @@ import pytest
 from tests.faults.driver import Stage
 from tests.faults.guarded import Guarded
 from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
 
 On = Callable[..., Stage]
 Publish = Callable[..., None]
@@ -100,7 +101,10 @@ def test_connections_cut_again_and_again(server: Guarded, proxy: Proxy, on: On, 
     while stage.left > 0:
         stage.pause(0.3, 1)
         stage.struck(4)
+        cut = proxy.connections
         proxy.reset()
+        assert cut
+        eventually(lambda cut=cut: not cut & proxy.connections, what="their end")  # type: ignore[misc]  # of a lambda
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
     publish("resets", verdict)

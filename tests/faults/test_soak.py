@@ -116,6 +116,7 @@ class Faults:
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 @pytest.mark.timeout(60 * MINUTES + 300)
 def test_random_faults_lose_and_double_nothing(
     own_server: Callable[..., Guarded], make_app: Callable[..., Celery], capsys: pytest.CaptureFixture[str]

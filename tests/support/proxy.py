@@ -45,6 +45,11 @@ class Proxy:
     def url(self) -> str:
         return f"{'rediss' if self._tls else 'redis'}://127.0.0.1:{self.port}/0"
 
+    @property
+    def connections(self) -> frozenset[_Pair]:
+        """Those that are open."""
+        return frozenset(self._pairs)
+
     def accept(self) -> None:
         """Take connections; the end of :meth:`refuse`."""
         self._listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
