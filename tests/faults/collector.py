@@ -60,7 +60,7 @@ class Collector:
         self._connect = connect
         self._known: Counter[tuple[str, int, str]] = Counter()
         self._again = 0
-        self._moves = self._followed = 0
+        self._moves = 0
         #: How many places of the queue have been read.
         self.places = 0
         self._stopped = threading.Event()
@@ -68,9 +68,12 @@ class Collector:
         self._thread.start()
 
     def _run(self) -> None:
+        followed = 0
         while not self._stopped.is_set():
             with suppress(Exception), self._connect() as client:  # servers are killed here all the time
-                moves = self._moves
+                if followed != (moves := self._moves):
+                    self._look_again(client.llen("celery"))
+                    followed = moves
                 while not self._stopped.is_set() and moves == self._moves:
                     self._wait(0.01)
                     self.places = self._read(client, self.places)
@@ -89,16 +92,18 @@ class Collector:
         if length == seen - self._trimmed:
             seen -= self._trimmed  # the last trim was made, and its reply lost
         self._trimmed = 0
-        if length < seen or self._followed != self._moves:
-            self._followed = self._moves
-            # The server lost some, or somebody flushed it, or this is another server. What lies there now and was seen
-            # before did not come again, but for what lies there more often than it was seen.
-            self._again, self._known = length, Counter(record[:3] for record in self.records)
+        if length < seen:
+            self._look_again(length)  # The server lost some, or somebody flushed it, or this is another server.
             return 0
         arrival = round(time.time() * 1000)
         for raw in reversed(found):
             self._add(_record(raw, arrival))
         return seen + len(found)
+
+    def _look_again(self, length: int) -> None:
+        """What lies there now and was seen before did not come again, but for what is there more often than seen."""
+        self.places, self._again = 0, length
+        self._known = Counter(record[:3] for record in self.records)
 
     def _add(self, record: Record) -> None:
         again, self._again = self._again > 0, max(self._again - 1, 0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults.collector import Verdict
 from tests.faults.driver import Stage
 from tests.faults.guarded import Guarded
 from tests.faults.page import keep
@@ -70,4 +71,8 @@ def on(staged: Callable[..., Stage], lease: float) -> Callable[..., Stage]:
 def publish(seconds: float) -> Callable[..., None]:
     """Keeps the figures of a scenario, where they are asked for with ``PUBLISH=1``."""
 
-    return lambda name, verdict: keep(name, {"seconds": seconds, **verdict.as_dict()})
+    def keep_long(name: str, verdict: Verdict) -> None:
+        if seconds >= 60:
+            keep(name, {"seconds": seconds, **verdict.as_dict()})
+
+    return keep_long

@@ -60,7 +60,14 @@ LINES = {
     ),
     "hangs": ("the server hangs for 20 s", "The same as a restart with its data."),
     "flushed": ("somebody runs `FLUSHALL`", "Config entries are back when the leader renews its lease."),
-    "evicted": ("a key of ours is evicted", "The leader notices when it renews, and rebuilds it from the others."),
+    "evicted": (
+        "the due times, the lease or the bookkeeping is evicted",
+        "The leader notices when it renews, and rebuilds it from the others.",
+    ),
+    "evicted definitions": (
+        "the definitions or the states are evicted",
+        "Config entries are back when the leader renews its lease, and begin anew.",
+    ),
     "disk full": (
         "the server's disk is full (`MISCONF`)",
         "It refuses to write, so nothing is sent; what is due stays due.",
@@ -86,8 +93,8 @@ LINES = {
     "broker full": ("it is out of memory for 20 s", "The same."),
     "sentinel switched": (
         "Sentinel promotes a replica",
-        "Beats follow when the old master is told so, some 8 s later. What it took until then is sent again; each "
-        "occurrence is in the new master's queue once.",
+        "Beats follow. What the old master took until then is sent again; each occurrence is in the new one's queue "
+        "once.",
     ),
     "sentinel killed": ("the master dies, and Sentinel promotes a replica", "The same."),
     "sentinel hangs": (
@@ -129,7 +136,7 @@ def figure(name: str, result: dict[str, Any]) -> str:
     found, lost, faults = result["occurrences"], result["lost"], result["faults"]
     if work := result.get("work"):
         out = work["left_out"] + work["refused"]
-        gone = work["vanished"] + work["taken"]
+        gone = work["vanished"] + work["taken"] + work["unfinished"]
         return (
             f"{work['runs']:,} runs, {out:,} left out, {gone} lost, {work['overlaps']} side by side; "
             f"{work['stuck']:.1f} s, at most, of {faults} times"

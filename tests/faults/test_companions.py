@@ -105,6 +105,7 @@ def test_beats_whose_clocks_are_two_hours_apart(
     verdict = stage.verdict(period=None, shifted=True)
     assert verdict.doubled == 0
     assert verdict.handovers == verdict.faults
+    assert verdict.wait < 1 + lease + 0.5 + 2 + verdict.stall  # an interval, the lease, and what was planned anew
     publish("clocks", verdict)
 
 

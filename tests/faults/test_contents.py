@@ -25,8 +25,8 @@ def test_flushall(own_server: Own, on: On, publish: Publish, lease: float) -> No
     while stage.left > 0:
         stage.pause(0.5, 1.5)
         stage.struck(lease + 1.5)
-        with server.client() as client:
-            client.flushall()
+        with server.client() as client, client.pipeline() as pipe:
+            assert pipe.flushall().dbsize().execute() == [True, 0]
         stage.flows()
         stage.pause(1, 2)
     verdict = stage.verdict(period=None)  # they begin anew at each flush, so their phase is another one
@@ -35,20 +35,31 @@ def test_flushall(own_server: Own, on: On, publish: Publish, lease: float) -> No
     publish("flushed", verdict)
 
 
-def test_eviction_of_one_key(own_server: Own, on: On, publish: Publish, lease: float) -> None:
-    server = own_server()
+def test_eviction_of_a_key_that_follows_from_others(own_server: Own, on: On, publish: Publish, lease: float) -> None:
+    verdict = evict(on, own_server(), lease, KEYS.due, KEYS.meta, KEYS.leader).verdict()
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    assert verdict.wait < 1 + lease / 4 + 1.5 + verdict.stall
+    publish("evicted", verdict)
+
+
+def test_eviction_of_what_entries_are(own_server: Own, on: On, publish: Publish, lease: float) -> None:
+    verdict = evict(on, own_server(), lease, KEYS.state, KEYS.entries).verdict(period=None)  # entries begin anew
+    assert verdict.doubled == 0
+    assert verdict.wait < 1 + lease / 4 + 1.5 + verdict.stall
+    publish("evicted definitions", verdict)
+
+
+def evict(on: On, server: Server, lease: float, *victims: str) -> Stage:
+    """A stage on which each of these keys has gone once."""
     stage = on(server)
     stage.begin()
-    for victim in (KEYS.entries, KEYS.leader, KEYS.state, KEYS.meta, KEYS.due):
+    for victim in victims:
         stage.pause(0.5, 1.5)
         stage.struck(lease + 2)
         with server.client() as client:
             assert client.delete(victim)
         stage.flows()
-    verdict = stage.verdict(period=None)  # without its definition, an entry begins anew
-    assert verdict.doubled == 0
-    assert verdict.wait < 1 + lease / 4 + 1.5 + verdict.stall
-    publish("evicted", verdict)
+    return stage
 
 
 def test_two_hundred_poisoned_entries_among_a_thousand(
