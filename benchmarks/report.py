@@ -59,8 +59,10 @@ def rows(samples: Samples, sizes: dict[str, Any]) -> list[Row]:
         *_storing(samples),
         *_live(samples, sizes),
         Row("once-lock, acquire + release: round trips", spread(samples["ours.lock.trips"]), "", most=2),
-        Row("once-lock, acquire + release: time", spread(samples["ours.lock.us"]), "µs", most=250),
+        Row("once-lock, acquire + release: time, on cores kept awake", spread(samples["ours.lock.us"]), "µs", most=250),
         Row("a bare PING by the same client, for comparison", spread(samples["ours.ping.us"]), "µs"),
+        Row("the same on an idle machine: acquire + release", spread(samples["ours.lock.idle.us"]), "µs"),
+        Row("the same on an idle machine: a bare PING", spread(samples["ours.ping.idle.us"]), "µs"),
     ]
 
 
