@@ -45,7 +45,7 @@ soak: $(READY) ## The long tests that `make test` leaves out, for MINUTES=n
 oldest: $(OLD)/.ready ## Some of the tests with the oldest Celery and redis-py that we allow
 	$(OLD)/bin/python -m pytest -n 2 --dist loadfile $(OLDEST_TESTS) $(ARGS)
 
-bench: $(BENCH)/.ready ## Measure it beside its peers; QUICK=1 for a few minutes, PUBLISH=1 to renew the docs
+bench: $(BENCH)/.ready ## Measure it beside its peers; QUICK=1 in under two minutes, PUBLISH=1 to renew the docs
 	@$(BENCH)/bin/python -m benchmarks $(if $(QUICK),--quick) $(if $(PUBLISH),--publish) $(ARGS)
 	@$(BENCH)/bin/python -m benchmarks.pipelines $(if $(QUICK),--quick)
 

@@ -1,4 +1,4 @@
-"""How much is measured: all of it, or so little that it is done in two minutes."""
+"""How much is measured: all of it, or so little that it is done in under two minutes."""
 
 from __future__ import annotations
 
@@ -35,4 +35,4 @@ class Sizes:
 
 
 FULL = Sizes(5, 10_000, (10, 100, 1000), (1000, 10_000, 100_000, 1_000_000), 200, 15, 1000, 60, 30, 2000)
-QUICK = Sizes(3, 1500, (10, 100), (1000, 100_000), 60, 7, 300, 25, 3, 500)
+QUICK = Sizes(3, 1000, (10, 100), (1000, 100_000), 60, 7, 300, 25, 2, 500)
