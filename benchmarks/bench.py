@@ -1,4 +1,4 @@
-"""The run: one server, all subjects in turn, round after round."""
+"""The run: all subjects in turn on one server, round after round, and a server for each number of stored entries."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -50,44 +51,47 @@ class Bench:
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
         self._samples: Samples = {}
-        self._base = ""
+        self._url = ""
+        self._stored: dict[int, str] = {}
 
     def run(self) -> dict[str, Any]:
         """Measure everything; returns what goes into ``results.json``."""
-        with embedded_server(save="", appendonly="no") as url:
-            self._base = url.rsplit("/", 1)[0]
+        with ExitStack() as servers:
+            # Each number of entries has a server of its own: what is stored elsewhere in a server slows down the rest.
+            self._stored = {count: _server(servers) for count in self._sizes.stored}
+            self._url = _server(servers)
             steps = [*self._filling(), *(step for _ in range(self._sizes.rounds) for step in self._round())]
             progress = Progress(len(steps))
             for step in steps:
                 progress.begin(step.label)
                 step.run()
             progress.finish()
-            return {"about": self._about(url), "sizes": asdict(self._sizes), "samples": self._samples}
+            return {"about": self._about(), "sizes": asdict(self._sizes), "samples": self._samples}
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def _filling(self) -> Iterator[Step]:
-        for database, count in enumerate(self._sizes.stored, 1):
-            yield Step(f"storing {count:,} entries", partial(fill, self._url(database), count))
+        for count, url in self._stored.items():
+            yield Step(f"storing {count:,} entries", partial(fill, url, count))
 
     def _round(self) -> Iterator[Step]:
         for name in ("ours", "redbeat", "persistent", "djangobeat"):
-            yield Step(f"dispatch: {name}", partial(self._subject, name, name, self._task(0)))
-        yield Step("where the time goes", lambda: self._subject("profile", "profile", self._task(0)))
-        yield Step("once-locks", lambda: self._subject("locks", "ours", self._task(0, ticks=self._sizes.locks)))
-        for database, count in enumerate(self._sizes.stored, 1):
-            task = self._task(database, ticks=self._sizes.peeked)
+            yield Step(f"dispatch: {name}", partial(self._subject, name, name, self._task()))
+        yield Step("where the time goes", lambda: self._subject("profile", "profile", self._task()))
+        yield Step("once-locks", lambda: self._subject("locks", "ours", self._task(ticks=self._sizes.locks)))
+        for count, url in self._stored.items():
+            task = self._task(url, ticks=self._sizes.peeked)
             yield Step(f"{count:,} stored", partial(self._subject, "stored", f"stored.{count}", task))
         yield from self._live()
 
     def _live(self) -> Iterator[Step]:
-        sizes, url = self._sizes, self._url(0)
+        sizes, url = self._sizes, self._url
         yield Step("entries added due now", lambda: self._keep("added.ms", live.added(url, sizes.added)))
         yield Step(f"{live.PER_SECOND} entries a second for {sizes.seconds} s", lambda: self._steady(url))
         for how in (signal.SIGTERM, signal.SIGKILL):
             yield Step(f"take-over after {how.name}", partial(self._take_over, url, how))
-        for database, count in ((1, sizes.stored[0]), (len(sizes.stored), sizes.stored[-1])):
-            yield Step(f"start with {count:,} stored", partial(self._start, self._url(database), count))
+        for count in (sizes.stored[0], sizes.stored[-1]):
+            yield Step(f"start with {count:,} stored", partial(self._start, self._stored[count], count))
 
     def _take_over(self, url: str, how: signal.Signals) -> None:
         self._keep(how.name, live.take_over(url, how))
@@ -101,12 +105,9 @@ class Bench:
 
     # -- within -------------------------------------------------------------------------------------------------------
 
-    def _url(self, database: int) -> str:
-        return f"{self._base}/{database}"
-
-    def _task(self, database: int, ticks: int | None = None) -> Task:
+    def _task(self, url: str | None = None, ticks: int | None = None) -> Task:
         sizes = self._sizes
-        return Task(self._url(database), sizes.due, sizes.due_steps, ticks or sizes.ticks, sizes.singles)
+        return Task(url or self._url, sizes.due, sizes.due_steps, ticks or sizes.ticks, sizes.singles)
 
     def _subject(self, module: str, name: str, task: Task) -> None:
         command = [sys.executable, "-m", "benchmarks.subjects", module]
@@ -121,8 +122,8 @@ class Bench:
     def _keep(self, name: str, value: Any) -> None:
         self._samples.setdefault(name, []).append(value)
 
-    def _about(self, url: str) -> dict[str, Any]:
-        with client(url) as server:
+    def _about(self) -> dict[str, Any]:
+        with client(self._url) as server:
             info = server.info("server")
         name = "Valkey" if "valkey_version" in info else "Redis"
         return {
@@ -132,3 +133,8 @@ class Bench:
             "cores": os.cpu_count(),
             "versions": {package: version(package) for package in PACKAGES},
         }
+
+
+def _server(servers: ExitStack) -> str:
+    """The URL of a new server, which writes nothing to disk and ends with ``servers``."""
+    return servers.enter_context(embedded_server(save="", appendonly="no"))
