@@ -194,10 +194,16 @@ def test_workers(guarded: Server, admin: redis.Redis, running: list[Process]) ->
     running.append(caller)
     assert caller.wait(40) == 0, caller.output + worker.output
     assert "SUCCEEDED" in caller.output, caller.output + worker.output
-    eventually(lambda: len(worker.lines("succeeded")) >= 7, within=20, what="all tasks")
+    eventually(lambda: _has_done_all(worker), within=20, what="all tasks")
     worker.terminate()
     assert not denied(admin), worker.output
     assert worker.wait() == 0, worker.output
     for process in running:
         assert not process.lines("Traceback|permission"), process.output
         assert "secret" not in process.output
+
+
+def _has_done_all(worker: Process) -> bool:
+    """Whether no task is under way: at a stop just as a child begins one, Celery 5.7 may wait for it for 30 s."""
+    waited = worker.lines(r"proj\.wait\[.* succeeded")
+    return len(waited) == 3 and len(worker.lines(" received$")) == len(worker.lines("succeeded|ignored$|retry: "))
