@@ -61,6 +61,22 @@ class Setup:
         self.beat.close()
         self.beat = self.make_beat(self.app)
 
+    def crash_before_the_commit(self) -> None:
+        """Dispatch what is due, and die when it would be committed."""
+        with (
+            mock.patch.object(self.beat.store, "commit", side_effect=redis.ConnectionError("crash")),
+            pytest.raises(redis.ConnectionError),
+        ):
+            self.beat.run_due()
+
+    def odd_task(self, **options: Any) -> Any:
+        """A task of its own, of which a test makes what it likes."""
+
+        @self.app.task(shared=False, name="odd", **options)
+        def odd() -> None: ...
+
+        return odd
+
 
 @pytest.fixture(params=WAYS)
 def setup(request: pytest.FixtureRequest, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock) -> Any:
@@ -100,11 +116,7 @@ class TestEveryWay:
     def test_after_a_crash_between_publish_and_commit_the_same_ids_go_out(self, setup: Setup, clock: Clock) -> None:
         setup.schedules.add_many(Entry(f"e{number}", "t", every(10)) for number in range(20))
         clock.forward(10)
-        with (
-            mock.patch.object(setup.beat.store, "commit", side_effect=redis.ConnectionError("crash")),
-            pytest.raises(redis.ConnectionError),
-        ):
-            setup.beat.run_due()
+        setup.crash_before_the_commit()
         before = {message.id for message in queued(setup.broker)}
         setup.restart()
         setup.beat.run_due()
@@ -119,11 +131,7 @@ class TestEveryWay:
     def test_a_crash_between_publish_and_commit_doubles_nothing_in_one_step(self, setup: Setup, clock: Clock) -> None:
         setup.schedules.add_many(Entry(f"e{number}", "t", every(10)) for number in range(20))
         clock.forward(10)
-        with (
-            mock.patch.object(setup.beat.store, "commit", side_effect=redis.ConnectionError("crash")),
-            pytest.raises(redis.ConnectionError),
-        ):
-            setup.beat.run_due()
+        setup.crash_before_the_commit()
         assert queued(setup.broker) == []
         setup.restart()
         setup.beat.run_due()
@@ -143,11 +151,7 @@ class TestEveryWay:
     ) -> None:
         setup.schedules.add("a", "t", every(10), once=True)
         clock.forward(10)
-        with (
-            mock.patch.object(setup.beat.store, "commit", side_effect=redis.ConnectionError("crash")),
-            pytest.raises(redis.ConnectionError),
-        ):
-            setup.beat.run_due()
+        setup.crash_before_the_commit()
         setup.restart()
         clock.forward(10)
         setup.beat.run_due()
@@ -227,11 +231,7 @@ class TestEveryWay:
     def test_what_is_out_keeps_its_once_lock_where_it_cannot_be_committed(self, setup: Setup, clock: Clock) -> None:
         setup.schedules.add("a", "t", every(10), once=True)
         clock.forward(10)
-        with (
-            mock.patch.object(setup.beat.store, "commit", side_effect=redis.ConnectionError("crash")),
-            pytest.raises(redis.ConnectionError),
-        ):
-            setup.beat.run_due()
+        setup.crash_before_the_commit()
         [message] = queued(setup.broker)
         assert [lock.task_id for lock in locks(setup.app).list()] == [message.id]
 
@@ -485,9 +485,7 @@ class TestBrokerDown:
     def test_after_some_messages_were_out_one_by_one_sends_only_the_others_later(
         self, setup: Setup, clock: Clock
     ) -> None:
-        @setup.app.task(shared=False, name="odd")
-        def odd() -> None: ...
-
+        odd = setup.odd_task()
         setup.schedules.add_many(Entry(name, "odd" if name == "c" else "t", every(60)) for name in "abcd")
         clock.forward(60)
         with (
@@ -576,9 +574,7 @@ class TestOneEntryThatFails:
     def test_costs_a_new_connection_where_the_line_has_failed(self, setup: Setup, clock: Clock) -> None:
         """Over AMQP a line that was cut stays so. That nothing else was due is no reason to keep it."""
 
-        @setup.app.task(shared=False, name="odd")
-        def odd() -> None: ...
-
+        odd = setup.odd_task()
         setup.schedules.add("odd", "odd", every(60))
         clock.forward(60)
         with mock.patch.object(odd, "apply_async", side_effect=OperationalError("cut")):
@@ -590,9 +586,7 @@ class TestOneEntryThatFails:
 
     @pytest.mark.parametrize("setup", WAYS, indirect=True)
     def test_for_its_line_leaves_the_others_to_the_next_line(self, setup: Setup, clock: Clock) -> None:
-        @setup.app.task(shared=False, name="odd")
-        def odd() -> None: ...
-
+        odd = setup.odd_task()
         apply_async, lines = odd.apply_async, []
 
         def over_the_second(*args: Any, producer: Any, **options: Any) -> Any:
@@ -612,9 +606,7 @@ class TestOneEntryThatFails:
     def test_costs_no_new_connection_where_the_line_has_not_failed(self, setup: Setup, clock: Clock) -> None:
         """An unknown compression is a KeyError, which kombu counts among the errors of a connection to Redis."""
 
-        @setup.app.task(shared=False, name="odd", compression="nope")
-        def odd() -> None: ...
-
+        setup.odd_task(compression="nope")
         setup.schedules.add("odd", "odd", every(60))
         setup.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(3))
         clock.forward(60)
@@ -634,9 +626,7 @@ class TestOneEntryThatFails:
                 super().apply_async(*args, **options)
                 raise RuntimeError("too late")
 
-        @setup.app.task(base=Late, shared=False, name="odd")
-        def odd() -> None: ...
-
+        setup.odd_task(base=Late)
         setup.schedules.add_many(Entry(name, task, every(60)) for name, task in (("a", "odd"), ("b", "t")))
         clock.forward(60)
         setup.beat.run_due()
