@@ -27,7 +27,7 @@ def test_each_scenario_has_a_line_and_each_line_a_scenario(results: dict[str, di
 
 def test_published_are_long_runs_without_a_loss(results: dict[str, dict[str, Any]]) -> None:
     for name, result in results.items():
-        assert result.get("seconds", 60) == 60, name
+        assert name == SOAK or result["seconds"] == 60, name
         assert not result["lost"], name
         # Elsewhere, a batch that nobody knows to have arrived goes out again.
         assert not result["doubled"] or name in ("cluster", "frozen elsewhere") or name.startswith("broker"), name
