@@ -137,10 +137,17 @@ class Stage(Troupe):
         self.recoveries.append(time.time())
         self.flows(within=20)
         self.catches_up(load(), within=20)
-        arrivals = [record.arrival / 1000 for record in self.collector.records]
-        pauses = [after - before for before, after in itertools.pairwise(arrivals) if after > start]
-        assert max(pauses) > quiet, "the fault has stopped nothing"
+        assert self._longest_pause(start) > quiet, "the fault has stopped nothing"
         self.outages.append((start - PERIOD_MS / 1000, time.time() + PERIOD_MS / 1000))
+
+    def _longest_pause(self, since: float) -> float:
+        """Seconds for which nothing came, at most, of the pauses that ended after this."""
+        records = self.collector.records
+        first = len(records)
+        while first > 0 and records[first - 1].arrival > 1000 * since:
+            first -= 1
+        arrivals = [record.arrival for record in records[max(first - 1, 0) :]]
+        return max(after - before for before, after in itertools.pairwise(arrivals)) / 1000
 
     def struck(self, excused: float) -> None:
         """A fault of a moment, after which occurrences may be late for so long."""
