@@ -12,7 +12,7 @@ OLD   := .venv-oldest
 # The oldest versions that setup.cfg allows, and some of the tests for them.
 OLDEST       := 'celery[redis]==5.5.*' 'redis==5.0.*'
 OLDEST_TESTS := tests/integration/test_tick.py tests/integration/test_dispatch.py tests/integration/test_api.py \
-                tests/acceptance/test_wakeup.py
+                tests/acceptance/test_wakeup.py tests/topologies/test_secrets.py
 
 # pytest ends with 5 if it has run no test, which is all right for a selection of them.
 NONE_IS_FINE = $(if $(ARGS),|| [ $$$$? -eq 5 ])
@@ -27,7 +27,7 @@ run: $(READY) ## Watch it work: a server, a worker, two beats; ends on Ctrl-C, o
 	@$(BIN)/python -m redbeat_lite demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: lint ## Lint, type-check and run every test against a real server; ARGS="-k name" for some of them
-	$(BIN)/python -m pytest -n 4 --dist loadfile -m "not soak and not alone" $(ARGS) $(NONE_IS_FINE)
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not soak and not alone" $(ARGS) $(NONE_IS_FINE)
 	$(BIN)/python -m pytest -m "alone and not soak" $(ARGS) $(NONE_IS_FINE)
 
 lint: $(READY) ## Lint, formatting, types

@@ -25,7 +25,7 @@ from .preview import Upcoming, upcoming
 from .reading import Reader, check_complete
 from .settings import Settings
 from .state import MAX_NOTE
-from .store import PAGE, Edit, Store, Stored, chunks, removal
+from .store import PAGE, TRIES, Edit, Store, Stored, chunks, removal
 from .views import PagedItems, PagedValues
 from .writing import Writer, check_runtime
 
@@ -276,9 +276,16 @@ class Schedules(MutableMapping[str, Entry]):
                 raise
 
     def clear(self) -> None:
-        """Remove every entry. Config entries come back when the beats next see to them."""
+        """Remove every entry. Config entries come back when the beats next see to them.
+
+        Raises:
+            EntryChanged: entries are changed faster than they can be removed; some are left.
+        """
+        in_vain = 0
         while page := self._store.page(0, PAGE):
-            self._store.put(map(removal, page))
+            in_vain = 0 if any(self._store.put(map(removal, page))) else in_vain + 1
+            if in_vain == TRIES:
+                raise EntryChanged(f"{len(page)} entries are being changed too often to be removed")
 
     def pause(self, name: str, note: str = "") -> Entry:
         """Stop an entry from firing; it keeps its history, over restarts and config changes too.
@@ -342,19 +349,22 @@ class Schedules(MutableMapping[str, Entry]):
         Raises:
             EntryNotFound: no entry of this name is in quarantine.
             CorruptEntry: its definition still cannot be used; it stays in quarantine.
+            ConfigOwned: its schedule cannot be stored, and this app's configuration does not have it.
             EntryExists: the name is taken by now; it stays in quarantine.
         """
         record = self._store.quarantined().get(name)
         if record is None:
             raise EntryNotFound(f"no entry {name!r} is in quarantine")
-        if not isinstance(record.get("definition"), str):
+        definition = record.get("definition")
+        if not isinstance(definition, str):
             raise CorruptEntry(f"entry {name!r} has no definition left to put back: {record.get('error')}")
-        entry = decode(name, record["definition"].encode())
+        entry = self._reader.completed(decode(name, definition.encode()))
+        check_complete(entry, "schedule")
         try:
-            entry = self._writer.checked(entry)
+            self._writer.checked(entry)
         except InvalidEntry as exc:
             raise CorruptEntry(str(exc)) from exc
-        self._writer.create([entry])
+        self._writer.create([entry], definition)
         return entry
 
     def discard(self, name: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, cast
 
 import redis
+import redis.cluster
 from kombu.utils.imports import symbol_by_name
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
@@ -56,10 +58,12 @@ class Backend:
 
     Parameters:
         settings: says which server, and with what options.
+        timeout: seconds after which a command of :attr:`client` that hangs is given up, as :meth:`open` has it.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, timeout: float | None = None) -> None:
         self._settings = settings
+        self._timeout = timeout
 
     @property
     def display_url(self) -> str:
@@ -69,7 +73,7 @@ class Backend:
     @cached_property
     def client(self) -> redis.Redis:
         """The client for commands: thread-safe, pooled, replies are bytes."""
-        return self.open()
+        return self.open(timeout=self._timeout)
 
     @cached_property
     def scripts(self) -> Scripts:
@@ -127,8 +131,8 @@ def _bounds(timeout: float) -> dict[str, Any]:
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
         # One try over, at once: the server may have dropped a connection that lay idle. Sending a script again does
-        # nothing twice, each of them recognises its own earlier work, as long as nobody has changed the entry between
-        # the two tries: then an edit that was made is reported as one that was not. Longer waits belong to the callers.
+        # nothing twice: those that write entries keep their reply under the id of the call, the others change nothing
+        # by being run again. Longer waits belong to the callers.
         "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
     }
 
@@ -137,9 +141,15 @@ def _single(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Re
     options |= urls.parsed(url) | last
     if "path" in options:
         options.pop("socket_connect_timeout")
-    elif options.pop("ssl", False):
-        options["connection_class"] = redis.SSLConnection
+    elif options.pop("ssl", False) or urls.scheme_of(url) == "rediss":
+        options |= _host_checked(options) | {"connection_class": redis.SSLConnection}
     return redis.Redis.from_pool(redis.ConnectionPool(**_provided(options)))
+
+
+def _host_checked(options: dict[str, Any]) -> dict[str, Any]:
+    """What has redis-py compare the certificate with the host's name: before version 6 it does so only when told to."""
+    unverified = options.get("ssl_cert_reqs", "required") in (None, "none", ssl.CERT_NONE)
+    return {} if unverified or "ssl_check_hostname" in options else {"ssl_check_hostname": True}
 
 
 @contextmanager
@@ -158,6 +168,14 @@ class _Master(redis.Redis):
         manager: Any = self.connection_pool.sentinel_manager  # type: ignore[attr-defined]
         for sentinel in manager.sentinels:
             sentinel.close()
+
+
+class _Sentinel(redis.Redis):
+    """A sentinel, which goes by its address: the errors of redis-py name it, and 6.4 to 7 do so with its password."""
+
+    def __repr__(self) -> str:
+        options = self.connection_pool.connection_kwargs
+        return f"{options['host']}:{options['port']}"
 
 
 class _InStep(SentinelManagedConnection):
@@ -210,12 +228,17 @@ class _SecureInStep(_InStep, SentinelManagedSSLConnection):
 def _master(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Redis:
     sentinels, given = urls.several(url)
     options = _provided({**options, **given, **last})
+    if options.get("ssl"):
+        options |= _host_checked(options)
     # All of them may have to be asked within the time.
     bounds = _bounds(last.get("socket_timeout", SOCKET_TIMEOUT) / len(sentinels))
     own = options.pop("sentinel_kwargs", None) or {}
     asking = {**own, **bounds} if last else {**bounds, **own}
+    if own.get("ssl"):
+        asking |= _host_checked(own)
     name = options.pop("master_name")
-    manager: Any = Sentinel(sentinels, sentinel_kwargs=asking, **options)  # type: ignore[no-untyped-call]
+    manager: Any = Sentinel([], sentinel_kwargs=asking, **options)  # type: ignore[no-untyped-call]
+    manager.sentinels = [_Sentinel(host, port, **asking) for host, port in sentinels]
     connection = _SecureInStep if options.get("ssl") else _InStep
     return cast(redis.Redis, manager.master_for(name, redis_class=_Master, connection_class=connection))
 
@@ -226,6 +249,12 @@ def _cluster(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.R
         options = {**options, "ssl": True}
     options = _provided({**options, **given, **last})
     options.pop("db", None)
+    if options.get("ssl"):
+        options |= _host_checked(options)
+        # Before version 6, redis-py drops this option without a word where it connects to a cluster.
+        module: Any = redis.cluster
+        if "ssl_check_hostname" not in module.REDIS_ALLOWED_KEYS:
+            module.REDIS_ALLOWED_KEYS += ("ssl_check_hostname",)
     found = [ClusterNode(host, port) for host, port in nodes]  # type: ignore[no-untyped-call]
     return redis.RedisCluster(startup_nodes=found, **options)
 

@@ -16,12 +16,12 @@ class Server(NamedTuple):
     Parameters:
         version: its version; empty if it does not say.
         policy: its ``maxmemory-policy``.
-        persistent: whether it keeps anything on disk.
+        persistent: whether it keeps anything on disk; ``None`` if we may not ask whether it takes snapshots.
     """
 
     version: str
     policy: str
-    persistent: bool
+    persistent: bool | None
 
     @property
     def too_old(self) -> bool:
@@ -42,7 +42,7 @@ def server_of(client: Any) -> Server | None:
         return None  # an ACL may forbid INFO; that is no fault
     version = str(info.get("valkey_version") or info.get("redis_version") or "")
     policy = str(info.get("maxmemory_policy", "noeviction"))
-    return Server(version, policy, bool(info.get("aof_enabled")) or _snapshots(client))
+    return Server(version, policy, True if info.get("aof_enabled") else _snapshots(client))
 
 
 def server_warnings(client: Any) -> list[str]:
@@ -58,7 +58,7 @@ def server_warnings(client: Any) -> list[str]:
             f"the server evicts keys when memory runs out (maxmemory-policy {server.policy}), the schedule among them; "
             "use noeviction, or a server of its own"
         )
-    if not server.persistent:
+    if server.persistent is False:
         warnings.append(
             "the server keeps nothing on disk; after its restart only config entries come back (set appendonly yes)"
         )
@@ -74,8 +74,8 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
-def _snapshots(client: Any) -> bool:
+def _snapshots(client: Any) -> bool | None:
     try:
         return bool(client.config_get("save").get("save"))
     except ResponseError:
-        return True  # not allowed to look, so nothing to say
+        return None  # who may ask for this may ask for the passwords, too, so few may

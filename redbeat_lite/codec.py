@@ -1,8 +1,9 @@
 """Values to JSON and back without losing their type: the arguments and options of an entry.
 
 Plain JSON values stand for themselves. Everything else becomes kombu's ``{"__type__": ..., "__value__": ...}`` with
-kombu's own converters, so a type registered through :func:`kombu.utils.json.register_type` is stored too. Two tags are
-ours: ``set``, and ``dict`` for a user's dict that holds a key named ``__type__`` and must come back as it was.
+kombu's own converters, so a type registered through :func:`kombu.utils.json.register_type` is stored too. Ours are the
+tags of containers that JSON has not, and a message has whose serializer is pickle (``tuple``, ``set``, ``frozenset``);
+and ``dict``, for a user's dict that holds a key named ``__type__`` and must come back as it was.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import Any
 
 from kombu.utils.json import JSONEncoder, object_hook
 
-from .errors import CorruptEntry, InvalidEntry
+from .errors import CorruptEntry, InvalidEntry, text_of
 
 #: Largest text that is stored for an entry, in bytes.
 MAX_BYTES = 64 * 1024
 
 _TYPE, _VALUE = "__type__", "__value__"
+_CONTAINERS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 _SCALARS = frozenset({int, bool, type(None)})
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _convert: Callable[[Any], Any] = JSONEncoder().default
@@ -46,7 +48,7 @@ def pack(value: object, field: str) -> Any:
     """Turn ``value`` into plain JSON values.
 
     Parameters:
-        value: anything; tuples become lists, as they do in a Celery message.
+        value: anything.
         field: how to name the value in an error, such as ``"kwargs.since"``.
 
     Raises:
@@ -74,12 +76,13 @@ def _pack(value: Any, field: str) -> Any:
             raise InvalidEntry(field, "a finite number", value)
         return value
     if isinstance(value, (list, tuple)):
-        return [item if is_plain(item) else _pack(item, f"{field}[{index}]") for index, item in enumerate(value)]
+        items = [item if is_plain(item) else _pack(item, f"{field}[{index}]") for index, item in enumerate(value)]
+        return items if isinstance(value, list) else {_TYPE: "tuple", _VALUE: items}
     if isinstance(value, Mapping):
         return _pack_mapping(value, field)
     if isinstance(value, (set, frozenset)):
-        items = [_pack(item, f"{field}{{…}}") for item in value]
-        return {_TYPE: "set", _VALUE: sorted(items, key=dumps)}
+        members = [_pack(item, f"{field}{{…}}") for item in value]
+        return {_TYPE: "set" if isinstance(value, set) else "frozenset", _VALUE: sorted(members, key=dumps)}
     return _pack_other(value, field)
 
 
@@ -139,7 +142,7 @@ def _pack_other(value: object, field: str) -> Any:
 
 
 def unpack(packed: Any) -> Any:
-    """The inverse of :func:`pack`; tuples come back as lists.
+    """The inverse of :func:`pack`.
 
     Raises:
         CorruptEntry: a tag is unknown, or its value does not fit it; or it is nested too deeply to read.
@@ -165,14 +168,10 @@ def _unpack_tagged(packed: dict[str, Any]) -> Any:
     try:
         if tag == "dict":
             return {key: _unpack(item) for key, item in value}
-        if tag == "set":
-            return {_hashable(_unpack(item)) for item in value}
+        if tag in _CONTAINERS:
+            return _CONTAINERS[tag](map(_unpack, value))
         return object_hook(packed)
     except RecursionError:
         raise
     except Exception as exc:
-        raise CorruptEntry(f"no value of type {tag!r}: {exc}") from exc
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(_hashable(item) for item in value) if isinstance(value, list) else value
+        raise CorruptEntry(f"no value of type {tag!r}: {text_of(exc)}") from exc

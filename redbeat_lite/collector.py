@@ -11,7 +11,7 @@ import kombu.transport.redis
 import redis
 from redis.exceptions import ClusterDownError, NoPermissionError, OutOfMemoryError, ReadOnlyError, ResponseError
 
-from .store import Command
+from .store import Command, Mark
 
 #: What a server says that takes no message at the moment, where redis-py has no class of its own for it. It may be to a
 #: command of a pipeline, such as those in which kombu declares a queue; then redis-py says first to which.
@@ -51,12 +51,14 @@ class Collector:
         self._client = redis.Redis(connection_pool=channel.pool)
         self._prefix = getattr(channel, "global_keyprefix", "") or ""
         self._commands: list[Command] = []
+        #: Where a message should have gone since the last :meth:`take` that came to no queue at all; else empty.
+        self.astray = ""
         channel.create_publish_batch = lambda max_size: self
 
-    def stranger_to(self, leader_key: str, token: str) -> str:
-        """Why the broker is not known for the database where this key holds this token; empty if it is."""
+    def stranger_to(self, mark: Mark) -> str:
+        """Why the broker is not known for the database that bears this mark; empty if it is."""
         try:
-            found = self._client.hget(leader_key, "token") == token.encode()
+            found = self._client.hget(mark.key, mark.field) == mark.value
         except NoPermissionError:
             return "the broker's user may not read the schedule"
         return "" if found else "the broker is another server or database"
@@ -71,14 +73,24 @@ class Collector:
         return [_refusal(commands, list(islice(replies, len(commands)))) for commands in messages]
 
     def publish(self, message: Any, **kwargs: Any) -> Any:
-        return self.channel.basic_publish(message, _publish_batch=self, **kwargs)
+        before = len(self._commands)
+        result = self.channel.basic_publish(message, _publish_batch=self, **kwargs)
+        if len(self._commands) == before:
+            self.astray = f"exchange {kwargs.get('exchange')!r} with routing key {kwargs.get('routing_key')!r}"
+        return result
+
+    def declare_anew(self) -> None:
+        """Let kombu forget what it has declared, on a server that may have forgotten it too."""
+        transport = self.channel.connection
+        transport.client.declared_entities.clear()
+        transport.state.clear()
 
     def add(self, name: str, target: str, value: Any) -> None:
         # kombu's prefixing client would do this at the moment of sending.
         self._commands.append((name, f"{self._prefix}{target}", value))
 
     def take(self) -> list[Command]:
-        commands, self._commands = self._commands, []
+        commands, self._commands, self.astray = self._commands, [], ""
         return commands
 
     def flush(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .codec import MAX_BYTES, dumps, loads, pack, unpack
 from .entry import Entry
-from .errors import CorruptEntry, InvalidEntry, UnsupportedFormat
+from .errors import CorruptEntry, InvalidEntry, UnsupportedFormat, text_of
 from .keys import FORMAT
 from .misfire import Misfire
 from .once.policy import Once
@@ -27,7 +27,8 @@ def encode(entry: Entry, *, allow_local: bool = False) -> str:
     """The JSON text of an entry's definition.
 
     Parameters:
-        allow_local: leave out a schedule or arguments that cannot be stored, and name them under ``local``.
+        allow_local: leave out a schedule or arguments that cannot be stored, and name them under ``local``. What was
+            left out when the entry was stored stays so: what it has in those places only stands for it.
 
     Raises:
         InvalidEntry: a field cannot be stored, or the whole is over 64 KiB.
@@ -35,6 +36,9 @@ def encode(entry: Entry, *, allow_local: bool = False) -> str:
     stored: dict[str, Any] = {"v": FORMAT, "task": entry.task}
     local = []
     for field, encoder in _ENCODERS.items():
+        if field in entry.local:
+            local.append(field)
+            continue
         value = getattr(entry, field)
         if field in _OMITTED and value == _OMITTED[field]:
             continue
@@ -46,6 +50,8 @@ def encode(entry: Entry, *, allow_local: bool = False) -> str:
             local.append(field)
     if local:
         stored["local"] = local
+    if entry.runs and "schedule" in local:
+        stored["runs"] = entry.runs
     if entry.owner is not None:
         stored["owner"] = entry.owner
     text = dumps(stored)
@@ -76,11 +82,12 @@ def decode(name: str, raw: bytes) -> Entry:
             fields["schedule"] = _DEFAULTS["schedule"]
         entry = Entry.from_mapping(name, {"task": stored.get("task"), **fields})
         entry.local = local
+        entry.runs = tuple(int(ms) for ms in stored.get("runs", ()))
         entry.owner = None if stored.get("owner") is None else str(stored["owner"])
     except CorruptEntry:
         raise
     except Exception as exc:
-        raise CorruptEntry(f"definition is not usable: {exc}") from exc
+        raise CorruptEntry(f"definition is not usable: {text_of(exc)}") from exc
     return entry
 
 
@@ -90,7 +97,7 @@ def _keep(value: Any, field: str = "") -> Any:
 
 _ENCODERS: dict[str, Callable[[Any, str], Any]] = {
     "schedule": lambda value, field: encode_schedule(value),
-    "args": pack,
+    "args": lambda value, field: pack([*value], field),
     "kwargs": pack,
     "options": pack,
     "expires": _keep,

@@ -20,23 +20,28 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from . import lifecycle
 from .claiming import Claiming
-from .clock import wall_ms
+from .clock import elapsed, wall_ms
 from .codec import loads
 from .collector import refused_for_all
 from .emission import Occurrence
 from .entry import Entry
+from .errors import describe, text_of
 from .events import Dispatched, Event, Failed, Misfired, Quarantined, Skipped
 from .instants import from_ms
 from .leader import Leader
 from .once.emission import headers as once_headers
 from .once.store import LockStore
-from .planning import Job, Planner, describe, name_of
+from .planning import MAX_ERROR, Job, Planner, name_of
 from .publisher import BrokerDown, Publisher
 from .state import task_id
 from .store import Advance, Bad, Command, Lost, Store, Stored, Term
 from .vitals import Vitals
 
 logger = get_logger(__name__)
+
+
+#: Seconds after which the rest of what is due waits until the beat has looked after its other affairs.
+_TURN = 10.0
 
 
 class Dispatcher:
@@ -74,27 +79,32 @@ class Dispatcher:
         self._vitals = vitals
         self._zone = zone
         self._batch_size = batch_size
-        self._planner = Planner(zone=zone, tasks=tasks, local=local, prefix=store.prefix)
+        #: What is out and not committed, with its term and its time: the messages of these jobs, and of nothing else.
+        self._out: tuple[Term, int, list[Job]] | None = None
+        self._planner = Planner(zone=zone, tasks=tasks, local=local, prefix=store.prefix, progress=leader.progress)
 
     def run(self, connect: Callable[[Term], None]) -> int | None:
-        """Dispatch until nothing is due any more.
+        """Dispatch until nothing is due any more, or for some seconds.
 
         Parameters:
             connect: called with the term before each publish; opens the broker connection if it is not open.
 
         Returns:
-            when the next entry is due, in epoch milliseconds; ``None`` when none is to come.
+            when the next entry is due, in epoch milliseconds, now if there is more; ``None`` when none is to come.
 
         Raises:
             Lost: the term ended.
             BrokerDown: the broker cannot be reached; what is due stays due.
         """
+        began = elapsed()
         while True:
             term, now = self._leader.term, wall_ms()
             self._leader.progress("looking for due entries")
             due, upcoming = self._store.peek(term, now, self._batch_size)
             if not due:
                 return upcoming
+            if elapsed() - began > _TURN:
+                return now
             with _no_collection():
                 self._dispatch(term, due, now, connect)
 
@@ -121,6 +131,22 @@ class Dispatcher:
         else:
             self._commit(term, now, jobs)
 
+    def settle(self, store: Store) -> None:
+        """Commit what is out, for a beat that is told to stop in the middle of a batch.
+
+        Parameters:
+            store: the schedule, over a connection of its own; what was interrupted may be using the other one.
+
+        Raises:
+            Lost: the term is over.
+        """
+        out, self._out = self._out, None
+        if out is None or not out[2]:
+            return
+        term, now, jobs = out[0], out[1], list(out[2])
+        results = store.commit(term, now, [self._step(job, now) for job in jobs])
+        self._note(job for job, done in zip(jobs, results, strict=True) if done)
+
     # -- publish ------------------------------------------------------------------------------------------------------
 
     def _publish(self, term: Term, now: int, jobs: list[Job]) -> tuple[list[Job], bool]:
@@ -129,15 +155,18 @@ class Dispatcher:
         The others stay due, for a new connection.
         """
         tried: list[Job] = []
-        line_holds = True
+        line_holds, at_once = True, self._publisher.at_once
+        if at_once:
+            self._out = term, now, tried
         with self._publisher.batch(self._before_publish) as publish:
             for job in jobs:
                 try:
                     line_holds = self._publish_job(publish, job)
                 except BrokerDown:
-                    if self._publisher.at_once:
+                    if at_once:
                         self._commit(term, now, tried)  # they are out, and need not be sent again
                     raise
+                job.out = at_once and not job.error
                 tried.append(job)
                 if not line_holds:
                     break
@@ -179,8 +208,9 @@ class Dispatcher:
                 down = error
                 continue
             if error is not None:
-                self._note_failure(job, f"the broker refused the message: {error}", error)
+                self._note_failure(job, f"the broker refused the message: {text_of(error)}", error)
             left.append(job)
+        self._out = term, now, left
         if down is not None:
             self._commit(term, now, left)
             raise _refuses_all(down)
@@ -210,6 +240,7 @@ class Dispatcher:
             job.out = not job.error
         try:
             results = self._advance(term, now, jobs)
+            self._out = None
         except Lost:
             for job in jobs:
                 job.out = not job.error and not job.commands  # which nobody has sent
@@ -220,7 +251,7 @@ class Dispatcher:
             # The server looks before it runs a script, so nothing was done. The broker's own user may be another.
             for job in jobs:
                 job.out = False
-            logger.warning("beat: the schedule's user may not write to a queue, so the broker's will: %s", exc)
+            logger.warning("beat: the schedule's user may not write to a queue, so the broker's will: %s", text_of(exc))
             self._publisher.send_apart("the schedule's user may not write to a queue")
             self._send(term, now, jobs)
             self._commit(term, now, jobs)
@@ -248,7 +279,7 @@ class Dispatcher:
 
     def _step(self, job: Job, now: int) -> Advance:
         if job.error:
-            state = lifecycle.failed(job.state, job.error)
+            state = lifecycle.failed(job.state, job.error, job.plan)
             retry = now + 1000 * lifecycle.retry_delay(state.attempts)
             return Advance(job.stored.name, job.state.guard, state.encode(), retry)
         state = lifecycle.dispatched(job.state, job.plan, len(job.left_out))
@@ -280,6 +311,7 @@ class Dispatcher:
             yield Dispatched(entry.name, entry.task, job.id_of(nominal), from_ms(nominal), (now - due) / 1000)
 
     def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:
+        error = error[:MAX_ERROR]
         job.error, job.commands = error, ()
         logger.error("beat: could not publish %r, trying again later: %s", job.entry.name, error)
         logger.debug("beat: how it came to that", exc_info=exc)
@@ -304,7 +336,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _refuses_all(error: BaseException) -> BrokerDown:
-    return BrokerDown(f"it refuses every message: {error}")
+    return BrokerDown(f"it refuses every message: {text_of(error)}")
 
 
 def _quarantined(bad: Bad) -> Quarantined:

@@ -7,16 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from .configured import configured
-from .definition import decode
+from .configured import not_stored
 from .doctor_findings import Finding, counted, listed
 from .entry import Entry
 from .errors import CorruptEntry, UnsupportedFormat
-from .fields import is_name
+from .neighbours import left_behind
 from .reading import Reader
 from .settings import Settings
 from .status import OVERDUE_MS, Status
-from .store import PAGE, Store, Stored, chunks
+from .store import Store, Stored
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -111,20 +110,15 @@ def unregistered(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
         )
 
 
-def clashes(app: Celery, settings: Settings, store: Store) -> Iterator[Finding]:
-    """Names of config entries that belong to somebody else in Redis."""
+def clashes(app: Celery, settings: Settings, store: Store, status: Status) -> Iterator[Finding]:
+    """Config entries of this app that are not stored: somebody else has the name, or another app's beat leads."""
     taken: dict[str | None, list[str]] = defaultdict(list)
-    for chunk in chunks((name for name in map(str, configured(app)) if is_name(name)), PAGE):
-        for stored in store.read(chunk):
-            name = stored.name.decode()
-            if stored.definition is None:
-                continue
-            try:
-                owner = decode(name, stored.definition).owner
-            except (CorruptEntry, UnsupportedFormat):
-                continue
-            if owner != settings.owner:
-                taken[owner].append(name)
+    waiting = []
+    for name, existing in not_stored(app, store, settings):
+        if existing is None:
+            waiting.append(name)
+        else:
+            taken[existing.owner].append(name)
     for owner, names in taken.items():
         whose = "are runtime entries" if owner is None else f"belong to the configuration of {owner!r}"
         yield Finding(
@@ -133,5 +127,31 @@ def clashes(app: Celery, settings: Settings, store: Store) -> Iterator[Finding]:
             f"{counted(len(names), 'name', 'names')} of beat_schedule {whose} in Redis: {listed(names)}",
             f"The entries of {settings.owner!r} by these names are left out.",
             "Rename one of the two, or remove the one in Redis. Apps that share a prefix need names of their own.",
+            tuple(names),
+        )
+    waiting = [name for name in waiting if name not in store.quarantined()] if waiting else []
+    if waiting and status.leader is not None and status.leader.owner != settings.owner:
+        yield Finding(
+            "not-stored",
+            "warning",
+            f"{counted(len(waiting), 'entry', 'entries')} of beat_schedule not stored: {listed(waiting)}",
+            f"A beat of {status.leader.owner!r} leads, which does not know them; they run once one of "
+            f"{settings.owner!r} leads.",
+            "Nothing, if the two apps are to share a schedule. Else give each a redbeat_lite_key_prefix of its own.",
+            tuple(waiting),
+        )
+
+
+def unattended(settings: Settings, store: Store, status: Status) -> Iterator[Finding]:
+    """Config entries of which no beat is there that knows them."""
+    for owner, names in left_behind(store, {*status.owners(), settings.owner}).items():
+        yield Finding(
+            "owner",
+            "warning",
+            f"{counted(len(names), 'entry', 'entries')} of the configuration of {owner!r} without a beat of "
+            f"{owner!r}: {listed(names)}",
+            "They go on as they were stored last. If the app was renamed, nobody will ever change or remove them.",
+            f"Nothing, if that beat is only down. Else set redbeat_lite_owner = {owner!r}, or remove each that is not "
+            "wanted: celery -A ... redbeat remove NAME.",
             tuple(names),
         )

@@ -12,7 +12,7 @@ from .entry import Entry
 from .once.runtime import Runtime
 from .once.visibility import workers
 from .publisher import broker_connection
-from .schedules import next_ms
+from .schedules import Question, next_ms
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -93,7 +93,7 @@ def _lifetime(entry: Entry, zone: tzinfo) -> float:
         return float("inf") if expires is None else 0.0
     nominal = entry.known_state.nominal
     following = next_ms(entry.rule(zone), nominal)
-    return float("inf") if following is None else (following - nominal) / 1000
+    return float("inf") if following is None or isinstance(following, Question) else (following - nominal) / 1000
 
 
 def _queue(app: Celery, entry: Entry) -> str:

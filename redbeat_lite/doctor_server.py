@@ -75,7 +75,7 @@ def server(backend: Backend) -> Iterator[Finding]:
             "note",
             "this user may not ask the server about itself (INFO)",
             "Whether it is too old, evicts keys or keeps nothing on disk was not looked at.",
-            "Run it as a user with +info +config|get.",
+            "Run it as a user with +info.",
         )
         return
     if found.too_old:
@@ -94,7 +94,15 @@ def server(backend: Backend) -> Iterator[Finding]:
             "The schedule is among the keys it may evict. Config entries come back; all else does not.",
             "Set maxmemory-policy noeviction, or give the schedule a server of its own.",
         )
-    if not found.persistent:
+    if found.persistent is None:
+        yield Finding(
+            "permission",
+            "note",
+            "this user may not ask the server whether it takes snapshots (CONFIG GET)",
+            "It has no append-only file, so it is not known whether it keeps anything on disk.",
+            "Ask it yourself (CONFIG GET save), as an administrator: the right to ask reads the passwords, too.",
+        )
+    if found.persistent is False:
         yield Finding(
             "persistence",
             "warning",

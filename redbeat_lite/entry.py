@@ -15,7 +15,7 @@ from .errors import InvalidEntry
 from .misfire import Misfire
 from .once.policy import Once
 from .options import KNOWN
-from .schedules import Rule, rule_of
+from .schedules import Rule, encode_schedule, rule_of
 from .state import State, task_id
 
 #: What a user may write in an entry, in the order of the signature; the rest of an Entry is state.
@@ -129,6 +129,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
         self.due: int | None = None
         self.owner: str | None = None
         self.local: tuple[str, ...] = ()
+        #: What was noted of the runs of a schedule that cannot be stored; see :mod:`redbeat_lite.sameness`.
+        self.runs: tuple[int, ...] = ()
         #: The prepared message of this definition, and whose it is; see :mod:`redbeat_lite.prepared`.
         self.template: tuple[object, Any] | None = None
 
@@ -255,10 +257,15 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
         return Entry.from_mapping(self.name, {**before, **changes}, app=self.app)
 
     def __eq__(self, other: object) -> bool:
-        """Equal when a user would have to write the same to get both; state does not count."""
+        """Equal when a user would have to write the same to get both; state does not count.
+
+        By Python's lights, to which ``1`` is ``True``; what an edit changes is told by the stored form.
+        """
         if not isinstance(other, Entry):
             return NotImplemented
-        return self.name == other.name and self.definition() == other.definition()
+        mine, others = self.definition(), other.definition()
+        same_schedule = _told(mine.pop("schedule")) == _told(others.pop("schedule"))
+        return self.name == other.name and same_schedule and mine == others
 
     __hash__ = None  # type: ignore[assignment]  # mutable, and equal by value
 
@@ -276,6 +283,14 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
     def __repr__(self) -> str:
         call = ", ".join([*map(repr, self.args), *(f"{key}={value!r}" for key, value in self.kwargs.items())])
         return f"<Entry {self.name!r}: {self.task}({call}) {self.schedule!r}>"
+
+
+def _told(schedule: BaseSchedule) -> object:
+    """What tells one schedule from another: its stored form, if it has one. To Celery, equal clocks are enough."""
+    try:
+        return encode_schedule(schedule)
+    except InvalidEntry:
+        return schedule
 
 
 def _hint(field: str) -> str | None:

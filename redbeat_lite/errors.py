@@ -5,7 +5,16 @@ The docstring of a class is its default message, so that raising the bare class 
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+from .hiding import hide_passwords
+
+#: Characters of somebody else's error that anybody reads. To look for passwords takes time by the square of them.
+_LONGEST = 4000
+
+#: Control characters: an error is one line of a log, and one of a terminal.
+_OBEYED = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class RedbeatError(Exception):
@@ -36,7 +45,7 @@ class InvalidEntry(RedbeatError, ValueError):
         self.field, self.expected, self.value, self.entry, self.hint = field, expected, value, entry, hint
         where = f"entry {entry!r}: " if entry is not None else ""
         tail = f" ({hint})" if hint else ""
-        super().__init__(f"{where}{field}: expected {expected}, got {_shorten(value)}{tail}")
+        super().__init__(f"{where}{field}: expected {expected}, got {shorten(value)}{tail}")
 
     def of(self, entry: str) -> InvalidEntry:
         """The same error, with the name of the entry it belongs to."""
@@ -50,8 +59,12 @@ def _rebuild_invalid(field: str, expected: str, value: object, entry: str | None
     return InvalidEntry(field, expected, value, entry=entry, hint=hint)
 
 
-def _shorten(value: object, limit: int = 120) -> str:
-    text = repr(value)
+def shorten(value: object, limit: int = 120) -> str:
+    """A value as it is shown in an error."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = f"a {type(value).__name__} nested too deeply to be shown"
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
@@ -79,3 +92,25 @@ class CorruptEntry(RedbeatError):
 
 class UnsupportedFormat(RedbeatError):
     """The schedule in Redis was written by a newer redbeat_lite."""
+
+
+def describe(exc: BaseException) -> str:
+    """An exception with its kind, as text that can be stored and sent whatever it says."""
+    kind, text = type(exc).__name__, text_of(exc)
+    return kind if text == kind else f"{kind}: {text}"
+
+
+def text_of(exc: BaseException) -> str:
+    """What an exception says, or its kind where that is nothing; as text that can be stored, sent and shown."""
+    try:
+        text = str(exc)
+    except Exception:  # noqa: BLE001 - whoever wrote it may have got that wrong as well
+        text = "(its text cannot be shown)"
+    if len(text) > _LONGEST:
+        text = text[:_LONGEST].rpartition(" ")[0] + " …"  # no half of a password
+    return hide_passwords(storable(text)) or type(exc).__name__
+
+
+def storable(text: str) -> str:
+    """Text in which what is no UTF-8, as the name of a file may hold, and what a terminal obeys is spelled out."""
+    return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text).encode(errors="backslashreplace").decode()

@@ -7,14 +7,21 @@ import os
 import socket
 from contextlib import suppress
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .clock import elapsed
 from .errors import ConfigurationError
+from .whole import write_whole
 
 #: Seconds between two writes.
 PERIOD = 1.0
+
+#: Most that is read of a file; a beat writes some 400 bytes.
+_MAX_BYTES = 65_536
+
+_READABLE = 0o644
 
 
 class Verdict(NamedTuple):
@@ -48,8 +55,6 @@ class HeartbeatFile:
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
-        # The process may still fork before its first tick, so its id is not asked for here.
-        self._beside: Path | None = None
         self._written = float("-inf")
 
     def write(self, role: str, failing_since: float | None, why: str) -> bool:
@@ -67,7 +72,6 @@ class HeartbeatFile:
         if now - self._written < PERIOD:
             return False
         self._written = now
-        self._beside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         record = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -77,18 +81,22 @@ class HeartbeatFile:
             "failing_since": failing_since,
             "why": why,
         }
-        self._beside.write_text(json.dumps(record) + "\n")
-        # Put in its place at once: a probe never reads half of it.
-        self._beside.replace(self.path)
+        write_whole(self.path, json.dumps(record) + "\n", _READABLE)  # the probe may be another user's
         return True
 
     def remove(self) -> None:
         """Remove the file, if this process wrote it last."""
-        if self._beside is None:
+        if self._written == float("-inf"):
             return
-        with suppress(OSError, ValueError, AttributeError):
-            if json.loads(self.path.read_text()).get("pid") == os.getpid():
+        with suppress(OSError, ValueError, AttributeError, RecursionError):
+            if _read(self.path).get("pid") == os.getpid():
                 self.path.unlink()
+
+
+def _read(path: Path | str) -> Any:
+    # A pipe, of which nobody knows when its writer comes, is read as an empty file.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as read:
+        return json.loads(read.read(_MAX_BYTES))
 
 
 def judge(path: str, limit: float) -> Verdict:
@@ -99,23 +107,30 @@ def judge(path: str, limit: float) -> Verdict:
         limit: seconds that its loop may be silent, and that it may fail to reach the server or the broker.
     """
     try:
-        record = json.loads(Path(path).read_text())
-        return _judge(record, limit)
+        return _judge(_read(path), limit)
     except FileNotFoundError:
         return Verdict(False, f"{path} does not exist: no beat runs, or none has begun")
     except OSError as exc:
         return Verdict(False, f"{path} cannot be read: {exc.strerror or exc}")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return Verdict(False, f"{path} is not the heartbeat file of a beat")
 
 
 def _judge(record: dict[str, Any], limit: float) -> Verdict:
-    now, at, since = elapsed(), float(record["at"]), record["failing_since"]
+    now, at = elapsed(), _seconds(record["at"])
+    since = None if record["failing_since"] is None else _seconds(record["failing_since"])
     who = f"{record['role']} (pid {record['pid']})"
     if at > now + PERIOD:  # this clock counts from the start of the machine
         return Verdict(False, f"{who}: the file is from before the machine's last start")
     if now - at > limit:
         return Verdict(False, f"{who}: no sign of life for {now - at:.1f} s")
-    if since is not None and now - float(since) > limit:
-        return Verdict(False, f"{who}: {record['why']}, for {now - float(since):.1f} s")
+    if since is not None and now - since > limit:
+        return Verdict(False, f"{who}: {record['why']}, for {now - since:.1f} s")
     return Verdict(True, f"{who}: alive {max(now - at, 0.0):.1f} s ago")
+
+
+def _seconds(value: Any) -> float:
+    found = float(value)
+    if not isfinite(found):  # no silence is longer than that
+        raise ValueError(f"{found} s")
+    return found

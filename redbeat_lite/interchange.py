@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .codec import dumps, loads, unpack
+from .codec import loads, unpack
 from .configured import entry_with_defaults
 from .definition import encode
 from .entry import DEFINITION_FIELDS, Entry
 from .errors import CorruptEntry, InvalidEntry
 from .instants import from_ms, to_ms
 from .interchange_schedules import instant_from, schedule_fields, schedule_from, seconds_from
+from .schedules import Question
 from .settings import Settings
 from .state import MAX_COUNT, MAX_NOTE, State
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 #: Fields whose default an app can set, so that a record has to say them.
 _ALWAYS = ("task", "schedule", "expires", "misfire")
+
+#: Fields of a record that are none of the definition that a user writes.
+_BESIDE = ("name", "owner", "local", "runs", "state")
 
 _DEFAULTS: dict[str, Any] = {
     "args": [],
@@ -51,11 +55,9 @@ def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
     A config entry may hold what cannot be stored; such fields are missing, and named under ``local``.
     """
     stored = loads(encode(entry, allow_local=True))
-    local = sorted({*stored.pop("local", ()), *entry.local})
-    if "schedule" in stored and "schedule" not in local:
+    local = sorted(stored.pop("local", ()))
+    if "schedule" in stored:
         stored["schedule"] = schedule_fields(entry.schedule)
-    for field in local:
-        stored.pop(field, None)
     wanted = {field: default for field, default in _DEFAULTS.items() if defaults or field in _ALWAYS}
     fields = {**wanted, **stored}
     found = {field: fields[field] for field in DEFINITION_FIELDS if field in fields and field not in local}
@@ -66,12 +68,12 @@ def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app:
     """The entry of a record; what it leaves out has the defaults of the settings.
 
     Parameters:
-        fields: as :func:`entry_fields` makes them; ``owner`` and ``local`` are those of a config entry.
+        fields: as :func:`entry_fields` makes them; ``owner``, ``local`` and ``runs`` are those of a config entry.
 
     Raises:
         InvalidEntry: a field is missing, unknown or wrong.
     """
-    given = {field: value for field, value in fields.items() if field not in ("name", "owner", "local", "state")}
+    given = {field: value for field, value in fields.items() if field not in _BESIDE}
     local = tuple(fields.get("local") or ())
     if "schedule" in local:
         given["schedule"] = 60  # stands for what its app alone knows, and is not stored
@@ -79,29 +81,22 @@ def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app:
         entry = entry_with_defaults(settings, name, {f: _read(f, value) for f, value in given.items()}, app=app)
     except InvalidEntry as exc:
         raise exc if exc.entry is not None else exc.of(name) from None
-    entry.owner, entry.local = fields.get("owner"), local
+    entry.owner, entry.local, entry.runs = fields.get("owner"), local, _runs(fields.get("runs", []), name)
     return entry
 
 
-def definition_text(entry: Entry) -> str:
-    """The definition as it is stored, without what its app alone knows.
-
-    Raises:
-        InvalidEntry: something in it cannot be stored.
-    """
-    if not entry.local:
-        return encode(entry)
-    stored = loads(encode(entry))
-    for field in entry.local:
-        stored.pop(field, None)
-    owner = stored.pop("owner", None)
-    return dumps({**stored, "local": [*entry.local], "owner": owner})
+def _runs(value: Any, name: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or any(type(each) is not int for each in value):
+        raise InvalidEntry("runs", "a list of epoch milliseconds", value, entry=name)
+    return tuple(value)
 
 
 def state_fields(state: State) -> dict[str, Any]:
     """The state of an entry as JSON values."""
+    asked = {"asked": from_ms(state.nominal.asked).isoformat()} if isinstance(state.nominal, Question) else {}
     return {
         "next": None if state.nominal is None else from_ms(state.nominal).isoformat(),
+        **asked,
         "last": None if state.last is None else from_ms(state.last).isoformat(),
         "count": state.count,
         "skipped": state.skipped,
@@ -125,8 +120,8 @@ def state_from(fields: Any) -> State:
         value: Any = fields.get(field)
         if type(value) is not kind or not _can_be_stored(value):
             raise InvalidEntry(f"state.{field}", words, value)
-    instants = {field: fields.get(field) for field in ("next", "last")}
-    nominal, last = (
+    instants = {field: fields.get(field) for field in ("next", "last", "asked")}
+    nominal, last, asked = (
         None if value is None else to_ms(instant_from(f"state.{field}", value)) for field, value in instants.items()
     )
     generation = fields["generation"]
@@ -135,7 +130,7 @@ def state_from(fields: Any) -> State:
     return State(
         fields["version"],
         generation,
-        nominal,
+        nominal if nominal is None or asked is None else Question(nominal, asked),
         last,
         fields["count"],
         fields["skipped"],

@@ -14,11 +14,11 @@ from . import lifecycle
 from ._version import __version__
 from .backend import Backend
 from .clock import wall_ms
-from .definition import decode
+from .definition import decode, encode
 from .entry import Entry
 from .errors import CorruptEntry, InvalidEntry, UnsupportedFormat
 from .instants import from_ms
-from .interchange import definition_text, entry_fields, entry_from, state_fields, state_from
+from .interchange import entry_fields, entry_from, state_fields, state_from
 from .interchange_files import Document, Record
 from .keys import Keys
 from .reading import Reader
@@ -62,8 +62,8 @@ def export(app: Celery) -> dict[str, Any]:
 def _record(entry: Entry, stored: Stored) -> dict[str, Any]:
     # As it is stored: an app that knows more than Redis would fill in what is not.
     raw = decode(entry.name, stored.definition or b"")
-    owner = {} if raw.owner is None else {"owner": raw.owner}
-    return {"name": entry.name, **entry_fields(raw), **owner, "state": state_fields(entry.known_state)}
+    configs = {field: value for field, value in (("owner", raw.owner), ("runs", [*raw.runs])) if value}
+    return {"name": entry.name, **entry_fields(raw), **configs, "state": state_fields(entry.known_state)}
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class Restore:
     def _entry(self, document: Document, record: Record) -> Entry:
         try:
             entry = entry_from(self._settings, record.name, record.fields, app=self._app)
-            definition_text(entry)
+            encode(entry)
             if "state" in record.fields:
                 entry.rule(self._zone)
                 entry.state = state_from(record.fields["state"])
@@ -153,7 +153,8 @@ class Restore:
         if before.owner != entry.owner:
             owner = "a runtime entry" if before.owner is None else f"the configuration of {before.owner!r}"
             return Restored(entry.name, "left out", entry, f"the name is taken by {owner}")
-        redefined = definition_text(entry) != definition_text(before)
+        entry.runs = before.runs  # no part of what anybody wrote
+        redefined = encode(entry) != encode(before)
         wanted = self._over(entry, state, redefined=redefined)
         if wanted == replace(state, attempts=0) and (entry.owner is not None or not redefined):
             return Restored(entry.name, "same", entry)
@@ -174,7 +175,7 @@ class Restore:
         return replace(wanted, version=state.version) if same_plan and not redefined else wanted
 
     def _edit(self, entry: Entry, stored: Stored, state: State, *, keep: bool = False) -> Edit:
-        definition = None if keep else definition_text(entry)
+        definition = None if keep else encode(entry)
         return Edit(entry.name, stored.state, state.encode(), definition, lifecycle.due_time(entry, state, self._zone))
 
     def _remember_config_names(self, planned: Sequence[Restored]) -> None:

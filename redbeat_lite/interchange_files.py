@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import InvalidEntry, RedbeatError
+from .errors import InvalidEntry, RedbeatError, shorten
 from .fields import is_name
 
 #: A place in a document: keys and positions from its root.
@@ -94,9 +94,11 @@ def read_document(path: str, text: str) -> Document:
         if not isinstance(fields, dict):
             raise _bad(path, text, place, "expected an object with task and schedule")
         if not is_name(name):
-            raise _bad(path, text, place, f"name: expected text of 1 to 200 characters, got {name!r:.60}")
+            raise _bad(path, text, place, f"name: expected text of 1 to 200 characters, got {shorten(name, 60)}")
         if fields.get("name", name) != name:
-            raise _bad(path, text, (*place, "name"), f"name: expected {name!r} as above, got {fields['name']!r:.60}")
+            raise _bad(
+                path, text, (*place, "name"), f"name: expected {name!r} as above, got {shorten(fields['name'], 60)}"
+            )
         if name in records:
             raise _bad(path, text, place, f"entry {name!r} comes a second time")
         records[name] = Record(name, fields, place)

@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from math import inf
 from typing import Any
 
 from celery.schedules import BaseSchedule
@@ -113,6 +114,13 @@ def seconds_from(field: str, value: object) -> float:
     Raises:
         InvalidEntry: it is neither.
     """
+    found = _seconds(value)
+    if found is None or not -inf < found < inf:  # JSON has NaN and Infinity, and so have floats of many digits
+        raise InvalidEntry(field, 'seconds, or a length of time such as "30s" or "1h30m"', value)
+    return found
+
+
+def _seconds(value: object) -> float | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     text = value.strip() if isinstance(value, str) else ""
@@ -120,7 +128,7 @@ def seconds_from(field: str, value: object) -> float:
         return float(text)
     parts = _PART.findall(text)
     if not parts or _PART.sub("", text).strip():
-        raise InvalidEntry(field, 'seconds, or a length of time such as "30s" or "1h30m"', value)
+        return None
     return sum(float(number) * _UNITS["m" if unit == "min" else unit] for number, unit in parts) / 1000
 
 

@@ -8,7 +8,7 @@ The shape of this, a term-scoped lease and stepping down on doubt, is that of Ri
 from __future__ import annotations
 
 import os
-import secrets
+import re
 import socket
 import sys
 import threading
@@ -21,11 +21,12 @@ from celery.utils.log import get_logger
 
 from .backend import FAULTS, Backend
 from .clock import elapsed
-from .errors import UnsupportedFormat
+from .errors import UnsupportedFormat, text_of
 from .keys import FORMAT, Keys
 from .scripts import Scripts
 from .settings import RENEWALS_PER_LEASE
 from .store import Lost, Term
+from .tokens import Beat, beat_of, token_of
 from .vitals import Vitals
 
 logger = get_logger(__name__)
@@ -51,18 +52,23 @@ class Leader:
         lease: seconds that leadership lasts without renewal.
         stall_timeout: seconds without progress after which the lease is no longer renewed.
         vitals: what each renewal reports.
+        owner: of the config entries that this process knows.
     """
 
-    def __init__(self, backend: Backend, keys: Keys, *, lease: float, stall_timeout: float, vitals: Vitals) -> None:
+    def __init__(
+        self, backend: Backend, keys: Keys, *, lease: float, stall_timeout: float, vitals: Vitals, owner: str
+    ) -> None:
         self._backend = backend
         self._keys = keys
         self._lease = lease
         self._stall_timeout = stall_timeout
         self._vitals = vitals
+        self._owner = owner
         self._token = ""
         self._asking = False
         self._renewal: _Renewal | None = None
-        self.last_clock: int | None = None  #: wall clock in ms that the leader before us saw last
+        self.last_clock = 0  #: the latest wall clock in ms by which a leader before us planned; 0 if there was none
+        self.last_zones = ""  #: the time zones by which it did, as :mod:`redbeat_lite.replanning` noted them
 
     def acquire(self) -> float:
         """Try to become leader.
@@ -74,7 +80,7 @@ class Leader:
             UnsupportedFormat: a newer redbeat_lite uses this prefix.
         """
         # Drawn here and not earlier: a process that was forked must not share its parent's token.
-        self._token = self._token or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
+        self._token = self._token or token_of(self._owner)
         sent = elapsed()
         keys = (self._keys.leader, self._keys.meta, self._keys.beats)
         args = (self._token, round(self._lease * 1000), socket.gethostname(), os.getpid(), FORMAT)
@@ -87,7 +93,8 @@ class Leader:
         if reply[0] == 0:
             self._asking = False
             return max(float(reply[1]) / 1000, 0.001)
-        self.last_clock = int(reply[2]) if reply[2].isdigit() else None
+        self.last_clock = max(int(clock) if re.fullmatch(rb"[0-9]{1,18}", clock) else 0 for clock in reply[2:4])
+        self.last_zones = reply[4].decode(errors="replace")
         term = Term(self._token, int(reply[1]))
         self._renewal = _Renewal(self._backend, self._keys, term, self._lease, self._vitals)
         self._asking = False
@@ -96,11 +103,11 @@ class Leader:
         self._renewal.start()
         return 0.0
 
-    def incumbent(self) -> str:
-        """Who leads, for a log line."""
+    def incumbent(self) -> Beat | None:
+        """Who leads; ``None`` if nobody does, or nobody can tell."""
         client: Any = self._backend.client
-        host, pid = client.hmget(self._keys.leader, ["host", "pid"])
-        return f"pid {pid.decode()} on {host.decode()}" if host and pid else "another beat"
+        token = client.hget(self._keys.leader, "token")
+        return None if token is None else beat_of(token)
 
     @property
     def leading(self) -> bool:
@@ -248,7 +255,7 @@ class _Renewal:
             report = (self._vitals.silence_ms, self._vitals.report())
             reply = scripts.run("renew", self._keys, (*self.term, round(self._lease * 1000), self.least, *report))
         except FAULTS as exc:
-            self.why = f"the lease could not be renewed: {exc}"
+            self.why = f"the lease could not be renewed: {text_of(exc)}"
             return True  # the window closes by itself if this goes on
         if self._stopped:
             return False

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import tzinfo
 
 from .entry import Entry
-from .errors import InvalidEntry
+from .errors import InvalidEntry, describe
 from .instants import MAX_MS
 from .jitter import offset_ms
 from .misfire import Plan, ahead_ms, pull_back, unsent
 from .misfire import plan as plan_misfires
-from .schedules import first_ms, next_ms, shortest_gap_ms
+from .sameness import same_runs
+from .schedules import Question, first_ms, next_ms, rule_of, shortest_gap_ms
+from .schedules.missed import WalkOn, by_count
 from .state import State
-
-#: Fields whose change makes the schedule another one: its next occurrence is counted anew, from the edit on.
-_TIMING = ("schedule", "start_at")
 
 #: Longest first wait before a failed publish is tried again, and the longest of all, in seconds.
 _FIRST_RETRY, _LAST_RETRY = 1, 60
@@ -38,10 +37,10 @@ def check(entry: Entry, now: int, zone: tzinfo, replaced: Callable[[], Entry | N
     except InvalidEntry as exc:
         raise exc.of(entry.name) from None
     except Exception as exc:
-        hint = f"{type(exc).__name__}: {exc}"
+        hint = describe(exc)
         expected = "a schedule that can tell its next occurrence"
         raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name, hint=hint) from exc
-    if first is None and not _same_window(replaced(), entry):
+    if first is None and not _same_window(replaced(), entry, now, zone):
         raise InvalidEntry("schedule", "a schedule with an occurrence still to come", entry.schedule, entry=entry.name)
     if gap is not None and entry.jitter_ms >= gap:
         expected = f"less than the shortest gap between occurrences ({gap / 1000:g} s)"
@@ -53,14 +52,50 @@ def created(entry: Entry, now: int, zone: tzinfo) -> State:
     return State.new(_first(entry, now, zone))
 
 
-def revised(before: Entry, state: State, after: Entry, now: int, zone: tzinfo) -> State:
+def same_timing(
+    before: Entry, state: State, after: Entry, now: int, zone: tzinfo, were: Collection[tzinfo] = ()
+) -> bool:
+    """Whether ``after`` runs next when ``before`` would, as far as anybody can tell.
+
+    Parameters:
+        were: other zones by which the occurrence that ``before`` waits for may have been planned.
+    """
+    if not same_runs(before, after, now, zone):
+        return False
+    if "schedule" not in before.local or not before.runs:
+        return True
+    try:
+        return any(_goes_on(after, state, before.runs[0], now, each) for each in (zone, *were))
+    except Exception:  # noqa: BLE001 - a schedule may raise anything, and need not answer for the past
+        return True
+
+
+def _goes_on(entry: Entry, state: State, noted: int, now: int, zone: tzinfo) -> bool:
+    """Whether a schedule that is asked from the last run on, or from when it was noted, says what is waited for."""
+    if isinstance(state.nominal, Question) or (state.finished and _used_up(entry, state.count)):
+        return True
+    since = max(noted, state.last or noted, noted if entry.start_ms is None else entry.start_ms - 1)
+    # One that is due already was the first to come before it was due.
+    until = now if state.nominal is None else min(now, state.nominal - 1)
+    if state.nominal is not None and since >= state.nominal:  # the clock was set back since
+        return True
+    rule = entry.rule(zone)
+    upcoming = next_ms(rule, since)
+    upcoming = None if upcoming is None else ahead_ms(rule, upcoming, until)
+    return state.nominal == (None if _beyond(entry, upcoming) else upcoming)
+
+
+def revised(before: Entry, state: State, after: Entry, now: int, zone: tzinfo, were: Collection[tzinfo] = ()) -> State:
     """The state after the definition was changed.
 
     A changed schedule counts from the edit on and never fires for the past; an unchanged one keeps its next
     occurrence, so that writing the same entry again, as every deployment does, postpones nothing.
+
+    Parameters:
+        were: as for :func:`same_timing`.
     """
     nominal = state.nominal
-    timing_changed = any(getattr(before, field) != getattr(after, field) for field in _TIMING)
+    timing_changed = not same_timing(before, state, after, now, zone, were)
     if timing_changed or state.finished:
         nominal = _first(after, now, zone)
         # What was sent or given up is not sent because of an edit, by a clock that is behind or otherwise.
@@ -86,34 +121,45 @@ def resumed(entry: Entry, state: State, now: int, zone: tzinfo, *, catch_up: boo
     return state.edited(paused=False, note="", nominal=nominal)
 
 
-def ahead(entry: Entry, state: State, now: int, zone: tzinfo) -> int | None:
+def ahead(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
     """The next occurrence that is not past, in the phase that the entry already has."""
-    upcoming = following(entry, state.nominal, now, zone)
+    upcoming = None if state.nominal is None else ahead_ms(entry.rule(zone), state.nominal, now, walk_on)
     return None if _beyond(entry, upcoming) else upcoming
 
 
-def plan(entry: Entry, state: State, now: int, zone: tzinfo) -> Plan:
-    """What to emit for an entry whose due time has come."""
+def plan(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> Plan:
+    """What to emit for an entry whose due time has come.
+
+    Parameters:
+        walk_on: how far to look for missed occurrences one by one; the plan of the next round goes on from there.
+    """
     if state.nominal is None or state.paused or not entry.enabled:
         return Plan((), state.nominal, 0)
-    if _is_simple(entry) and state.nominal <= now:
+    if _is_simple(entry) and state.nominal <= now and not isinstance(state.nominal, Question):
         upcoming = next_ms(entry.rule(zone), state.nominal)
         if upcoming is None or upcoming > now:
             return Plan((state.nominal,), upcoming, 0)
     delay = _offset(entry, state.nominal, zone)
-    plan = _planned(entry, state, state.nominal, now, zone, delay)
+    plan = _planned(entry, state, now, zone, delay, walk_on)
     last = plan.emit[-1] if plan.emit else state.nominal
     forgiving = entry.misfire.policy != "skip" and entry.misfire.grace is None
     if forgiving and last > state.nominal and last + _offset(entry, last, zone) > now:
         # After an outage the latest can have its instant behind it and its own jitter before it: it is not due yet.
-        return _planned(entry, state, state.nominal, last - 1, zone, 0)
+        return _planned(entry, state, last - 1, zone, 0, walk_on)
     return plan
 
 
-def _planned(entry: Entry, state: State, nominal: int, now: int, zone: tzinfo, delay: int) -> Plan:
-    runs_left = None if entry.max_runs is None else entry.max_runs - state.count
+def _planned(entry: Entry, state: State, now: int, zone: tzinfo, delay: int, walk_on: WalkOn) -> Plan:
+    assert state.nominal is not None
     return plan_misfires(
-        entry.rule(zone), nominal, now, entry.misfire, end=entry.end_ms, runs_left=runs_left, delay=delay
+        entry.rule(zone),
+        state.nominal,
+        now,
+        entry.misfire,
+        end=entry.end_ms,
+        runs_left=None if entry.max_runs is None else entry.max_runs - state.count,
+        delay=delay,
+        walk_on=walk_on,
     )
 
 
@@ -143,14 +189,19 @@ def dispatched(state: State, done: Plan, locked_out: int) -> State:
     )
 
 
-def following(entry: Entry, nominal: int | None, now: int, zone: tzinfo) -> int | None:
-    """The first occurrence that is still to come, given the next one in turn; it may be part of a backlog."""
-    return None if nominal is None else ahead_ms(entry.rule(zone), nominal, now)
+def following(entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
+    """The first occurrence that is still to come, given the next one in turn; it may be part of a backlog.
+
+    None where nobody knows, because the schedule is to be asked again.
+    """
+    upcoming = None if nominal is None else ahead_ms(entry.rule(zone), nominal, now, walk_on)
+    return None if isinstance(upcoming, Question) else upcoming
 
 
-def failed(state: State, error: str) -> State:
-    """The state after a publish failed: the occurrence stays due."""
-    return replace(state, attempts=state.attempts + 1, error=error)
+def failed(state: State, error: str, planned: Plan) -> State:
+    """The state after a publish failed: the occurrence stays due, and a question that led to one is answered."""
+    nominal = planned.emit[0] if planned.emit and isinstance(state.nominal, Question) else state.nominal
+    return replace(state, nominal=nominal, attempts=state.attempts + 1, error=error)
 
 
 def retry_delay(attempts: int) -> int:
@@ -176,8 +227,32 @@ def pulled_back(entry: Entry, state: State, now: int, zone: tzinfo) -> State:
     return state if nominal == state.nominal else state.moved(nominal)
 
 
+def rezoned(entry: Entry, state: State, now: int, zone: tzinfo, were: Collection[tzinfo]) -> State:
+    """The state after the app's time zone was changed to ``zone``; the very same if that does not matter to the entry.
+
+    What is due already stays due. Nothing is sent for the past, nor what was sent already.
+
+    Parameters:
+        were: the zones by which its next occurrence may have been planned.
+    """
+    if state.nominal is None or state.nominal <= now:
+        return state
+    rule = entry.rule(zone)
+    others = [other for other in (rule_of(entry.schedule, each) for each in were) if other != rule]
+    if not others:
+        return state
+    following = first_ms(rule, now, entry.start_ms)
+    # A schedule of somebody else's may be asked in the zone and not care.
+    if all(first_ms(other, now, entry.start_ms) == following for other in others):
+        return state
+    if following is not None and state.last is not None:
+        following = unsent(rule, following, now, state.last)
+    following = None if _beyond(entry, following) else following
+    return state if following == state.nominal else state.moved(following)
+
+
 def _offset(entry: Entry, nominal: int, zone: tzinfo) -> int:
-    if not entry.jitter:
+    if not entry.jitter or isinstance(nominal, Question):  # what it is asked about may be due by then
         return 0
     following = next_ms(entry.rule(zone), nominal)
     return offset_ms(entry.name, nominal, entry.jitter_ms, None if following is None else following - nominal)
@@ -188,10 +263,8 @@ def _first(entry: Entry, now: int, zone: tzinfo) -> int | None:
     return None if _beyond(entry, nominal) else nominal
 
 
-def _same_window(before: Entry | None, after: Entry) -> bool:
-    if before is None:
-        return False
-    return all(name in before.local or getattr(before, name) == getattr(after, name) for name in (*_TIMING, "end_at"))
+def _same_window(before: Entry | None, after: Entry, now: int, zone: tzinfo) -> bool:
+    return before is not None and before.end_at == after.end_at and same_runs(before, after, now, zone)
 
 
 def _beyond(entry: Entry, nominal: int | None) -> bool:

@@ -100,6 +100,7 @@ class Exporter:
     """Serves the metrics of one beat. Opens no port before :meth:`serve`.
 
     Parameters:
+        host: the address to listen on.
         port: where.
         vitals: those of the beat.
 
@@ -107,7 +108,7 @@ class Exporter:
         ConfigurationError: prometheus-client is not installed.
     """
 
-    def __init__(self, port: int, vitals: Vitals) -> None:
+    def __init__(self, host: str, port: int, vitals: Vitals) -> None:
         if find_spec("prometheus_client") is None:
             raise ConfigurationError(
                 f"redbeat_lite_metrics_port: {port} needs the package prometheus-client, which is not installed; "
@@ -115,7 +116,7 @@ class Exporter:
             )
         from prometheus_client import CollectorRegistry
 
-        self._port = port
+        self._host, self._port = host, port
         self._registry = CollectorRegistry()
         self._server: Any = None
         self._tried = float("-inf")
@@ -130,14 +131,15 @@ class Exporter:
 
         self._tried = elapsed()
         try:
-            self._server, _ = start_http_server(self._port, registry=self._registry)
+            self._server, _ = start_http_server(self._port, self._host, self._registry)
         except OSError as exc:
             if not self._refused:
                 self._refused = True
                 reason = exc.strerror or exc
-                logger.error("beat: cannot serve metrics on port %d, trying again later: %s", self._port, reason)
+                where = (self._host, self._port)
+                logger.error("beat: cannot serve metrics on %s, port %d, trying again later: %s", *where, reason)
         else:
-            logger.info("beat: serving metrics on port %d", self._port)
+            logger.info("beat: serving metrics on %s, port %d", self._host, self._port)
 
     def close(self) -> None:
         """Give the port back. May be called twice."""

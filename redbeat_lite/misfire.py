@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
@@ -11,8 +12,9 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from .errors import InvalidEntry
-from .schedules import At, Every, Rule, first_ms, next_ms
-from .schedules.missed import Missed, missed_of
+from .schedules import At, Every, Question, Rule, first_ms, next_ms
+from .schedules.foreign import ForeignRule
+from .schedules.missed import Missed, WalkOn, by_count, missed_of
 
 POLICIES = ("coalesce", "skip", "all")
 #: Without a limit, `all` emits this many per plan; the rest is planned in the next round.
@@ -127,11 +129,13 @@ def plan(
     end: int | None = None,
     runs_left: int | None = None,
     delay: int = 0,
+    walk_on: WalkOn = by_count,
 ) -> Plan:
     """Decide about an entry that waits for ``nominal``.
 
     Every missed occurrence (``nominal`` and its successors that are not later than ``now``) is emitted, skipped, or
-    left to the next round. The work is bounded, however long the outage.
+    left to the next round. The work is bounded, however long the outage. A question is asked once, for now, and what
+    comes of it is never late.
 
     Parameters:
         nominal, now: milliseconds since 1970.
@@ -139,6 +143,8 @@ def plan(
         runs_left: the most that may still be emitted; once it is used up nothing is next, and what would have followed
             is neither emitted nor skipped.
         delay: the jitter of this occurrence in milliseconds, by which it is not late.
+        walk_on: how far to look for missed occurrences one by one, where the rule cannot count them. A limit lets it
+            look further: by as many as it lets through.
     """
     now -= delay
     if nominal > now:
@@ -146,25 +152,32 @@ def plan(
     until = now if end is None else min(now, end)
     if nominal > until or runs_left == 0:
         return Plan((), None, 0)
-    missed = missed_of(rule, nominal, until)
-    chosen = _latest(missed, now, misfire) if _is_single(misfire) else _each(missed, now, misfire, runs_left)
+    if misfire.limit is not None:
+        walk_on = _up_to(misfire.limit, nominal if misfire.grace_ms is None else now - misfire.grace_ms, walk_on)
+    if isinstance(nominal, Question):
+        chosen = _asked(rule, nominal, until)
+    else:
+        missed = missed_of(rule, nominal, until, walk_on)
+        chosen = _latest(missed, now, misfire) if _is_single(misfire) else _each(missed, now, misfire, runs_left)
     used_up = runs_left is not None and len(chosen.emit) >= runs_left
     if used_up or (end is not None and chosen.next is not None and chosen.next > end):
         return chosen._replace(next=None)
     return chosen
 
 
-def ahead_ms(rule: Rule, nominal: int, now: int) -> int | None:
+def ahead_ms(rule: Rule, nominal: int, now: int, walk_on: WalkOn = by_count) -> int | None:
     """The next occurrence that is still to come, in the phase of ``nominal``, without regard to what was missed.
 
     What a resumption without catching up waits for. All in milliseconds since 1970.
     """
     if nominal > now:
         return nominal
+    if isinstance(nominal, Question):
+        return next_ms(rule, now)
     if isinstance(rule, Every):
         return rule.next_ms(rule.last_ms(nominal, now))
     # A foreign schedule may have a phase too. A plan keeps it, unless there is too much to walk through.
-    upcoming = plan(rule, nominal, now, Misfire("coalesce")).next
+    upcoming = plan(rule, nominal, now, Misfire("coalesce"), walk_on=walk_on).next
     return next_ms(rule, now) if upcoming is not None and upcoming <= now else upcoming
 
 
@@ -172,12 +185,17 @@ def pull_back(rule: Rule, nominal: int, now: int, *, last: int | None = None, st
     """The nominal time to wait for when the clock was set back to ``now``, in milliseconds since 1970.
 
     An entry that waits for an instant the old clock had near would otherwise wait for the clock to get there again.
+    An interval keeps its phase: entries that were spread stay so.
 
     Parameters:
         last: the last nominal time that was sent.
         start: the entry's ``start_at``, before which nothing runs.
     """
-    following = next_ms(rule, now) if start is None else first_ms(rule, now, start)
+    if isinstance(rule, Every) and not rule.align:
+        at_least = now + 1 if start is None else max(now + 1, start)
+        following: int | None = nominal - max(0, (nominal - at_least) // rule.ms) * rule.ms
+    else:
+        following = first_ms(rule, now, start)
     if following is not None and last is not None:
         following = unsent(rule, following, now, last)
     return nominal if following is None else min(nominal, following)
@@ -196,6 +214,26 @@ def unsent(rule: Rule, following: int, now: int, last: int) -> int | None:
     names_times = not isinstance(rule, At) and not (isinstance(rule, Every) and not rule.align)
     gap = 0 if after is None else after - last
     return after if following == last or (names_times and last - now <= max(gap, _LITTLE_MS)) else following
+
+
+def _up_to(limit: int, oldest: int, walk_on: WalkOn) -> WalkOn:
+    """The same, but with a limit's worth of what is not too late in one round, and one more: it counts by outages."""
+
+    def further(walked: Sequence[int]) -> bool:
+        return walk_on(walked) or 0 < len(walked) - bisect_left(walked, oldest) <= limit
+
+    return further
+
+
+def _asked(rule: Rule, question: Question, now: int) -> Plan:
+    """What comes of a question whose time has come. An occurrence has the time of the question for its nominal time."""
+    if not isinstance(rule, ForeignRule):  # the class has learnt to tell
+        return Plan((), next_ms(rule, question.asked), 0)
+    answer = rule.answer(question, now)
+    if answer is not question:
+        return Plan((), answer, 0)
+    # As Celery does, from the run on and not from its nominal time: what lies between was not asked about.
+    return Plan((int(question),), next_ms(rule, now), 0)
 
 
 def _is_single(misfire: Misfire) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery.utils.log import get_logger
 
 from .clock import elapsed
-from .urls import hide_passwords
+from .errors import text_of
 from .vitals import Vitals
 
 logger = get_logger(__name__)
@@ -34,7 +34,7 @@ class Outage:
         # An outage may last for days: 2.0 ** 1024 is more than a float holds.
         seconds = min(2.0 ** min(self._failures, 10), _LAST_RETRY)
         self._failures += 1
-        why = f"{what}: {hide_passwords(str(exc)) or type(exc).__name__}"
+        why = f"{what}: {text_of(exc)}"
         self._vitals.failing(why)
         logger.error("beat: %s; trying again in %g s", why, seconds)
         return seconds

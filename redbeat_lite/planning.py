@@ -10,22 +10,24 @@ from typing import Any, NamedTuple
 from celery.utils.log import get_logger
 
 from . import lifecycle
+from .clock import elapsed
 from .codec import dumps
 from .definition import decode
 from .entry import Entry
-from .errors import CorruptEntry
+from .errors import CorruptEntry, describe
 from .fields import MAX_NAME
 from .misfire import Plan
 from .once.emission import Claim
 from .once.policy import Once
 from .options import check_destination
+from .schedules import Question
 from .state import State, task_id
 from .store import Bad, Command, Stored
 
 logger = get_logger(__name__)
 
 #: Longest text of an error that is kept with an entry.
-_MAX_ERROR = 500
+MAX_ERROR = 500
 
 #: Messages of one batch: entries that send each of many missed occurrences come in as many batches as that takes.
 _MAX_MESSAGES = 5_000
@@ -33,6 +35,13 @@ _MAX_MESSAGES = 5_000
 #: Bytes of their definitions, of which arguments are most: what becomes of them is there several times over, here and
 #: in the server, until it is sent.
 _MAX_BYTES = 16_000_000
+
+#: Seconds in which a batch may look for missed occurrences one by one, each entry to its end as long as they last, and
+#: how many of them every entry may look at all the same.
+_WALKING, _FEW = 0.5, 3
+
+#: Seconds after which the rest of a batch is left to the next one, whatever it is that takes so long.
+_LONGEST = 1.0
 
 #: Bytes that the decoded entries kept between ticks may take: some 45,000 entries of an argument or two.
 #: Where more take turns, the oldest is the next to come: dropping it would find no more than dropping all.
@@ -82,38 +91,49 @@ class Planner:
         tasks: the app's registered tasks by name.
         local: finds the config entry of a name, for those that hold what cannot be stored.
         prefix: of the schedule's keys.
+        progress: told before each entry, with words for a log.
     """
 
     def __init__(
-        self, *, zone: tzinfo, tasks: Callable[[str], Any], local: Callable[[str], Entry | None], prefix: str
+        self,
+        *,
+        zone: tzinfo,
+        tasks: Callable[[str], Any],
+        local: Callable[[str], Entry | None],
+        prefix: str,
+        progress: Callable[[str], None],
     ) -> None:
         self._zone = zone
         self._tasks = tasks
         self._local = local
         self._prefix = prefix
+        self._progress = progress
         self._decoded: dict[bytes, tuple[bytes, Entry]] = {}
         self._room = _CACHE
 
     def plan(self, due: Iterable[Stored], now: int) -> tuple[list[Job], list[Bad]]:
         """What to do about these entries at ``now`` (epoch ms), and those that cannot be used.
 
-        Stops where there is enough to send for one batch; the rest stays due.
+        Stops where there is enough to send for one batch, or it has taken long enough; the rest stays due.
         """
+        time = _Time()
         jobs: list[Job] = []
         bad, messages, size = [], 0, 0
         for stored in due:
-            if messages >= _MAX_MESSAGES or size >= _MAX_BYTES:
+            if messages >= _MAX_MESSAGES or size >= _MAX_BYTES or time.is_up:
                 break
+            self._progress(f"planning {name_of(stored)!r}")
             try:
-                jobs.append(self._job(stored, now))
+                jobs.append(self._job(stored, now, time))
                 emitted = len(jobs[-1].plan.emit)
                 messages += emitted
                 size += emitted * len(stored.definition or b"")
             except Exception as exc:  # noqa: BLE001 - whatever is wrong with one entry must not reach the others
                 bad.append(_quarantined(stored, exc, now))
+        _take_turns(jobs, now)
         return jobs, bad
 
-    def _job(self, stored: Stored, now: int) -> Job:
+    def _job(self, stored: Stored, now: int, time: _Time) -> Job:
         if stored.definition is None or stored.state is None:
             raise CorruptEntry("its definition or its state is gone from Redis")
         state = State.decode(stored.state)
@@ -124,7 +144,11 @@ class Planner:
                 error = f"holds what only the beat of {entry.owner!r} knows"
                 return Job(stored, entry, state, Plan((), state.nominal, 0), Ahead(None, None), error=error)
             entry = own
-        plan = lifecycle.plan(entry, state, now, self._zone)
+        has_a_turn = time.is_left
+        plan = lifecycle.plan(entry, state, now, self._zone, time.is_left_for)
+        if not has_a_turn and not plan.emit and plan.next is not None and plan.next <= now:
+            # It has its turn in another batch, and begins there: a few steps are not worth a line in the log each time.
+            plan = Plan((), state.nominal, 0)
         job = Job(stored, entry, state, plan, self._ahead(entry, state, plan, now))
         if entry.once is not None:
             job.wanted = [self._claim(job, entry.once, nominal) for nominal in plan.emit]
@@ -134,12 +158,14 @@ class Planner:
         if state.paused or not entry.enabled:
             return Ahead(None, None)
         if plan.next is not None and plan.next > now and not entry.jitter and entry.once is None:
-            return Ahead(plan.next, plan.next)
-        following = lifecycle.following(entry, plan.next, now, self._zone)
+            return Ahead(int(plan.next), None if isinstance(plan.next, Question) else plan.next)
         score = lifecycle.score(entry, plan.next, self._zone)
+        if not plan.emit:
+            return Ahead(score, None)
+        following = lifecycle.following(entry, plan.next, now, self._zone, _few)
         if entry.once is None or entry.max_runs is None:
             return Ahead(score, following)
-        instead = lifecycle.ahead(entry, state, now, self._zone)
+        instead = lifecycle.ahead(entry, state, now, self._zone, _few)
         return Ahead(score, following, (instead, lifecycle.score(entry, instead, self._zone)))
 
     def _entry(self, name: bytes, definition: bytes) -> Entry:
@@ -171,12 +197,48 @@ class Planner:
         )
 
 
+def _take_turns(jobs: Iterable[Job], now: int) -> None:
+    """Put those who are not through behind what is due, and who has had a turn behind who has not.
+
+    Each gets a millisecond of its own, the last ones up to now: so they stay due, in this order.
+    """
+    left = [job for job in jobs if job.ahead.score is not None and job.ahead.score <= now]
+    left.sort(key=lambda job: job.plan.next != job.state.nominal)
+    for score, job in enumerate(left, now - len(left) + 1):
+        job.ahead = job.ahead._replace(score=score)
+
+
+class _Time:
+    """The time that one batch takes, and has, to be planned."""
+
+    def __init__(self) -> None:
+        self._began = elapsed()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether there is time to look for missed occurrences one by one."""
+        return elapsed() - self._began < _WALKING
+
+    def is_left_for(self, walked: Sequence[int]) -> bool:
+        """Whether an entry that has walked so far may go on."""
+        return _few(walked) or self.is_left
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the rest has to wait, whatever it is that took so long."""
+        return elapsed() - self._began >= _LONGEST
+
+
+def _few(walked: Sequence[int]) -> bool:
+    return len(walked) < _FEW
+
+
 def _size(definition: bytes) -> int:
     return _CACHED + _PER_BYTE * len(definition)
 
 
 def _quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
-    error = describe(exc)
+    error = describe(exc)[:MAX_ERROR]
     logger.error("beat: entry %r cannot be used and is quarantined: %s", name_of(stored), error)
     record = {"error": error, "definition": _shown(stored.definition), "state": _shown(stored.state), "at": now}
     return Bad(stored, dumps(record))
@@ -189,9 +251,3 @@ def _shown(raw: bytes | None) -> str | None:
 def name_of(stored: Stored) -> str:
     """The name of an entry in words, whatever it is."""
     return stored.name[: 4 * MAX_NAME].decode("utf-8", "backslashreplace")
-
-
-def describe(exc: BaseException) -> str:
-    """An error in one line that is kept with an entry."""
-    text, kind = str(exc), type(exc).__name__
-    return (f"{kind}: {text}" if text else kind)[:_MAX_ERROR]

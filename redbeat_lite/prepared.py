@@ -62,7 +62,8 @@ def obstacle(scheduler: Any, app: Celery, channel: type) -> str | None:
             return f"something listens to {name}"
     if not _written_in(scheduler.apply_entry, celery.beat) or not _written_in(scheduler.send_task, celery.beat):
         return "the scheduler's apply_entry or send_task is not Celery's own"
-    if not _written_in(scheduler.apply_async, sys.modules[f"{__package__}.scheduler"]):
+    own = sys.modules[f"{__package__}.scheduler"]
+    if not _written_in(scheduler.apply_async, own) or not _written_in(type(scheduler).apply_async, own):
         return "the scheduler's apply_async is not redbeat_lite's own"
     if not _written_in(celery.beat.Scheduler.apply_async, celery.beat):
         return "celery.beat.Scheduler.apply_async is not Celery's own"

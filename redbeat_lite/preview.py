@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from . import instants, lifecycle
 from .entry import Entry
+from .schedules import Question
 from .state import State
 
 
@@ -29,7 +30,10 @@ def upcoming(entries: Iterable[Entry], *, now: int, until: int, limit: int, zone
 
 
 def walk(entries: Iterable[Entry], *, now: int, zone: tzinfo) -> Iterator[Upcoming]:
-    """All occurrences of these entries from ``now`` (epoch milliseconds) on, in order; they need not end."""
+    """All occurrences of these entries from ``now`` (epoch milliseconds) on, in order; they need not end.
+
+    Those of an entry whose schedule has to be asked when the time has come end there.
+    """
     queue: list[tuple[int, str, Entry, State]] = [
         (max(entry.due, now), entry.name, entry, entry.known_state)
         for entry in entries
@@ -38,6 +42,8 @@ def walk(entries: Iterable[Entry], *, now: int, zone: tzinfo) -> Iterator[Upcomi
     heapq.heapify(queue)
     while queue:
         at, name, entry, state = heapq.heappop(queue)
+        if isinstance(state.nominal, Question):
+            continue
         plan = lifecycle.plan(entry, state, at, zone)
         for nominal in plan.emit:
             yield Upcoming(instants.from_ms(at), name, instants.from_ms(nominal))

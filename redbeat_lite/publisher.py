@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from celery.result import denied_join_result
+from celery.utils.log import get_logger
 from kombu.common import Broadcast
 from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
@@ -22,12 +23,14 @@ from .clock import elapsed
 from .collector import Collector, puts_as_kombu
 from .emission import Occurrence, emission
 from .entry import Entry
-from .errors import ConfigurationError
+from .errors import ConfigurationError, text_of
 from .prepared import Prepared
-from .store import Command
+from .store import Command, Lost, Store, Term
 
 if TYPE_CHECKING:
     from celery import Celery
+
+logger = get_logger(__name__)
 
 #: Transport options that bound a publish, by the driver's type; kombu has no common name for them.
 _TIMEOUTS = {
@@ -109,6 +112,8 @@ class Publisher:
         #: Whether the commit has to send what is published.
         self.one_step = False
         self._why_apart = ""
+        #: Names of entries whose messages found no queue over this connection.
+        self._astray: set[str] = set()
         self._next_look = 0.0
 
     @property
@@ -139,19 +144,21 @@ class Publisher:
         reason = self._obstacle(type(self._producer.channel))
         return "prepared" if reason is None else f"each made in full, because {reason}"
 
-    def connect(self, leader_key: str, token: str) -> None:
-        """Open the broker connection, if it is not open.
+    def connect(self, store: Store, term: Term) -> None:
+        """Open the broker connection, if it is not open, and find out whether the broker is the schedule's database.
 
         Parameters:
-            leader_key, token: a key of the schedule and what it holds right now, to find out whether the broker is
-                the same database.
+            store: the schedule.
+            term: of the leader.
 
         Raises:
             BrokerDown: it cannot be opened in time.
+            Lost: the term is over.
         """
         if self._producer is not None:
             self._follow()
             return
+        mark = store.mark(term)
         connection = None
         try:
             connection = self._open()
@@ -161,13 +168,15 @@ class Publisher:
             producer = self._app.amqp.Producer(connection, auto_declare=False)
             _declare_broadcasts(self._app, producer.channel)
             collector = Collector(producer.channel) if self._collect and _batches(producer) else None
-            why_apart = collector.stranger_to(leader_key, token) if collector is not None else ""
+            why_apart = collector.stranger_to(mark) if collector is not None else ""
         except Exception as exc:
             # Whatever a transport makes of its settings and its server, the beat is to say so and to try again.
             if connection is not None:
                 _release(connection)
-            raise BrokerDown(str(exc) or type(exc).__name__) from exc
+            raise BrokerDown(text_of(exc)) from exc
         self._connection, self._producer, self._collector = connection, producer, collector
+        if why_apart and not store.bears(mark):
+            raise Lost  # Another leader has put its own mark there meanwhile, and the broker may have shown us that.
         self.one_step, self._why_apart = collector is not None and not why_apart, why_apart
         self._prepared = Prepared(self._app) if collector is not None and self._prepare else None
 
@@ -230,7 +239,7 @@ class Publisher:
         try:
             return self._collector.send(messages)
         except Exception as exc:
-            raise BrokerDown(str(exc) or type(exc).__name__) from exc
+            raise BrokerDown(text_of(exc)) from exc
 
     def send_apart(self, why: str) -> None:
         """Leave nothing to the commit any more, as long as this connection lasts.
@@ -251,22 +260,41 @@ class Publisher:
 
     def _publish_in_full(self, occurrence: Occurrence) -> list[Command]:
         self._before(occurrence)
+        commands, astray = self._made(occurrence)
+        name = occurrence.entry.name
+        if not astray or name in self._astray:
+            return commands
+        assert self._collector is not None
+        self._collector.declare_anew()
+        _declare_broadcasts(self._app, self._producer.channel)
+        commands, astray = self._made(occurrence)
+        if astray:
+            self._astray.add(name)
+            logger.warning("beat: %r goes nowhere, as in Celery: no queue is bound to %s", name, astray)
+        return commands
+
+    def _made(self, occurrence: Occurrence) -> tuple[list[Command], str]:
+        """What is left to send of an occurrence, and where one of its messages should have gone that found no queue."""
         try:
             # Beat never waits for results. Without this a result backend would subscribe to each one's channel.
             with denied_join_result():
                 self._emit(emission(occurrence), self._producer)
+            return self._take()
         except BaseException:
             self._take()  # the half of a message that failed
             raise
-        return self._take()
 
-    def _take(self) -> list[Command]:
-        return self._collector.take() if self._collector is not None else []
+    def _take(self) -> tuple[list[Command], str]:
+        if self._collector is None:
+            return [], ""
+        astray = self._collector.astray
+        return self._collector.take(), astray
 
     def close(self) -> None:
         """Drop the broker connection; :meth:`connect` opens a new one."""
         connection, self._connection = self._connection, None
         self._producer = self._collector = self._prepared = None
+        self._astray.clear()
         self.one_step = False
         if connection is not None:
             _release(connection)

@@ -10,7 +10,7 @@ from celery.utils.log import get_logger
 from .configured import entry_with_defaults
 from .definition import decode
 from .entry import Entry
-from .errors import ConfigOwned, CorruptEntry, EntryNotFound, InvalidEntry, UnsupportedFormat
+from .errors import ConfigOwned, CorruptEntry, EntryNotFound, InvalidEntry, UnsupportedFormat, text_of
 from .fields import is_name
 from .settings import Settings
 from .state import State
@@ -61,7 +61,7 @@ class Reader:
         except CorruptEntry as exc:
             raise CorruptEntry(f"entry {name!r}: {exc}") from exc
         entry.app, entry.due = self._app, stored.score
-        return self._completed(entry)
+        return self.completed(entry)
 
     def readable(self, page: Iterable[Stored]) -> Iterator[Entry]:
         """The entries of a page, without those that cannot be read."""
@@ -69,13 +69,13 @@ class Reader:
             try:
                 yield self.entry(stored)
             except (CorruptEntry, UnsupportedFormat, UnicodeDecodeError) as exc:
-                logger.warning("left out of the list, and of every run until it is mended: %s", exc)
+                logger.warning("left out of the list, and of every run until it is mended: %s", text_of(exc))
 
     def all(self) -> Iterator[Entry]:
         """All entries that can be read, in due order, a page per round trip."""
         return self.readable(self._store.pages())
 
-    def _completed(self, entry: Entry) -> Entry:
+    def completed(self, entry: Entry) -> Entry:
         """A config entry with what cannot be stored, where this app's own configuration holds it."""
         if not entry.local or entry.owner != self._settings.owner:
             return entry

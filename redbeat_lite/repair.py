@@ -1,4 +1,4 @@
-"""Mending the schedule as a whole: parts of it that are gone from Redis, and a wall clock that was set back."""
+"""Mending the schedule as a whole: parts of it that are gone from Redis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from celery.utils.log import get_logger
 from . import lifecycle
 from .backend import Backend
 from .definition import decode
-from .entry import Entry
 from .errors import CorruptEntry, RedbeatError
 from .keys import Keys
 from .state import State
@@ -28,7 +27,6 @@ class Repair:
         store: the schedule.
         keys: the names of the keys.
         zone: the app's time zone.
-        local: finds the config entry of a name, for those that hold what cannot be stored.
         progress: told what is done, again and again while it goes on.
     """
 
@@ -38,14 +36,12 @@ class Repair:
         store: Store,
         keys: Keys,
         zone: tzinfo,
-        local: Callable[[str], Entry | None],
         progress: Callable[[str], None],
     ) -> None:
         self._backend = backend
         self._store = store
         self._keys = keys
         self._zone = zone
-        self._local = local
         self._progress = progress
 
     def run(self, term: Term, now: int) -> None:
@@ -76,14 +72,6 @@ class Repair:
         names |= {name for name, _ in client.zscan_iter(self._keys.due, count=PAGE)}
         self._each(term, names, lambda stored: self._restored(stored, now))
 
-    def pull_back(self, term: Term, now: int) -> None:
-        """Let no entry wait for longer than its schedule says, after the wall clock was set back to ``now``.
-
-        Raises:
-            Lost: the term is over.
-        """
-        self._each(term, self._store.names(), lambda stored: self._pulled_back(stored, now))
-
     def _each(self, term: Term, names: Iterable[str | bytes], mend: Callable[[Stored], Edit | None]) -> None:
         def edits(stored: Stored) -> list[Edit]:
             try:
@@ -111,12 +99,3 @@ class Repair:
         except CorruptEntry:
             state = lifecycle.created(entry, now, self._zone)
         return Edit(stored.name, stored.state, state.encode(), None, lifecycle.due_time(entry, state, self._zone))
-
-    def _pulled_back(self, stored: Stored, now: int) -> Edit | None:
-        entry, state = decode(stored.name.decode(), stored.definition or b""), State.decode(stored.state or b"")
-        if entry.local:
-            entry = self._local(entry.name) or entry
-        moved = state if "schedule" in entry.local else lifecycle.pulled_back(entry, state, now, self._zone)
-        if moved is state:
-            return None
-        return Edit(entry.name, stored.state, moved.encode(), None, lifecycle.due_time(entry, moved, self._zone))

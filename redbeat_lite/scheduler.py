@@ -15,7 +15,7 @@ from redis.exceptions import AuthenticationError, MovedError, ResponseError
 from .backend import FAULTS, Backend, refusal
 from .checks import server_warnings
 from .clock import elapsed, wall_ms
-from .clockwatch import SLACK, ClockWatch
+from .clockwatch import ClockWatch
 from .configured import ConfigEntries
 from .dispatch import Dispatcher
 from .entry import Entry
@@ -26,12 +26,15 @@ from .health_file import heartbeat_file
 from .keys import Keys
 from .leader import Leader
 from .metrics import Exporter
+from .neighbours import Neighbours
 from .once.store import LockStore
 from .outage import Outage
+from .packing import spell_numbers_out
 from .pipeline.sweeper import Sweeper
 from .prepared import obstacle
 from .publisher import BrokerDown, Publisher
 from .repair import Repair
+from .replanning import Replanning, planned_by
 from .settings import Settings
 from .store import Lost, Store, Term
 from .vitals import Vitals
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
     from celery import Celery
 
 logger = get_logger(__name__)
+
+#: Seconds that committing what is out may take when the process is told to stop, before the lease is given back.
+_SETTLE_TIMEOUT = 0.7
 
 
 class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no types
@@ -60,21 +66,32 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     Entry = Entry
 
     def __init__(self, app: Celery, schedule: Any = None, max_interval: float | None = None, **kwargs: Any) -> None:
+        spell_numbers_out()
         try:
             self.settings = settings = Settings.from_app(app)
             self.backend = backend = Backend(settings)
             locks = LockStore(backend.client, settings.key_prefix)
             self.vitals = vitals = Vitals(Announcer(subscribers(app)), heartbeat_file(settings.heartbeat_file))
-            self._exporter = None if settings.metrics_port is None else Exporter(settings.metrics_port, vitals)
+            host, port = settings.metrics_host, settings.metrics_port
+            self._exporter = None if port is None else Exporter(host, port, vitals)
         except ConfigurationError as exc:
             raise click.ClickException(str(exc)) from exc
         self.keys = keys = Keys.of(settings.key_prefix)
         self.store = Store(backend, keys)
-        self.leader = Leader(backend, keys, lease=settings.lease, stall_timeout=settings.stall_timeout, vitals=vitals)
+        self.leader = Leader(
+            backend,
+            keys,
+            lease=settings.lease,
+            stall_timeout=settings.stall_timeout,
+            vitals=vitals,
+            owner=settings.owner,
+        )
         self._wakeup = Wakeup(backend, keys.wake)
         zone: tzinfo = app.timezone
-        self._config = ConfigEntries(app, self.store, settings, zone)
-        self._repair = Repair(backend, self.store, keys, zone, self._config.get, self.leader.progress)
+        self._neighbours = Neighbours(app, backend, self.store, keys, settings)
+        self._config = ConfigEntries(app, self.store, settings, zone, self._neighbours.present)
+        self._repair = Repair(backend, self.store, keys, zone, self.leader.progress)
+        self._replanning = Replanning(self.store, zone, self._config.get, self.leader.progress)
         self._publisher = Publisher(
             app,
             self._emit,
@@ -101,10 +118,12 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._begun: Term | None = None
         self._outage = Outage(vitals)
         self._clock = ClockWatch()
+        self._next_look = 0.0
         self._ticking = False
         self._closing = False
         self._farewell = Farewell()
         super().__init__(app, schedule={}, max_interval=max_interval, **kwargs)
+        self.apply_async = self._apply_async  # type: ignore[method-assign]  # what apply_entry calls
 
     # -- what Celery calls --------------------------------------------------------------------------------------------
 
@@ -135,11 +154,15 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         try:
             if not self._closing:
                 self._turn()
+        except Exception:
+            if not self._closing:
+                raise
+            logger.debug("beat: told to stop in the middle of this", exc_info=True)
         finally:
             self._ticking = False
         if self._closing:
-            # The SystemExit of the signal handler is lost where Python ignores exceptions: in the __del__ of whatever
-            # it interrupted.
+            # The SystemExit of the signal handler is lost where Python ignores exceptions, in the __del__ of whatever
+            # it interrupted, and becomes another one where Python wraps them: while a class is made, say.
             raise SystemExit
         return 0
 
@@ -168,12 +191,13 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             node = self.backend.display_url
             self._give_up(f"{node} is a node of a Redis Cluster; redbeat_lite_url has to begin with redis-cluster://")
         except FAULTS as exc:
+            self._publisher.close()  # A server that was started anew knows nothing of what kombu has declared.
             if isinstance(exc, ResponseError):
                 self._refused()
             seconds = self._outage.goes_on(f"cannot use {self.backend.display_url}", exc)
         self.leader.progress("waiting", within=seconds)
         led = self.leader.leading
-        self._wakeup.wait(seconds, until=lambda: self._is_over(led))
+        self._wakeup.wait(seconds, until=lambda: self._is_over(led), leads=led)
 
     def _is_over(self, led: bool) -> bool:
         """Whether to end a wait before its time; asked twice a second, which shows that the loop is alive."""
@@ -196,52 +220,58 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             if waiting:
                 return min(waiting, float(self.max_interval))
             self._watch_over()
+            self._replanning.advance(self.leader.term)
             upcoming = self._dispatcher.run(self._connect)
         except Lost:
-            # A flush takes the term counter away too, so the next term may look like this one.
+            # A flush takes the term counter away too, so the next term may look like this one. It takes away what kombu
+            # has declared as well, and who leads next may find the broker to be another one.
             self._begun = None
+            self._publisher.close()
             why = self.leader.step_down()
             self.vitals.lost(why)
             if not self._closing:
                 logger.warning("beat: no longer leading: %s", why)
             return 0.0
+        if self._replanning.unfinished:
+            return 0.0
+        longest = min(self.max_interval, self.settings.lease) if self._config.contested else self.max_interval
         if upcoming is None:
-            return float(self.max_interval)
-        return min(max((upcoming - wall_ms()) / 1000, 0.0), float(self.max_interval))
+            return float(longest)
+        return min(max((upcoming - wall_ms()) / 1000, 0.0), float(longest))
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
-        """Publish one entry, as Celery's own scheduler does; never advances it, that is the commit's affair.
-
-        A failure is kept for :meth:`_emit` and not raised: ``apply_entry`` would log it with two whole stacks, at each
-        try anew.
-        """
-        try:
-            return super().apply_async(entry, producer=producer, advance=False, **kwargs)
-        except SchedulingError as exc:
-            self._failure = exc.__context__ or exc
-            return None
+        """Publish one entry, as Celery's own scheduler does; never advances it, that is the commit's affair."""
+        return super().apply_async(entry, producer=producer, advance=False, **kwargs)
 
     def should_sync(self) -> bool:
         """There is nothing to sync: every change is in Redis when it is made."""
         return False
 
     def close(self) -> None:
-        """Give the lease back and drop all connections, within a second and a half.
+        """Commit what is out, give the lease back and drop all connections, within a second and a half.
 
         Celery calls this from its signal handler, which may have interrupted anything, and again when the loop ends.
         """
         self._closing = True
         self._sweeper.stop()
-        self._farewell.do(self.leader.resign, self.vitals.close, *([self._exporter.close] if self._exporter else []))
+        exporter = [self._exporter.close] if self._exporter else []
+        self._farewell.do(self._settle, self.leader.resign, self.vitals.close, *exporter)
         if self._ticking:
             # Closed under the tick that reads from it, a connection would raise ValueError there, in place of the
             # SystemExit that is to end the loop.
             return
-        self._farewell.do(self._publisher.close, self._wakeup.close, self.backend.close)
+        if self._farewell.do(self._publisher.close, self._wakeup.close, self.backend.close):
+            self._farewell.end()
         if self._exit_code:
             # Celery's loop swallows a SystemExit from tick() and exits with 0; this one, raised while it cleans up,
             # reaches the shell.
             raise SystemExit(self._exit_code)
+
+    def _settle(self) -> None:
+        # A connection of its own, as the one that gives the lease back needs it.
+        backend = Backend(self.settings, timeout=_SETTLE_TIMEOUT)
+        self._dispatcher.settle(Store(backend, self.keys))
+        backend.close()
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
@@ -261,15 +291,17 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         if not self._standing_by:
             self._standing_by = True
             self.vitals.standing_by()
-            logger.info("beat: standing by; %s leads", self.leader.incumbent())
+            leader = self.leader.incumbent()
+            logger.info("beat: standing by; %s leads", leader or "another beat")
+            if leader is not None:
+                self._neighbours.tell_not_stored(leader.owner)
 
     def _begin_term(self, term: Term) -> None:
         """Do what a new leader owes the schedule; done over if the server went away in the middle of it."""
         now = wall_ms()
         self._make_whole(term, now)
-        last = self.leader.last_clock
-        if last is not None and last - now > SLACK:
-            self._clock_went_back(term, last - now, now)
+        self._replanning.begin(term, self.leader.last_clock, self.leader.last_zones)
+        self._neighbours.tell_left_behind()
         self._clock.look()
         logger.info("beat: leading (term %d), %d entries", term.number, self.store.count())
         self._standing_by = False
@@ -281,11 +313,11 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self.leader.progress("reading the configuration")
         self._repair.run(term, now)
         self.store.config_is_back(term)
-        self._config.sync(term, now)
+        self._config.sync(term, now, planned_by(self.leader.last_zones))
         self.leader.made_whole(least=len(self._config))
 
     def _connect(self, term: Term) -> None:
-        self._publisher.connect(self.keys.leader, term.token)
+        self._publisher.connect(self.store, term)
         mode = self._publisher.mode
         if mode != self.vitals.dispatch:  # not with each connection: a broker that refuses everything gets many
             self.vitals.dispatch = mode
@@ -308,14 +340,27 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """
         if self.leader.damaged:
             self._make_whole(self.leader.term, wall_ms())
+        elif self._config.contested and elapsed() >= self._next_look:
+            # The other beat may be gone, as where an app is renamed with several of its beats running; or the runtime
+            # entry that had the name.
+            self._next_look = elapsed() + self.settings.lease
+            if self._config.vacated:
+                self._make_whole(self.leader.term, wall_ms())
         if back := self._clock.look():
-            self._clock_went_back(self.leader.term, back, wall_ms())
-
-    def _clock_went_back(self, term: Term, milliseconds: int, now: int) -> None:
-        logger.warning("beat: the clock went back by %.1f s; planning every entry anew", milliseconds / 1000)
-        self._repair.pull_back(term, now)
+            self._replanning.clock_went_back(self.leader.term, back)
 
     # -- trouble ------------------------------------------------------------------------------------------------------
+
+    def _apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        """:meth:`apply_async` of whatever class this is; keeps a failure for :meth:`_emit`.
+
+        ``apply_entry`` would log it with two whole stacks, at each try anew, and the run would count as sent.
+        """
+        try:
+            return type(self).apply_async(self, *args, **kwargs)
+        except Exception as exc:  # noqa: BLE001 - whoever wrote the class may raise anything
+            self._failure = (exc.__context__ if isinstance(exc, SchedulingError) else None) or exc
+            return None
 
     def _emit(self, entry: ScheduleEntry, producer: Any) -> None:
         """Publish through Celery's ``apply_entry``, and raise what went wrong."""
@@ -331,7 +376,6 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         to a replica keeps its connections: only new ones lead to its successor, where a name or a proxy stands for it.
         """
         self._begun = None
-        self._publisher.close()
         self._wakeup.close()
         self.backend.close()
 

@@ -6,11 +6,13 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from ipaddress import ip_address
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from . import urls
 from .errors import ConfigurationError
+from .hiding import remember
 from .instants import YEAR
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class Settings:
         stall_timeout: after how long without progress a leader stops renewing its lease. 1 to 86,400.
         dispatch: ``"auto"``, ``"prepared"``, ``"batch"`` or ``"plain"``.
         metrics_port: the port on which the beat serves metrics for Prometheus, 1 to 65,535.
+        metrics_host: the address on which it does, of IP; ``"0.0.0.0"`` is every one of the machine.
         heartbeat_file: a file that the beat touches every second while its loop lives; its directory must exist.
     """
 
@@ -63,6 +66,7 @@ class Settings:
     stall_timeout: float = 30.0
     dispatch: str = "auto"
     metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
     heartbeat_file: str | None = None
 
     def __post_init__(self) -> None:
@@ -89,6 +93,8 @@ class Settings:
         port, file = self.metrics_port, self.heartbeat_file
         is_port = type(port) is int and 1 <= port <= 65_535
         _expect("metrics_port", port is None or is_port, "a port from 1 to 65535", port)
+        where = "the IP address to listen on, such as 127.0.0.1 or 0.0.0.0"
+        _expect("metrics_host", _is_address(self.metrics_host), where, self.metrics_host)
         _expect("heartbeat_file", file is None or (isinstance(file, str) and file != ""), "the path of a file", file)
 
     @classmethod
@@ -121,6 +127,8 @@ class Settings:
             values["redis_options"] = {**_broker_tls(app), **_mapping(values.get("redis_options", {}))}
         if urls.scheme_of(str(values["url"])) in urls.SENTINEL:
             values["redis_options"] = {**_broker_sentinel(app), **_mapping(values.get("redis_options", {}))}
+        broker = app.conf.broker_write_url, app.conf.broker_transport_options
+        remember((values["url"], values.get("redis_options"), *broker))
         values.setdefault("owner", app.main or cls.__dataclass_fields__["owner"].default)
         return cls(**values)
 
@@ -233,6 +241,13 @@ def _check_number(name: str, value: object, least: float) -> None:
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     _expect(name, value in choices, f"one of {', '.join(choices)}", value)
+
+
+def _is_address(value: object) -> bool:
+    try:
+        return isinstance(value, str) and bool(ip_address(value))
+    except ValueError:
+        return False
 
 
 def _is_expires(value: object) -> bool:

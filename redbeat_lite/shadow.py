@@ -13,8 +13,7 @@ from datetime import datetime, tzinfo
 from typing import Literal, NamedTuple
 
 from . import instants
-from .entry import Entry
-from .importers.carrying import Carrier
+from .importers.carrying import Carried, Carrier
 from .importers.found import Found, Left
 from .preview import walk
 from .schedules import At, Every, Rule
@@ -97,7 +96,7 @@ class Shadow:
         since = now if found.since is None else instants.to_ms(found.since)
         ahead = walk([carried.entry], now=min(since, now), zone=self._zone)
         stream = (instants.to_ms(each.at) for each in ahead)
-        return _Track(found, carried.entry, carried.entry.rule(self._zone), stream, now)
+        return _Track(found, carried, carried.entry.rule(self._zone), stream, now)
 
     def _compared(self, track: _Track | Left, before: _Track | Left | None, now: int) -> Iterator[tuple[Kind, str]]:
         if isinstance(track, Left):
@@ -146,11 +145,11 @@ class Shadow:
 class _Track:
     """One entry between two of its runs: as it was found (since when), and when we would send it from there on."""
 
-    def __init__(self, found: Found, entry: Entry, rule: Rule, stream: Iterator[int], since: int) -> None:
+    def __init__(self, found: Found, carried: Carried, rule: Rule, stream: Iterator[int], since: int) -> None:
         self.found = found
         self.since = since
         self.overdue = False
-        self._entry = entry
+        self._carried = carried
         self._stream = stream
         self._interval = rule.ms if isinstance(rule, Every) and not rule.align else None
         self.next_ms = next(stream, None)
@@ -158,11 +157,11 @@ class _Track:
     @property
     def single(self) -> bool:
         """Whether it is to run once."""
-        return self._entry.max_runs == 1 or isinstance(self._entry.schedule, At)
+        return self._carried.entry.max_runs == 1 or isinstance(self._carried.entry.schedule, At)
 
     def ran_since(self, before: _Track) -> bool:
         """Whether the entry is what it was, and has run: an edit begins anew."""
-        return self._entry == before._entry and self.found.runs > before.found.runs
+        return self._carried.definition == before._carried.definition and self.found.runs > before.found.runs
 
     def keeps_pace(self, ran: int, runs: int, tolerance: int) -> bool:
         """Whether these runs are those of an interval that is counted from the moment of sending.

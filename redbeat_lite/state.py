@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from typing import Any
 from uuid import UUID
 
 from .codec import dumps, loads
 from .errors import CorruptEntry
 from .instants import MAX_MS, MIN_MS
+from .schedules import Question
 from .uuids import named_uuid
 
 #: The namespace of all task ids made here: an arbitrary constant, which must never change.
@@ -41,7 +43,8 @@ class State:
     Parameters:
         version: grows with each edit, pause and resume.
         generation: drawn anew when an entry of this name is created again, and when it goes back in time.
-        nominal: the instant the schedule says comes next; ``None`` when there is none, the entry is finished.
+        nominal: the instant the schedule says comes next, or that of the `Question` to ask it; ``None`` when there is
+            none, the entry is finished.
         last: nominal time of the last occurrence that was emitted.
         count: occurrences emitted.
         skipped: occurrences that a misfire policy or a once-lock left out.
@@ -104,9 +107,11 @@ class State:
         return self.guard + rest + self._notes()
 
     def _notes(self) -> str:
-        if not self.note and not self.error:
+        asked = self.nominal.asked if isinstance(self.nominal, Question) else None
+        if not self.note and not self.error and asked is None:
             return ""
-        return dumps({key: value for key, value in (("note", self.note), ("error", self.error)) if value})
+        notes = {"note": self.note or None, "error": self.error or None, "asked": asked}
+        return dumps({key: value for key, value in notes.items() if value is not None})
 
     @classmethod
     def decode(cls, raw: bytes) -> State:
@@ -124,7 +129,7 @@ class State:
             state = cls(
                 _count(version),
                 generation,
-                _instant(nominal),
+                _nominal(nominal, extra),
                 _instant(last),
                 _count(count),
                 _count(skipped),
@@ -159,6 +164,15 @@ def _instant(text: str) -> int | None:
     if not MIN_MS <= instant <= MAX_MS:
         raise ValueError(f"{text[:30]} is no instant")
     return instant
+
+
+def _nominal(text: str, notes: Any) -> int | None:
+    nominal, asked = _instant(text), None if notes is None else notes.get("asked")
+    if nominal is None or asked is None:
+        return nominal
+    if type(asked) is not int or not MIN_MS <= asked <= MAX_MS:
+        raise ValueError(f"{str(asked)[:30]} is no instant")
+    return Question(nominal, asked)
 
 
 def task_id(name: str, generation: str, nominal: int) -> str:

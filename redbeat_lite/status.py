@@ -16,6 +16,7 @@ from .instants import EPOCH, from_ms
 from .keys import Keys
 from .scripts import Scripts
 from .settings import Settings
+from .tokens import beat_of
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -36,6 +37,7 @@ class Leader:
         dispatch: how messages go out, in words; empty before the first one.
         failing_for: seconds for which it has not been able to use the server or the broker; ``None`` if it can.
         why: what it could not do.
+        owner: whose configuration it knows; empty if it does not say.
     """
 
     host: str
@@ -48,15 +50,22 @@ class Leader:
     dispatch: str = ""
     failing_for: float | None = None
     why: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StandBy:
-    """A beat that does not lead. ``silent_for`` is for how many seconds a sign of life is overdue, 0 if none is."""
+    """A beat that does not lead.
+
+    Parameters:
+        silent_for: for how many seconds a sign of life is overdue, 0 if none is.
+        owner: whose configuration it knows.
+    """
 
     host: str
     pid: int
     silent_for: float
+    owner: str
 
     @property
     def well(self) -> bool:
@@ -92,6 +101,11 @@ class Status:
     def silence(self) -> float | None:
         """Seconds since :attr:`last_tick`."""
         return None if self.last_tick is None else max((self.now - self.last_tick).total_seconds(), 0.0)
+
+    def owners(self, within: float = _GRACE_MS / 1000) -> set[str]:
+        """The owners of whom a beat is there: it leads, or its sign of life is overdue by these seconds at most."""
+        leading = {self.leader.owner} if self.leader is not None else set()
+        return leading | {each.owner for each in self.standbys if each.silent_for <= within}
 
 
 def status(app: Celery, *, timeout: float | None = None) -> Status:
@@ -171,6 +185,7 @@ def _leader(fields: dict[bytes, bytes]) -> Leader | None:
         dispatch=str(report.get("dispatch", "")),
         failing_for=None if failing is None else _count(failing) / 1000,
         why=str(report.get("why", "")),
+        owner=beat.owner if (beat := beat_of(fields.get(b"token", b""))) is not None else "",
     )
 
 
@@ -197,9 +212,6 @@ def _report(raw: bytes) -> dict[str, Any]:
 
 
 def _standby(token: bytes, late_ms: float) -> StandBy | None:
-    """The beat of a token, ``host:pid:random``; ``None`` if no beat wrote that."""
-    found = re.fullmatch(rb"(.+):([0-9]{1,18}):[^:]*", token)
-    if found is None:
-        return None
-    host, pid = found.groups()
-    return StandBy(host.decode(errors="backslashreplace"), int(pid), max(late_ms, 0.0) / 1000)
+    """The beat of a token; ``None`` if no beat wrote that."""
+    beat = beat_of(token)
+    return None if beat is None else StandBy(beat.host, beat.pid, max(late_ms, 0.0) / 1000, beat.owner)

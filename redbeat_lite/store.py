@@ -29,6 +29,9 @@ TRIES = 50
 #: Where a text is cut that the leader or a listing reads: nothing so long can be used, and it could be of any length.
 _CUT = MAX_BYTES + 1
 
+#: Bytes of texts in one reply to the leader, about: several times that is taken in the server while it is made.
+_REPLY = 16_000_000
+
 #: In the place of the definition of an entry that is removed: it belongs to a configuration.
 _CONFIGURED = "config"
 
@@ -95,6 +98,14 @@ class Term(NamedTuple):
 
     token: str
     number: int
+
+
+class Mark(NamedTuple):
+    """What a leader has just written into its schedule, to know that database again over another connection."""
+
+    key: str
+    field: str
+    value: bytes
 
 
 class Lost(Exception):
@@ -201,14 +212,14 @@ class Store:
         where = (keys.due, keys.entries, keys.state, keys.quarantine, keys.meta, keys.leader)
         done: list[bool] = []
         for chunk in chunks(edits, PAGE):
-            args: list[Any] = [keys.wake, FORMAT, *(term or ("", "")), random_uuid()]
+            args: list[Any] = [keys.wake, FORMAT, *(term or ("", "")), _CUT]
             for edit in chunk:
                 state = edit.state or ""
                 args += (edit.name, edit.expected or b"", state, edit.definition or "", _due(edit.score))
-            reply = self._run("put", where, args)
+            reply = self._run("put", (*where, keys.reply(random_uuid())), args)
             _check_term(reply)
             _check_format(reply)
-            done += [result == 1 for result in reply[1:]]
+            done += [result == "1" for result in text(reply[1])]
         return done
 
     def rewrite(self, names: Iterable[str | bytes], decide: Callable[[Stored], Sequence[Edit]], term: Term) -> None:
@@ -245,11 +256,14 @@ class Store:
     def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None]:
         """What is due at ``now`` (epoch ms), earliest first, and when the next entry comes if nothing is.
 
+        Parameters:
+            limit: how many entries at most; large ones fill a reply earlier.
+
         Raises:
             Lost: the term is over.
         """
         keys = self._keys
-        reply = self._run("peek", (keys.leader, keys.due, keys.entries, keys.state), (*term, now, limit, _CUT))
+        reply = self._run("peek", (keys.leader, keys.due, keys.entries, keys.state), (*term, now, limit, _CUT, _REPLY))
         _check_term(reply)
         if len(reply) == 2:
             return [], _score(reply[1][1]) if reply[1] else None
@@ -264,7 +278,7 @@ class Store:
         keys = self._keys
         lists: dict[str, int] = {}
         where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta]
-        args: list[Any] = [*term, now]
+        args: list[Any] = [*term, now, random_uuid()]
         for name, guard, state, score, commands in advances:
             args += (name, guard, state or "", _due(score), len(commands))
             for command, target, value in commands:
@@ -299,6 +313,11 @@ class Store:
             return set()
         return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
 
+    def owners(self) -> set[str]:
+        """Those who have stored config entries."""
+        fields = map(text, self._client.hkeys(self._keys.meta))
+        return {field.removeprefix("config:") for field in fields if field.startswith("config:")}
+
     def set_config_names(self, owner: str, names: Iterable[str], term: Term | None = None) -> None:
         """Remember which config entries ``owner`` has stored.
 
@@ -308,8 +327,7 @@ class Store:
         Raises:
             Lost: the term is over, nothing was written.
         """
-        args = (*(term or ("", "")), f"config:{owner}", dumps(sorted(names)))
-        _check_term(self._run("own", (self._keys.leader, self._keys.meta), args))
+        self.remember(f"config:{owner}", dumps(sorted(names)), term)
 
     def config_is_back(self, term: Term) -> None:
         """Forget that config entries were removed; say so before they are looked for.
@@ -317,7 +335,33 @@ class Store:
         Raises:
             Lost: the term is over, nothing was written.
         """
-        _check_term(self._run("own", (self._keys.leader, self._keys.meta), (*term, "removed", "")))
+        self.remember("removed", "", term)
+
+    def remember(self, field: str, value: str, term: Term | None) -> None:
+        """Set a field of ``meta``.
+
+        Parameters:
+            term: of the leader that does; ``None`` for anybody else.
+
+        Raises:
+            Lost: the term is over, nothing was written.
+        """
+        args = (*(term or ("", "")), field, value)
+        _check_term(self._run("own", (self._keys.leader, self._keys.meta), args))
+
+    def mark(self, term: Term) -> Mark:
+        """Mark the database of the schedule with something that no other one holds, not even a copy of it.
+
+        Raises:
+            Lost: the term is over, nothing was written.
+        """
+        mark = Mark(self._keys.meta, "mark", random_uuid().encode())
+        _check_term(self._run("own", (self._keys.leader, mark.key), (*term, mark.field, mark.value)))
+        return mark
+
+    def bears(self, mark: Mark) -> bool:
+        """Whether this mark is still there; the next leader's takes its place."""
+        return bool(self._client.hget(mark.key, mark.field) == mark.value)
 
     def drop_foreign(self, term: Term) -> list[tuple[str, str, str]]:
         """Remove those of our keys that are of a foreign type; gives each with the type it was, and that it should be.

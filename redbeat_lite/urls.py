@@ -8,6 +8,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis.connection import parse_url
 
+from .hiding import SECRET
+
 #: The ways to a server, by the scheme of the URL.
 SINGLE = ("redis", "rediss", "redis+socket", "unix")
 SENTINEL = ("sentinel",)
@@ -37,20 +39,18 @@ def _shown(part: str) -> str:
     end = next((at for at, char in enumerate(rest) if char in "/?#"), len(rest))
     user, at, host = rest[:end].rpartition("@")
     name, colon, _ = user.partition(":")
-    where, mark, query = rest[end:].partition("?")
-    hidden = "&".join(map(_without_value, query.split("&")))
+    # Nobody reads a fragment, nor a field of a query without a value: it may be the end of a password.
+    place, sharp, _ = rest[end:].partition("#")
+    where, mark, query = place.partition("?")
+    hidden = re.sub(r"[^&;]+", lambda found: _without_value(found[0]), query) + ("#**" if sharp else "")
     return f"{scheme}{separator}{name}{colon}{'**' if colon else ''}{at}{host}{where}{mark}{hidden}"
 
 
 def _without_value(field: str) -> str:
     name, equals, _ = field.partition("=")
-    return f"{name}{equals}**" if equals and unquote(name).lower().endswith("password") else field
-
-
-def hide_passwords(text: str) -> str:
-    """A text that quotes URLs, such as somebody else's error, with what may be a password replaced by ``**``."""
-    hidden = re.sub(r"((?:://|;)[^:/?#\s]*:)[^/?#\s]*(@)", r"\1**\2", text)
-    return re.sub(r"([?&;]\w*password=)[^&;\s]*", r"\1**", hidden, flags=re.IGNORECASE)
+    if not equals:
+        return "**"
+    return f"{name}=**" if re.fullmatch(SECRET, unquote(name), re.IGNORECASE) else field
 
 
 def several(url: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:
@@ -77,8 +77,11 @@ def parsed(url: str) -> dict[str, Any]:
     Raises:
         ValueError: it cannot be read; the message may quote a part of it.
     """
+    parts = urlsplit(url)
+    if parts.fragment or "@" in parts.query:
+        raise ValueError("a # or ? that should be in percent form")  # the rest of the password would be passed over
     options = dict(parse_url(_for_redis_py(url)))  # type: ignore[no-untyped-call]  # untyped in redis-py
-    if scheme_of(url) in ("redis", "rediss") and not (urlsplit(url).path.strip("/") or "0").isdecimal():
+    if scheme_of(url) in ("redis", "rediss") and not (parts.path.strip("/") or "0").isdecimal():
         raise ValueError("a database that is no number")  # redis-py would take it for 0
     return options
 

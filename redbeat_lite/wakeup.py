@@ -12,8 +12,12 @@ from redis.exceptions import NoPermissionError
 
 from .backend import FAULTS, Backend
 from .clock import elapsed
+from .errors import text_of
 
 logger = get_logger(__name__)
+
+#: What a leader says on the wake channel that gives its lease back. All else is for leaders.
+_VACANT = b"vacant"
 
 #: Seconds between looks at the caller's condition while waiting. Costs no command.
 _SLICE = 0.5
@@ -54,33 +58,42 @@ class Wakeup:
         except NoPermissionError as exc:
             self._deaf = True
             pubsub.close()
-            logger.warning("beat: may not subscribe to %s, so changes are noticed late: %s", self._channel, exc)
+            logger.warning(
+                "beat: may not subscribe to %s, so changes are noticed late: %s", self._channel, text_of(exc)
+            )
         except BaseException:
             pubsub.close()
             raise
 
-    def wait(self, seconds: float, until: Callable[[], bool]) -> None:
-        """Wait for ``seconds``, for a message, or until the condition holds; whichever comes first."""
+    def wait(self, seconds: float, until: Callable[[], bool], *, leads: bool = True) -> None:
+        """Wait for ``seconds``, for a message, or until the condition holds; whichever comes first.
+
+        Parameters:
+            leads: whether this beat does. One that stands by has nothing to do because the schedule changed.
+        """
         deadline = elapsed() + seconds
         while (left := deadline - elapsed()) > 0 and not until():
-            if self._heard(min(left, _SLICE)):
+            if self._heard(min(left, _SLICE), leads):
                 return
 
-    def _heard(self, seconds: float) -> bool:
+    def _heard(self, seconds: float, leads: bool) -> bool:
         if self._pubsub is None:
             time.sleep(seconds)
             return False
+        called = False
         try:
-            # A new confirmation means that the connection was lost and made again: what was said meanwhile is gone.
-            if self._pubsub.get_message(timeout=seconds) is None:
-                return False
+            message = self._pubsub.get_message(timeout=seconds)
             for _ in range(_AT_ONCE):  # many changes are one wake-up
-                if self._pubsub.get_message(timeout=0) is None:
+                if message is None:
                     break
+                # A new confirmation means that the connection was lost and made again: what was said meanwhile is gone.
+                called = called or leads or message["type"] != "message" or message["data"] == _VACANT
+                message = self._pubsub.get_message(timeout=0)
         except FAULTS:
             # Whoever sends the next command learns more, and handles it.
             self.close()
-        return True
+            return True
+        return called
 
     def close(self) -> None:
         """Drop the subscription; :meth:`listen` makes a new one."""

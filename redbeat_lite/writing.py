@@ -61,7 +61,8 @@ class Writer:
         lifecycle.check(entry, wall_ms(), self._zone, found)
         check_options(entry)
         check_destination(entry.options, self._store.prefix)
-        check_arguments(entry, self._app)
+        if entry.owner is None:  # those of a config entry may be what is evaluated only when it is sent
+            check_arguments(entry, self._app)
         if warn:
             self.warn_of_unknown_tasks([entry])
         return entry
@@ -78,13 +79,17 @@ class Writer:
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             logger.warning("entry %r%s: no task %r is registered in this app", names[0], more, task)
 
-    def create(self, entries: Sequence[Entry]) -> None:
+    def create(self, entries: Sequence[Entry], definition: str | None = None) -> None:
         """Store new entries, which get their state.
+
+        Parameters:
+            definition: of a single entry, as it was stored before; with what is not the entry's to say, such as what
+                its configuration keeps to itself.
 
         Raises:
             EntryExists: names were taken; all others are stored.
         """
-        edits = [self._creation(entry, None) for entry in entries]
+        edits = [self._creation(entry, None, definition) for entry in entries]
         done = self._store.put(edits)
         taken = [entry.name for entry, ok in zip(entries, done, strict=True) if not ok]
         if taken:
@@ -123,10 +128,10 @@ class Writer:
 
     def revision(self, before: Entry, after: Entry, stored: Stored) -> Edit:
         """The edit that makes ``before`` to ``after``, which gets its new state."""
-        after.state = before.known_state
-        if before != after:
+        after.state, definition = before.known_state, encode(after)
+        if definition.encode() != stored.definition:
             after.state = lifecycle.revised(before, after.state, after, wall_ms(), self._zone)
-        return self._write(after, stored.state, encode(after))
+        return self._write(after, stored.state, definition)
 
     def restatement(self, entry: Entry, stored: Stored, state: State) -> Edit:
         """The edit that gives an entry this state and leaves its definition."""
@@ -146,9 +151,9 @@ class Writer:
     def _readable(self, stored: Stored) -> Entry | None:
         return next(self._reader.readable([stored]), None) if stored.definition is not None else None
 
-    def _creation(self, entry: Entry, expected: bytes | None) -> Edit:
+    def _creation(self, entry: Entry, expected: bytes | None, definition: str | None = None) -> Edit:
         entry.state = lifecycle.created(entry, wall_ms(), self._zone)
-        return self._write(entry, expected, encode(entry))
+        return self._write(entry, expected, definition or encode(entry))
 
     def _write(self, entry: Entry, expected: bytes | None, definition: str | None) -> Edit:
         state = entry.known_state

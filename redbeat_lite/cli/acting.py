@@ -8,14 +8,13 @@ import click
 from kombu.exceptions import OperationalError
 
 from ..backend import FAULTS
-from ..errors import RedbeatError
+from ..errors import RedbeatError, text_of
 from ..publisher import broker_connection, publish_timeouts
 from ..settings import Settings
-from ..urls import hide_passwords
 from . import entries
 from .commands import Command, json_option, name_argument, schedules_of
 from .failures import ServerFailure
-from .output import echo_json
+from .output import echo_json, say
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -36,7 +35,7 @@ def pause(ctx: click.Context, name: str, note: str) -> None:
       celery -A proj redbeat pause nightly --note "until the disk is replaced"
     """
     schedules_of(ctx).pause(name, note)
-    click.echo(f"paused {name!r}")
+    say(f"paused {name!r}")
 
 
 @click.command(cls=Command)
@@ -56,7 +55,7 @@ def resume(ctx: click.Context, name: str, catch_up: bool, as_json: bool) -> None
     if as_json:
         echo_json(entries.as_json(entry))
     else:
-        click.echo(f"resumed {name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")
+        say(f"resumed {name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")
 
 
 @click.command(cls=Command)
@@ -78,11 +77,11 @@ def run(ctx: click.Context, name: str, as_json: bool) -> None:
     except RedbeatError:
         raise
     except _UNSENT as exc:
-        raise ServerFailure(f"cannot send {name!r}: {hide_passwords(str(exc))}") from exc
+        raise ServerFailure(f"cannot send {name!r}: {text_of(exc)}") from exc
     if as_json:
         echo_json({"name": name, "task_id": task_id})
     else:
-        click.echo(f"sent {name!r} as task {task_id}")
+        say(f"sent {name!r} as task {task_id}")
 
 
 def _hurry(app: Celery) -> None:

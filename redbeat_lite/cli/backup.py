@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -12,13 +11,17 @@ import click
 
 from ..interchange_backup import Restore, Restored, export
 from ..interchange_files import BadFile, Document, read_document
+from ..whole import is_stream, write_whole
 from .commands import Command, app_of
 from .entries import next_run
 from .failures import Failure
-from .output import echo_json, echo_table
+from .output import echo_json, echo_table, say, unicode_json
 
 if TYPE_CHECKING:
     from celery import Celery
+
+#: Rights of a file that holds the arguments of tasks.
+_PRIVATE = 0o600
 
 #: Exit code of an import that leaves entries out.
 NOT_ALL = 3
@@ -31,7 +34,8 @@ def export_(ctx: click.Context, path: Path | None) -> None:
     """Write all entries with their state as JSON, to PATH, or to the output if that is left out or -.
 
     With it go definitions, pauses and their notes, last and next runs, and counters. Not with it go entries that
-    cannot be read or are in quarantine (the file names them), once-locks, pipelines, and messages in queues.
+    cannot be read or are in quarantine (the file names them), once-locks, pipelines, and messages in queues. Arguments
+    of tasks are in it, so PATH can be read by its owner alone.
 
     \b
     Examples:
@@ -45,19 +49,22 @@ def export_(ctx: click.Context, path: Path | None) -> None:
     else:
         _write(path, found)
     done = f"{len(found['entries'])} entries" + (f" to {path}" if path else "")
-    click.echo(f"exported {done}, {len(found['left_out'])} left out", err=True)
+    say(f"exported {done}, {len(found['left_out'])} left out", err=True)
     for each in found["left_out"]:
-        click.echo(f"left out {each['name']!r}: {each['reason']}", err=True)
+        say(f"left out {each['name']!r}: {each['reason']}", err=True)
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
-    """All of it or nothing: a backup that breaks off would take the place of a good one."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    """All of it or nothing: a backup that breaks off would take the place of a good one. A pipe or a device gets it as
+    it comes."""
+    text = unicode_json(found, indent=2) + "\n"
     try:
-        draft.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        draft.replace(path)
+        if is_stream(path):
+            with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "w", encoding="utf-8") as out:
+                out.write(text)
+        else:
+            write_whole(path, text, _PRIVATE)
     except OSError as exc:
-        draft.unlink(missing_ok=True)
         raise Failure(f"cannot write {path}: {exc.strerror}") from exc
 
 
@@ -102,8 +109,8 @@ def _report(app: Celery, planned: list[Restored], *, applied: bool) -> None:
         echo_table(("", "NAME", "RUNS", "NEXT RUN"), rows, rigid=("", "RUNS", "NEXT RUN"))
     left = [each for each in planned if each.action == "left out"]
     for each in left:
-        click.echo(f"left out {each.name!r}: {each.note}")
+        say(f"left out {each.name!r}: {each.note}")
     same = len(planned) - len(changed) - len(left)
     done = "imported" if applied else "to import"
     hint = "" if applied else ". Nothing was written; --apply does it."
-    click.echo(f"{len(changed)} {done}, {same} the same, {len(left)} left out{hint}")
+    say(f"{len(changed)} {done}, {same} the same, {len(left)} left out{hint}")

@@ -11,7 +11,7 @@ from . import entries
 from .commands import Command, json_option, name_argument, schedules_of
 from .failures import Failure
 from .inputs import field_options, fields_of, schedule_of, schedule_options
-from .output import echo_json
+from .output import echo_json, say
 
 if TYPE_CHECKING:
     from ..api import Schedules
@@ -89,10 +89,10 @@ def remove(ctx: click.Context, name: str) -> None:
     schedules = schedules_of(ctx)
     source = _source(schedules, name)
     schedules.remove(name)
-    click.echo(f"removed {name!r}")
+    say(f"removed {name!r}")
     if source != "runtime":
-        click.echo(f"It belongs to {source}: the beat that has it brings it back when it next renews its lease.")
-        click.echo("To be rid of it, take it out of beat_schedule; to silence it, pause it once it is back.")
+        say(f"It belongs to {source}: the beat that has it brings it back when it next renews its lease.")
+        say("To be rid of it, take it out of beat_schedule; to silence it, pause it once it is back.")
 
 
 def _source(schedules: Schedules, name: str) -> str:
@@ -106,4 +106,4 @@ def _tell(ctx: click.Context, entry: Entry, done: str, as_json: bool) -> None:
     if as_json:
         echo_json(entries.as_json(entry))
     else:
-        click.echo(f"{done} {entry.name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")
+        say(f"{done} {entry.name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -26,7 +27,7 @@ class Command(click.Command):
         from .output import tolerate_any_text
 
         tolerate_any_text()
-        with explained(ctx):
+        with _warnings_said(), explained(ctx):
             return super().invoke(ctx)
 
 
@@ -51,6 +52,31 @@ class Group(click.Group):
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
+
+
+class _Say(logging.Handler):
+    """Prints what is logged to stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from .output import say
+
+        say(f"{record.levelname.capitalize()}: {record.getMessage()}", err=True)
+
+
+@contextmanager
+def _warnings_said() -> Iterator[None]:
+    """Have warnings said, such as of what a list leaves out: Celery's loggers keep them to themselves otherwise. An app
+    that has set logging up has them where it wants them."""
+    root = logging.getLogger()
+    if root.handlers:
+        yield
+        return
+    handler = _Say(logging.WARNING)
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
 
 
 @contextmanager

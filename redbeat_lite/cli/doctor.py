@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .commands import Command, app_of, json_option
-from .output import clean, echo_json, terminal_width
+from .output import clean, echo_json, say, terminal_width
 
 if TYPE_CHECKING:
     from ..doctor_findings import Finding
@@ -44,7 +44,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         echo_json([asdict(finding) for finding in found])
     else:
         for line in _lines(found):
-            click.echo(line)
+            say(line)
     ctx.exit(_CODES[gravest(found)])
 
 

@@ -21,7 +21,8 @@ from itertools import islice
 
 import click
 
-from ..errors import EntryNotFound, RedbeatError
+from ..errors import EntryNotFound, RedbeatError, text_of
+from .output import clean
 
 WRONG_REQUEST = 1
 NO_SERVER = 2
@@ -36,7 +37,7 @@ class Failure(click.ClickException):
     exit_code = WRONG_REQUEST
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(" ".join(clean(message).split()))
 
 
 class ServerFailure(Failure):
@@ -73,10 +74,11 @@ def _failure(ctx: click.Context, exc: Exception) -> Failure | None:
     if isinstance(exc, RedbeatError):
         return Failure(str(exc))
     if isinstance(exc, OperationalError):
-        return ServerFailure(f"cannot reach the broker: {exc}")
+        return ServerFailure(f"cannot reach the broker: {text_of(exc)}")
     if not isinstance(exc, FAULTS) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE):
         return None  # a defect; or whoever read our output has gone, and click ends quietly
-    return ServerFailure(f"cannot use {Backend(Settings.from_app(ctx.obj.app)).display_url}: {exc}")
+    where = Backend(Settings.from_app(ctx.obj.app)).display_url
+    return ServerFailure(f"cannot use {where}: {text_of(exc)}")
 
 
 def unknown(message: str, name: str, known: Iterable[str]) -> Failure:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .commands import Command, json_option
-from .output import echo_json
+from .output import echo_json, say
 
 
 @click.command(cls=Command)
@@ -50,5 +50,5 @@ def health(
     if as_json:
         echo_json(verdict._asdict())
     else:
-        click.echo(verdict.reason)
+        say(verdict.reason)
     ctx.exit(0 if verdict.healthy else 1)

@@ -12,7 +12,7 @@ import click
 from ..interchange_schedules import schedule_text
 from .commands import Command, json_option, name_argument, schedules_of
 from .entries import STATUSES, as_fields, as_json, next_run, status
-from .output import echo_fields, echo_json, echo_table
+from .output import echo_fields, echo_json, echo_table, say
 
 if TYPE_CHECKING:
     from ..entry import Entry
@@ -64,7 +64,7 @@ def list_(
     rows = [(entry.name, entry.task, schedule_text(entry.schedule), next_run(entry, zone)) for entry in page]
     echo_table(("NAME", "TASK", "SCHEDULE", "NEXT RUN"), rows, rigid=("NEXT RUN",))
     if more:
-        click.echo(f"There are more: --offset {offset + limit}")
+        say(f"There are more: --offset {offset + limit}")
 
 
 _json = as_json

@@ -9,7 +9,7 @@ import click
 from ..once.listing import locks as locks_of
 from .commands import Command, Group, app_of, json_option
 from .failures import unknown
-from .output import echo_json, echo_table, span
+from .output import echo_json, echo_table, say, span
 
 
 @click.group(cls=Group)
@@ -65,4 +65,4 @@ def clear(ctx: click.Context, key: str) -> None:
     found = locks_of(app_of(ctx))
     if not found.clear(key):
         raise unknown(f"no lock {key!r} is held", key, [lock.key for lock in found.list()])
-    click.echo(f"cleared {key!r}")
+    say(f"cleared {key!r}")

@@ -24,7 +24,7 @@ from .backup import import_own
 from .commands import Command, app_of, json_option
 from .entries import as_json, next_run
 from .failures import Failure, ServerFailure
-from .output import clean, echo_json, echo_table, json_text, when
+from .output import echo_json, echo_table, json_text, say, when
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -132,8 +132,9 @@ def _as_data(move: Move) -> dict[str, Any]:
 
 def _report(app: Celery, source: Source, mover: MoveIn, moves: list[Move], *, applied: bool) -> None:
     now, zone = datetime.now(UTC), app.timezone
-    click.echo(f"From {source.title}: {source.where}")
-    click.echo(f"Into {mover.where}\n")
+    say(f"From {source.title}: {source.where}")
+    say(f"Into {mover.where}")
+    say()
     carried = [move.entry for move in moves if move.entry is not None]
     if carried:
         rows = [
@@ -141,16 +142,16 @@ def _report(app: Celery, source: Source, mover: MoveIn, moves: list[Move], *, ap
             for entry in carried
         ]
         echo_table(("NAME", "TASK", "SCHEDULE", "RUNS", "NEXT RUN"), rows, rigid=("RUNS", "NEXT RUN"))
-        click.echo()
+        say()
     _list_notes("Left out:", (move for move in moves if move.entry is None))
     _list_notes("To know:", (move for move in moves if move.entry is not None))
     if any(entry.expires == "interval" and "expires" not in entry.options for entry in carried):
-        click.echo("Messages will expire at the next run of their entry; redbeat_lite_expires = None turns that off.")
+        say("Messages will expire at the next run of their entry; redbeat_lite_expires = None turns that off.")
     if mover.led:
-        click.echo("A beat of redbeat_lite leads, and sends what is carried over: the other one must not run any more.")
+        say("A beat of redbeat_lite leads, and sends what is carried over: the other one must not run any more.")
     left = len(moves) - len(carried)
     done = "carried over" if applied else "to be carried over"
-    click.echo(f"{len(carried)} {done}, {left} left out.{'' if applied else ' Nothing was written; --apply does it.'}")
+    say(f"{len(carried)} {done}, {left} left out.{'' if applied else ' Nothing was written; --apply does it.'}")
 
 
 def _next(entry: Entry, now: datetime, zone: Any) -> str:
@@ -159,9 +160,10 @@ def _next(entry: Entry, now: datetime, zone: Any) -> str:
 
 
 def _list_notes(heading: str, moves: Iterable[Move]) -> None:
-    lines = [f"  {clean(move.name)}: {clean('; '.join(move.notes))}" for move in moves if move.notes]
+    lines = [f"  {move.name}: {'; '.join(move.notes)}" for move in moves if move.notes]
     if lines:
-        click.echo("\n".join((heading, *lines, "")))
+        for line in (heading, *lines, ""):
+            say(line)
 
 
 @click.command(cls=Command)
@@ -226,11 +228,11 @@ def _looks(source: Source, watch: Shadow, pause: float, end: float | None, *, si
         except Unreadable as exc:
             if first:
                 raise ServerFailure(str(exc)) from exc
-            click.echo(f"{exc}; looking again", err=True)
+            say(f"{exc}; looking again", err=True)
         else:
             differences = [*watch.look(found, wall_ms())]
             if first and not silent:
-                click.echo(f"Watching {watch.watched} entries of {source.title}: {source.where}")
+                say(f"Watching {watch.watched} entries of {source.title}: {source.where}")
             yield from differences
             first = False
         left = pause if end is None else end - time.monotonic()
@@ -241,19 +243,19 @@ def _looks(source: Source, watch: Shadow, pause: float, end: float | None, *, si
 
 def _tell(zone: Any, as_json: bool, difference: Difference) -> None:
     if as_json:
-        click.echo(json_text({**difference._asdict(), "at": difference.at.isoformat()}))
+        say(json_text({**difference._asdict(), "at": difference.at.isoformat()}))
         return
-    click.echo(f"{when(difference.at, zone)}  {difference.kind}  {clean(difference.name)}: {clean(difference.text)}")
+    say(f"{when(difference.at, zone)}  {difference.kind}  {difference.name}: {difference.text}")
 
 
 def _summary(watch: Shadow, as_json: bool) -> None:
     undecided = watch.undecided(wall_ms())
     if as_json:
         told = {"watched": watch.watched, "agreed": watch.agreed, "undecided": undecided, "differences": watch.counts}
-        click.echo(json_text(told))
+        say(json_text(told))
         return
     differing = ", ".join(f"{number} {kind}" for kind, number in watch.counts.items()) or "none"
-    click.echo(f"{watch.agreed} runs agreed; differences: {differing}; due and not known of yet: {undecided}")
+    say(f"{watch.agreed} runs agreed; differences: {differing}; due and not known of yet: {undecided}")
 
 
 def _read(source: Source) -> list[Any]:

@@ -18,7 +18,19 @@ _GAP = 2
 #: No column is cut below this, as long as another one can be.
 _LEAST = 8
 #: What would move the cursor, ring, or worse: entries may be named and described by anybody.
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+_BEYOND_ASCII = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_UNPRINTABLE = re.compile(rf"[\x00-\x1f{_BEYOND_ASCII}]+")
+#: JSON itself escapes the others in a text, and puts line ends between them.
+_UNPRINTABLE_IN_JSON = re.compile(f"[{_BEYOND_ASCII}]")
+
+
+def say(line: str = "", *, err: bool = False) -> None:
+    """Print a line, whatever stands in it; all that commands print for people goes this way.
+
+    Parameters:
+        err: to stderr.
+    """
+    click.echo(clean(line), err=err)
 
 
 def echo_json(value: Any) -> None:
@@ -28,7 +40,15 @@ def echo_json(value: Any) -> None:
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """A value as JSON that loses nothing in the output's encoding; on one line unless indented."""
-    return json.dumps(value, indent=indent, ensure_ascii=not _is_unicode(sys.stdout), default=_jsonable)
+    if not _is_unicode(sys.stdout):
+        return json.dumps(value, indent=indent, default=_jsonable)
+    return unicode_json(value, indent=indent)
+
+
+def unicode_json(value: Any, *, indent: int | None = None) -> str:
+    """A value as JSON that shows letters of all scripts, and escapes what would confuse a terminal."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=_jsonable)
+    return _UNPRINTABLE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def tolerate_any_text() -> None:
@@ -49,7 +69,7 @@ def _jsonable(value: object) -> Any:
 def echo_table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, rigid: Sequence[str] = ()) -> None:
     """Print a table that fits the terminal; see :func:`table`."""
     for line in table(headers, rows, width=terminal_width(), rigid=rigid):
-        click.echo(line)
+        say(line)
 
 
 def echo_fields(fields: Iterable[tuple[str, object]]) -> None:
@@ -59,9 +79,9 @@ def echo_fields(fields: Iterable[tuple[str, object]]) -> None:
     room = max(terminal_width() - left, 20)
     for name, value in shown:
         first, *rest = [piece for line in str(value).splitlines() or [""] for piece in _folded(clean(line), room)]
-        click.echo(f"{_padded(name, left)}{first}".rstrip())
+        say(f"{_padded(name, left)}{first}".rstrip())
         for line in rest:
-            click.echo(f"{' ' * left}{line}".rstrip())
+            say(f"{' ' * left}{line}".rstrip())
 
 
 def terminal_width() -> int:

@@ -10,7 +10,7 @@ import click
 from ..pipeline import PipelineNotFound, PipelineRun, State, progress_line
 from .commands import Command, Group, app_of, json_option
 from .failures import Failure, unknown
-from .output import echo_fields, echo_json, echo_table, fitted, when
+from .output import echo_fields, echo_json, echo_table, fitted, say, when
 
 if TYPE_CHECKING:
     from ..pipeline import RunStatus
@@ -81,7 +81,7 @@ def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
             ("failed", failed),
         ]
     )
-    click.echo()
+    say()
     rows = [(step.stage + 1, step.name, step.state, when(step.started_at, zone), step.worker) for step in run.steps]
     echo_table(("STAGE", "STEP", "STATE", "STARTED", "WORKER"), rows, rigid=("STAGE", "STATE", "STARTED"))
 
@@ -101,11 +101,11 @@ def wait(ctx: click.Context, run_id: str, timeout: float | None, as_json: bool) 
       celery -A proj redbeat pipelines wait 7f3a --timeout 600
     """
     run_id = _status(ctx, run_id).id
-    show_progress = None if as_json else lambda status: click.echo(fitted(progress_line(status)))
+    show_progress = None if as_json else lambda status: say(fitted(progress_line(status)))
     try:
         run = PipelineRun(ctx.obj.app, run_id).wait(timeout, show_progress)
     except TimeoutError as exc:
-        click.echo(f"Error: {exc}", err=True)
+        say(f"Error: {exc}", err=True)
         ctx.exit(NOT_SUCCEEDED)
     if as_json:
         echo_json(_as_json(run))
@@ -127,7 +127,7 @@ def cancel(ctx: click.Context, run_id: str, terminate: bool) -> None:
     run = _status(ctx, run_id)
     if not PipelineRun(ctx.obj.app, run.id).cancel(terminate=terminate):
         raise Failure(f"pipeline {run.id} has ended already: {run.state}")
-    click.echo(f"cancelled {run.id}")
+    say(f"cancelled {run.id}")
 
 
 def _status(ctx: click.Context, run_id: str) -> RunStatus:

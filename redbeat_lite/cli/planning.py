@@ -15,7 +15,7 @@ from ..interchange_plan import plan as make_plan
 from ..interchange_schedules import schedule_from, schedule_text
 from .backup import read_file
 from .commands import Command, app_of, json_option
-from .output import clean, echo_json, fitted
+from .output import clean, echo_json, fitted, say
 
 #: Exit code of ``plan --exit-code`` where there is something to do.
 DIFFERS = 3
@@ -78,7 +78,7 @@ def apply(ctx: click.Context, path: Path, prune: bool, as_json: bool) -> None:
     _show(found, as_json)
     apply_plan(app, found)
     if not as_json and found.changes:
-        click.echo("Applied.")
+        say("Applied.")
 
 
 def _show(found: Plan, as_json: bool) -> None:
@@ -91,14 +91,14 @@ def _show(found: Plan, as_json: bool) -> None:
         return
     for change in found.changes:
         for line in _lines(change):
-            click.echo(fitted(line))
+            say(fitted(line))
     for name, note in found.notes.items():
-        click.echo(fitted(f"  {name}: left alone, {note}"))
+        say(fitted(f"  {name}: left alone, {note}"))
     counts = {action: sum(each.action == action for each in found.changes) for action in _SIGNS}
     told = ", ".join(f"{count} to {action}" for action, count in counts.items())
-    click.echo(f"{told}; {found.same} the same.")
+    say(f"{told}; {found.same} the same.")
     if found.unlisted:
-        click.echo(f"{len(found.unlisted)} not in the file; --prune would remove them.")
+        say(f"{len(found.unlisted)} not in the file; --prune would remove them.")
 
 
 def _lines(change: Change) -> Iterator[str]:

@@ -10,7 +10,7 @@ from ..instants import from_ms
 from . import entries
 from .commands import Command, Group, json_option, name_argument, schedules_of
 from .failures import unknown
-from .output import echo_fields, echo_json, echo_table, when
+from .output import echo_fields, echo_json, echo_table, say, when
 
 
 @click.group(cls=Group)
@@ -85,7 +85,7 @@ def release(ctx: click.Context, name: str, as_json: bool) -> None:
     if as_json:
         echo_json(entries.as_json(entry))
     else:
-        click.echo(f"released {name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")
+        say(f"released {name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")
 
 
 @quarantine.command(cls=Command)
@@ -100,7 +100,7 @@ def remove(ctx: click.Context, name: str) -> None:
     """
     _record(ctx, name)
     schedules_of(ctx).discard(name)
-    click.echo(f"removed {name!r} from quarantine")
+    say(f"removed {name!r} from quarantine")
 
 
 def _record(ctx: click.Context, name: str) -> dict[str, Any]:

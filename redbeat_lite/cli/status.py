@@ -46,7 +46,9 @@ def status(ctx: click.Context, timeout: float, as_json: bool) -> None:
 
 def _as_json(found: Status) -> dict[str, object]:
     fields = asdict(found)
-    fields["stand_bys"] = [{"host": each.host, "pid": each.pid} for each in found.standbys if each.well]
+    fields["stand_bys"] = [
+        {"host": each.host, "pid": each.pid, "owner": each.owner} for each in found.standbys if each.well
+    ]
     del fields["standbys"]
     return fields
 

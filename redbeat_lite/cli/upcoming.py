@@ -14,12 +14,13 @@ import click
 from .. import lifecycle
 from ..instants import to_ms
 from ..preview import walk
+from ..schedules import Question
 from ..schedules.hazards import hazard
 from ..schedules.zones import portable, zone_name, zone_of
 from .commands import Command, json_option, schedules_of
 from .failures import Failure
 from .inputs import instant_of
-from .output import echo_json, table, terminal_width, when
+from .output import echo_json, say, table, terminal_width, when
 
 if TYPE_CHECKING:
     from ..entry import Entry
@@ -80,7 +81,15 @@ def next_(
     elif runs:
         _echo(runs)
     else:
-        click.echo(f"Nothing runs until {when(last, shown or zone)}.")
+        asked = (
+            ", but for what schedules say that are asked when the time has come" if any(map(_is_asked, found)) else ""
+        )
+        say(f"Nothing runs until {when(last, shown or zone)}{asked}.")
+
+
+def _is_asked(entry: Entry) -> bool:
+    """Whether nobody can tell the next run of an entry, because its schedule is asked when the time has come."""
+    return entry.due is not None and isinstance(entry.known_state.nominal, Question)
 
 
 def _between(
@@ -117,11 +126,11 @@ def _ahead(entry: Entry, start: int, zone: tzinfo) -> Entry:
 def _echo(runs: list[_Run]) -> None:
     rows = [(when(run.at, run.zone), zone_name(run.zone), run.name) for run in runs]
     header, *lines = table(("AT", "ZONE", "ENTRY"), rows, width=terminal_width(), rigid=("AT",))
-    click.echo(header)
+    say(header)
     for run, line in zip(runs, lines, strict=True):
-        click.echo(line)
+        say(line)
         if run.hazard:
-            click.echo(f"  ! {run.hazard}")
+            say(f"  ! {run.hazard}")
 
 
 def _json(run: _Run) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
@@ -89,6 +90,7 @@ def _screen() -> Iterator[tuple[Callable[[float | None], bool], socket.socket]]:
     old_wake = signal.set_wakeup_fd(wake.fileno())
     tty.setcbreak(stdin)
     sys.stdout.write(_ENTER)
+    logging.disable()  # a warning at each look would be written across the table
 
     def wait(seconds: float | None) -> bool:
         ready, _, _ = select.select([stdin, woken], [], [], seconds)
@@ -104,6 +106,7 @@ def _screen() -> Iterator[tuple[Callable[[float | None], bool], socket.socket]]:
     except KeyboardInterrupt:
         pass
     finally:
+        logging.disable(logging.NOTSET)
         signal.set_wakeup_fd(old_wake)
         sys.stdout.write(_LEAVE)
         sys.stdout.flush()

@@ -17,6 +17,7 @@ from celery import Celery
 from ..api import Schedules
 from ..embedded import embedded_server
 from ..schedules import every
+from ..urls import shown
 
 _APP = "redbeat_lite.demo.proj"
 
@@ -93,7 +94,7 @@ def run(seconds: float | None = None) -> None:
     with ExitStack() as stack:
         try:
             url = stack.enter_context(embedded_server())
-            stage.tell(f"a private server at {url}")
+            stage.tell(f"a private server at {shown(url)}")
             _play(stage, stack, url)
         except Stop:
             stage.tell("stopping")

@@ -14,9 +14,10 @@ from ..definition import encode
 from ..entry import Entry
 from ..errors import InvalidEntry
 from ..instants import to_ms
+from ..options import check_destination
 from ..schedules import At, first_ms, next_ms
 from ..settings import Settings
-from ..state import State
+from ..state import MAX_COUNT, State
 from .found import Found, Left
 
 if TYPE_CHECKING:
@@ -61,8 +62,12 @@ class Carrier:
         """The entry that goes on where ``found`` was at ``now`` (epoch milliseconds), or why there is none."""
         if isinstance(found, Left):
             return found
+        if not 0 <= found.runs < MAX_COUNT:
+            return Left(found.name, f"the number of its runs is none from 0 to {MAX_COUNT - 1:,}")
         try:
             carried = self._of_config(found, now) if found.name in self._configured else self._of_runtime(found, now)
+            if isinstance(carried, Carried):
+                check_destination(carried.entry.options, self._settings.key_prefix)
         except InvalidEntry as exc:
             return Left(found.name, str(exc).removeprefix(f"entry {found.name!r}: "))
         if isinstance(carried, Carried):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from celery.schedules import crontab, schedule
+from redis.exceptions import ResponseError
 
 from ..backend import FAULTS, Backend
 from ..errors import ConfigurationError, InvalidEntry
@@ -79,8 +80,15 @@ class RedBeatSource:
             pipe = client.pipeline(transaction=False)
             for key in keys:
                 pipe.hmget(key, "definition", "meta")
-            for key, (definition, meta) in zip(keys, pipe.execute(), strict=True):
-                yield _entry(text(key).removeprefix(self._prefix), definition, meta, statics)
+            for key, found in zip(keys, pipe.execute(raise_on_error=False), strict=True):
+                name = text(key).removeprefix(self._prefix)
+                if isinstance(found, ResponseError):
+                    yield Left(name, f"its definition cannot be read: {found}")
+                elif isinstance(found, Exception):
+                    raise found
+                else:
+                    definition, meta = found
+                    yield _entry(name, definition, meta, statics)
 
     def close(self) -> None:
         """Close the connections."""

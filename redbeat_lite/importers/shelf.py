@@ -1,47 +1,28 @@
 """Last runs out of the shelve file of Celery's own scheduler (``celerybeat-schedule``).
 
-The file is a pickle. It is read with an unpickler that builds Celery's entries and schedules, dates and zones, and
-nothing else: any other class becomes a stand-in, and no code of it runs.
+The file is a pickle, which is read as data alone; see :mod:`redbeat_lite.importers.pickled`.
 """
 
 from __future__ import annotations
 
-import dbm
-import io
-import pickle
 import shutil
 import tempfile
-import zoneinfo
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Any
-
-from celery.beat import ScheduleEntry
+from zoneinfo import ZoneInfo
 
 from ..errors import ConfigurationError
 from .found import Found, Left
+from .pickled import Class, Instance, Mapping, load
+from .shelved import read_entries
 
 #: What dbm libraries add to the name, and the journal of SQLite.
 _SUFFIXES = ("", ".db", ".dat", ".bak", ".dir", ".pag", "-journal", "-wal", "-shm")
 
-_ALLOWED = {
-    ("celery.beat", "ScheduleEntry"),
-    ("celery.schedules", "crontab"),
-    ("celery.schedules", "schedule"),
-    ("celery.schedules", "solar"),
-    ("datetime", "date"),
-    ("datetime", "datetime"),
-    ("datetime", "time"),
-    ("datetime", "timedelta"),
-    ("datetime", "timezone"),
-    ("decimal", "Decimal"),
-    ("uuid", "UUID"),
-    ("zoneinfo", "ZoneInfo"),
-    ("zoneinfo", "ZoneInfo._unpickle"),
-    ("builtins", "set"),
-    ("builtins", "frozenset"),
-}
+#: Largest files that are copied, in bytes: a library that reuses no space leaves some behind.
+_LARGEST = 64 * 2**20
 
 
 class ShelfSource:
@@ -78,9 +59,8 @@ class ShelfSource:
         Raises:
             ConfigurationError: it is no schedule file of Celery's.
         """
-        entries = self._entries()
-        for name, entry in entries.items():
-            yield _entry(str(name), entry)
+        for name, entry in self._entries():
+            yield _entry(name, entry)
 
     def close(self) -> None:
         """Nothing is left open."""
@@ -89,66 +69,68 @@ class ShelfSource:
         paths = [self._path.with_name(self._path.name + suffix) for suffix in _SUFFIXES]
         return [path for path in paths if path.is_file()]
 
-    def _entries(self) -> dict[Any, Any]:
+    def _entries(self) -> Mapping:
+        files = self._files()
+        if sum(path.stat().st_size for path in files) > _LARGEST:
+            raise ConfigurationError(f"celery-shelve: {self._path} is larger than {_LARGEST} bytes, and is not read")
         with tempfile.TemporaryDirectory(prefix="redbeat-lite-") as directory:
-            for path in self._files():
+            for path in files:
                 shutil.copy(path, directory)
             try:
-                with dbm.open(str(Path(directory) / self._path.name), "r") as shelf:
-                    raw = shelf[b"entries"]
-                entries = _Unpickler(io.BytesIO(raw)).load()
-            except KeyError:
-                raise ConfigurationError(f"celery-shelve: {self._path} holds no schedule of Celery's") from None
+                raw = read_entries(Path(directory) / self._path.name)
+                entries = None if raw is None else load(raw)
             except Exception as exc:
                 raise ConfigurationError(
-                    f"celery-shelve: {self._path} cannot be read as a schedule of Celery's: {exc}"
+                    f"celery-shelve: {self._path} cannot be read as a schedule of Celery's: {type(exc).__name__}: {exc}"
                 ) from exc
-        if not isinstance(entries, dict):
+        if not isinstance(entries, Mapping):
             raise ConfigurationError(f"celery-shelve: {self._path} holds no schedule of Celery's")
         return entries
 
 
-def _entry(name: str, entry: Any) -> Found | Left:
-    if not isinstance(entry, ScheduleEntry) or not isinstance(entry.last_run_at, datetime):
+def _entry(name: Any, entry: Any) -> Found | Left:
+    if not isinstance(name, str):
+        return Left("(no text)", "its name is no text")
+    if not isinstance(entry, Instance) or entry.made_by != Class("celery.beat", "ScheduleEntry"):
         return Left(name, "it is no entry of Celery's own scheduler, but of a class that is not read")
-    since = entry.last_run_at
+    # Celery hands these over in this order; a subclass may keep them by name.
+    fields = dict(zip(("name", "task", "last_run_at", "total_run_count"), entry.args, strict=False))
+    if isinstance(entry.state, Mapping):
+        fields |= entry.state.texts()
+    task, runs = fields.get("task"), fields.get("total_run_count") or 0
+    if not isinstance(task, str):
+        return Left(name, "its task is no name")
+    if type(runs) is not int:
+        return Left(name, "the number of its runs is no number")
+    try:
+        since = _instant(fields.get("last_run_at"))
+    except Exception:  # noqa: BLE001 - whatever is wrong with one entry must not reach the others
+        return Left(name, "its last run is no instant, or in a time zone of a class that is not read")
     if since.tzinfo is None:
         return Left(name, "its last run is an instant without a time zone")
     # The file is not asked what the entry is: Celery, too, takes that from the configuration at each start.
-    return Found(name, {"task": entry.task}, since=since, runs=int(entry.total_run_count or 0), of_config=True)
+    return Found(name, {"task": task}, since=since, runs=runs, of_config=True)
 
 
-class _StandIn:
-    """Takes the place of an instance of a class that is not built."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def __call__(self, *args: Any, **kwargs: Any) -> _StandIn:
-        return self
-
-    def __setstate__(self, state: Any) -> None:
-        pass
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        pass
-
-    def append(self, value: Any) -> None:
-        pass
-
-    def extend(self, values: Any) -> None:
-        pass
+def _instant(value: Any) -> datetime:
+    *when, last = _args(value, Class("datetime", "datetime"))
+    parts: Any = (*when, _zone(last) if isinstance(last, Instance) else last)
+    return datetime(*parts)  # noqa: DTZ001 - as it was written
 
 
-def _getattr(owner: Any, name: str) -> Any:
-    """How a zone is pickled: by a class method, which is asked for in this roundabout way."""
-    if (owner, name) != (zoneinfo.ZoneInfo, "_unpickle"):
-        return _StandIn
-    return zoneinfo.ZoneInfo._unpickle  # type: ignore[attr-defined]  # what pickles of zones name
+def _zone(value: Instance) -> tzinfo:
+    if value.made_by == Class("datetime", "timezone"):
+        return timezone(timedelta(*_args(value.args[0], Class("datetime", "timedelta"))))
+    # Its class method is asked for in this roundabout way.
+    owner, name = _args(value.made_by, Class("builtins", "getattr"))
+    key = value.args[0]
+    if (owner, name) != (Class("zoneinfo", "ZoneInfo"), "_unpickle") or not isinstance(key, str):
+        raise TypeError("a zone of another class")
+    return ZoneInfo(key)
 
 
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("builtins", "getattr"):
-            return _getattr
-        return super().find_class(module, name) if (module, name) in _ALLOWED else _StandIn
+def _args(value: Any, made_by: Class) -> tuple[Any, ...]:
+    """What an instance of a class is made of."""
+    if not isinstance(value, Instance) or value.made_by != made_by or not value.args:
+        raise TypeError(f"no {made_by.name}")
+    return value.args

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
+from ..errors import text_of
 from .hold import Hold
 from .message import DELIVERY
 from .runtime import Runtime
@@ -96,7 +97,7 @@ def hold_of_request(request: Any) -> Hold | None:
     try:
         return Runtime.of(request.app).hold(request.task, request.request_dict)
     except Exception as exc:  # noqa: BLE001 - a callable key may raise anything, and has raised in the child already
-        logger.warning("Cannot tell the once-lock of task %s: %s", request.id, exc)
+        logger.warning("Cannot tell the once-lock of task %s: %s", request.id, text_of(exc))
         return None
 
 

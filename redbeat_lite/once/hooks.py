@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from celery import signals
 from celery.utils.log import get_logger
 
+from ..errors import text_of
+
 if TYPE_CHECKING:
     from celery import Celery
 
@@ -46,7 +48,7 @@ def _leave(sender: Any = None, request: Any = None, terminated: bool = False, **
     try:
         found = policy_of(sender, fields)
     except Exception as exc:  # noqa: BLE001 - a callable key may raise anything; the lease frees the lock
-        logger.warning("Cannot tell the once-lock of task %s: %s", request.id, exc)
+        logger.warning("Cannot tell the once-lock of task %s: %s", request.id, text_of(exc))
         return
     if found is not None:  # whatever the policy: a retry that waits holds its lock too
         Runtime.of(sender.app).leave(found[1], task_id)

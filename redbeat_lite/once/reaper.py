@@ -13,6 +13,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from ..backend import UNREACHABLE
+from ..errors import describe
 from ..replies import server_ms, text, texts
 from .runtime import Runtime
 
@@ -128,7 +129,7 @@ class Reaper:
     def _say(self, unknown: set[str], what: str, exc: Exception) -> None:
         """Tell of what cannot be looked at, once for as long as that lasts."""
         log = logger.debug if what in self._unknown else logger.warning
-        log("Cannot look at %s: %s: %s", what, type(exc).__name__, exc)
+        log("Cannot look at %s: %s", what, describe(exc))
         unknown.add(what)
 
 

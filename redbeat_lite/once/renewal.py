@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from celery.utils.log import get_logger
 
+from ..errors import text_of
 from .hold import Hold
 from .store import LockStore
 from .threads import Alarm, start_native
@@ -82,7 +83,7 @@ class Renewer:
         except Exception as exc:  # noqa: BLE001 - whatever it is, one failed beat must not end renewal
             # Ten times a second, for as long as the server is away; that is told once.
             log = logger.debug if hold.failing else logger.warning
-            log("Renewal of %s failed, trying again: %s", describe(hold), exc)
+            log("Renewal of %s failed, trying again: %s", describe(hold), text_of(exc))
             hold.failing = True
             # For all one can tell. Should the server come back with the lock still ours, it was not lost after all.
             hold.lost = hold.let_go or now - hold.locked >= hold.lease

@@ -11,6 +11,7 @@ from celery.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.utils.log import get_logger
 from celery.worker.request import Request as CeleryRequest
 
+from ..errors import text_of
 from .departures import Departures
 from .hold import attempt_of, is_guarded
 from .message import DELIVERY, delivery
@@ -58,7 +59,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         try:
             seen = Runtime.of(self.app).store.seen(self.id, attempt_of(self.request_dict))
         except DOWN as exc:
-            logger.warning("Cannot tell whether the expired task %s is a copy: %s", self.id, exc)
+            logger.warning("Cannot tell whether the expired task %s is a copy: %s", self.id, text_of(exc))
             return False
         if seen is Seen.REFUSED:
             # Its first copy may have died before it could say so; Celery ends it then.

@@ -15,6 +15,7 @@ from celery import signals
 from celery.utils.log import get_logger
 
 from ..backend import Backend
+from ..errors import text_of
 from ..patience import patiently
 from ..settings import Settings
 from . import message
@@ -91,7 +92,7 @@ class Runtime:
         except DOWN as exc:
             raise LockUnavailable(
                 f"the once-lock's server at {self._backend.display_url} cannot be used, so task "
-                f"{hold.held.task_id} did not run: {exc}",
+                f"{hold.held.task_id} did not run: {text_of(exc)}",
                 hold.held.key,
             ) from exc
 
@@ -109,7 +110,7 @@ class Runtime:
         try:
             ended = patiently(ask, PATIENCE if patient else 0)
         except DOWN as exc:
-            logger.warning("Task %s could not give back its lock, the lease will: %s", hold.held.task_id, exc)
+            logger.warning("Task %s could not give back its lock, the lease will: %s", hold.held.task_id, text_of(exc))
             return
         if ended.standby:
             self.wake_standbys([hold.held.task_id])
@@ -131,7 +132,7 @@ class Runtime:
             if self.store.end(alone).waiters:
                 self.wake([hold.held.key])
         except DOWN as exc:
-            logger.debug("Task %s gives back its lock when it ends: %s", hold.held.task_id, exc)
+            logger.debug("Task %s gives back its lock when it ends: %s", hold.held.task_id, text_of(exc))
 
     def wake(self, keys: Iterable[str]) -> None:
         """Publish the first waiter of each lock that is free. Never raises: the reaper tries again."""
@@ -143,7 +144,8 @@ class Runtime:
                 if turn is not None:
                     logger.debug("Task %s gets the once-lock %r", message.publish(self.app, turn.message), key)
             except Exception as exc:  # noqa: BLE001 - a broker may raise anything; one key must not stop the others
-                logger.warning("Waking the next task of the once-lock %r failed, trying again: %s", key, exc)
+                why = text_of(exc)
+                logger.warning("Waking the next task of the once-lock %r failed, trying again: %s", key, why)
             for task, request in ended:
                 # What a worker sends that receives an expired message. Not before: a receiver of ours wakes the next.
                 signals.task_revoked.send(task, request=request, terminated=False, signum=None, expired=True)
@@ -168,14 +170,15 @@ class Runtime:
                     message.publish(self.app, text)
                     logger.info("Task %s runs again from its parked copy", task_id)
             except Exception as exc:  # noqa: BLE001 - as above
-                logger.warning("Waking the parked copy of task %s failed, trying again: %s", task_id, exc)
+                why = text_of(exc)
+                logger.warning("Waking the parked copy of task %s failed, trying again: %s", task_id, why)
 
     def discard(self, task_id: str, attempt: int) -> None:
         """Let no parked copy of a message run that was revoked or has expired. Never raises."""
         try:
             self.store.discard(task_id, attempt)
         except DOWN as exc:
-            logger.warning("A parked copy of the discarded task %s may run yet: %s", task_id, exc)
+            logger.warning("A parked copy of the discarded task %s may run yet: %s", task_id, text_of(exc))
 
     def leave(self, key: str, task_id: str) -> None:
         """Give up the lock or the place of a task that will not run. Never raises."""
@@ -183,7 +186,7 @@ class Runtime:
             if self.store.leave(key, task_id):
                 self.wake([key])
         except DOWN as exc:
-            logger.warning("Task %s could not give up the once-lock %r: %s", task_id, key, exc)
+            logger.warning("Task %s could not give up the once-lock %r: %s", task_id, key, text_of(exc))
 
     def _open(self, timeout: float) -> LockStore:
         return LockStore(self._backend.open(timeout=timeout), self.settings.key_prefix)

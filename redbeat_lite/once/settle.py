@@ -10,6 +10,7 @@ from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
 from celery.utils.log import get_logger
 
+from ..errors import text_of
 from .errors import OnceSkipped
 
 logger = get_logger(__name__)
@@ -25,7 +26,7 @@ def has_succeeded(task: Any, task_id: str) -> bool:
     try:
         return bool(_state(task, task_id) == states.SUCCESS)
     except Exception as exc:  # noqa: BLE001 - a backend may raise anything
-        logger.warning("Cannot tell whether task %s has succeeded: %s", task_id, exc)
+        logger.warning("Cannot tell whether task %s has succeeded: %s", task_id, text_of(exc))
         return False
 
 

@@ -21,6 +21,7 @@ from celery.utils.time import maybe_make_aware
 from kombu.utils.functional import maybe_list
 from kombu.utils.uuid import uuid
 
+from ..errors import text_of
 from ..patience import patiently
 from . import run
 from .emission import DEADLINE_HEADER, ONCE_HEADER, once_header
@@ -212,7 +213,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         except DOWN as exc:
             # The lock may be taken, and only the reply be lost. Nobody would run the task and free it.
             runtime.leave(key, task_id)
-            raise LockUnavailable(f"{self.name} was not published, its once-lock cannot be taken: {exc}", key) from exc
+            raise LockUnavailable(
+                f"{self.name} was not published, its once-lock cannot be taken: {text_of(exc)}", key
+            ) from exc
         if not taken:
             error = OnceRejected if once.on_conflict == "raise" else OnceSkipped
             raise error(f"{self.name}[{task_id}]: another task has the once-lock {key!r}", key)

@@ -9,6 +9,8 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
+from ..errors import describe
+
 logger = get_logger(__name__)
 
 
@@ -48,7 +50,7 @@ def start_native(run: Callable[[], None], name: str) -> None:
 
 
 class Beat:
-    """Calls a function every so often in a daemon thread (a greenlet under gevent) for as long as the process lives.
+    """Calls a function every so often in a daemon thread (a greenlet under gevent), until it is stopped.
 
     Parameters:
         name: of the thread.
@@ -59,6 +61,7 @@ class Beat:
     def __init__(self, name: str, seconds: Callable[[], float], call: Callable[[], None]) -> None:
         self._name, self._seconds, self._call = name, seconds, call
         self._wake = threading.Event()
+        self._stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -68,15 +71,26 @@ class Beat:
         """Call at once instead of at the end of the wait."""
         self._wake.set()
 
+    def stop(self) -> None:
+        """End with the call that is under way, if there is one."""
+        self._stopped = True
+        self._wake.set()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the end, no longer than this."""
+        self._thread.join(seconds)
+
     def _run(self) -> None:
         failing = False
         while True:
             self._wake.wait(self._seconds())
             self._wake.clear()
+            if self._stopped:
+                return
             try:
                 self._call()
                 failing = False
             except Exception as exc:  # noqa: BLE001 - one failed beat must not end the beating
                 log = logger.debug if failing else logger.warning
-                log("%s: %s: %s; trying again", self._name, type(exc).__name__, exc)
+                log("%s: %s; trying again", self._name, describe(exc))
                 failing = True

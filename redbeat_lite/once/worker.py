@@ -10,7 +10,7 @@ from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from celery.worker import state
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, text_of
 from .departures import Departures, hold_of_request, is_child, is_gone, token_of
 from .hold import Hold
 from .reaper import PERIOD, Reaper
@@ -27,9 +27,12 @@ logger = get_logger(__name__)
 #: Seconds between two looks at the children.
 _LOOK = 0.25
 
+#: Seconds that the end of the threads may take.
+_END = 1.0
+
 
 class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no types
-    """Starts with every connection of the consumer; its threads live until the process ends.
+    """Starts with every connection of the consumer; its threads live until the worker has stopped.
 
     They go on during a warm shutdown, when tasks may run for hours after the consumer has stopped.
     """
@@ -51,10 +54,16 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
             try:
                 keeper = Keeper(Runtime.of(consumer.app), str(consumer.hostname))
             except ConfigurationError as exc:
-                logger.error("Once-locks, the guard and the visibility heartbeat are off: %s", exc)
+                logger.error("Once-locks, the guard and the visibility heartbeat are off: %s", text_of(exc))
                 return
             consumer.controller.redbeat_keeper = keeper
         keeper.connect(consumer)
+
+    def shutdown(self, consumer: Any) -> None:
+        """The whole worker has stopped, its pool too. The process may outlive it, as one that runs tests does."""
+        keeper = getattr(consumer.controller, "redbeat_keeper", None)
+        if keeper is not None:
+            keeper.stop()
 
     def info(self, consumer: Any) -> dict[str, Any]:
         keeper = getattr(consumer.controller, "redbeat_keeper", None)
@@ -94,6 +103,18 @@ class Keeper:
             for thread in self._threads:
                 thread.start()
         self._visibility.soon()
+
+    def stop(self) -> None:
+        """End the threads, within a second if one is in the middle of something that hangs."""
+        if not self._running:
+            return
+        for thread in self._threads:
+            thread.stop()
+        deadline = time.monotonic() + _END
+        for thread in self._threads:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+        if self._heartbeat is not None:
+            self._heartbeat.close()
 
     def info(self) -> dict[str, Any]:
         """For ``celery inspect stats``."""
@@ -148,7 +169,7 @@ class Keeper:
                 try:
                     self._runtime.store.renew(hold.held, revive=False, lock=hold.keeps_lock(now))
                 except DOWN as exc:
-                    logger.debug("Renewal for task %s failed, trying again: %s", request.id, exc)
+                    logger.debug("Renewal for task %s failed, trying again: %s", request.id, text_of(exc))
 
 
 def _snapshot(requests: Any) -> list[Any]:

@@ -281,8 +281,8 @@ def _check_ttl(ttl: Any) -> float:
 
 def _encode_step(step: Step) -> list[Any]:
     where = f"step {step.name!r}: "
-    rest = [pack(getattr(step, name), where + name) for name in ("args", "kwargs", "options", "noted")]
-    return [step.name, step.task, step.priority, *rest]
+    parts = {"args": [*step.args], "kwargs": step.kwargs, "options": step.options, "noted": step.noted}
+    return [step.name, step.task, step.priority, *(pack(value, where + name) for name, value in parts.items())]
 
 
 def _decode_step(stored: list[Any]) -> Step:

@@ -13,7 +13,7 @@ from celery.result import denied_join_result
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
-from ..errors import CorruptEntry
+from ..errors import CorruptEntry, describe, storable
 from ..once.errors import LockUnavailable, OnceRejected
 from ..once.store import DOWN
 from . import values
@@ -98,7 +98,7 @@ def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: st
     Returns:
         the word of ``pipeline_complete.lua``.
     """
-    done = store.complete(ref, outcome, text[:_MAX_ERROR] if outcome != "SUCCEEDED" else text)
+    done = store.complete(ref, outcome, storable(text)[:_MAX_ERROR] if outcome != "SUCCEEDED" else text)
     if done.word == "stale":
         logger.info("Pipeline %s: step %d had been taken over by another copy", ref.run, ref.step)
     elif done.word == "done" and done.state != "RUNNING":
@@ -119,18 +119,6 @@ def revoke(app: Celery, store: PipelineStore, run_id: str, task_ids: list[str]) 
     """End the running siblings of a step that failed."""
     app.control.revoke(task_ids, terminate=True)
     store.revoked(run_id)
-
-
-def describe(exc: BaseException) -> str:
-    """An exception with its kind, as text that can be stored whatever it says."""
-    kind = type(exc).__name__
-    try:
-        text = str(exc)
-    except Exception:  # noqa: BLE001 - whoever wrote it may have got that wrong as well
-        text = "(its text cannot be shown)"
-    # The name of a file may hold what is no UTF-8.
-    text = text.encode(errors="backslashreplace").decode()
-    return f"{kind}: {text}" if text else kind
 
 
 def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:

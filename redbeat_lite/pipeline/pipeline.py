@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from celery.utils.log import get_logger
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, text_of
 from ..once.store import DOWN
 from . import values
 from .definition import TTL, Definition, define, finder
@@ -97,7 +97,7 @@ class Pipeline:
         try:
             dispatch(self.app, store, run.id, outbox)
         except DOWN as exc:
-            logger.warning("Pipeline %s has started; leaving its first stage to the sweeper: %s", run.id, exc)
+            logger.warning("Pipeline %s has started; leaving its first stage to the sweeper: %s", run.id, text_of(exc))
         return run
 
     def as_entry(self) -> dict[str, Any]:

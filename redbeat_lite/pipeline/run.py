@@ -8,9 +8,10 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
+from redis.exceptions import ResponseError
 
 from ..backend import UNREACHABLE
-from ..errors import InvalidEntry, RedbeatError
+from ..errors import CorruptEntry, InvalidEntry, RedbeatError, text_of
 from . import status, values
 from .definition import Definition, is_run_id
 from .errors import PipelineNotFound
@@ -19,6 +20,8 @@ from .status import RunStatus, State
 
 if TYPE_CHECKING:
     from celery import Celery
+
+    from .store import PipelineStore
 
 logger = get_logger(__name__)
 
@@ -74,9 +77,10 @@ class PipelineRun:
 
         Raises:
             PipelineNotFound: nobody knows of such a run.
+            CorruptEntry: what Redis holds for it cannot be read.
         """
         store = store_of(self.app)
-        run, steps, gone = store.read(self.id)
+        run, steps, gone = self._stored(store)
         if not run:
             if gone is None:
                 raise self._not_found()
@@ -94,14 +98,23 @@ class PipelineRun:
 
         Raises:
             PipelineNotFound: nobody knows of such a run, or its record is gone.
+            CorruptEntry: what Redis holds for it cannot be read.
         """
         store = store_of(self.app)
-        run, steps, _ = store.read(self.id)
+        run, steps, _ = self._stored(store)
         if not run:
             raise self._not_found()
-        definition = Definition.decode(run["definition"])
+        definition = Definition.decode(run.get("definition", ""))
         numbers = [n for n in range(len(definition.steps)) if steps.get(f"{n}:state") == "SUCCEEDED"]
         return values.decode(values.merge(store.results(self.id, 0, numbers)))
+
+    def _stored(self, store: PipelineStore) -> tuple[dict[str, str], dict[str, str], str | None]:
+        try:
+            return store.read(self.id)
+        except ResponseError as exc:
+            if "WRONGTYPE" not in str(exc):
+                raise
+            raise CorruptEntry(f"the record of pipeline run {self.id!r} cannot be read: {exc}") from exc
 
     def wait(self, timeout: float | None = None, progress: Callable[[RunStatus], None] | None = None) -> RunStatus:
         """Wait until the run has ended, however it did, and return how. A server that restarts meanwhile is waited for.
@@ -134,7 +147,7 @@ class PipelineRun:
         try:
             return self.status()
         except UNREACHABLE as exc:
-            logger.warning("Pipeline %s: cannot look at it, trying again: %s", self.id, exc)
+            logger.warning("Pipeline %s: cannot look at it, trying again: %s", self.id, text_of(exc))
             return None
 
     def cancel(self, *, terminate: bool = False) -> bool:
@@ -170,7 +183,7 @@ def _statuses(app: Celery, ids: Iterable[str]) -> Iterator[RunStatus]:
         except PipelineNotFound:
             continue
         except RedbeatError as exc:
-            logger.warning("Pipeline %s cannot be listed: %s", run_id, exc)
+            logger.warning("Pipeline %r cannot be listed: %s", run_id, text_of(exc))
             continue
         if found.state is not State.GONE:
             yield found

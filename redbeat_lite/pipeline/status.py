@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from .. import instants
+from ..errors import CorruptEntry
 from .definition import Definition, Step, task_id
 
 
@@ -123,7 +124,19 @@ def read(run_id: str, run: Mapping[str, str], steps: Mapping[str, str], alive: M
     Parameters:
         run, steps: the hashes of a run, as text.
         alive: for the ids of tasks that should be running although the run has ended, whether they do.
+
+    Raises:
+        CorruptEntry: it is no run.
+        UnsupportedFormat: a newer version of this package wrote it.
     """
+    try:
+        return _read(run_id, run, steps, alive)
+    except (LookupError, ValueError, ArithmeticError, CorruptEntry) as exc:
+        why = f"{type(exc).__name__}: {exc}"
+        raise CorruptEntry(f"the record of pipeline run {run_id!r} cannot be read: {why}") from exc
+
+
+def _read(run_id: str, run: Mapping[str, str], steps: Mapping[str, str], alive: Mapping[str, bool]) -> RunStatus:
     definition = Definition.decode(run["definition"])
     state = State(run["state"])
     error_step = run.get("error_step")

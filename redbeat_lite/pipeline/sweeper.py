@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
 
+from ..errors import text_of
 from .definition import task_id
 from .dispatch import LOST, conclude, dispatch, revoke
 from .runtime import store_of
@@ -156,5 +157,5 @@ class Sweeper:
                 failing = False
             except Exception as exc:  # noqa: BLE001 - one failed sweep must not end the sweeping
                 log = logger.debug if failing else logger.warning
-                log("beat: cannot sweep the pipelines, trying again: %s", exc)
+                log("beat: cannot sweep the pipelines, trying again: %s", text_of(exc))
                 failing = True

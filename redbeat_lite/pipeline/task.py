@@ -12,7 +12,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
-from ..errors import CorruptEntry
+from ..errors import CorruptEntry, describe, text_of
 from ..once import run as once_run
 from ..once.errors import LockUnavailable, OnceSkipped
 from ..once.hold import attempt_of
@@ -24,7 +24,7 @@ from ..once.store import DOWN
 from ..once.task import Task
 from . import values
 from .definition import Definition
-from .dispatch import HEADER, LOST, conclude, describe
+from .dispatch import HEADER, LOST, conclude
 from .errors import PipelineNotFound
 from .runtime import store_of
 from .seed_data import arguments
@@ -181,7 +181,7 @@ def report(app: Any, fields: Mapping[str, Any], outcome: str, text: str) -> None
     try:
         conclude(app, store_of(app), ref, outcome, text)
     except Exception as exc:  # noqa: BLE001 - in the worker's main process nothing may escape
-        logger.warning("Pipeline %s: cannot record that step %d ended: %s", ref.run, ref.step, exc)
+        logger.warning("Pipeline %s: cannot record that step %d ended: %s", ref.run, ref.step, text_of(exc))
 
 
 @signals.task_failure.connect(weak=False, dispatch_uid="redbeat_lite.pipeline.failure")  # type: ignore[untyped-decorator]

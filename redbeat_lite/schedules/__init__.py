@@ -1,6 +1,6 @@
 """Rules of time: pure functions from an instant to the next occurrence."""
 
-from .base import Rule
+from .base import Question, Rule
 from .codec import coerce_schedule, decode_schedule, encode_schedule, register_schedule
 from .cron import Cron, cron
 from .intervals import At, Every, at, every
@@ -11,6 +11,7 @@ __all__ = [
     "At",
     "Cron",
     "Every",
+    "Question",
     "RRule",
     "Rule",
     "at",

@@ -9,6 +9,8 @@ from celery.schedules import BaseSchedule, schedstate
 
 #: What a plain Celery beat is told to wait for an occurrence that will never come.
 NEVER = timedelta(days=365)
+#: Occurrences looked at when a rule cannot say how close they come.
+SAMPLE = 64
 
 
 @runtime_checkable
@@ -20,6 +22,27 @@ class Rule(Protocol):
         ...
 
     def __hash__(self) -> int: ...
+
+
+class Question(int):
+    """An instant, in milliseconds since 1970, at which a schedule wants to be asked whether it is due by then.
+
+    It stands where the next occurrence would, for a schedule that does not know that in advance.
+
+    Parameters:
+        at: the instant.
+        asked: the instant after which the occurrence is sought.
+    """
+
+    asked: int
+
+    def __new__(cls, at: int, asked: int) -> Question:
+        question = super().__new__(cls, at)
+        question.asked = asked
+        return question
+
+    def __getnewargs__(self) -> tuple[int, int]:  # type: ignore[override]  # int has one argument
+        return int(self), self.asked
 
 
 class RuleSchedule(BaseSchedule):  # type: ignore[misc]  # Celery ships no types

@@ -53,7 +53,8 @@ def register_schedule(
     """Teach the store a schedule class of your own; do it in every process that imports the class.
 
     When it runs is asked through Celery's ``is_due``, or through ``next_after(instant)`` where the class has that: the
-    first occurrence strictly later than an aware datetime, or None.
+    first occurrence strictly later than an aware datetime, or None. One whose ``is_due`` does not name the next
+    occurrence within ten questions is asked again, in real time, when it says.
 
     Parameters:
         encode: makes JSON-able data of an instance.

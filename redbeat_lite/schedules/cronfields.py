@@ -140,7 +140,7 @@ def _alias(lowered: str, expression: str) -> str:
 
 def _example(texts: list[str]) -> str | None:
     if 0 < len(texts) < 5:
-        return f'did you mean "{" ".join(texts + ["*"] * (5 - len(texts)))}"?'
+        return f"did you mean {' '.join(texts + ['*'] * (5 - len(texts)))!r}?"
     return 'for example "0 3 * * *"'
 
 

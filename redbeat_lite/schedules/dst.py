@@ -47,7 +47,7 @@ def next_instant(walls: Walls, zone: tzinfo, instant: datetime) -> datetime | No
 
 def _next_fixed(walls: Walls, zone: tzinfo, local: datetime) -> datetime | None:
     wall = walls.next_wall(_last_first_passing(zone, local))
-    return None if wall is None else _first_passing(zone, wall)
+    return None if wall is None else first_passing(zone, wall)
 
 
 def _last_first_passing(zone: tzinfo, local: datetime) -> datetime:
@@ -60,7 +60,7 @@ def _last_first_passing(zone: tzinfo, local: datetime) -> datetime:
     return floor_second(local.replace(tzinfo=None))
 
 
-def _first_passing(zone: tzinfo, wall: datetime) -> datetime:
+def first_passing(zone: tzinfo, wall: datetime) -> datetime:
     """The first instant at which the clock shows ``wall``, or a later time if a gap swallowed it."""
     earlier, later = _both(zone, wall)
     if later < earlier:  # a gap: with the offset before it a time falls behind it, and the other way round

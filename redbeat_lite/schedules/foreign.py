@@ -1,4 +1,9 @@
-"""Schedules that are known only by Celery's interface, and Celery's rounded intervals."""
+"""Schedules that are known only by Celery's interface, and Celery's rounded intervals.
+
+Celery asks a schedule whether it is due, and it says when to ask again. Most say when they will be due, so that two
+questions tell the next occurrence in advance. One that says "in five seconds", or asks a clock of its own, does not: it
+is asked again at the time it said, in real time.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,15 @@ from typing import Any
 from celery.schedules import BaseSchedule
 from celery.utils.time import remaining
 
+from ..instants import MAX_MS, from_ms, to_ms
+from .base import Question
 from .zones import zone_name
 
-#: How often a schedule is asked again before it counts as one that is never due.
-_MAX_QUESTIONS = 1000
+#: Questions in advance, before a schedule is taken for one that does not know its next occurrence.
+_QUESTIONS = 10
 _SHORTEST = timedelta(milliseconds=50)
+#: Milliseconds between two questions in real time, at least.
+_PATIENCE = 1000
 
 
 class RelativeRule:
@@ -47,8 +56,9 @@ class RelativeRule:
         return f"RelativeRule({self.interval!r}, {zone_name(self.zone)!r})"
 
 
-class ForeignRule:
-    """Any other ``BaseSchedule``, asked through ``is_due`` with a clock that stands where we want it.
+class _Wrapped:
+    """Somebody else's schedule, wrapped because Celery's are equal when their clocks are, which says nothing about when
+    they run.
 
     Parameters:
         identity: what makes two such schedules the same; by default only the object itself is.
@@ -58,19 +68,48 @@ class ForeignRule:
         self.schedule, self.zone = schedule, zone
         self._identity = id(schedule) if identity is None else identity
 
+    def _key(self) -> tuple[type, Hashable, str]:
+        return type(self.schedule), self._identity, zone_name(self.zone)
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, _Wrapped) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.schedule!r}, {zone_name(self.zone)!r})"
+
+
+class ForeignRule(_Wrapped):
+    """Any other ``BaseSchedule``, asked through ``is_due`` with a clock that stands where we want it."""
+
     def next_after(self, instant: datetime) -> datetime | None:
-        last = now = instant.astimezone(UTC)
+        """The next occurrence, or the instant at which the schedule wants to be asked about it."""
+        found = self.next_ms(to_ms(instant))
+        return None if found is None else from_ms(found)
+
+    def next_ms(self, ms: int) -> int | None:
+        """The next occurrence; a `Question` where the schedule does not tell."""
+        last = now = from_ms(ms)
+        question: int | None = None
         try:
-            for _ in range(_MAX_QUESTIONS):
+            for _ in range(_QUESTIONS):
                 due, wait = self._ask(last, now)
                 if due and now > last:
-                    return now
+                    return to_ms(now)
+                question = _question(now, wait, ms) if question is None else question
                 if wait is None or wait == math.inf:
                     return None
                 now += max(_SHORTEST, timedelta(seconds=wait))
         except OverflowError:
             return None
-        return None
+        return question
+
+    def answer(self, question: Question, now: int) -> int | None:
+        """What comes of a question at ``now``: ``question`` itself if it is due, else the next one."""
+        due, wait = self._ask(from_ms(question.asked), from_ms(now))
+        return question if due else _question(from_ms(now), wait, question.asked)
 
     def _ask(self, last: datetime, now: datetime) -> tuple[bool, float | None]:
         due, wait = self._clock_at(now).is_due(last.astimezone(self.zone))
@@ -84,24 +123,21 @@ class ForeignRule:
         copy.__dict__.setdefault("tz", self.zone)
         return copy
 
-    def _key(self) -> tuple[type, Hashable, str]:
-        return type(self.schedule), self._identity, zone_name(self.zone)
 
-    def __eq__(self, other: object) -> bool:
-        return self._key() == other._key() if isinstance(other, ForeignRule) else NotImplemented
+def _question(now: datetime, wait: float | None, asked: int) -> Question | None:
+    """When to ask again about an occurrence after ``asked``, ``wait`` seconds from ``now``."""
+    if wait is None or wait == math.inf:
+        return None
+    try:
+        at = to_ms(now + timedelta(seconds=wait))
+    except OverflowError:
+        return None
+    at = max(at, to_ms(now) + _PATIENCE)
+    return Question(at, asked) if at <= MAX_MS else None
 
-    def __hash__(self) -> int:
-        return hash(self._key())
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.schedule!r}, {zone_name(self.zone)!r})"
-
-
-class AnsweringRule(ForeignRule):
-    """Somebody else's schedule that has a ``next_after`` of its own, which knows best.
-
-    It is wrapped because Celery's schedules are equal when their clocks are, which says nothing about when they run.
-    """
+class AnsweringRule(_Wrapped):
+    """A schedule that has a ``next_after`` of its own, which knows best."""
 
     def next_after(self, instant: datetime) -> datetime | None:
         answer: datetime | None = self.schedule.next_after(instant)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
-from .base import Rule
+from .base import Question, Rule
 from .rules import next_ms
 
-#: Rules that cannot be counted by arithmetic are walked for at most this many occurrences at a time.
+#: Rules that cannot be counted by arithmetic are walked for at most this many occurrences at a time, if nobody has a
+#: bound of his own.
 WALK = 2000
+
+#: Told the occurrences that were walked so far, says whether to look for another one.
+WalkOn = Callable[[Sequence[int]], bool]
+
+
+def by_count(walked: Sequence[int]) -> bool:
+    """Up to `WALK` of them."""
+    return len(walked) < WALK
 
 
 @runtime_checkable
@@ -44,21 +53,30 @@ class Missed(Protocol):
     def since(self, floor: int) -> Iterator[int]: ...
 
 
-def missed_of(rule: Rule, nominal: int, until: int) -> Missed:
+def missed_of(rule: Rule, nominal: int, until: int, walk_on: WalkOn) -> Missed:
     """The occurrences of ``rule`` from ``nominal``, which is one and not later, to ``until``, both included.
 
     All in milliseconds since 1970.
+
+    Parameters:
+        walk_on: where they have to be walked, whether to go on; what is left is the next round's.
     """
-    following = next_ms(rule, nominal)
+    following = _after(rule, nominal, until)
     if following is None or following > until:
         return _Walked(rule, (nominal,), following, until)
     if isinstance(rule, Countable):
         return _Counted(rule, nominal, until)
     walked: list[int] = [nominal]
-    while following is not None and following <= until and len(walked) < WALK:
+    while following is not None and following <= until and walk_on(walked):
         walked.append(following)
-        following = next_ms(rule, following)
+        following = _after(rule, following, until)
     return _Walked(rule, tuple(walked), following, until)
+
+
+def _after(rule: Rule, ms: int, until: int) -> int | None:
+    """What follows an occurrence. A question whose time has passed is none: the schedule is asked from ``until`` on."""
+    following = next_ms(rule, ms)
+    return next_ms(rule, until) if isinstance(following, Question) and following <= until else following
 
 
 class _Walked:

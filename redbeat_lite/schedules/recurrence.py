@@ -11,15 +11,21 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
-from itertools import product
+from functools import lru_cache
+from itertools import count
+from typing import Any
 
 FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
 _UNITS = {"HOURLY": 3600, "MINUTELY": 60, "SECONDLY": 1}
 _DAY, _SECOND = timedelta(days=1), timedelta(seconds=1)
-#: Periods looked at before a rule counts as one that never matches again: 100 years of days, months, weeks, and the
-#: 400 years after which the calendar repeats.
+#: Periods looked at before a rule counts as one that never matches again: 100 years of days, months, weeks, the 400
+#: years after which the calendar repeats, and enough of the short ones for a rule that anybody would write.
 _MAX_PERIODS = {"YEARLY": 400, "MONTHLY": 1200, "WEEKLY": 5300, "DAILY": 36_600}
 _MAX_SHORT_PERIODS = 50_000
+
+
+class TooManySteps(Exception):
+    """A search used up the steps it was given."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Recurrence:
     start: datetime
     _hash: int = field(init=False, repr=False, compare=False)
     _days: _DayFilter = field(init=False, repr=False, compare=False)
-    _times: tuple[time, ...] = field(init=False, repr=False, compare=False)
+    _times: _Times = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.parts, self.start)))
@@ -71,39 +77,61 @@ class Recurrence:
 
     def next_wall(self, wall: datetime) -> datetime | None:
         """The first matching time later than ``wall``; None when there is none within the bounds of the search."""
-        wall = max(wall, self.start - _SECOND)
-        search = self._short_periods if self.parts.freq in _UNITS else self._long_periods
-        try:
-            for days, times in search(wall):
-                found = self._pick(days, times, wall)
-                if found is not None:
-                    return None if self.parts.until is not None and found > self.parts.until else found
-        except OverflowError:  # the year 9999
-            return None
-        return None
+        return next(self.walls(wall), None)
 
-    def _pick(self, days: Sequence[date], times: Sequence[time], wall: datetime) -> datetime | None:
-        """The first time of a period that is later than ``wall``."""
+    def walls(self, wall: datetime, steps: int | None = None) -> Iterator[datetime]:
+        """The matching times later than ``wall``, in order, found in one go; it ends where `next_wall` has none.
+
+        Parameters:
+            steps: the most days, hours, minutes or seconds to look at for all of them together.
+
+        Raises:
+            TooManySteps: there may be another one, farther away than that.
+        """
+        search = self._short_periods if self.parts.freq in _UNITS else self._long_periods
+        most, idle, taken = _MAX_PERIODS.get(self.parts.freq, _MAX_SHORT_PERIODS), 0, 0
+        try:
+            wall = max(wall, self.start - _SECOND)
+            for days, times, cost in search(wall):
+                for found in self._pick(days, times, wall) if days else ():
+                    if self.parts.until is not None and found > self.parts.until:
+                        return
+                    idle = 0
+                    yield found
+                idle, taken = idle + 1, taken + cost
+                if idle >= most:
+                    return
+                if steps is not None and taken > steps:
+                    raise TooManySteps
+        except OverflowError:  # before the year 1, or after the year 9999
+            return
+
+    def _pick(self, days: Sequence[date], times: Sequence[time], wall: datetime) -> Iterator[datetime]:
+        """The times of a period that are later than ``wall``."""
         if self.parts.bysetpos:
             total = len(days) * len(times)
             chosen = {at if at > 0 else total + at + 1 for at in self.parts.bysetpos}
             at_times = (divmod(at - 1, len(times)) for at in sorted(chosen) if 1 <= at <= total)
             found = (datetime.combine(days[day], times[clock]) for day, clock in at_times)
-            return next((candidate for candidate in found if candidate > wall), None)
+            yield from (candidate for candidate in found if candidate > wall)
+            return
         for day in days[bisect_right(days, wall.date() - _DAY) :]:
-            at = bisect_right(times, wall.time()) if day == wall.date() else 0
-            if at < len(times):
-                return datetime.combine(day, times[at])
-        return None
+            first = bisect_right(times, wall.time()) if day == wall.date() else 0
+            for at in range(first, len(times)):
+                yield datetime.combine(day, times[at])
 
-    def _long_periods(self, wall: datetime) -> Iterator[tuple[Sequence[date], Sequence[time]]]:
+    def _long_periods(self, wall: datetime) -> Iterator[_Period]:
         """The matching days of each period from that of ``wall`` on, with the times of a day."""
-        first = self._index(wall.date()) // self.parts.interval
-        for index in range(first, first + _MAX_PERIODS[self.parts.freq]):
+        for index in count(self._index(wall.date()) // self.parts.interval):
             dates = self._dates(index * self.parts.interval)
             if dates is None:
                 return
-            yield [day for day in dates if self._days.has(day)], self._times
+            yield [day for day in dates if self._days.has(day)], self._times, len(dates) + self._extra
+
+    @property
+    def _extra(self) -> int:
+        """What the positions of a period cost, in steps: some ten of them as much as to look at a day."""
+        return len(self.parts.bysetpos) // 10
 
     def _index(self, day: date) -> int:
         """How many years, months, weeks or days ``day`` is after the start."""
@@ -133,60 +161,80 @@ class Recurrence:
         if year > 9999:
             return None
         wanted = range(1, 13) if self.parts.freq == "YEARLY" else (month + 1,)
-        allowed = [m for m in wanted if not self.parts.bymonth or m in self.parts.bymonth]
+        allowed = [m for m in wanted if not self._days.bymonth or m in self._days.bymonth]
         return [date(year, m, d) for m in allowed for d in range(1, calendar.monthrange(year, m)[1] + 1)]
 
-    def _short_periods(self, wall: datetime) -> Iterator[tuple[Sequence[date], Sequence[time]]]:
-        """The hours, minutes or seconds from that of ``wall`` on which the rule allows, with the times in each."""
+    def _short_periods(self, wall: datetime) -> Iterator[_Period]:
+        """The hours, minutes or seconds from that of ``wall`` on, with the times in each; none where it is left out."""
         unit = _UNITS[self.parts.freq]
         stride = unit * self.parts.interval * _SECOND
         base = self.start - self._into_unit(unit)
         index = max(0, (wall - base) // stride)
-        for _ in range(_MAX_SHORT_PERIODS):
+        while True:
             begin = base + index * stride
             end = self._left_out_until(begin)
-            if end is None:
-                yield [begin.date()], self._times_in(begin, unit)
+            yield ([begin.date()], self._times_in(begin, unit), 1 + self._extra) if end is None else ((), (), 1)
             index = max(index + 1, -((base - end) // stride) if end is not None else 0)
 
     def _into_unit(self, unit: int) -> timedelta:
         return (self.start.minute * 60 + self.start.second) % unit * _SECOND
 
     def _left_out_until(self, begin: datetime) -> datetime | None:
-        """None if a period may begin here; else the end of the day, hour or minute that the rule leaves out."""
+        """None if a period may begin here; else the end of the days, hours, minutes or seconds that are left out."""
         parts = self.parts
         if not self._days.has(begin.date()):
             return datetime.combine(begin.date() + _DAY, time())
         if parts.byhour and begin.hour not in parts.byhour:
-            return begin.replace(minute=0, second=0) + timedelta(hours=1)
+            hours = _until(parts.byhour, begin.hour, 24)
+            return begin.replace(minute=0, second=0) + timedelta(hours=hours)
         if parts.freq != "HOURLY" and parts.byminute and begin.minute not in parts.byminute:
-            return begin.replace(second=0) + timedelta(minutes=1)
+            return begin.replace(second=0) + timedelta(minutes=_until(parts.byminute, begin.minute, 60))
         if parts.freq == "SECONDLY" and parts.bysecond and begin.second not in parts.bysecond:
-            return begin + _SECOND
+            return begin + timedelta(seconds=_until(parts.bysecond, begin.second, 60))
         return None
 
-    def _times_in(self, begin: datetime, unit: int) -> list[time]:
-        seconds = [begin.second] if unit == 1 else self.parts.bysecond or [self.start.second]
-        minutes = [begin.minute] if unit <= 60 else self.parts.byminute or [self.start.minute]
-        return [time(begin.hour, minute, second) for minute, second in product(minutes, seconds)]
+    def _times_in(self, begin: datetime, unit: int) -> _Times:
+        seconds = (begin.second,) if unit == 1 else self._times.seconds
+        minutes = (begin.minute,) if unit <= 60 else self._times.minutes
+        return _Times((begin.hour,), minutes, seconds)
 
 
-def _times(parts: Parts, start: datetime) -> tuple[time, ...]:
-    hours, minutes = parts.byhour or (start.hour,), parts.byminute or (start.minute,)
-    return tuple(time(*clock) for clock in product(hours, minutes, parts.bysecond or (start.second,)))
+def _until(allowed: tuple[int, ...], at: int, end: int) -> int:
+    """How far it is from ``at`` to the next that is allowed, or to the end."""
+    following = bisect_right(allowed, at)
+    return (allowed[following] if following < len(allowed) else end) - at
+
+
+class _Times(Sequence[time]):
+    """Every combination of these hours, minutes and seconds, ascending. Not one is kept: there can be 86,400."""
+
+    def __init__(self, hours: tuple[int, ...], minutes: tuple[int, ...], seconds: tuple[int, ...]) -> None:
+        self.hours, self.minutes, self.seconds = hours, minutes, seconds
+
+    def __len__(self) -> int:
+        return len(self.hours) * len(self.minutes) * len(self.seconds)
+
+    def __getitem__(self, at: Any) -> Any:
+        rest, second = divmod(at, len(self.seconds))
+        hour, minute = divmod(rest, len(self.minutes))
+        return time(self.hours[hour], self.minutes[minute], self.seconds[second])
+
+
+#: Days that match, the times in each, and how many days, hours, minutes or seconds were looked at for them.
+_Period = tuple[Sequence[date], Sequence[time], int]
+
+
+def _times(parts: Parts, start: datetime) -> _Times:
+    return _Times(parts.byhour or (start.hour,), parts.byminute or (start.minute,), parts.bysecond or (start.second,))
 
 
 class _DayFilter:
     """Which days a rule allows; every part that is given must agree."""
 
     def __init__(self, parts: Parts, start: datetime) -> None:
-        self.wkst, self.byweekno = parts.wkst, parts.byweekno
-        self.bymonth, self.bymonthday, self.byyearday, self.byday = (
-            parts.bymonth,
-            parts.bymonthday,
-            parts.byyearday,
-            parts.byday,
-        )
+        self.wkst, self.byweekno = parts.wkst, frozenset(parts.byweekno)
+        self.bymonth, self.bymonthday = frozenset(parts.bymonth), frozenset(parts.bymonthday)
+        self.byyearday, self.byday = frozenset(parts.byyearday), frozenset(parts.byday)
         #: "2MO" is the second Monday of the month, except in a YEARLY rule without months: of the year.
         self.in_year = parts.freq == "YEARLY" and not parts.bymonth
         if not (parts.byweekno or parts.byyearday or parts.bymonthday or parts.byday):
@@ -194,11 +242,11 @@ class _DayFilter:
 
     def _complete(self, freq: str, start: datetime) -> None:
         if freq == "YEARLY" and not self.bymonth:
-            self.bymonth = (start.month,)
+            self.bymonth = frozenset((start.month,))
         if freq in ("YEARLY", "MONTHLY"):
-            self.bymonthday = (start.day,)
+            self.bymonthday = frozenset((start.day,))
         if freq == "WEEKLY":
-            self.byday = ((start.weekday(), 0),)
+            self.byday = frozenset(((start.weekday(), 0),))
 
     def has(self, day: date) -> bool:
         return (
@@ -214,10 +262,10 @@ class _DayFilter:
         at = day.timetuple().tm_yday if self.in_year else day.day
         length = _days_in_year(day) if self.in_year else _days_in_month(day)
         ordinals = (0, (at - 1) // 7 + 1, -((length - at) // 7) - 1)
-        return any(weekday == wanted and nth in ordinals for wanted, nth in self.byday)
+        return any((weekday, nth) in self.byday for nth in ordinals)
 
 
-def _counted(at: int, total: int, wanted: tuple[int, ...]) -> bool:
+def _counted(at: int, total: int, wanted: frozenset[int]) -> bool:
     """Whether ``at`` is wanted, counted from the first or, negative, from the last."""
     return at in wanted or at - total - 1 in wanted
 
@@ -238,6 +286,7 @@ def _week(day: date, wkst: int) -> tuple[int, int]:
     return (day - first).days // 7 + 1, (following - first).days // 7
 
 
+@lru_cache(maxsize=1024)
 def _first_week(year: int, wkst: int) -> date:
     fourth = date(year, 1, 4)
     return fourth - (fourth.weekday() - wkst) % 7 * _DAY

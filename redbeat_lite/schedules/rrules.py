@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
+from itertools import islice, pairwise
 from typing import Any
 
 from ..errors import InvalidEntry
-from ..instants import MAX_MS, aware, to_ms
-from .base import RuleSchedule
-from .dst import ZonedRule
-from .recurrence import Parts, Recurrence
+from ..instants import MAX_MS, aware, from_ms, to_ms
+from .base import SAMPLE, RuleSchedule
+from .dst import ZonedRule, first_passing
+from .recurrence import Parts, Recurrence, TooManySteps
 from .rruletext import RuleText, parse
-from .walls import before
 from .zones import portable, wall_at, zone_name, zone_of
 
 #: Where a rule without a start counts from: a Monday, the first of a month and of a year, at midnight.
 ANCHOR = datetime(2001, 1, 1)  # a wall-clock time
+_BEGINNING = datetime.min  # noqa: DTZ901  # a wall-clock time, before any start
+#: Days, hours, minutes or seconds that are looked at, at most, to learn when a rule begins or where its COUNT ends:
+#: a fifth of a second, or up to a whole one for many positions. A daily rule with the largest COUNT: a thirtieth.
+STEPS = 60_000
 
 
 def rrule(text: str, *, tz: str | tzinfo | None = None, start: datetime | None = None) -> RRule:
@@ -33,7 +39,7 @@ def rrule(text: str, *, tz: str | tzinfo | None = None, start: datetime | None =
         start: an aware datetime, instead of DTSTART. A rule with COUNT needs one of them; COUNT is at most 10,000.
 
     Raises:
-        InvalidEntry: the text is no recurrence, matches nothing, or has a start of two kinds.
+        InvalidEntry: the text is no recurrence, matches nothing, has a start of two kinds, or takes too long to search.
     """
     return RRule(text, tz=tz, start=start)
 
@@ -65,13 +71,16 @@ class RRule(RuleSchedule):
         """The name of the zone, None for that of the app."""
         return None if self.zone is None else zone_name(self.zone)
 
-    def in_zone(self, zone: tzinfo) -> ZonedRule:
+    def in_zone(self, zone: tzinfo) -> RecurrenceRule:
         """The rule with its own zone, or else with ``zone``."""
         here = portable(zone) if self.zone is None else self.zone
         start = self.start or self.parsed.start
         if start is not None and start.tzinfo is not None:
             start = wall_at(here, start)
-        return _zoned(self.parsed, (start or ANCHOR).replace(microsecond=0), here)
+        try:
+            return _zoned(self.parsed, (start or ANCHOR).replace(microsecond=0), here)
+        except TooManySteps:
+            raise self._too_costly() from None
 
     def next_after(self, instant: datetime) -> datetime | None:
         return self.in_zone(self.tz).next_after(instant)
@@ -92,8 +101,16 @@ class RRule(RuleSchedule):
             hint = "COUNT counts from a start: pass start=..., or use max_runs"
             raise InvalidEntry("schedule", "a recurrence with a start", self.text, hint=hint)
         rule = self.in_zone(self.zone or UTC)
-        if rule.walls.next_wall(datetime.min) is None:  # noqa: DTZ901  # a wall-clock time
+        try:
+            first = next(rule.walls.walls(_BEGINNING, STEPS), None)
+        except TooManySteps:
+            raise self._too_costly() from None
+        if first is None:
             raise InvalidEntry("schedule", "a recurrence that matches something", self.text)
+
+    def _too_costly(self) -> InvalidEntry:
+        hint = "give it a coarser FREQ, or max_runs in place of COUNT"
+        return InvalidEntry("schedule", f"a recurrence that is found within {STEPS:,} steps", self.text, hint=hint)
 
     def _key(self) -> tuple[object, ...]:
         return self.text.upper(), self.tz_name, self.start
@@ -115,6 +132,7 @@ class RecurrenceRule(ZonedRule):
     """A recurrence in a zone, which may end at an instant."""
 
     __slots__ = ("_until",)
+    walls: Recurrence
 
     def __init__(self, walls: Recurrence, zone: tzinfo, until: datetime | None) -> None:
         super().__init__(walls, zone)
@@ -128,6 +146,17 @@ class RecurrenceRule(ZonedRule):
         found = super().next_ms(ms)
         return None if found is None or found > self._until else found
 
+    def shortest_gap_ms(self, ms: int) -> int | None:
+        """How close the first occurrences after an instant come; None when there are no two."""
+        found: list[int] = []
+        # One search for all of them, and no more steps than that of a definition: each alone may be a long one.
+        with suppress(TooManySteps, OverflowError, ValueError):  # the latter: local time beyond the years 1 to 9999
+            for wall in islice(self.walls.walls(wall_at(self.zone, from_ms(ms)), STEPS), SAMPLE + 1):
+                found.append(to_ms(first_passing(self.zone, wall)))
+        # Times that a gap of the clock swallowed are one occurrence.
+        gaps = (later - earlier for earlier, later in pairwise(found) if earlier < later <= self._until)
+        return min(gaps, default=None)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RecurrenceRule) and self._until == other._until and super().__eq__(other) is True
 
@@ -139,15 +168,16 @@ def _zoned(parsed: RuleText, start: datetime, zone: tzinfo) -> RecurrenceRule:
     return RecurrenceRule(Recurrence(_without_count(parsed.parts, start), start), zone, parsed.until)
 
 
+@lru_cache(maxsize=1024)
 def _without_count(parts: Parts, start: datetime) -> Parts:
-    """The same rule, ended by the last of its COUNT occurrences instead: a search need not begin at the start."""
+    """The same rule, ended by the last of its COUNT occurrences instead: a search need not begin at the start.
+
+    Raises:
+        TooManySteps: it is not found within `STEPS`.
+    """
     if parts.count is None:
         return parts
     endless = replace(parts, count=None)
-    rule, wall, last = Recurrence(endless, start), before(start), None
-    for _ in range(parts.count):
-        following = rule.next_wall(wall)
-        if following is None:
-            break
-        wall = last = following
-    return endless if last is None else replace(endless, until=last)
+    occurrences = islice(Recurrence(endless, start).walls(_BEGINNING, STEPS), parts.count)
+    last = deque(occurrences, maxlen=1)
+    return replace(endless, until=last[0]) if last else endless

@@ -11,18 +11,15 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from ..errors import InvalidEntry
 from ..instants import from_ms, to_ms
-from .base import Rule
+from .base import SAMPLE, Question, Rule
 from .codec import coerce_schedule, encode_schedule
 from .cron import Cron, crontab_rule
 from .dst import CountedRule
 from .foreign import AnsweringRule, ForeignRule, RelativeRule
 from .intervals import At, Every, interval_ms
-from .rrules import RRule
+from .rrules import RecurrenceRule, RRule
 from .sun import SolarRule
 from .zones import portable
-
-#: Occurrences looked at when a rule cannot say how close they come.
-_SAMPLE = 64
 
 
 def rule_of(schedule_: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
@@ -50,7 +47,10 @@ def rule_of(schedule_: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
 
 
 def next_ms(rule: Rule, ms: int) -> int | None:
-    """The first occurrence strictly later than an instant, both in milliseconds since 1970; None for never again."""
+    """The first occurrence strictly later than an instant, both in milliseconds since 1970; None for never again.
+
+    A schedule that does not know it in advance answers with the `Question` to ask it later.
+    """
     # Arithmetic is cheaper than remembering what came out of it.
     return rule.next_ms(ms) if isinstance(rule, (Every, At)) else _remembered(rule, ms)
 
@@ -84,9 +84,13 @@ def shortest_gap_ms(rule: Rule, from_ms: int) -> int | None:
         return rule.ms
     if isinstance(rule, CountedRule) and (gap := getattr(rule.walls, "shortest_gap", None)):
         return int(gap() * 1000)
+    if isinstance(rule, RecurrenceRule):
+        return rule.shortest_gap_ms(from_ms)
     gaps, ms = [], next_ms(rule, from_ms)
-    for _ in range(_SAMPLE):
-        if ms is None or (following := next_ms(rule, ms)) is None:
+    for _ in range(SAMPLE):
+        if ms is None or isinstance(ms, Question) or (following := next_ms(rule, ms)) is None:
+            break
+        if isinstance(following, Question):
             break
         gaps.append(following - ms)
         ms = following

@@ -68,7 +68,7 @@ def test_nothing_is_sent_while_somebody_else_holds_the_lease(beat: Beat, client:
     eventually(lambda: stream(client, "fast"), what="the stream")
     pipe = client.pipeline(transaction=True)
     pipe.delete(KEYS.leader)
-    pipe.hset(KEYS.leader, mapping={"token": "somebody", "term": 99, "host": "elsewhere", "pid": 1})
+    pipe.hset(KEYS.leader, mapping={"token": "elsewhere:1:5eed:proj", "term": 99, "host": "elsewhere", "pid": 1})
     pipe.pexpire(KEYS.leader, 1500)
     pipe.llen("celery")
     sent = pipe.execute()[-1]

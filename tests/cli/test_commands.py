@@ -14,9 +14,9 @@ from decimal import Decimal
 import pytest
 import redis
 from celery import Celery
-from celery.schedules import crontab, schedule, solar
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
-from redbeat_lite import Misfire, Once, Schedules, at, cron, every, rrule
+from redbeat_lite import Misfire, Once, Schedules, at, cron, every, register_schedule, rrule
 from redbeat_lite.cli.output import distance, span, table
 from redbeat_lite.interchange_schedules import duration_text, schedule_text, schedule_words, seconds_from
 from tests.cli.conftest import Cli, Said
@@ -36,6 +36,13 @@ SCHEDULES = {
     """--schedule '{"schedule": 30.0}'""": schedule(30),
     """--schedule '{"solar": ["sunset", 52.5, 13.4]}'""": solar("sunset", 52.5, 13.4),
 }
+
+
+class Whim(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
+    """Never due, and to be asked again in five seconds."""
+
+    def is_due(self, last_run_at: datetime) -> schedstate:
+        return schedstate(False, 5)
 
 
 class TestSchedules:
@@ -209,6 +216,15 @@ class TestNext:
         ]
         assert {each["zone"] for each in cli(*words, "--tz", "UTC").json} == {"UTC"}
         assert "Nothing runs until 2090-01-01" in cli("next", "--from", "2090-01-01", "--until", "2090-01-01T00:30").out
+
+    def test_it_does_not_call_quiet_what_is_asked_when_the_time_has_come(self, cli: Cli, schedules: Schedules) -> None:
+        register_schedule(Whim, lambda found: None, lambda stored: Whim(), name="tests.Whim")
+        schedules.add("whim", "add", Whim())
+        assert "Nothing runs" in cli("next").out
+        assert "asked when the time has come" in cli("next").out
+        assert "asked when the time has come" in cli("next", "whim").out
+        schedules.pause("whim")
+        assert "asked" not in cli("next").out
 
     def test_it_looks_far_ahead_at_once_in_the_entrys_own_phase(self, cli: Cli, schedules: Schedules) -> None:
         entry = schedules.add("fast", "add", every(0.7))

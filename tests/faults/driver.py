@@ -34,7 +34,7 @@ CRASH = 0.5 + PERIOD_MS / 1000
 ONCE_KEYS = OnceKeys("redbeat-lite")
 
 #: Keys that go when their time is over: what the guard remembers of each task, and a lock of kombu's.
-PASSING = (ONCE_KEYS.guard("").encode(), b"unacked_mutex")
+PASSING = (KEYS.reply("").encode(), ONCE_KEYS.guard("").encode(), b"unacked_mutex")
 
 
 def load(count: int = ENTRIES, **fields: Any) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import pytest
 
 from tests.faults.collector import Verdict
-from tests.faults.driver import ENTRIES, Stage
+from tests.faults.driver import ENTRIES, Stage, load
 from tests.faults.guarded import Guarded
 from tests.support.beats import KEYS
 from tests.support.proxy import Proxy
@@ -69,8 +69,10 @@ def test_a_leader_frozen_past_its_lease_whose_broker_is_elsewhere(
     own_server: Own, on: On, publish: Publish, lease: float
 ) -> None:
     """Thawed in the middle of a batch, it sends no more of it but the message at which it stood."""
+    # One message after the other, some 500 a second where it is slow: so many entries leave room to catch up.
+    entries = load(200)
     schedule, server = own_server(), own_server()
-    conf = {"redbeat_lite_url": schedule.url}
+    conf = {"redbeat_lite_url": schedule.url, "beat_schedule": entries}
     stage = on(schedule, url=server.url, broker=server.client, conf=conf, dispatch="plain")
     stage.begin()
     freezes = 0
@@ -82,24 +84,25 @@ def test_a_leader_frozen_past_its_lease_whose_broker_is_elsewhere(
         with stage.frozen(leader):
             stage.pause(lease + 0.6, lease + 1)
         stage.pause(0.5)
-    # One message after the other, a backlog of seconds takes seconds.
-    verdict = stage.verdict(stray=freezes, late=2 * lease + 4)
+    # A backlog of seconds takes seconds.
+    verdict = stage.verdict(stray=freezes, late=2 * lease + 4, entries=entries)
     assert verdict.lost == 0
     assert verdict.handovers >= freezes
-    _repeats_only_one_batch(verdict, lease)
+    _repeats_only_one_batch(verdict, lease, entries)
     publish("frozen elsewhere", verdict)
 
 
 def test_a_leader_cut_off_from_its_schedule_in_the_middle_of_a_batch(own_server: Own, on: On, lease: float) -> None:
     """It stops sending before another one may lead, though nobody can tell it so and its broker takes all it sends."""
+    entries = load(100)
     schedule, server = own_server(), own_server()
     with Proxy(schedule.port) as way, Proxy(server.port) as slow:
-        own = {"redbeat_lite_url": schedule.url}
+        own = {"redbeat_lite_url": schedule.url, "beat_schedule": entries}
         stage = on(schedule, url=server.url, broker=server.client, conf=own, dispatch="plain")
         behind = stage.beat(url=server.behind(slow.port), conf={"redbeat_lite_url": schedule.behind(way.port)})
         stage.begin()
         stage.beat().says("standing by")
-        slow.delay = 0.003  # so that 500 messages take three seconds
+        slow.delay = 0.015  # so that 100 messages take three seconds
         stage.pause(1.2, 1.5)
         stage.struck(lease + 2.5)
         way.black_hole = True
@@ -109,13 +112,13 @@ def test_a_leader_cut_off_from_its_schedule_in_the_middle_of_a_batch(own_server:
         way.heal()
         slow.heal()
         behind.says("standing by", within=10)
-        verdict = stage.verdict(late=lease + 4)  # of a slow broker
+        verdict = stage.verdict(late=lease + 4, entries=entries)  # of a slow broker
     assert verdict.lost == 0
     assert verdict.handovers == 1
-    _repeats_only_one_batch(verdict, lease)
+    _repeats_only_one_batch(verdict, lease, entries)
 
 
-def _repeats_only_one_batch(verdict: Verdict, lease: float) -> None:
+def _repeats_only_one_batch(verdict: Verdict, lease: float, entries: Collection[str]) -> None:
     """What came again is what the leader had sent last and not committed: at most one batch, of a whole backlog."""
     assert verdict.redone <= verdict.strays  # what a thawed leader sends, its successor has sent in between
-    assert verdict.tail <= ENTRIES * (lease + 4)
+    assert verdict.tail <= len(entries) * (lease + 4)

@@ -140,7 +140,7 @@ def _decoded(raw: bytes) -> tuple[Entry | None, str]:
 
 @examples
 def test_a_tag_makes_nothing_but_values(count: int) -> None:
-    kinds = {dict, list, str, int, float, bool, type(None), set, bytes}
+    kinds = {dict, list, str, int, float, bool, type(None), tuple, set, frozenset, bytes}
 
     @fuzz(count, tagged)
     def check(value: dict[str, Any]) -> None:
@@ -165,7 +165,7 @@ def test_a_state_is_read_or_refused(count: int) -> None:
 @examples
 def test_what_cannot_be_planned_is_set_aside(count: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
-    planner = Planner(zone=UTC, tasks=lambda name: None, local=lambda name: None, prefix="redbeat-lite")
+    planner = Planner(zone=UTC, tasks=lambda name: None, local=lambda name: None, prefix="redbeat-lite", progress=print)
 
     @fuzz(count, definitions | st.none(), states | st.none(), st.binary(max_size=10))
     def check(definition: bytes | None, state: bytes | None, name: bytes) -> None:

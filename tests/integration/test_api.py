@@ -230,21 +230,6 @@ class TestMapping:
             schedules.remove("a")
         schedules.remove("a", missing_ok=True)
 
-    def test_a_removal_that_is_sent_again_because_its_reply_was_lost_is_done(
-        self, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        schedules.add("a", "add", 10)
-        scripts = schedules._backend.scripts
-        run = scripts.run
-
-        def twice(*args: Any) -> Any:
-            run(*args)
-            return run(*args)
-
-        monkeypatch.setattr(scripts, "run", twice)
-        schedules.remove("a")
-        assert not schedules
-
     def test_of_two_who_remove_an_entry_one_is_told_that_it_was_gone(
         self, schedules: Schedules, app: Celery, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -296,6 +281,22 @@ class TestMapping:
         client.hset("{redbeat-lite}:entries", "ghost", "{")
         schedules.clear()
         assert client.keys("*due") == client.keys("*entries") == []
+
+    def test_clear_removes_what_is_too_long_to_be_shown(self, schedules: Schedules, client: redis.Redis) -> None:
+        schedules.add_many(Entry(f"e{number}", "add", 10) for number in range(3))
+        client.hset("{redbeat-lite}:state", "e1", "x" * 1_000_000)
+        with round_trips() as trips:
+            schedules.clear()
+        assert len(schedules) == 0
+        assert len(trips) <= 4
+
+    def test_clear_ends_also_where_entries_change_faster_than_it_can_remove_them(
+        self, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        schedules.add("a", "add", 10)
+        monkeypatch.setattr(schedules._store, "put", lambda edits: [False for _ in edits])
+        with pytest.raises(EntryChanged, match="too often"):
+            schedules.clear()
 
     def test_building_it_opens_no_connection(self, make_app: Callable[..., Celery], server: Server) -> None:
         with round_trips() as trips:

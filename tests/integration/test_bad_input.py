@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 import redis
 from celery import Celery, chain, signature
 
-from redbeat_lite import InvalidEntry, Scheduler, Schedules, at, cron, every
+from redbeat_lite import Entry, InvalidEntry, Scheduler, Schedules, at, cron, every
+from redbeat_lite.definition import decode
 from tests.support.frozen import NOW, Clock
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -56,6 +58,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "options of a wrong type": ({"options": "queue"}, "options: expected a dict, got 'queue'"),
     "misspelt option": (
         {"options": {"queu": "mail"}},
+        "options.queu: expected a known option, got 'mail' (did you mean 'queue'?)",
+    ),
+    "misspelt option among others": (
+        {"options": {"team": "a", "queu": "mail"}},
         "options.queu: expected a known option, got 'mail' (did you mean 'queue'?)",
     ),
     "option that is written as a field": (
@@ -302,3 +308,14 @@ def test_options_that_are_right_are_kept(schedules: Schedules) -> None:
     assert schedules.add("a", "t", 60, options=options).options == options
     assert schedules["a"].options == options
     assert schedules.add("b", "t", 60, options={"countdown": 1.5, "expires": 5}).options["countdown"] == 1.5
+
+
+def test_thousands_of_options_that_are_none_cost_no_more_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    monkeypatch.setattr(
+        "redbeat_lite.options.get_close_matches", lambda name, *args, **kwargs: looks.append(name) or []
+    )
+    many = {f"sredaeh_noitacilppa{number}": 0 for number in range(2_000)}
+    Entry("a", "t", every(60), options=many)
+    decode("a", json.dumps({"v": 1, "task": "t", "schedule": {"every": 60_000}, "options": many}).encode())
+    assert len(looks) <= 40

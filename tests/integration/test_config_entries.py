@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -229,11 +230,20 @@ class TestClash:
         assert of_entry(client, "a")[0].task == "runtime"
         assert of_entry(client, "b")[0].task == "config"
         assert "config entry 'a' is left out: the name is taken by a runtime entry" in caplog.text
+        assert Schedules(app)["a"].source == "runtime"
+        Schedules(app).remove("a")
+        beat._next_look = 0.0  # a lease later
+        beat.run_due()
+        assert Schedules(app)["a"].source.startswith("config:"), "it has the name as soon as that is free"
 
     def test_a_name_taken_by_another_owner_is_an_error_for_that_name_alone(
         self, make_app: MakeApp, make_beat: MakeBeat, caplog: pytest.LogCaptureFixture
     ) -> None:
-        one_turn(make_app("first", beat_schedule={"a": {"task": "t", "schedule": 60}}), make_beat)
+        first = make_app("first", beat_schedule={"a": {"task": "t", "schedule": 60}})
+        leader, stand_by = make_beat(first), make_beat(first)
+        leader.run_due()
+        stand_by.run_due()
+        leader.close()
         schedules = one_turn(make_app("second", beat_schedule={"a": {"task": "u", "schedule": 60}}), make_beat)
         assert (schedules["a"].task, schedules["a"].source) == ("t", "config:first")
         assert "config entry 'a' is left out: the name is taken by the configuration of 'first'" in caplog.text
@@ -502,6 +512,15 @@ class TestQuarantine:
         one_turn(app, make_beat)
         assert schedules["bad"].source == "config:proj"
         assert schedules.quarantined() == {}
+
+    @pytest.mark.parametrize("part", ["definition", "state"])
+    def test_whose_record_is_no_text_stops_nobody(
+        self, app: Celery, make_beat: MakeBeat, clock: Clock, client: redis.Redis, part: str
+    ) -> None:
+        schedules = self.spoil(app, make_beat, clock)
+        record = {**schedules.quarantined()["bad"], part: "\ud800"}
+        client.hset("{redbeat-lite}:quarantine", "bad", json.dumps(record))
+        assert "bad" in one_turn(app, make_beat)
 
     def test_for_a_state_that_was_spoilt_ends_with_the_next_reading_of_the_configuration(
         self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis

@@ -58,7 +58,8 @@ class Setup:
         self.broker = server.client(db=database)
 
     def restart(self) -> None:
-        self.beat.close()
+        """Start another beat; of the one that has crashed nothing is heard any more but the end of its lease."""
+        self.beat.leader.resign()
         self.beat = self.make_beat(self.app)
 
     def crash_before_the_commit(self) -> None:
@@ -196,6 +197,22 @@ class TestEveryWay:
         assert [(message.entry, message.args) for message in queued(setup.broker)] == [("edited", [2])]
         assert "removed" not in setup.schedules
         assert setup.schedules["paused"].paused_note == ""
+
+    @exactly_once
+    def test_an_entry_removed_between_plan_and_commit_holds_no_once_lock(self, setup: Setup, clock: Clock) -> None:
+        for name in ("removed", "paused"):
+            setup.schedules.add(name, "t", every(10), (name,), once=True)
+        clock.forward(10)
+        commit = setup.beat.store.commit
+
+        def late(*args: Any) -> Any:
+            del setup.schedules["removed"]
+            setup.schedules.pause("paused")
+            return commit(*args)
+
+        with mock.patch.object(setup.beat.store, "commit", side_effect=late):
+            setup.beat.run_due()
+        assert (queued(setup.broker), list(locks(setup.app).list())) == ([], [])
 
     def test_a_removed_entry_does_not_come_back_by_a_late_commit(self, setup: Setup, clock: Clock) -> None:
         setup.schedules.add("a", "t", every(10))
@@ -500,6 +517,23 @@ class TestBrokerDown:
         assert {entry.total_run_count for entry in setup.schedules.values()} == {1}
 
     @needs_batches
+    @pytest.mark.parametrize("setup", [way for way in WAYS if "one by one" not in way], indirect=True)
+    def test_before_a_batch_was_sent_leaves_all_of_it_due(self, setup: Setup, clock: Clock) -> None:
+        odd = setup.odd_task()
+        setup.schedules.add_many(Entry(name, "odd" if name == "c" else "t", every(60)) for name in "abcd")
+        clock.forward(60)
+        with (
+            mock.patch.object(odd, "apply_async", side_effect=OperationalError("cut")),
+            mock.patch.object(setup.beat._publisher, "answers", return_value=False),
+            pytest.raises(BrokerDown),
+        ):
+            setup.beat.run_due()
+        assert queued(setup.broker) == []
+        assert {entry.total_run_count for entry in setup.schedules.values()} == {0}
+        setup.beat.run_due()
+        assert [message.entry for message in queued(setup.broker)] == ["a", "b", "c", "d"]
+
+    @needs_batches
     def test_whose_answer_is_lost_gets_the_batch_again_under_the_same_ids(
         self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -632,6 +666,28 @@ class TestOneEntryThatFails:
         setup.beat.run_due()
         assert [message.entry for message in queued(setup.broker)] == ["b"]
         assert "too late" in (setup.schedules["a"].last_error or "")
+
+    @pytest.mark.parametrize("dispatch", ["auto", "plain"])
+    def test_in_a_scheduler_of_the_users_does_not_count_as_sent(
+        self, make_app: MakeApp, clock: Clock, client: redis.Redis, dispatch: str
+    ) -> None:
+        class Tenants(Scheduler):
+            def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+                if entry.name == "unknown":
+                    raise LookupError("no such tenant")
+                return super().apply_async(entry, *args, **kwargs)
+
+        app = make_app(redbeat_lite_dispatch=dispatch)
+        schedules = Schedules(app)
+        schedules.add_many(Entry(name, "t", every(60)) for name in ("known", "unknown"))
+        beat = Tenants(app)
+        for _ in range(2):
+            clock.forward(60)
+            beat.run_due()
+        beat.close()
+        assert [message.entry for message in queued(client)] == ["known", "known"]
+        assert schedules["unknown"].total_run_count == 0
+        assert schedules["unknown"].last_error == "LookupError: no such tenant"
 
     @pytest.mark.parametrize("setup", WAYS, indirect=True)
     def test_whose_queue_refuses_it_leaves_the_others_sent_once(self, setup: Setup, clock: Clock) -> None:

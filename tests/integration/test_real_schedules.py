@@ -57,7 +57,8 @@ def test_each_crontab_is_planned_when_celery_says(
     schedules.add_many(crontabs)
     for instant in (NOW, NOW + timedelta(hours=11, minutes=53), NOW + timedelta(days=27), NOW + timedelta(days=307)):
         clock.set(instant)
-        inner_beat.run_due()
+        while inner_beat.run_due() == 0:  # a year of so many takes more than one turn
+            pass
         client.delete(*[key for key in client.keys("*") if client.type(key) == b"list"] or ["none"])
         planned = {entry.name: entry.next_run_at for entry in schedules.values()}
         for entry in crontabs:

@@ -57,11 +57,6 @@ class TestPut:
         [stored] = store.read(["a"])
         assert (stored.definition, stored.score) == (b"definition of a", 1000)
 
-    def test_a_repeated_create_of_the_same_call_counts_as_done(self, store: Store) -> None:
-        edit = Edit("a", None, State.new(1000).encode(), "d", 1000)
-        assert store.put([edit]) == [True]
-        assert store.put([edit]) == [True]
-
     def test_two_writers_of_one_version_do_not_both_win(self, store: Store) -> None:
         before = put(store, "a", 1000)
         after = before.edited().encode()
@@ -114,6 +109,25 @@ class TestPut:
         assert store.read(["parked"])[0].score is None
         pubsub.close()
 
+    def test_keeps_the_reply_of_a_thousand_entries_in_one_key_for_a_minute(
+        self, store: Store, client: redis.Redis
+    ) -> None:
+        store.put(Edit(f"e{n}", None, State.new(1000).encode(), "d", 1000) for n in range(2500))
+        kept = client.keys(KEYS.reply("*"))
+        assert sorted(client.strlen(key) for key in kept) == [500, 1000, 1000]
+        assert all(0 < client.pttl(key) <= 60_000 for key in kept)
+
+    def test_what_is_too_long_to_be_shown_is_removed_by_what_is_shown_of_it(
+        self, store: Store, client: redis.Redis
+    ) -> None:
+        put(store, "a", 1000)
+        client.hset(KEYS.state, "a", "x" * 1_000_000)
+        [stored] = store.page(0, 10)
+        assert len(stored.state or b"") < 100_000
+        assert store.put([Edit("a", (stored.state or b"")[:-1], None)]) == [False]
+        assert store.put([Edit("a", stored.state, None)]) == [True]
+        assert not client.hexists(KEYS.state, "a")
+
     def test_refuses_a_schedule_of_a_newer_format(self, store: Store, client: redis.Redis) -> None:
         client.hset(KEYS.meta, "format", 99)
         with pytest.raises(UnsupportedFormat, match="format 99"):
@@ -147,6 +161,18 @@ class TestPeek:
     def test_gives_entries_without_definition_as_such(self, store: Store, leading: Term, client: redis.Redis) -> None:
         client.zadd(KEYS.due, {b"\xff\xfe": 5})
         assert store.peek(leading, 10, 10)[0] == [Stored(b"\xff\xfe", 5, None, None)]
+
+    def test_leaves_large_entries_to_the_next_look(self, store: Store, leading: Term) -> None:
+        large = "d" * 60_000
+        edits = [Edit(f"e{n:04}", None, State.new(n).encode(), large, n) for n in range(1000)]
+        assert all(store.put(edits))
+        due, _ = store.peek(leading, 1000, 1000)
+        assert sum(len(stored.definition or b"") for stored in due) < 20_000_000
+        assert [stored.name for stored in due] == [f"e{n:04}".encode() for n in range(len(due))]
+        assert {stored.definition for stored in due} == {large.encode()}
+        assert all(State.decode(stored.state or b"").nominal == stored.score for stored in due)
+        store.put(Edit(stored.name, stored.state, None) for stored in due)
+        assert store.peek(leading, 1000, 1000)[0][0].name == f"e{len(due):04}".encode()
 
 
 class TestCommit:

@@ -13,9 +13,12 @@ from celery import Celery
 from redbeat_lite import Entry, Scheduler, Schedules, every
 from redbeat_lite.checks import server_warnings
 from redbeat_lite.clock import wall_ms
+from redbeat_lite.leader import Leader
 from redbeat_lite.repair import Repair
+from redbeat_lite.scripts import Scripts
 from redbeat_lite.store import Lost, Stored, Term
 from tests.support.server import Server
+from tests.support.waiting import eventually
 
 
 def test_a_term_that_broke_off_at_its_beginning_is_begun_anew(
@@ -81,7 +84,7 @@ def test_mending_a_large_schedule_is_progress_for_the_watchdog(make_app: Callabl
     Schedules(app).add_many(Entry(f"e{number}", "add", every(60)) for number in range(2500))
     scheduler = Scheduler(app)
     told: list[str] = []
-    repair = Repair(scheduler.backend, scheduler.store, scheduler.keys, UTC, lambda name: None, told.append)
+    repair = Repair(scheduler.backend, scheduler.store, scheduler.keys, UTC, told.append)
     with server.client() as client:
         client.delete(scheduler.keys.due)
         scheduler.leader.acquire()
@@ -157,7 +160,7 @@ class TestAStalledLeader:
         old, term = asleep
         before = contents()
         with pytest.raises(Lost):
-            old._repair.pull_back(term, wall_ms() - 7_200_000)
+            old._replanning.begin(term, wall_ms() + 7_200_000, "")
         assert contents() == before
 
     def test_loses_its_term_and_stands_by(
@@ -185,3 +188,64 @@ def test_a_connection_that_breaks_while_the_server_is_looked_at_is_no_clean_bill
 
     with pytest.raises(redis.ConnectionError):
         server_warnings(Gone())
+
+
+class Held(Scripts):
+    """Scripts whose replies are held up, by a clock that the test sets."""
+
+    now = 100.0
+    by = 0.0
+    renewals = 0
+
+    def run(self, name: str, *args: Any) -> Any:
+        reply = super().run(name, *args)
+        Held.now += Held.by
+        if name == "renew":
+            Held.renewals += 1
+            Held.by = 0.0
+            if Held.renewals > 1:
+                raise redis.ConnectionError("one renewal is enough")
+        return reply
+
+
+class TestTrust:
+    """The leader trusts its lease from the moment it asked for it, and for an eighth less than Redis keeps it."""
+
+    @pytest.fixture
+    def leader(
+        self, make_app: Callable[..., Celery], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Leader]:
+        scheduler = Scheduler(make_app(redbeat_lite_lease=request.param))
+        monkeypatch.setattr("redbeat_lite.leader.elapsed", lambda: Held.now)
+        monkeypatch.setattr("redbeat_lite.leader.Scripts", Held)
+        monkeypatch.setitem(vars(scheduler.backend), "scripts", Held(scheduler.backend.client))
+        for name, value in (("now", 100.0), ("by", 0.0), ("renewals", 0)):
+            monkeypatch.setattr(Held, name, value)
+        yield scheduler.leader
+        scheduler.close()
+
+    @pytest.mark.parametrize("leader", [600], indirect=True)
+    def test_after_the_lease_was_given_late(self, leader: Leader) -> None:
+        Held.by = 300.0
+        leader.acquire()
+        Held.now = 100 + 525 - 0.1
+        assert leader.leading
+        Held.now = 100 + 525 + 0.1
+        assert not leader.leading
+
+    @pytest.mark.parametrize("leader", [1], indirect=True)
+    def test_after_a_renewal_whose_reply_came_late(self, leader: Leader) -> None:
+        leader.acquire()
+        Held.now, Held.by = 100.4, 0.5
+        eventually(lambda: Held.renewals, what="a renewal")
+        Held.now = 100.4 + 0.875 - 0.01
+        eventually(lambda: leader.leading, what="trust in it")
+        Held.now = 100.4 + 0.875 + 0.01
+        assert not leader.leading
+
+    def test_who_has_stepped_down_renews_no_more(self, make_app: Callable[..., Celery], client: redis.Redis) -> None:
+        scheduler = Scheduler(make_app(redbeat_lite_lease=1))
+        scheduler.leader.acquire()
+        scheduler.leader.step_down()
+        eventually(lambda: not client.exists(scheduler.keys.leader), what="the end of the lease")
+        scheduler.close()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import pickle
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -162,6 +165,9 @@ def poison(schedules: Schedules, client: redis.Redis, kind: str) -> None:
             client.hset(KEY + "entries", "bad", "[1]")
         case "unknown schedule class":
             client.hset(KEY + "entries", "bad", json.dumps({**definition, "schedule": {"custom": "no.Such"}}))
+        case "rule that takes minutes to search":
+            costly = "DTSTART:10000101T000001 RRULE:FREQ=SECONDLY;INTERVAL=3607;COUNT=10000;BYMINUTE=0;BYSECOND=0"
+            client.hset(KEY + "entries", "bad", json.dumps({**definition, "schedule": {"rrule": costly}}))
         case "field of a wrong type":
             client.hset(KEY + "entries", "bad", json.dumps({**definition, "jitter": "soon"}))
         case "format to come":
@@ -197,6 +203,7 @@ class TestPoison:
             "not UTF-8",
             "JSON of another kind",
             "unknown schedule class",
+            "rule that takes minutes to search",
             "field of a wrong type",
             "format to come",
             "task gone",
@@ -548,7 +555,7 @@ class TestMessages:
             "soft_time_limit": 50,
             "shadow": "shown",
         }
-        schedules.add("stored", task, every(10), (1,), {"y": 2}, options)
+        schedules.add("stored", task, every(10), ((1, (2, [3])),), {"y": {4}}, options)
         for _ in range(2):
             clock.forward(10)
             beat.run_due()
@@ -560,6 +567,8 @@ class TestMessages:
         for number, message in enumerate(stored):
             headers = message["headers"]
             assert message["content-type"] == "application/x-python-serialize"
+            body = pickle.loads(zlib.decompress(base64.b64decode(message["body"])))
+            assert (body[0][0], body[1]) == ((1, (2, [3])), {"y": {4}}), "tuples and sets stay what they are"
             assert message["properties"]["priority"] == 3
             assert headers["compression"] == "application/x-gzip"
             assert (headers["team"], headers["n"], headers["shadow"]) == ("a", [1], "shown")

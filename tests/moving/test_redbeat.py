@@ -153,14 +153,18 @@ def test_what_cannot_be_carried_over_is_said_with_its_reason_and_stops_nothing_e
     save(peer_app, "over", rrule("DAILY", dtstart=datetime(2020, 1, 1, tzinfo=UTC), count=3))
     save(peer_app, "weekday", schedule(60), args=[MO])
     save(peer_app, "x" * 201, schedule(60))
-    for name in ("garbled", "gone", "odd", "dateless"):
+    for name in ("garbled", "gone", "odd", "dateless", "foreign", "counted"):
         save(peer_app, name, schedule(60))
+    save(peer_app, "diverted", schedule(60), options={"queue": "{redbeat-lite}:due"})
     client.hset("redbeat:garbled", "definition", "{")
     client.delete("redbeat:gone")
     client.hset(
         "redbeat:odd", "definition", json.dumps({"name": "odd", "task": "t", "schedule": {"__type__": "lunar"}})
     )
     client.hset("redbeat:dateless", "meta", json.dumps({"last_run_at": "yesterday"}))
+    client.hset("redbeat:counted", "meta", json.dumps({"total_run_count": 10**400}))
+    client.delete("redbeat:foreign")
+    client.set("redbeat:foreign", "text")
     moves = plan(peer_app, apply=True)
     reasons = {name[:10]: move.notes[0] for name, move in moves.items() if move.action == "left out"}
     expected = {
@@ -172,6 +176,9 @@ def test_what_cannot_be_carried_over_is_said_with_its_reason_and_stops_nothing_e
         "gone": "its definition is gone",
         "odd": "schedule: expected",
         "dateless": "last_run_at is 'yesterday'",
+        "foreign": "WRONGTYPE",
+        "counted": "number of its runs",
+        "diverted": "options.queue: expected a queue, which is no key of the schedule",
     }
     assert reasons.keys() == expected.keys()
     assert {name: words for name, words in expected.items() if words not in reasons[name]} == {}, reasons

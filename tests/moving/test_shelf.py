@@ -6,8 +6,13 @@ import dbm.dumb
 import os
 import pickle
 import shelve
+import sqlite3
+import struct
+import tracemalloc
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta, tzinfo
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +25,19 @@ from redbeat_lite import Scheduler, Schedules
 from redbeat_lite.errors import ConfigurationError
 from redbeat_lite.importers.found import Found, Left
 from redbeat_lite.importers.moving import Move, MoveIn
+from redbeat_lite.importers.pickled import LONGEST
 from redbeat_lite.importers.shelf import ShelfSource
 
 
 class OfOurOwn(schedule):  # type: ignore[misc]  # Celery ships no types
     """A schedule class that only the app knows."""
+
+
+class Elsewhere(tzinfo):
+    """A zone of a class that only its app knows."""
+
+    def utcoffset(self, when: datetime | None) -> timedelta:
+        return timedelta(hours=2)
 
 
 class Hostile:
@@ -130,6 +143,201 @@ def test_nothing_in_the_file_runs_code(tmp_path: Path) -> None:
     assert not planted.exists()
     assert isinstance(found["bad"], Found)
     assert isinstance(found["worse"], Left)
+
+
+def planted(path: Path, payload: bytes) -> ShelfSource:
+    """A schedule file whose entries are these bytes of a pickle."""
+    with dbm.dumb.open(str(path), "n") as shelf:
+        shelf[b"entries"] = payload
+    return ShelfSource(path)
+
+
+def a_class(module: str, name: str) -> bytes:
+    return pickle.GLOBAL + f"{module}\n{name}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "attribute"),
+    [
+        ("celery.schedules", "schedule", "is_due"),
+        ("celery.beat", "ScheduleEntry", "__init__"),
+        ("zoneinfo", "ZoneInfo", "utcoffset"),
+        ("builtins", "getattr", "x"),
+    ],
+)
+def test_nothing_in_the_file_changes_a_class(tmp_path: Path, module: str, name: str, attribute: str) -> None:
+    before = [vars(owner).copy() for owner in (schedule, ScheduleEntry)]
+    sound = pickle.dumps({"sound": ScheduleEntry("sound", "shop.sync", datetime.now(UTC), 1, 60)}, 3)
+    text = pickle.BINUNICODE + struct.pack("<I", len(attribute)) + attribute.encode()
+    attributes = pickle.EMPTY_DICT + text + a_class("builtins", "set") + pickle.SETITEM
+    change = a_class(module, name) + pickle.NONE + attributes + pickle.TUPLE2 + pickle.BUILD + pickle.POP
+    [found] = planted(tmp_path / "s", change + sound).read()
+    assert [vars(owner) for owner in (schedule, ScheduleEntry)] == before
+    assert isinstance(found, Found)
+
+
+def test_one_bad_entry_does_not_reach_the_others(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    good = {"task": "shop.sync", "last_run_at": now, "total_run_count": 3}
+    bad: dict[Any, dict[str, Any]] = {
+        "no task": {**good, "task": None},
+        "a task that is none": {**good, "task": ["shop.sync"]},
+        "runs in words": {**good, "total_run_count": "abc"},
+        "a number that takes long": {**good, "total_run_count": Decimal("1e9999999")},
+        "never": {**good, "last_run_at": None},
+        "a zone of nobody's": {**good, "last_run_at": now.replace(tzinfo=Elsewhere())},
+        ("no", "text"): good,
+    }
+    entries = {name: ScheduleEntry("name", "task", now, 0, 60) for name in (*bad, "sound")}
+    for name, entry in entries.items():
+        vars(entry).update(bad.get(name, good))
+    found = [*planted(tmp_path / "s", pickle.dumps(entries)).read()]
+    assert [each.name for each in found if isinstance(each, Found)] == ["sound"]
+    left = {each.name: each.reason for each in found if isinstance(each, Left)}
+    assert len(left) == len(bad)
+    assert "task" in left["no task"]
+    assert "runs" in left["runs in words"]
+    assert "zone" in left["a zone of nobody's"]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pickle.EMPTY_DICT + pickle.LONG_BINPUT + struct.pack("<I", 0x0FFFFFFF) + pickle.STOP,
+        pickle.BYTEARRAY8 + struct.pack("<Q", 1 << 33) + b"x" + pickle.STOP,
+        # A key that is hashed for hours: a pair of the same pair, 60 deep.
+        pickle.EMPTY_DICT
+        + pickle.EMPTY_TUPLE
+        + (pickle.DUP + pickle.TUPLE2) * 60
+        + pickle.NONE
+        + pickle.SETITEM
+        + pickle.STOP,
+        pickle.EMPTY_DICT + pickle.EMPTY_TUPLE + pickle.TUPLE1 * 100_000 + pickle.NONE + pickle.SETITEM + pickle.STOP,
+    ],
+    ids=["a far memo", "a long text", "a slow key", "a deep key"],
+)
+def test_a_file_takes_no_more_time_and_memory_than_it_has_bytes(tmp_path: Path, payload: bytes) -> None:
+    source = planted(tmp_path / "s", payload)
+    tracemalloc.start()
+    try:
+        for each in source.read():
+            assert isinstance(each, Left)
+    except ConfigurationError as exc:
+        assert "cannot be read as a schedule" in str(exc)  # noqa: PT017 - either will do
+    finally:
+        assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("payload", [b"(" * LONGEST, b"}(" + b"}" * (LONGEST - 4) + b"u."], ids=["marks", "dicts"])
+def test_the_longest_pickle_takes_a_bounded_memory(tmp_path: Path, payload: bytes) -> None:
+    source = planted(tmp_path / "s", payload)
+    tracemalloc.start()
+    try:
+        with suppress(ConfigurationError):
+            [*source.read()]
+        assert tracemalloc.get_traced_memory()[1] < 160 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_thousands_of_entries_are_read(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    entries = {
+        f"an-entry-{number}": ScheduleEntry(
+            f"an-entry-{number}", "shop.tasks.sync_orders", now, number, crontab(), (number,), {"a": 1}, {"queue": "q"}
+        )
+        for number in range(5_000)
+    }
+    assert all(isinstance(each, Found) for each in planted(tmp_path / "s", pickle.dumps(entries)).read())
+
+
+def in_sqlite(path: Path, schema: str, payload: bytes = b"") -> Path:
+    """A file of SQLite with this schema, and the payload where ``dbm.sqlite3`` would have it."""
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(schema)
+        if payload:
+            file.execute("INSERT INTO Dict VALUES (?, ?)", (b"entries", payload))
+        file.commit()
+    return path
+
+
+#: As ``dbm.sqlite3`` of Python 3.13 has it.
+TABLE = "CREATE TABLE IF NOT EXISTS Dict (\n    key BLOB UNIQUE NOT NULL,\n    value BLOB NOT NULL\n  )\n"
+
+
+def test_a_file_of_sqlite_is_read_while_its_beat_has_it_open(tmp_path: Path) -> None:
+    sound = pickle.dumps({"sound": ScheduleEntry("sound", "shop.sync", datetime.now(UTC), 1, 60)})
+    with closing(sqlite3.connect(tmp_path / "a ?#b")) as file:
+        file.execute("PRAGMA journal_mode = wal")
+        file.execute(TABLE)
+        file.execute("INSERT INTO Dict VALUES (?, ?)", (b"entries", sound))
+        file.commit()
+        [found] = ShelfSource(tmp_path / "a ?#b").read()
+    assert isinstance(found, Found)
+
+
+#: As many rows as there is time for.
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        f"CREATE VIEW Dict AS {ENDLESS} CAST(i AS BLOB) AS key, i AS value FROM n;",
+        # It says of itself that it is the table.
+        f"{TABLE}; CREATE VIEW x AS {ENDLESS} CAST(i AS BLOB) AS key, i AS value FROM n; PRAGMA writable_schema = ON;"
+        "DELETE FROM sqlite_master WHERE name LIKE '%Dict%';"
+        "UPDATE sqlite_master SET type = 'table', name = 'Dict', tbl_name = 'Dict',"
+        " sql = replace(sql, ' x ', ' Dict ');",
+        "CREATE TABLE Dict (key BLOB, value AS (hex(zeroblob(400000))));",
+        f"{TABLE}; CREATE TABLE another (x);",
+    ],
+    ids=["a view", "a view in disguise", "a column that is computed", "a second table"],
+)
+def test_nothing_in_a_file_of_sqlite_is_run(tmp_path: Path, schema: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read as a schedule"):
+        [*ShelfSource(in_sqlite(tmp_path / "s", schema)).read()]
+
+
+def test_a_file_of_sqlite_without_entries_holds_no_schedule(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="holds no schedule"):
+        [*ShelfSource(in_sqlite(tmp_path / "s", TABLE)).read()]
+    with pytest.raises(ConfigurationError, match="cannot be read as a schedule"):
+        [*ShelfSource(in_sqlite(tmp_path / "t", TABLE, b"." * (2 * LONGEST))).read()]
+
+
+@pytest.mark.parametrize("line", [b"'x', (0, 1)\n" * 200_000, b"'entries', (" + b"-" * 2**21 + b"1, 2)\n"])
+def test_the_directory_of_a_dumb_file_is_not_evaluated(tmp_path: Path, line: bytes) -> None:
+    source = planted(tmp_path / "s", pickle.dumps({}))
+    (tmp_path / "s.dir").write_bytes(line)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigurationError, match="a directory of more than 65536 bytes"):
+            [*source.read()]
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_last_place_in_a_dumb_file_counts(tmp_path: Path) -> None:
+    source = planted(tmp_path / "s", pickle.dumps({}))
+    entry = pickle.dumps({"sound": ScheduleEntry("sound", "shop.sync", datetime.now(UTC), 1, 60)})
+    with (tmp_path / "s.dat").open("ab") as data:
+        at = data.tell()
+        data.write(entry)
+    with (tmp_path / "s.dir").open("a") as directory:
+        directory.write(f"'entries', ({at}, {len(entry)})\n")
+    assert [each.name for each in source.read()] == ["sound"]
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="at most 1048576 are read"):
+        [*planted(tmp_path / "s", b"." * (LONGEST + 1)).read()]
+    with (tmp_path / "t").open("wb") as file:
+        file.truncate(65 * LONGEST)
+    with pytest.raises(ConfigurationError, match="is larger than"):
+        [*ShelfSource(tmp_path / "t").read()]
 
 
 @pytest.mark.parametrize("protocol", range(3, pickle.HIGHEST_PROTOCOL + 1))

@@ -58,7 +58,8 @@ def main(url: str, dispatch: str) -> None:
                     integrations=[CeleryIntegration(monitor_beat_tasks=True, exclude_beat_tasks=["excluded"])],
                 )
             clock.forward(60 if step < 3 else 24 * 3600)
-            beat.run_due()
+            while not beat.run_due():
+                pass  # a day's messages, in full, are more than a turn on a slow machine
             modes.append(beat._publisher.mode)
     sentry_sdk.flush()
     beat.close()

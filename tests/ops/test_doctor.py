@@ -211,7 +211,8 @@ class TestEntries:
         entry = {"task": "add", "schedule": 60}
         app = make_app(beat_schedule={"mine": entry, "runtime": entry, "theirs": entry}, redbeat_lite_owner="me")
         Schedules(app).add("runtime", "add", every(60))
-        other = make_app(beat_schedule={"theirs": entry}, redbeat_lite_owner="other")
+        theirs = {"theirs": {**entry, "schedule": 30}}
+        other = make_app(beat_schedule=theirs, redbeat_lite_owner="other")
         beat = Scheduler(other)
         beat.run_due()
         beat.close()
@@ -219,6 +220,38 @@ class TestEntries:
         assert [(each.severity, each.entries) for each in findings] == [("error", ("runtime",)), ("error", ("theirs",))]
         assert "are runtime entries" in findings[0].what
         assert "the configuration of 'other'" in findings[1].what
+
+    def test_what_two_apps_both_have_is_no_clash(self, make_app: MakeApp, make_beat: Callable[..., Scheduler]) -> None:
+        entries = {"cleanup": {"task": "celery.backend_cleanup", "schedule": crontab("0", "4", "*")}}
+        make_beat(make_app("first", beat_schedule=entries)).run_due()
+        second = make_app("second", beat_schedule=entries)
+        assert not found(second, "clash")
+        assert not found(second, "not-stored")
+
+    def test_entries_that_wait_while_a_beat_of_another_app_leads(
+        self, make_app: MakeApp, make_beat: Callable[..., Scheduler]
+    ) -> None:
+        apps = [make_app(name, beat_schedule={name: {"task": "add", "schedule": 60}}) for name in ("first", "second")]
+        leader = make_beat(apps[0])
+        leader.run_due()
+        finding = the(apps[1], "not-stored")
+        assert (finding.severity, finding.entries) == ("warning", ("second",))
+        assert "'first' leads" in finding.why
+        assert not found(apps[0], "not-stored")
+        leader.close()
+        assert not found(apps[1], "not-stored"), "nobody leads, which is another finding"
+
+    def test_entries_of_an_owner_who_has_no_beat(self, make_app: MakeApp, make_beat: Callable[..., Scheduler]) -> None:
+        old = make_app("old", beat_schedule={"gone": {"task": "add", "schedule": 60}})
+        beat = make_beat(old)
+        beat.run_due()
+        new = make_app("new")
+        assert not found(new, "owner")
+        beat.close()
+        finding = the(new, "owner")
+        assert (finding.severity, finding.entries) == ("warning", ("gone",))
+        assert "redbeat_lite_owner = 'old'" in finding.todo
+        assert not found(old, "owner"), "they are its own"
 
     def test_a_large_schedule_is_looked_at_in_part_and_it_says_so(
         self, app: Celery, schedules: Schedules, monkeypatch: pytest.MonkeyPatch

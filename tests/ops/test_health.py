@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -90,7 +91,7 @@ def test_a_frozen_leader_and_a_frozen_stand_by_turn_red_and_healthy_ones_do_not(
 
 def test_a_frozen_leader_stays_red_when_its_lease_runs_out(server: Server, client: redis.Redis) -> None:
     settings = Settings(url=server.url, lease=4)
-    scripts, token = Scripts(client), f"{socket.gethostname()}:7:0"
+    scripts, token = Scripts(client), f"{socket.gethostname()}:7:0:proj"
     scripts.run("acquire", (KEYS.leader, KEYS.meta, KEYS.beats), (token, 4000, socket.gethostname(), 7, FORMAT))
     keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
     scripts.run("renew", keys, (token, 1, 60_000, 0, 3800, "{}"))
@@ -257,14 +258,14 @@ class TestLimit:
 
 def test_garbage_that_lies_where_beats_report_stops_nobody(client: redis.Redis, settings: Settings) -> None:
     seconds, _ = client.time()  # type: ignore[misc]
-    members = [b"", b"x", b"a:b", b"a:b:c", b"::", b"h:" + b"9" * 30 + b":0", b"\xff", b"\xff:7:0"]
-    client.zadd(KEYS.beats, {"h:8:0": 1000 * seconds, **dict.fromkeys(members, float("inf")), b"y": float("-inf")})
+    members = [b"", b"x", b"a:b", b"a:b:c", b"::", b"h:" + b"9" * 30 + b":0", b"\xff", b"\xff:7:0:a:b"]
+    client.zadd(KEYS.beats, {"h:8:0:": 1000 * seconds, **dict.fromkeys(members, float("inf")), b"y": float("-inf")})
     report = {"failing_ms": "x", "sent": 10**400, "failed": None, "skipped": "y", "dispatch": 7, "why": {}}
-    leader = {"token": "h:9:0", "term": "x", "host": b"\xff", "pid": "-", "since": "9" * 30}
+    leader = {"token": "h:9:0:proj", "term": "x", "host": b"\xff", "pid": "-", "since": "9" * 30}
     client.hset(KEYS.leader, mapping={**leader, "report": json.dumps(report)})
     client.hset(KEYS.meta, "ticked", "9" * 17)
     found = status_of(settings)
-    assert [(each.host, each.pid) for each in found.standbys] == [("h", 8), ("\\xff", 7)]
+    assert [(each.host, each.pid, each.owner) for each in found.standbys] == [("h", 8, ""), ("\\xff", 7, "a:b")]
     assert found.leader is not None
     assert (found.leader.pid, found.leader.sent, found.leader.failing_for, found.last_tick) == (0, 0, 0, None)
     assert not health(settings).healthy
@@ -275,7 +276,17 @@ def test_garbage_that_lies_where_beats_report_stops_nobody(client: redis.Redis, 
 
 
 class TestFile:
-    @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"at": 1}', '{"at": "x", "failing_since": null}'])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *("", "{", "[]", "7", '{"at": 1}', '{"at": "x", "failing_since": null}'),
+            *(f'{{"role": "r", "pid": 1, "at": {at}, "failing_since": null}}' for at in ("NaN", "-1e999", "9" * 400)),
+            '{"role": "r", "pid": 1, "at": 0, "failing_since": NaN}',
+            "[" * 30_000,
+            f'{{"role": "leader", "pid": 1, "at": 0, "failing_since": {"[" * 30_000}{"]" * 30_000}}}',
+        ],
+        ids=lambda text: text[:60],
+    )
     def test_what_is_no_heartbeat_file_is_red_and_says_so(self, tmp_path: Path, text: str) -> None:
         path = tmp_path / "beat"
         path.write_text(text)
@@ -283,7 +294,53 @@ class TestFile:
 
     def test_one_that_is_not_there_or_cannot_be_read_is_red_and_says_so(self, tmp_path: Path) -> None:
         assert "does not exist" in judge(str(tmp_path / "none"), 5).reason
+        opened = len(os.listdir("/proc/self/fd"))
         assert "cannot be read: Is a directory" in judge(str(tmp_path), 5).reason
+        assert len(os.listdir("/proc/self/fd")) == opened
+
+    def test_a_pipe_keeps_no_probe_waiting(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "beat")
+        assert "is not the heartbeat file" in judge(str(tmp_path / "beat"), 5).reason
+
+    def test_no_link_is_followed_that_somebody_has_put_in_its_way(self, tmp_path: Path) -> None:
+        victim, path = tmp_path / "victim", tmp_path / "beat"
+        victim.write_text("precious")
+        for name in ("beat", f"beat.{os.getpid()}", f".beat.{os.getpid()}"):
+            (tmp_path / name).symlink_to(victim)
+        HeartbeatFile(str(path)).write("leader", None, "")
+        assert victim.read_text() == "precious"
+        assert judge(str(path), 5).healthy
+        assert not path.is_symlink()
+
+    def test_a_pipe_in_its_place_is_left_there_and_keeps_no_beat_waiting(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "beat")
+        with pytest.raises(OSError, match="a pipe or a device"):
+            HeartbeatFile(str(tmp_path / "beat")).write("leader", None, "")
+        assert (tmp_path / "beat").is_fifo()
+
+    def test_a_link_that_comes_while_it_is_written_is_not_followed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        victim = tmp_path / "victim"
+        victim.write_text("precious")
+        unlink = Path.unlink
+
+        def unlink_too_early(path: Path, missing_ok: bool = False) -> None:
+            unlink(path, missing_ok)
+            path.symlink_to(victim)
+
+        monkeypatch.setattr(Path, "unlink", unlink_too_early)
+        with pytest.raises(FileExistsError):
+            HeartbeatFile(str(tmp_path / "beat")).write("leader", None, "")
+        assert victim.read_text() == "precious"
+
+    def test_a_probe_of_another_user_may_read_it(self, tmp_path: Path) -> None:
+        before = os.umask(0o022)
+        try:
+            HeartbeatFile(str(tmp_path / "beat")).write("leader", None, "")
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE((tmp_path / "beat").stat().st_mode) == 0o644
 
     def test_one_from_before_the_last_start_of_the_machine_is_red(self, tmp_path: Path) -> None:
         path = tmp_path / "beat"

@@ -96,12 +96,14 @@ def test_the_probe_asks_for_the_file_that_the_beat_is_told_to_write(name: str) -
     # In a process of its own, because the tasks of an app show up in every other app of the process.
     script = (
         "import tasks; from redbeat_lite.settings import Settings; found = Settings.from_app(tasks.app); "
-        "print(found.heartbeat_file, found.metrics_port)"
+        "print(found.heartbeat_file, found.metrics_port, found.metrics_host)"
     )
     env = {**os.environ, **given, "PYTHONPATH": f"{ROOT}{os.pathsep}{EXAMPLES / 'compose'}"}
     shown = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True).stdout
-    file, port = shown.split()
+    file, port, host = shown.split()
     assert port == "9540"
+    assert not file.startswith("/tmp"), "where anybody might write"
+    assert host == ("127.0.0.1" if name == "systemd" else "0.0.0.0"), "a container has an address of its own"
     python, *arguments = probe(name)
     assert python == "python"
     assert arguments == ["-m", "redbeat_lite", "health", file, "--limit", "30"]

@@ -105,13 +105,13 @@ def test_a_leader_shows_how_many_entries_are_stored_and_due_and_a_stand_by_does_
 ) -> None:
     leader = beat(PROJ_CONF=conf(schedule={"fast": FAST}, lease=1, metrics_port=port))
     leads(leader, client)
-    leader.says(f"beat: serving metrics on port {port}")
+    leader.says(f"beat: serving metrics on 127.0.0.1, port {port}")
     eventually(lambda: value(port, "entries") == 2, what="the number of entries")
     eventually(lambda: (value(port, "dispatched_total", task="proj.add") or 0) > 2, what="what is sent")
     assert value(port, "due") in (0, 1)
     # The port is taken: it is said, and the beat goes on without.
     second = beat(PROJ_CONF=conf(lease=1, metrics_port=port))
-    second.says(rf"ERROR.*cannot serve metrics on port {port}, trying again later: Address already in use")
+    second.says(rf"ERROR.*cannot serve metrics on 127.0.0.1, port {port}, trying again later: Address already in use")
     second.says("beat: standing by")
     third_port = free_port()
     third = beat(PROJ_CONF=conf(lease=1, metrics_port=third_port))
@@ -154,6 +154,33 @@ def test_no_port_is_opened_before_the_first_tick(app: Celery, inner_beat: Schedu
     inner_beat.close()
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_the_metrics_are_for_the_machine_alone_unless_one_says_otherwise(make_app: Callable[..., Celery]) -> None:
+    # Every address of 127.0.0.0/8 is one of this machine.
+    for host, reached in ((None, {"127.0.0.1"}), ("127.0.0.2", {"127.0.0.2"}), ("0.0.0.0", {"127.0.0.1", "127.0.0.2"})):
+        port = free_port()
+        given = {} if host is None else {"redbeat_lite_metrics_host": host}
+        beat = Scheduler(make_app(redbeat_lite_metrics_port=port, **given), lazy=True)
+        assert beat._exporter is not None
+        beat._exporter.serve()
+        try:
+            assert {each for each in ("127.0.0.1", "127.0.0.2") if is_open(each, port)} == reached
+        finally:
+            beat.close()
+
+
+def is_open(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
+
+
+@pytest.mark.parametrize("wrong", ["", "localhost", "256.0.0.1", "127.0.0.1:9540", 1, None])
+def test_what_is_no_address_is_refused(make_app: Callable[..., Celery], wrong: object) -> None:
+    with pytest.raises(click.ClickException) as raised:
+        Scheduler(make_app(redbeat_lite_metrics_host=wrong), lazy=True)
+    expected = "the IP address to listen on, such as 127.0.0.1 or 0.0.0.0"
+    assert raised.value.message == f"redbeat_lite_metrics_host: expected {expected}, got {wrong!r}"
 
 
 def test_the_dashboard_uses_exactly_the_metrics_there_are() -> None:

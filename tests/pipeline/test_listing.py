@@ -9,6 +9,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun
+from redbeat_lite.errors import CorruptEntry
 from redbeat_lite.pipeline import State, index, progress_line, sweep
 from redbeat_lite.pipeline.runtime import store_of
 from redbeat_lite.pipeline.store import Ref
@@ -66,6 +67,42 @@ def test_runs_are_listed_with_how_far_they_are(app: Celery) -> None:
     assert "0/2 steps" in progress_line(found[0])
 
 
+@pytest.mark.parametrize("whole", ["text", {"state": "RUNNING"}, {"definition": "{", "state": "RUNNING", "stage": "0"}])
+def test_a_record_that_is_none_hides_no_other_run(app: Celery, whole: str | dict[str, str]) -> None:
+    start(app, "a")
+    run, store = start(app, "b"), store_of(app)
+    store.client.delete(store.keys("b").run)
+    if isinstance(whole, str):
+        store.client.set(store.keys("b").run, whole)
+    else:
+        store.client.hset(store.keys("b").run, mapping=whole)
+    assert listed(app) == ["a"]
+    for look in (run.status, run.params):
+        with pytest.raises(CorruptEntry):
+            look()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("state", "\x1b[31mRUNNING"),
+        ("stage", "\x1b[31m0"),
+        ("created", "inf"),
+        ("created", "1e300"),
+        ("error_step", "7"),
+    ],
+)
+def test_a_field_that_is_none_hides_no_other_run(
+    app: Celery, caplog: pytest.LogCaptureFixture, field: str, value: str
+) -> None:
+    start(app, "a")
+    start(app, "b")
+    store_of(app).client.hset(store_of(app).keys("b").run, field, value)
+    assert listed(app) == ["a"]
+    assert "Pipeline 'b' cannot be listed: the record of pipeline run 'b' cannot be read" in caplog.text
+    assert "\x1b" not in caplog.text
+
+
 def test_a_run_is_listed_once_at_every_moment(app: Celery) -> None:
     start(app, "a")
     start(app, "b")
@@ -95,7 +132,7 @@ def test_what_cannot_be_read_hides_nothing_else(app: Celery, caplog: pytest.LogC
     store.client.hset(store.keys("b").run, "definition", "{")
     store.client.delete(store.keys("gone").run)
     assert listed(app) == ["c", "a"]
-    assert "Pipeline b cannot be listed" in caplog.text
+    assert "Pipeline 'b' cannot be listed" in caplog.text
 
 
 def test_only_the_latest_ended_runs_are_known(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:

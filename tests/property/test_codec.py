@@ -28,10 +28,16 @@ scalars = st.one_of(
     st.times(),
 )
 keys = st.one_of(text, st.sampled_from(["__type__", "__value__"]))
+members = st.recursive(
+    st.integers() | text, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=2), max_leaves=4
+)
 values = st.recursive(
     scalars,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(keys, inner, max_size=4), st.sets(st.integers() | text, max_size=4)
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(keys, inner, max_size=4),
+        st.sets(members, max_size=4),
     ),
     max_leaves=20,
 )

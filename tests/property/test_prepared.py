@@ -74,7 +74,7 @@ def app(shared_server: Server) -> Iterator[Celery]:
 def connected(scheduler: Scheduler) -> Publisher:
     scheduler.run_due()
     publisher: Publisher = scheduler._publisher
-    publisher.connect(scheduler.keys.leader, scheduler.leader.term.token)
+    publisher.connect(scheduler.store, scheduler.leader.term)
     return publisher
 
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import copy
 import pickle
 import time
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice, pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from dateutil.rrule import rrulestr
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from redbeat_lite.errors import InvalidEntry
-from redbeat_lite.schedules import Rule, rrule, rule_of
+from redbeat_lite.instants import to_ms
+from redbeat_lite.schedules import Rule, decode_schedule, next_ms, rrule, rule_of, shortest_gap_ms
+from redbeat_lite.schedules.recurrence import _DayFilter
+from redbeat_lite.schedules.rrules import STEPS
 
 BERLIN = ZoneInfo("Europe/Berlin")
 START = datetime(2026, 1, 31, 10, 20, 30, tzinfo=UTC)
@@ -75,13 +79,122 @@ def test_agrees_with_dateutil(text: str, later: int) -> None:
     try:
         rule = rule_of(rrule(text, tz="UTC", start=start), UTC)
     except InvalidEntry as refused:
-        if "matches something" not in refused.expected:
+        # Which of the two is said of 400 years without a match depends on how many days of each are looked at.
+        many = "found within" in refused.expected and "YEARLY" in text
+        if "matches something" not in refused.expected and not many:
             raise
         return  # dateutil would look for it until the year 9999
     expected = list(islice(rrulestr(text, dtstart=start), 12))
     assert occurrences(rule, start - timedelta(seconds=1), 12) == expected
     # The same from the middle: the search does not begin at the start.
     assert occurrences(rule, expected[5], 6) == expected[6:]
+
+
+#: A search may look at the whole period in which it uses up its steps: a leap year.
+PERIOD = 366
+
+#: The longest search for one occurrence there is: 400 years, day by day.
+LONGEST = 400 * PERIOD
+
+
+class Looks:
+    """Counts the days, hours, minutes and seconds that searches look at: each asks whether its day is allowed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._taken = 0
+        has = _DayFilter.has
+
+        def counted(days: _DayFilter, day: date) -> bool:
+            self._taken += 1
+            return has(days, day)
+
+        monkeypatch.setattr(_DayFilter, "has", counted)
+
+    def taken(self) -> int:
+        """How many since the last time."""
+        taken, self._taken = self._taken, 0
+        return taken
+
+
+@pytest.fixture(scope="module")
+def looks() -> Iterator[Looks]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield Looks(monkeypatch)
+
+
+@st.composite
+def any_texts(draw: st.DrawFn) -> str:
+    """Rules of any kind, most of all such as seldom match what they run through."""
+    freq = draw(st.sampled_from(["YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY"]))
+    parts: dict[str, Any] = {"FREQ": freq}
+    parts["INTERVAL"] = draw(st.sampled_from([1, 1, 7, 59, 601, 3607, 86_399, 100_000_000]))
+    if draw(st.booleans()):
+        parts["COUNT"] = draw(st.sampled_from([1, 100, 2000, 10_000]))
+    bounds = {"BYMONTH": 12, "BYMONTHDAY": 31, "BYYEARDAY": 366, "BYWEEKNO": 53}
+    for name, high in {**bounds, "BYHOUR": 23, "BYMINUTE": 59, "BYSECOND": 59, "BYSETPOS": 366}.items():
+        if draw(st.integers(0, 3)) == 0:
+            parts[name] = draw(numbers(1, high, negative=name not in ("BYMONTH", "BYHOUR", "BYMINUTE", "BYSECOND")))
+    if draw(st.integers(0, 3)) == 0:
+        parts["BYDAY"] = ",".join(sorted(draw(st.sets(st.sampled_from(WEEKDAYS), min_size=1, max_size=3))))
+    start = draw(st.sampled_from(["00010101T000000", "10000101T000001", "19000101T000001", "20260131T102030"]))
+    return f"DTSTART:{start} RRULE:" + ";".join(f"{name}={value}" for name, value in parts.items())
+
+
+@settings(max_examples=200, deadline=None)
+@given(any_texts(), st.integers(-(10**13), 10**13))
+@example("DTSTART:10000101T000001 RRULE:FREQ=SECONDLY;INTERVAL=3607;COUNT=10000;BYMINUTE=0;BYSECOND=0", 0)
+@example("DTSTART:19000101T000001 RRULE:FREQ=SECONDLY;INTERVAL=601;BYMINUTE=0;BYSECOND=0", 0)
+def test_no_rule_costs_more_steps_than_it_is_given(looks: Looks, text: str, instant: int) -> None:
+    looks.taken()
+    try:
+        rule = rule_of(decode_schedule({"rrule": text}), UTC)
+    except InvalidEntry:
+        return
+    finally:
+        # Where a COUNT ends, and that there is anything at all.
+        assert looks.taken() <= 2 * (STEPS + PERIOD)
+    shortest_gap_ms(rule, instant)
+    assert looks.taken() <= STEPS + PERIOD
+    next_ms(rule, instant)
+    assert looks.taken() <= LONGEST
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FREQ=DAILY;COUNT=10000",
+        "FREQ=DAILY;INTERVAL=3;BYHOUR=9,17;COUNT=10000",
+        "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR;COUNT=10000",
+        "FREQ=HOURLY;BYHOUR=9,10,11,12,13,14,15,16,17;BYDAY=MO,TU,WE,TH,FR;COUNT=10000",
+        "FREQ=MINUTELY;INTERVAL=5;BYHOUR=9,10;COUNT=10000",
+        "FREQ=SECONDLY;COUNT=10000",
+        "FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1;COUNT=1000",
+        "FREQ=YEARLY;BYDAY=20MO;COUNT=100",
+    ],
+)
+def test_a_rule_that_somebody_would_write_is_within_its_steps(text: str) -> None:
+    rule = rule_of(rrule(text, tz="UTC", start=START), UTC)
+    assert rule.next_after(START) is not None
+
+
+def test_a_count_that_takes_too_long_to_find_is_refused_with_a_way_out() -> None:
+    text = "FREQ=SECONDLY;INTERVAL=3607;COUNT=10000;BYMINUTE=0;BYSECOND=0"
+    with pytest.raises(InvalidEntry, match=r"found within 60,000 steps.*max_runs") as refused:
+        rrule(text, start=START)
+    assert refused.value.field == "schedule"
+    assert text in str(refused.value)
+
+
+def test_a_jitter_is_held_against_the_closest_of_the_first_occurrences() -> None:
+    T = to_ms(START)
+    assert shortest_gap_ms(rule_of(rrule("FREQ=DAILY;BYHOUR=9,17", tz="UTC"), UTC), T) == 8 * 3_600_000
+    assert shortest_gap_ms(rule_of(rrule("FREQ=DAILY;COUNT=1", tz="UTC", start=START), UTC), T - 1) is None
+    ending = rrule("FREQ=DAILY;UNTIL=20260202T000000Z", start=START)
+    assert shortest_gap_ms(rule_of(ending, UTC), T - 1) == 86_400_000
+    assert shortest_gap_ms(rule_of(ending, UTC), T) is None
+    # 2:00 and 2:30 are one occurrence on the day without them.
+    nightly = rule_of(rrule("FREQ=DAILY;BYHOUR=2;BYMINUTE=0,30", tz=BERLIN), UTC)
+    assert shortest_gap_ms(nightly, to_ms(datetime(2026, 3, 28, tzinfo=UTC))) == 1_800_000
 
 
 def test_a_start_long_ago_costs_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import ssl
@@ -35,6 +36,11 @@ class Proxy:
         self.swallow_replies = False
         #: Seconds by which everything that is sent is held up.
         self.delay = 0.0
+        #: What the server answers to a request with this in it is lost, and the connection with it; each match once.
+        self.lose_reply_to: re.Pattern[bytes] | None = None
+        #: How many replies were.
+        self.lost = 0
+        self._answered: set[bytes] = set()
         self._tls = tls
         self._pairs: set[_Pair] = set()
         self._closed = False
@@ -76,6 +82,7 @@ class Proxy:
     def heal(self) -> None:
         """Forward everything at once again."""
         self.black_hole = self.swallow_requests = self.swallow_replies = False
+        self.lose_reply_to = None
         self.delay = 0.0
         if self._listener is None:
             self.accept()
@@ -101,6 +108,7 @@ class Proxy:
                 client.close()
 
     def _pump(self, client: socket.socket, server: socket.socket) -> None:
+        loses = False
         while not self._closed:
             # What TLS has decrypted already, no select() would tell of.
             waiting = isinstance(client, ssl.SSLSocket) and client.pending()
@@ -110,8 +118,20 @@ class Proxy:
                     return
                 if self.delay:
                     time.sleep(self.delay)
+                if source is client:
+                    loses = loses or self._loses_reply_to(received)
+                elif loses:
+                    self.lost += 1
+                    return
                 if not self._swallows(source is client):
                     (server if source is client else client).sendall(received)
+
+    def _loses_reply_to(self, request: bytes) -> bool:
+        found = self.lose_reply_to and self.lose_reply_to.search(request)
+        if not found or found[0] in self._answered:
+            return False
+        self._answered.add(found[0])
+        return True
 
     def _swallows(self, request: bool) -> bool:
         return self.black_hole or (self.swallow_requests if request else self.swallow_replies)

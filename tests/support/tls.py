@@ -17,12 +17,13 @@ class Authority:
 
     Parameters:
         directory: where they go.
+        names: whom the server's certificate is for; by default those of this machine.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *names: str) -> None:
         directory.mkdir(exist_ok=True)
         self._ca = trustme.CA()
-        self._server = self._ca.issue_cert("127.0.0.1", "localhost")
+        self._server = self._ca.issue_cert(*names or ("127.0.0.1", "localhost"))
         self._files = str(directory / "server.pem"), str(directory / "server.key")
         self._server.cert_chain_pems[0].write_to_path(self._files[0])
         self._server.private_key_pem.write_to_path(self._files[1])

@@ -19,7 +19,9 @@ from click.testing import CliRunner
 
 import redbeat_lite
 from redbeat_lite import Entry, Scheduler, Schedules, at, every
+from redbeat_lite.checks import server_of, server_warnings
 from redbeat_lite.cli import redbeat
+from redbeat_lite.doctor import examine
 from tests.support.beats import KEYS, leads
 from tests.support.messages import queued
 from tests.support.processes import ROOT, Process, celery
@@ -166,17 +168,46 @@ def test_beats(guarded: Server, admin: redis.Redis, make_app: Callable[..., Cele
         assert process.wait() == 0
         assert not process.lines("CRITICAL|Traceback|permission|may not"), process.output
         assert "secret" not in process.output
-    assert not denied(admin)
+    assert set(denied(admin)) <= {"beat: command config|get"}
     with redis.Redis.from_url(url(guarded, "beat")) as client:
         for command in (["GET", "other"], ["CONFIG", "SET", "save", ""], ["FLUSHALL"], ["KEYS", "*"], ["SHUTDOWN"]):
             with pytest.raises(redis.exceptions.NoPermissionError):
                 client.execute_command(*command)
 
 
+@pytest.mark.parametrize("user", ["api", "beat", "worker", "asker"])
+def test_nobody_can_ask_for_the_servers_passwords(guarded: Server, admin: redis.Redis, user: str) -> None:
+    examines = re.search(r"`redbeat doctor` looks at\s+the server with `(.+?)`", PAGE)
+    assert examines
+    admin.execute_command("ACL", "SETUSER", "asker", "reset", *rules()["api"], *examines[1].split())
+    admin.execute_command("ACL", "SETUSER", "asker", "resetpass", ">secret-of-the-asker")
+    with redis.Redis.from_url(url(guarded, user)) as client:
+        for command in (["CONFIG", "GET", "requirepass"], ["ACL", "LIST"], ["ACL", "GETUSER", "default"]):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.execute_command(*command)
+
+
+def test_what_nobody_may_ask_is_not_guessed(
+    guarded: Server, admin: redis.Redis, make_app: Callable[..., Celery]
+) -> None:
+    admin.execute_command("ACL", "SETUSER", "api", "+info")
+    app = make_app(broker_url=url(guarded, "api"))
+    assert [each.check for each in examine(app) if each.check in ("permission", "persistence")] == ["permission"]
+    with redis.Redis.from_url(url(guarded, "beat")) as client:
+        assert not server_warnings(client)
+        admin.config_set("appendonly", "yes")
+        try:
+            found = server_of(client)
+            assert found
+            assert found.persistent
+        finally:
+            admin.config_set("appendonly", "no")
+
+
 def test_a_beat_that_may_not_ask_about_its_server_works(
     guarded: Server, admin: redis.Redis, make_app: Callable[..., Celery]
 ) -> None:
-    admin.execute_command("ACL", "SETUSER", "beat", "-info", "-config|get")
+    admin.execute_command("ACL", "SETUSER", "beat", "-info")
     app = make_app(broker_url=url(guarded, "beat"))
     scheduler = Scheduler(app)
     Schedules(app).add("entry", "add", every(0.05))

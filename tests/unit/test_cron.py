@@ -173,7 +173,7 @@ def test_two_spellings_of_one_rule(left: str, right: str) -> None:
     ("expression", "words"),
     [
         ("", "five or six fields"),
-        ("* * *", 'did you mean "* * * * *"?'),
+        ("* * *", "did you mean '* * * * *'?"),
         ("* * * * * * *", "end_at"),
         ("60 * * * *", "minutes of 0 to 59, got '60' (in \"60 * * * *\")"),
         ("* 24 * * *", "hours of 0 to 23"),

@@ -147,8 +147,23 @@ def test_a_clock_set_back_delays_nothing_by_more_than_its_interval() -> None:
     assert pull_back(HOURLY, T, T - 5) == T
 
 
+@pytest.mark.parametrize("back", [0, 1, 9_999, 10_000, 10_001, 30_000, 7_200_000])
+@pytest.mark.parametrize("phase", [1, 4_321, 10_000])
+def test_a_clock_set_back_leaves_an_interval_its_phase(back: int, phase: int) -> None:
+    now = T - back
+    found = pull_back(every(10), T + phase, now)
+    assert now < found <= now + 10_000
+    assert (T + phase - found) % 10_000 == 0
+
+
+def test_a_clock_set_back_repeats_no_run_of_an_interval_within_one_occurrence() -> None:
+    # By the old clock it was sent at T, and it is 4 s earlier now.
+    assert pull_back(every(10), T + 10_000, T - 4_000, last=T) == T + 10_000
+
+
 def test_a_clock_set_back_lets_nothing_run_before_its_start() -> None:
     assert pull_back(every(10), T, T - 3_600_000, start=T) == T
+    assert pull_back(every(10), T + 50_000, T - 3_600_000, start=T) == T
     assert pull_back(HOURLY, T, T - 3_600_000, start=T - 1) == T
     assert pull_back(at(datetime(2026, 1, 1, tzinfo=UTC)), T, T - 5, start=None) == T
 

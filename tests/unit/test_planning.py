@@ -20,7 +20,13 @@ def stored(name: str, *, size: int = 0, task: str = "add", misfire: str = "coale
 
 
 def planner() -> Planner:
-    return Planner(zone=UTC, tasks=lambda name: None, local=lambda name: None, prefix="redbeat-lite")
+    return Planner(
+        zone=UTC,
+        tasks=lambda name: None,
+        local=lambda name: None,
+        prefix="redbeat-lite",
+        progress=lambda doing: None,
+    )
 
 
 def planned(own: Planner, due: Stored) -> Entry:

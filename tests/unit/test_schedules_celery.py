@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
 from typing import Any
@@ -13,7 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redbeat_lite.errors import InvalidEntry
-from redbeat_lite.schedules import Rule, at, coerce_schedule, cron, every, next_ms, rrule, rule_of, shortest_gap_ms
+from redbeat_lite.instants import to_ms
+from redbeat_lite.schedules import (
+    Question,
+    Rule,
+    at,
+    coerce_schedule,
+    cron,
+    every,
+    next_ms,
+    rrule,
+    rule_of,
+    shortest_gap_ms,
+)
 
 BERLIN = ZoneInfo("Europe/Berlin")
 T = datetime(2026, 5, 5, 5, 5, 5, tzinfo=UTC)
@@ -184,8 +198,8 @@ class Answer(BaseSchedule):  # type: ignore[misc]
         ((True, 5), T + timedelta(seconds=5)),
         ((True, 0), T + timedelta(milliseconds=50)),
         ((True, -7), T + timedelta(milliseconds=50)),
-        ((False, 60), None),
-        ((False, 0), None),
+        ((False, 60), T + timedelta(seconds=60)),
+        ((False, 0), T + timedelta(seconds=1)),
         ((False, float("inf")), None),
         ((False, None), None),
         ((False, 1e12), None),
@@ -193,6 +207,22 @@ class Answer(BaseSchedule):  # type: ignore[misc]
 )
 def test_odd_answers_neither_hang_nor_go_back(answer: Any, found: datetime | None) -> None:
     assert rule_of(Answer(*answer), UTC).next_after(T) == found
+
+
+@pytest.mark.parametrize(("wait", "at"), [(60, 60_000), (5.5, 5500), (0, 1000), (-7, 1000)])
+def test_a_schedule_that_never_says_when_it_is_due_is_to_be_asked_again(wait: float, at: int) -> None:
+    rule, now = rule_of(Answer(False, wait), UTC), to_ms(T)
+    question = next_ms(rule, now)
+    assert isinstance(question, Question)
+    assert (question, question.asked) == (now + at, now)
+    assert shortest_gap_ms(rule, now) is None
+    for twin in (copy.copy(question), pickle.loads(pickle.dumps(question))):
+        assert (type(twin), twin, twin.asked) == (Question, question, now)
+
+
+def test_a_schedule_that_says_when_it_is_due_is_no_question() -> None:
+    for schedule_ in (Offset(1800, 900), InTokyo(0, 9), Answer(True, 5)):
+        assert type(next_ms(rule_of(schedule_, BERLIN), to_ms(T))) is int
 
 
 def test_a_schedule_that_raises_says_so() -> None:

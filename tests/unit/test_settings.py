@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from redbeat_lite import urls
 from redbeat_lite.errors import ConfigurationError
+from redbeat_lite.hiding import hide_passwords
 from redbeat_lite.settings import Settings
-from redbeat_lite.urls import hide_passwords, parsed, shown
+from redbeat_lite.urls import parsed, shown
 
 
 def settings(name: str = "proj", broker: str | None = "redis://localhost/0", **conf: Any) -> Settings:
@@ -140,6 +141,10 @@ URLS = [
     "redis://:sec/ret@h",
     "redis://:secret@h:port",
     "sentinel://:secret@h:port;h2:1",
+    "redis://:12#secret@h",
+    "redis://:12?secret@h",
+    "redis://:12?secret=x@h",
+    "sentinel://:12#secret@h;h2",
 ]
 
 
@@ -174,6 +179,10 @@ def test_no_password_gets_into_an_error_about_options_or_into_what_a_debugger_sh
         ("redis://:pass@h:1/0?client_name=a://b", "redis://:**@h:1/0?client_name=a://b"),
         ("unix:///s?pass%77ord=pass&db=1", "unix:///s?pass%77ord=**&db=1"),
         ("rediss://h?ssl_password=pass", "rediss://h?ssl_password=**"),
+        ("redis://h?passwd=pass&db=1", "redis://h?passwd=**&db=1"),
+        ("redis://:12#pass@h", "redis://:12#**"),
+        ("redis://:12?pass@h", "redis://:12?**"),
+        ("redis://h?client_name=b;password=pass", "redis://h?client_name=b;password=**"),
     ],
 )
 def test_passwords_of_a_url_are_hidden(url: str, expected: str) -> None:
@@ -200,10 +209,37 @@ def test_no_password_that_a_url_can_hold_is_shown(user: str, password: str) -> N
         ("Error at redis://me:pass@h, sorry", "Error at redis://me:**@h, sorry"),
         ("Error at redis://m@e:pa;ss@h/0, sorry", "Error at redis://m@e:**@h/0, sorry"),
         ("at unix:///s?PASSWORD=pass&db=1", "at unix:///s?PASSWORD=**&db=1"),
+        ("at redis://:12#pass@h, sorry", "at redis://:**@h, sorry"),
+        (
+            "<Connection(db=0,password=p,a)s's,port=1,ssl_password=pass)>)>",
+            "<Connection(db=0,password=**,port=1,ssl_password=**)>)>",
+        ),
+        ("no option password=pa ss", "no option password=**"),
+        ("password=pa ss\nask the administrator", "password=**\nask the administrator"),
+        ("next_page_token=abc: 404 Not Found", "next_page_token=** 404 Not Found"),
+        ("{'username': 'me', 'password': 'pa\\'ss', 'db': 1}", "{'username': 'me', 'password': **, 'db': 1}"),
     ],
 )
 def test_passwords_that_an_error_quotes_are_hidden(text: str, expected: str) -> None:
     assert hide_passwords(text) == expected
+
+
+def test_passwords_that_were_given_are_hidden_whatever_is_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redbeat_lite.hiding._known", set())
+    odd = [f"odd{number},db=1)>)> ]x" for number in range(3)]
+    settings(
+        broker=f"sentinel://:{quote(odd[0])}@a:1;sentinel://b",
+        broker_transport_options={"master_name": "m", "sentinel_kwargs": {"password": odd[1]}},
+        redbeat_lite_url="rediss://:short@h",
+        redbeat_lite_redis_options={"ssl_password": odd[2]},
+    )
+    for secret in (*odd, quote(odd[0])):
+        assert hide_passwords(f"<Connection(password={secret},port=1)> says {secret!r}") == (
+            "<Connection(password=**,port=1)> says '**'"
+        )
+    assert hide_passwords("a short text") == "a short text"
+    settings(redbeat_lite_url="redis://:half;and-half@h")
+    assert hide_passwords("wrong: half;and-half") == "wrong: **"
 
 
 @pytest.mark.parametrize("broker", ["sentinel://a:1;sentinel://b:2/3", ["sentinel://a:1", "sentinel://b:2/3"]])

@@ -1,7 +1,7 @@
 -- Become leader, if nobody is; or learn how long the leader's lease still runs.
 -- KEYS[1] leader   KEYS[2] meta   KEYS[3] beats
 -- ARGV[1] token  ARGV[2] lease_ms  ARGV[3] host  ARGV[4] pid  ARGV[5] format this process understands
--- returns {1, term, clock} leading, clock being the last leader's wall clock in ms or ''
+-- returns {1, term, clock, ahead, zones} leading, the last three as the leader before left them in meta, or ''
 --       | {0, ms until the lease runs out} somebody else leads
 --       | {-1, format} a newer process has been here
 local leader, meta, beats = KEYS[1], KEYS[2], KEYS[3]
@@ -56,4 +56,5 @@ if kind == 'none' then
   redis.call('HSET', leader, 'token', token, 'term', term, 'host', ARGV[3], 'pid', ARGV[4], 'since', now[1])
 end
 redis.call('PEXPIRE', leader, lease)
-return {1, tonumber(redis.call('HGET', leader, 'term')), redis.call('HGET', meta, 'clock') or ''}
+local left = redis.call('HMGET', meta, 'clock', 'ahead', 'zones')
+return {1, tonumber(redis.call('HGET', leader, 'term')), left[1] or '', left[2] or '', left[3] or ''}

@@ -2,11 +2,16 @@
 -- Advance entries that were planned, each only if the term still runs and the entry is still what was planned;
 -- where broker and schedule share a database, send its messages in the same step.
 -- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta  KEYS[6..] lists of the broker
--- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms, then for each entry, none of them twice:
+-- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] id of this call: the reply to the last one is kept in meta, and
+-- a leader that lost it and sends the call again is given the same; then for each entry, none of them twice:
 --   name, guard (what its state must begin with), new state or '' to remove it, new due time, number of commands,
 --   and for each command: 'lpush' index-of-KEYS payload | 'pexpire' index-of-KEYS ms | 'publish' channel payload
 -- returns {0} this term is over
 --       | {1, result, ...} per entry: 1 advanced, 0 not what was planned, text: its messages were refused, because of this
+local last = redis.call('HGET', KEYS[5], 'commit') or ''
+if string.find(last, ARGV[4], 1, true) == 1 then
+  return cjson.decode(string.sub(last, #ARGV[4] + 1))
+end
 local held = redis.call('HMGET', KEYS[1], 'token', 'term')
 if held[1] ~= ARGV[1] or held[2] ~= ARGV[2] then
   return {0}
@@ -16,7 +21,7 @@ redis.call('HSET', KEYS[5], 'clock', ARGV[3])
 local due, entries, state = KEYS[2], KEYS[3], KEYS[4]
 
 local first, names = {}, {}
-local i = 4
+local i = 5
 while i <= #ARGV do
   first[#first + 1], names[#names + 1] = i, ARGV[i]
   i = i + 5 + 3 * tonumber(ARGV[i + 4])
@@ -102,4 +107,5 @@ write('ZREM', due, gone)
 for _, c in ipairs(later) do
   redis.pcall('PEXPIRE', KEYS[tonumber(ARGV[c + 1])], ARGV[c + 2])
 end
+redis.call('HSET', KEYS[5], 'commit', ARGV[4] .. cjson.encode(results))
 return results

@@ -1,4 +1,4 @@
--- Remember something of config entries: the names of an owner's, or that those which were removed are back.
+-- Remember something of the schedule as a whole: an owner's config entries, the zones it is planned by, a mark.
 -- KEYS[1] leader  KEYS[2] meta
 -- ARGV[1] token  ARGV[2] term of the leader that writes, '' for anybody else  ARGV[3] field  ARGV[4] value
 -- returns {0} this term is over, nothing was written | {1}

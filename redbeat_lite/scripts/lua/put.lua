@@ -1,15 +1,20 @@
 -- needs chunks
 -- Create, edit and remove entries, each only if its state is still what the writer read.
 -- KEYS[1] due  KEYS[2] entries  KEYS[3] state  KEYS[4] quarantine  KEYS[5] meta  KEYS[6] leader
+-- KEYS[7] the reply of this call: it is kept for a minute, and who lost it and sends the call again is given the same
 -- ARGV[1] wake channel  ARGV[2] format this process understands
 -- ARGV[3] token  ARGV[4] term of the leader that writes, '' for anybody else
--- ARGV[5] id of this call; then for each entry:
+-- ARGV[5] bytes at which a state is cut for who reads it; then for each entry:
 --   name, state expected or '' for none, new state or '' to remove it, definition or '' to keep it, due time;
 --   with a removal in the place of the definition anything but '': it belongs to a configuration, the leader is told
 -- returns {0} this term is over, nothing was written
 --       | {-1, format} a newer process has been here, nothing was written
---       | {1, done, ...} per entry: 1 written (now, or by an earlier try of the same call), 0 the state was another
-local due, entries, state, quarantine, meta, leader = unpack(KEYS)
+--       | {1, done} for each entry one character: '1' written, '0' the state was another
+local due, entries, state, quarantine, meta, leader, kept = unpack(KEYS)
+local before = redis.call('GET', kept)
+if before then
+  return {1, before}
+end
 if ARGV[3] ~= '' then
   local held = redis.call('HMGET', leader, 'token', 'term')
   if held[1] ~= ARGV[3] or held[2] ~= ARGV[4] then
@@ -22,6 +27,7 @@ if stored and stored > tonumber(ARGV[2]) then
 end
 redis.call('HSET', meta, 'format', ARGV[2])
 
+local most = tonumber(ARGV[5])
 local names, found = {}, {}
 for i = 6, #ARGV, 5 do
   names[#names + 1] = ARGV[i]
@@ -34,6 +40,11 @@ end
 
 local function head()
   return tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or 'inf')
+end
+
+-- Garbage of any length is shown cut, and must still be removable by who has seen it so.
+local function is_as_read(current, expected)
+  return current == expected or (#expected == most and string.sub(current, 1, most) == expected)
 end
 
 local changed, touched, states, scores, definitions, gone = {}, {}, {}, {}, {}, {}
@@ -50,13 +61,10 @@ local function write_all()
   write('HDEL', state, gone)
   write('HDEL', entries, gone)
   write('ZREM', due, gone)
-  if #gone > 0 then
-    redis.call('HSET', meta, 'removal', ARGV[5])
-  end
   touched, states, scores, definitions, gone = {}, {}, {}, {}, {}
 end
 
-local was, results = head(), {1}
+local was, done = head(), {}
 for n, name in ipairs(names) do
   local at = 1 + 5 * n
   local expected, after, definition, score = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
@@ -66,18 +74,8 @@ for n, name in ipairs(names) do
   if changed[name] then -- by an earlier edit of this call
     found[n] = redis.call('HGET', state, name)
   end
-  local current = found[n] or ''
-  -- A client that lost the reply sends the same again. The state alone would not tell: two writers who read the same
-  -- version arrive at the same next state with different definitions. Of a removal nothing is left to tell by but the
-  -- id of the last one; a client tries again at once, so hardly ever is another in between.
-  local done = current == after
-  if after == '' then
-    done = done and expected ~= '' and redis.call('HGET', meta, 'removal') == ARGV[5]
-  elseif definition ~= '' then
-    done = done and redis.call('HGET', entries, name) == definition
-  end
-  if not done and current == expected then
-    done, changed[name], touched[name] = true, true, true
+  if is_as_read(found[n] or '', expected) then
+    changed[name], touched[name], done[n] = true, true, '1'
     if after == '' then
       gone[#gone + 1] = name
       if definition ~= '' then
@@ -90,11 +88,14 @@ for n, name in ipairs(names) do
         definitions[#definitions + 1], definitions[#definitions + 2] = name, definition
       end
     end
+  else
+    done[n] = '0'
   end
-  results[n + 1] = done and 1 or 0
 end
 write_all()
+done = table.concat(done)
+redis.call('SET', kept, done, 'PX', 60000)
 if head() < was then
   redis.call('PUBLISH', ARGV[1], 'head')
 end
-return results
+return {1, done}

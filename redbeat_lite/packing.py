@@ -1,0 +1,27 @@
+"""Numbers, spelled out before hiredis gets them.
+
+hiredis, where it is installed, packs the commands of redis-py. It turns a number into text by a call that also runs the
+handlers of signals, and does not see that one raised: Celery's, which raises SystemExit, then ends the process with a
+segmentation fault. Text and bytes it takes as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis.connection import HiredisRespSerializer
+
+_pack: Any = HiredisRespSerializer.pack
+
+
+def spell_numbers_out() -> None:
+    """Have every connection of this process spell numbers out by itself, kombu's too. For a beat: its main thread
+    handles signals, and may be in any of them at that moment. Does nothing where there is no hiredis."""
+    HiredisRespSerializer.pack = _packed  # type: ignore[method-assign]
+
+
+def _packed(self: HiredisRespSerializer, *args: Any) -> Any:
+    return _pack(
+        self,
+        *[str(arg) if isinstance(arg, (int, float)) and arg is not True and arg is not False else arg for arg in args],
+    )

@@ -1,0 +1,59 @@
+"""What a beat that stands by hears and asks while it waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+
+from celery import Celery
+
+from redbeat_lite import Scheduler, Schedules, every
+from tests.support.waiting import eventually
+
+
+def test_changes_of_the_schedule_are_no_reason_to_ask_for_the_lease(
+    make_app: Callable[..., Celery], make_beat: Callable[[Celery], Scheduler]
+) -> None:
+    app = make_app()
+    leader, standby = make_beat(app), make_beat(app)
+    leader.run_due()
+    asked: list[float] = []
+    acquire, heard = standby.leader.acquire, threading.Event()
+
+    def counted() -> float:
+        asked.append(acquire())
+        return asked[-1]
+
+    standby.leader.acquire = counted  # type: ignore[method-assign]
+    standby._wakeup.listen()
+    get_message = standby._wakeup._pubsub.get_message
+
+    def noted(timeout: float) -> object:
+        message = get_message(timeout=timeout)
+        if message and message["data"] == b"head":
+            heard.set()
+        return message
+
+    standby._wakeup._pubsub.get_message = noted
+
+    def beat() -> None:
+        with suppress(SystemExit):
+            while True:
+                standby.tick()
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    eventually(lambda: asked, what="the first question of the stand-by")
+    schedules = Schedules(app)
+    for number in range(20):  # each is due before all others
+        schedules.add(f"e{number}", "t", every(timedelta(hours=20 - number)))
+        assert heard.wait(10)
+        heard.clear()
+    assert len(asked) == 1
+    leader.close()
+    eventually(lambda: asked[1:], what="its question for the lease that was given back")
+    assert asked[1:] == [0.0]
+    standby.close()
+    thread.join(10)

@@ -1,0 +1,45 @@
+"""What a worker leaves behind in a process that outlives it."""
+
+from __future__ import annotations
+
+import threading
+
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+
+from redbeat_lite.once import Once, Task, install
+from redbeat_lite.once.store import LockStore
+
+from .server import Server
+from .workers import until
+
+#: Seconds that a lock lives unless somebody keeps it.
+LEASE = 1.0
+
+
+def ours() -> list[str]:
+    """The threads of ours that run for a worker."""
+    names = ("redbeat-lite-visibility", "redbeat-lite-reaper", "redbeat-lite-children")
+    return [thread.name for thread in threading.enumerate() if thread.name in names]
+
+
+def test_a_stopped_worker_leaves_no_thread_and_keeps_no_lock(once_server: Server, store: LockStore) -> None:
+    app = Celery("unit", broker=once_server.url, backend="cache+memory://", task_cls=Task, set_as_current=False)
+    app.conf.update(redbeat_lite_key_prefix="t", worker_hijack_root_logger=False)
+    install(app)
+
+    @app.task(shared=False, name="one", once=Once(key="k", scope="queue", lease=LEASE))
+    def one() -> int:
+        return 1
+
+    before = ours()
+    for _ in range(3):
+        with start_worker(app, perform_ping_check=False):
+            assert len(ours()) == len(before) + 3
+            assert one.delay().get(timeout=10) == 1
+        assert ours() == before
+    # Nobody runs it, and nobody keeps its lock.
+    one.delay()
+    name = store.keys.lock("k")
+    assert store.client.exists(name)
+    until(lambda: not store.client.exists(name), what="the end of the lease")
