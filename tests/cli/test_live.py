@@ -135,11 +135,11 @@ def test_pipelines_are_listed_shown_waited_for_and_cancelled(shell: Shell, pipel
     assert data["steps"][0]["task"] == "pipes.step"
     assert "did you mean 'nightly-7'?" in shell("pipelines", "show", "nightly-8", code=1).err
     waiting = shell.start("pipelines", "wait", "night")
-    assert waiting.stdout is not None
-    assert waiting.stdout.readline().startswith("nightly-7  RUNNING")
+    waiting.says("^nightly-7  RUNNING")
     assert shell("pipelines", "cancel", "nightly-7").out == "cancelled nightly-7\n"
-    out, err = waiting.communicate(timeout=20)
-    assert (waiting.returncode, out.splitlines()[-1].split()[:2]) == (3, ["nightly-7", "ABORTED"]), err
+    assert waiting.wait() == 3
+    assert waiting.output.splitlines()[-1].split()[:2] == ["nightly-7", "ABORTED"]
+    waiting.destroy()
     assert "has ended already" in shell("pipelines", "cancel", "nightly-7", code=1).err
     assert json.loads(shell("pipelines", "wait", "nightly-7", "--json", code=3).out)["state"] == "ABORTED"
     pipeline.start(long := f"nightly-{uuid4()}")

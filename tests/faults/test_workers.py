@@ -17,7 +17,8 @@ from redbeat_lite.state import State
 from tests.faults.driver import BACK, Stage, load
 from tests.faults.journal import Journal, Locks, judge_work
 from tests.faults.troupe import QUEUE, STOP, UNREAD
-from tests.support.processes import Process, descendants
+from tests.support.process_table import descendants
+from tests.support.processes import Process
 from tests.support.server import Server
 from tests.support.waiting import eventually
 

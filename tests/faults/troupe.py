@@ -16,7 +16,8 @@ from typing import Any
 
 from tests.faults.collector import Term
 from tests.support.beats import KEYS
-from tests.support.processes import ROOT, Process, celery, descendants
+from tests.support.process_table import descendants
+from tests.support.processes import ROOT, Process, celery
 from tests.support.waiting import eventually
 
 #: The queue that workers consume; that of the load is left for the collector.

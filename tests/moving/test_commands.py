@@ -21,7 +21,7 @@ from redbeat import RedBeatSchedulerEntry
 
 from redbeat_lite import Schedules
 from tests.support.messages import of_entry, queued
-from tests.support.processes import ROOT, Process, celery
+from tests.support.processes import ROOT, Process, celery, run_celery
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -50,9 +50,8 @@ def start(server: Server) -> Iterator[Callable[..., Process]]:
 
 def redbeat(server: Server, *words: str, code: int = 0, **env: str) -> str:
     """Run ``celery -A proj redbeat …`` to its end and return what it says."""
-    command = [sys.executable, "-m", "celery", "-A", "tests.moving.proj", "redbeat", *words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MOVING_URL": server.url, "MOVING_ALONE": "1", **env}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = run_celery("tests.moving.proj", "redbeat", *words, env=environment)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 

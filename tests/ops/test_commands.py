@@ -19,7 +19,7 @@ from redbeat_lite import Schedules, every
 from redbeat_lite.__main__ import main
 from redbeat_lite.health_file import HeartbeatFile
 from tests.support.beats import KEYS, conf, leads
-from tests.support.processes import ROOT, Process, celery
+from tests.support.processes import ROOT, Process, celery, run_celery
 from tests.support.server import Server, free_port
 from tests.support.waiting import eventually
 
@@ -30,8 +30,7 @@ OF_CREW = {"schedule": {"minutely": {"task": "proj.add", "schedule": 60}}, "leas
 def redbeat(url: str, *words: str, **settings: object) -> subprocess.CompletedProcess[str]:
     """Run ``celery -A … redbeat words…`` to its end."""
     env = {**os.environ, "PROJ_URL": url, "PROJ_CONF": conf(**settings), "PYTHONPATH": str(ROOT), "COLUMNS": "80"}  # type: ignore[arg-type]
-    command = [sys.executable, "-m", "celery", "-A", "tests.acceptance.proj", "redbeat", *words]
-    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    return run_celery("tests.acceptance.proj", "redbeat", *words, env=env)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from celery.app.trace import build_tracer
 
 from redbeat_lite import Pipeline, PipelineRun
 from redbeat_lite.pipeline import RunStatus, sweep
-from tests.support.processes import Process, celery, descendants
+from tests.support.process_table import descendants
+from tests.support.processes import Process, celery
 from tests.support.server import Server
 from tests.support.waiting import eventually
 

@@ -18,7 +18,8 @@ from redbeat_lite.pipeline.runtime import store_of
 from redbeat_lite.pipeline.store import PipelineStore
 from tests.pipeline.crew import Lab, Worker, handle, in_order, states
 from tests.pipeline.pipeproj import LEASE, make_app
-from tests.support.processes import Process, descendants
+from tests.support.process_table import descendants
+from tests.support.processes import Process
 from tests.support.server import Server
 from tests.support.waiting import eventually
 

@@ -9,14 +9,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from tests.support.nursery import ROOT, nursery
 from tests.support.waiting import eventually
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Process:
@@ -27,9 +25,7 @@ class Process:
         own = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "200"} if inherit else {}
         self._passwords = set(re.findall(r"://[^:/@\s]*:([^@\s]{6,})@", " ".join(env.values())))
         self.started = time.monotonic()
-        self._process = subprocess.Popen(
-            command, stdout=self._log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env={**own, **env}, cwd=cwd
-        )
+        self._process = nursery().start(command, stdout=self._log, env={**own, **env}, cwd=cwd)
 
     @property
     def pid(self) -> int:
@@ -84,32 +80,14 @@ def celery(app: str, *words: str, **env: Any) -> Process:
     return Process(command, {key: str(value) for key, value in env.items()})
 
 
-def descendants(pid: int) -> set[int]:
-    """The processes that this one started and those that they started, as far as they still run."""
-    parents, found = _parents(), {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
-
-
-def is_running(pid: int) -> bool:
-    """Whether there is such a process, and not only what is left of it."""
-    return pid in _parents()
-
-
-def _parents() -> dict[int, int]:
-    # What "ps" of every system prints, but an image of Linux may lack it.
-    if Path("/proc/self/stat").exists():
-        rows = [_stat(path) for path in Path("/proc").glob("[0-9]*/stat")]
-    else:
-        listing = subprocess.run(["ps", "-A", "-o", "pid=,state=,ppid="], capture_output=True, text=True, check=True)
-        rows = [line.split() for line in listing.stdout.splitlines()]
-    return {int(pid): int(parent) for pid, state, parent in filter(None, rows) if not state.startswith("Z")}
-
-
-def _stat(path: Path) -> list[str]:
-    with suppress(OSError):
-        # pid (name, which may hold anything) state parent ...
-        before, _, after = path.read_text().rpartition(")")
-        return [before.split()[0], *after.split()[:2]]
-    return []
+def run_celery(app: str, *words: str, env: dict[str, str], within: float = 30.0) -> subprocess.CompletedProcess[str]:
+    """Run ``celery -A app words…`` to its end."""
+    command = [sys.executable, "-m", "celery", "-A", app, *words]
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = nursery().start(command, env=env, stdout=out, stderr=err)
+        try:
+            code = process.wait(within)
+        finally:
+            process.kill()
+        texts = [each.read() for each in (out, err) if not each.seek(0)]
+    return subprocess.CompletedProcess(command, code, *texts)

@@ -6,13 +6,13 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import redis
 
+from tests.support.nursery import Child, nursery
 from tests.support.waiting import eventually
 
 
@@ -60,7 +60,7 @@ class Server:
         self.socket = self.directory / "s"
         self.port = free_port()
         self._options = {"save": "", "appendonly": "no", **options}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
 
     @property
     def url(self) -> str:
@@ -77,7 +77,7 @@ class Server:
         command = [*self._command, *(word for name, value in options.items() for word in (f"--{name}", value))]
         log = (self.directory / "log").open("ab")
         # Python ignores SIGXFSZ, and so does a server then: a file that may not grow is an error to it, not the end.
-        self._process = subprocess.Popen(command, stdout=log, stderr=log, restore_signals=False)
+        self._process = nursery().start(command, stdout=log)
         log.close()
         eventually(self._answers, what="the server")
         return self

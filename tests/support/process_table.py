@@ -1,0 +1,38 @@
+"""What runs on this machine, and who started it."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes that this one started and those that they started, as far as they still run."""
+    parents, found = _parents(), {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and not only what is left of it."""
+    return pid in _parents()
+
+
+def _parents() -> dict[int, int]:
+    # What "ps" of every system prints, but an image of Linux may lack it.
+    if Path("/proc/self/stat").exists():
+        rows = [_stat(path) for path in Path("/proc").glob("[0-9]*/stat")]
+    else:
+        listing = subprocess.run(["ps", "-A", "-o", "pid=,state=,ppid="], capture_output=True, text=True, check=True)
+        rows = [line.split() for line in listing.stdout.splitlines()]
+    return {int(pid): int(parent) for pid, state, parent in filter(None, rows) if not state.startswith("Z")}
+
+
+def _stat(path: Path) -> list[str]:
+    with suppress(OSError):
+        # pid (name, which may hold anything) state parent ...
+        before, _, after = path.read_text().rpartition(")")
+        return [before.split()[0], *after.split()[:2]]
+    return []
