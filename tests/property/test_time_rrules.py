@@ -199,9 +199,9 @@ def test_a_jitter_is_held_against_the_closest_of_the_first_occurrences() -> None
 
 def test_a_start_long_ago_costs_nothing() -> None:
     rule = rule_of(rrule("FREQ=SECONDLY;INTERVAL=7", tz="UTC", start=datetime(1970, 1, 1, tzinfo=UTC)), UTC)
-    begun = time.perf_counter()
+    begun = time.thread_time()
     found = rule.next_after(datetime(2026, 1, 1, tzinfo=UTC))
-    assert time.perf_counter() - begun < 0.1
+    assert time.thread_time() - begun < 0.1
     assert found is not None
     assert found.timestamp() % 7 == 0
     assert found - datetime(2026, 1, 1, tzinfo=UTC) <= timedelta(seconds=7)

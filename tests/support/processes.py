@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from tests.support.aftermath import dismiss, hear
 from tests.support.nursery import ROOT, nursery
 from tests.support.waiting import eventually
 
@@ -26,6 +27,7 @@ class Process:
         self._passwords = set(re.findall(r"://[^:/@\s]*:([^@\s]{6,})@", " ".join(env.values())))
         self.started = time.monotonic()
         self._process = nursery().start(command, stdout=self._log, env={**own, **env}, cwd=cwd)
+        hear(self, f"output of {self.pid}: {' '.join(command)}", lambda: self.output)
 
     @property
     def pid(self) -> int:
@@ -71,6 +73,7 @@ class Process:
         shown = {each for each in self._passwords if each in self.output or unquote(each) in self.output}
         self._log.close()
         Path(self._log.name).unlink(missing_ok=True)
+        dismiss(self)
         assert not shown, "a password of its URL is in the output of this process"
 
 

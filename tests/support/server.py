@@ -12,6 +12,7 @@ from typing import Any
 
 import redis
 
+from tests.support.aftermath import dismiss, hear
 from tests.support.nursery import Child, nursery
 from tests.support.waiting import eventually
 
@@ -79,8 +80,27 @@ class Server:
         # Python ignores SIGXFSZ, and so does a server then: a file that may not grow is an error to it, not the end.
         self._process = nursery().start(command, stdout=log)
         log.close()
-        eventually(self._answers, what="the server")
+        eventually(self._answers, within=30, what="the server")
+        hear(self, f"state of the server on port {self.port}", self._state)
         return self
+
+    def _state(self) -> str:
+        """What somebody wants to know of it whose test has failed."""
+        with self.client(socket_timeout=1) as client:
+            info: Any = client.info()
+            names = (
+                "role",
+                "connected_clients",
+                "blocked_clients",
+                "used_memory_human",
+                "loading",
+                "master_link_status",
+            )
+            keys = sorted(client.scan_iter(count=1000))[:100]
+            told = [f"{name}: {info[name]}" for name in names if name in info]
+            told += [f"{key!r}: {client.type(key).decode()}, pttl {client.pttl(key)}" for key in keys]
+            told += [f"leader: {client.hgetall(key)}" for key in keys if key.endswith(b":leader")]
+        return "\n".join([*told, (self.directory / "log").read_text(errors="replace")[-2000:]])
 
     def _answers(self) -> bool:
         assert self._process is not None
@@ -128,6 +148,7 @@ class Server:
 
     def destroy(self) -> None:
         """Stop the server and remove all it wrote."""
+        dismiss(self)
         self.stop(kill=True)
         shutil.rmtree(self.directory, ignore_errors=True)
 

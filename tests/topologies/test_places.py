@@ -21,6 +21,7 @@ from redbeat_lite.pipeline import sweep
 from redbeat_lite.settings import Settings
 from redbeat_lite.status import status
 from tests.support.messages import of_entry
+from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 from tests.topologies.conftest import Place
 
@@ -96,22 +97,23 @@ def test_the_beat_leads_sends_and_hears_of_changes(
     schedules.clear()
     scheduler.run_due()
     # The beat waits for nothing now; word of the change comes over the wake channel.
-    took: list[float] = []
+    took: list[Stopwatch] = []
 
     def add() -> None:
         time.sleep(0.2)  # until the beat waits
-        start = time.monotonic()
-        schedules.add("soon", "add", every(0.4), expires=None)
-        eventually(lambda: of_entry(place.queue, "soon"), what="the first run")
-        took.append(time.monotonic() - start)
+        with Stopwatch() as watch:
+            schedules.add("soon", "add", every(0.4), expires=None)
+            eventually(lambda: of_entry(place.queue, "soon"), within=30, what="the first run")
+        took.append(watch)
 
     adding = threading.Thread(target=add)
     adding.start()
     while not took:
-        assert time.monotonic() < deadline + 10, caplog.text
+        assert time.monotonic() < deadline + 40, caplog.text
         scheduler.tick()
     adding.join()
-    assert 0.4 <= took[0] < 0.8
+    assert took[0].took >= 0.4
+    took[0].at_most(0.8)
     assert "ERROR" not in caplog.text
 
 
@@ -134,7 +136,7 @@ def test_a_stolen_lease_is_noticed_by_the_renewal(place: Place, placed_app: Cele
     scheduler = Scheduler(placed_app)
     scheduler.run_due()
     scheduler.backend.client.delete(scheduler.keys.leader)
-    eventually(lambda: not scheduler.leader.leading, within=3, what="the loss")
+    eventually(lambda: not scheduler.leader.leading, within=30, what="the loss")
     scheduler.run_due()
     scheduler.run_due()
     assert scheduler.leader.leading

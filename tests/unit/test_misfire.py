@@ -113,9 +113,9 @@ def test_an_occurrence_at_the_end_exists_and_none_after_it() -> None:
 )
 @pytest.mark.parametrize("misfire", ["coalesce", "skip", Misfire("all", limit=1000), Misfire("all", grace=3600)])
 def test_a_year_of_missed_runs_is_planned_at_once(rule: Any, missed: int, misfire: str | Misfire) -> None:
-    begun = time.perf_counter()
+    begun = time.thread_time()
     done = plan(rule, T, T + YEAR, Misfire.of(misfire))
-    assert time.perf_counter() - begun < 0.25, "milliseconds on an idle machine"
+    assert time.thread_time() - begun < 0.25
     if Misfire.of(misfire).grace is None:
         assert len(done.emit) + done.skipped == missed
         assert done.next == next_ms(rule, T + YEAR)
