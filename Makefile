@@ -62,10 +62,11 @@ format: $(READY) ## Format the code
 clean: ## Remove the environment and everything built
 	rm -rf $(VENV) $(BENCH) $(OLD) build dist docs/_build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
-# Installs into the environment of the target and tells each package that it comes to, in one line each.
+# Installs into the environment of the target, with one line for each package that it comes to.
 define install
-@set -o pipefail; $(@D)/bin/python -m pip install --disable-pip-version-check --progress-bar off --editable $(1) \
-  | awk '/^Collecting/ { print "  " $$2; fflush() } /^Installing collected/ { print "  installing ..."; fflush() }'
+@set -o pipefail; log=$(@D)/pip.log; $(@D)/bin/python -m pip install --disable-pip-version-check --editable $(1) 2> $$log \
+  | awk '/^Collecting/ { sub(/[^A-Za-z0-9._-].*/, "", $$2); print "  " $$2; fflush() } \
+         /^Installing collected/ { print "  installing ..."; fflush() }' || { cat $$log >&2; exit 1; }
 @touch $@
 endef
 

@@ -111,6 +111,7 @@ def _stop(number: int, frame: object) -> None:
 
 def _play(stage: Stage, stack: ExitStack, url: str) -> None:
     stage.tell("starting a worker and two beats")
+    stage.tell("look at who sends: of two beats only the one that leads, and at once the other when that is killed")
     # Without what a worker does to get to know its peers: there are none, and it takes a second.
     worker = ("worker", "-P", "solo", "-l", "WARNING", "--without-mingle", "--without-gossip", "--without-heartbeat")
     beat = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO", "--max-interval", "300")
