@@ -160,6 +160,7 @@ class Verdict:
         tail: how many messages that a beat had sent last came again, at most.
         back: how long after a fault the first message came, at most.
         stall: the longest time that the machine kept the suite itself from running.
+        withheld: the most that the machine kept from the beats and the suite within the time that a recovery may take.
         handovers: how often messages of one beat are followed by those of another.
         strays: messages of beats that did not lead.
         work: what workers made of them, where there are some.
@@ -179,6 +180,7 @@ class Verdict:
     handovers: int = 0
     strays: int = 0
     stall: float = 0.0
+    withheld: float = 0.0
     faults: int = 0
     missing: list[str] = field(default_factory=list)
     work: Work | None = None

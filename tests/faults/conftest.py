@@ -30,7 +30,7 @@ def own_server() -> Iterator[Callable[..., Guarded]]:
 
 
 @pytest.fixture(
-    params=[pytest.param(10, id="10s"), pytest.param(60, id="60s", marks=[pytest.mark.soak, pytest.mark.timeout(300)])]
+    params=[pytest.param(5, id="5s"), pytest.param(60, id="60s", marks=[pytest.mark.soak, pytest.mark.timeout(300)])]
 )
 def seconds(request: pytest.FixtureRequest) -> float:
     """How long a scenario runs."""
@@ -40,7 +40,7 @@ def seconds(request: pytest.FixtureRequest) -> float:
 @pytest.fixture
 def lease(seconds: float) -> float:
     """The default one where there is time for it."""
-    return 1.0 if seconds <= 10 else 4.0
+    return 2.0 if seconds < 60 else 4.0
 
 
 @pytest.fixture

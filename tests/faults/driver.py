@@ -77,6 +77,7 @@ class Stage(Troupe):
         self.outages: list[tuple[float, float]] = []
         self.collector = Collector(broker or schedule, trim=trim)
         self.started = time.monotonic()
+        self.watch.start()
 
     def begin(self) -> Process:
         """Start two beats, unless some were started, and wait for the load; returns the leader."""
@@ -183,15 +184,16 @@ class Stage(Troupe):
         records = [record for record in self.collector.records if record.entry in names]
         verdict = judge(records, period, self.outages, self.recoveries)
         verdict.stall = self.collector.stall
+        verdict.withheld = self.watch.worst(self.bound)
         print(verdict)
         assert self.recoveries, "there was no fault"
         assert {record.entry for record in records} == names
         assert verdict.extra == 0
         assert period is None or _begin_together(records), "an entry began late"
         assert shifted or verdict.early == 0
-        assert shifted or verdict.late < late + verdict.stall
+        assert shifted or verdict.late < late + verdict.withheld
         assert verdict.renamed == 0, "an occurrence has one id"
-        assert verdict.back < self.bound + verdict.stall, f"back after {verdict.back} s"
+        assert verdict.back < self.bound + verdict.withheld, f"back after {verdict.back} s"
         if not shifted:
             verdict.strays = strays(records, self.terms())
             assert verdict.strays <= stray, "a beat sent that did not lead"
@@ -226,6 +228,7 @@ class Stage(Troupe):
         assert KEYS.leader.encode() not in found, "the lease was not given back"
 
     def close(self) -> None:
+        self.watch.stop()
         self.collector.stop()
         super().close()
 

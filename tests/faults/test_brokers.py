@@ -51,7 +51,7 @@ def test_a_broker_on_another_server(
             proxy.black_hole = True
         else:
             proxy.refuse()
-        stage.pause(2 if seconds <= 10 else 20)
+        stage.pause(2 if seconds < 60 else 20)
         client.config_set("maxmemory", "0")
         if fault == "swallowed":
             proxy.reset()

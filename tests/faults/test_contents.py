@@ -31,21 +31,23 @@ def test_flushall(own_server: Own, on: On, publish: Publish, lease: float) -> No
         stage.pause(1, 2)
     verdict = stage.verdict(period=None)  # they begin anew at each flush, so their phase is another one
     assert verdict.doubled == 0
-    assert verdict.wait < 1 + lease / 4 + 1.5 + verdict.stall  # an interval, the next renewal, an interval from then on
+    assert (
+        verdict.wait < 1 + lease / 4 + 1.5 + verdict.withheld
+    )  # an interval, the next renewal, an interval from then on
     publish("flushed", verdict)
 
 
 def test_eviction_of_a_key_that_follows_from_others(own_server: Own, on: On, publish: Publish, lease: float) -> None:
     verdict = evict(on, own_server(), lease, KEYS.due, KEYS.meta, KEYS.leader).verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
-    assert verdict.wait < 1 + lease / 4 + 1.5 + verdict.stall
+    assert verdict.wait < 1 + lease / 4 + 1.5 + verdict.withheld
     publish("evicted", verdict)
 
 
 def test_eviction_of_what_entries_are(own_server: Own, on: On, publish: Publish, lease: float) -> None:
     verdict = evict(on, own_server(), lease, KEYS.state, KEYS.entries).verdict(period=None)  # entries begin anew
     assert verdict.doubled == 0
-    assert verdict.wait < 1 + lease / 4 + 1.5 + verdict.stall
+    assert verdict.wait < 1 + lease / 4 + 1.5 + verdict.withheld
     publish("evicted definitions", verdict)
 
 

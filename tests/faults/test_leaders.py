@@ -25,7 +25,7 @@ def test_a_killed_leader(own_server: Callable[..., Server], on: On, publish: Pub
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
     assert verdict.handovers == verdict.faults
-    assert verdict.back < lease + 0.5 + 1 + verdict.stall  # a period, until the next one is due
+    assert verdict.back < lease + 0.5 + 1 + verdict.withheld  # a period, until the next one is due
     publish("killed", verdict)
 
 
@@ -43,7 +43,7 @@ def test_a_leader_told_to_stop(own_server: Callable[..., Server], on: On, publis
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
     assert verdict.handovers == verdict.faults
-    assert verdict.back < 2 + verdict.stall
+    assert verdict.back < 2 + verdict.withheld
     publish("stopped", verdict)
 
 
@@ -62,5 +62,5 @@ def test_a_leader_frozen_past_its_lease(
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
     assert verdict.handovers == verdict.faults
-    assert verdict.back < lease + 0.5 + 1 + verdict.stall
+    assert verdict.back < lease + 0.5 + 1 + verdict.withheld
     publish("frozen", verdict)

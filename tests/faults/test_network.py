@@ -76,7 +76,7 @@ def test_a_leader_cut_off_from_the_server(
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
     assert verdict.handovers == 1
-    assert verdict.back < lease + 0.5 + 1 + verdict.stall
+    assert verdict.back < lease + 0.5 + 1 + verdict.withheld
     publish(cut.__name__[1:], verdict)
 
 

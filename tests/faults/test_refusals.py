@@ -99,7 +99,7 @@ def test_a_disk_that_is_full(
     with stage.outage(quiet=1.5):
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
         eventually(lambda: _refuses(server), what="the refusal")
-        stage.pause(2 if seconds <= 10 else 15)
+        stage.pause(2 if seconds < 60 else 15)
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         eventually(lambda: not _refuses(server), what="the end of it")
     verdict = stage.verdict()

@@ -141,7 +141,7 @@ def test_workers_killed_at_random_instants(
     assert work.taken + work.unfinished <= faults.takers, (
         "one message for each worker that was killed while it took one, at most"
     )
-    assert work.stuck < LEASE + 0.5 + verdict.stall
+    assert work.stuck < LEASE + 0.5 + verdict.withheld
     assert work.runs > len(NAMES)
     verdict.faults, verdict.work = struck, work
     publish("workers", verdict)

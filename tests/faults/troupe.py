@@ -18,6 +18,7 @@ from tests.faults.collector import Term
 from tests.support.beats import KEYS
 from tests.support.process_table import descendants
 from tests.support.processes import ROOT, Process, celery
+from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
 #: The queue that workers consume; that of the load is left for the collector.
@@ -55,6 +56,8 @@ class Troupe:
         self._conf = conf
         self._env: dict[Process, Any] = {}
         self._numbers = itertools.count()
+        #: What the machine kept from the beats and from the suite itself.
+        self.watch = Stopwatch(often=0.05)
         #: What no line of a process may say.
         self._unheard: dict[Process, str] = {}
 
@@ -64,6 +67,7 @@ class Troupe:
         words = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO")
         process = celery(app, *words, PROJ_URL=url or self.url, PROJ_CONF=json.dumps(conf), **env)
         self.beats.append(process)
+        self.watch.add(process)
         self._unheard[process] = "CRITICAL|Traceback"
         return process
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Iterator
 
+import pytest
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
 
@@ -23,6 +26,17 @@ def ours() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name in names]
 
 
+@pytest.fixture
+def logging_as_before() -> Iterator[None]:
+    """A worker sets up the logging of its process, and leaves it so."""
+    root = logging.getLogger()
+    level, handlers = root.level, [*root.handlers]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
+
+
+@pytest.mark.usefixtures("logging_as_before")
 def test_a_stopped_worker_leaves_no_thread_and_keeps_no_lock(once_server: Server, store: LockStore) -> None:
     app = Celery("unit", broker=once_server.url, backend="cache+memory://", task_cls=Task, set_as_current=False)
     app.conf.update(redbeat_lite_key_prefix="t", worker_hijack_root_logger=False)

@@ -178,7 +178,7 @@ class Nursery:
             self._hear(seconds)
 
     def close(self) -> None:
-        """End every process, and wait until all is gone."""
+        """End every process, and wait until all is gone. May be called again."""
         self._socket.close()
         self._process.wait(60)
 

@@ -29,6 +29,7 @@ class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no 
         return nodeid if file.startswith(_APART) else file
 
 
+@pytest.hookimpl(optionalhook=True)  # unknown where xdist is switched off
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduling:
     return _Scheduling(config, log)
 

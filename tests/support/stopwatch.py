@@ -14,9 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-#: How often the counts are read: they are gone with the thread that they belong to.
-_OFTEN = 0.01
-
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -32,36 +29,61 @@ class Stopwatch:
 
     Parameters:
         others: who took part besides this process. One that ends meanwhile counts until then.
+        often: seconds from one reading of the counts to the next; they are gone with the thread that they belong to.
     """
 
-    def __init__(self, *others: HasPid) -> None:
+    def __init__(self, *others: HasPid, often: float = 0.01) -> None:
         self._pids = [os.getpid(), *(each.pid for each in others)]
-        self._first: dict[tuple[int, int], int] = {}
-        self._last: dict[tuple[int, int], int] = {}
+        self._often = often
+        self._waited: dict[tuple[int, int], int] = {}
+        self._before = 0.0
+        self._readings: list[tuple[float, float]] = []  #: when, and what was withheld until then
         self._over = threading.Event()
         self._sampler = threading.Thread(target=self._sample, daemon=True)
-        self._stolen = 0.0
-        self.took = 0.0  #: seconds
 
     def __enter__(self) -> Stopwatch:
-        self._read(self._first)
-        self._stolen = _stolen()
-        self._sampler.start()
-        self._began = time.monotonic()
+        self.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.took = time.monotonic() - self._began
-        self._over.set()
-        self._sampler.join()
-        self._read(self._last)
-        self._stolen = _stolen() - self._stolen
+        self.stop()
+
+    def start(self) -> None:
+        """Begin to measure."""
+        self._before = self._read()
+        self._readings.append((time.monotonic(), 0.0))
+        self._sampler.start()
+
+    def stop(self) -> None:
+        """End it; may be called again."""
+        if not self._over.is_set():
+            ended = time.monotonic()
+            self._over.set()
+            self._sampler.join()
+            self._readings.append((ended, self._read() - self._before))
+
+    def add(self, other: HasPid) -> None:
+        """One more takes part, from now on."""
+        self._pids.append(other.pid)
+
+    @property
+    def took(self) -> float:
+        """Seconds from the start to the end."""
+        return self._readings[-1][0] - self._readings[0][0]
 
     @property
     def withheld(self) -> float:
         """Seconds for which somebody was ready to run and did not."""
-        waited = sum(last - self._first.get(thread, 0) for thread, last in self._last.items())
-        return waited / 1e9 + self._stolen
+        return self._readings[-1][1]
+
+    def worst(self, seconds: float) -> float:
+        """The most that was withheld within any span of so many seconds."""
+        most, first = 0.0, 0
+        for at, withheld in self._readings:
+            while self._readings[first][0] < at - seconds:
+                first += 1
+            most = max(most, withheld - self._readings[first][1])
+        return most
 
     def at_most(self, bound: float) -> None:
         """Fail if it took longer than so many seconds, and longer than the machine explains."""
@@ -70,12 +92,13 @@ class Stopwatch:
         assert self.took < bound + self.withheld, f"{told}; at most {bound:g} s"
 
     def _sample(self) -> None:
-        while not self._over.wait(_OFTEN):
-            self._read(self._last)
+        while not self._over.wait(self._often):
+            self._readings.append((time.monotonic(), self._read() - self._before))
 
-    def _read(self, into: dict[tuple[int, int], int]) -> None:
-        for pid in self._pids:
-            into.update(_waited(pid))
+    def _read(self) -> float:
+        for pid in tuple(self._pids):
+            self._waited.update(_waited(pid))
+        return sum(self._waited.values()) / 1e9 + _stolen()
 
 
 def _waited(pid: int) -> Iterator[tuple[tuple[int, int], int]]:

@@ -1,0 +1,53 @@
+"""What a run of the tests says when one fails, and what it leaves behind, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.process_table import descendants, is_running
+from tests.support.processes import ROOT
+from tests.support.waiting import eventually
+
+FILE = "tests/acceptance/failing.py"
+
+
+def command(name: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", name, FILE]
+
+
+def test_a_test_that_fails_tells_what_its_processes_said_and_what_its_server_holds() -> None:
+    done = subprocess.run(command("fails"), cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 1
+    assert "on purpose" in done.stdout
+    assert "output of " in done.stdout
+    assert "beat: leading (term 1)" in done.stdout
+    assert "state of the server on port" in done.stdout
+    assert "{redbeat-lite}:leader" in done.stdout
+    slowest, again = done.stdout.splitlines()[-4:-2]
+    assert slowest.startswith("slowest: ")
+    assert again == f"one of them alone: make test ARGS='{FILE}::test_fails'"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_of_a_run_that_is_broken_off(tmp_path: Path, number: int) -> None:
+    told = tmp_path / "told"
+    env = {**os.environ, "TOLD": str(told)}
+    run = subprocess.Popen(command("never_ends"), cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
+    try:
+        directory = Path(eventually(lambda: told.exists() and told.read_text(), within=40, what="processes"))
+        started = descendants(run.pid)
+        assert len(started) >= 6, "a nursery, a server, two beats, a worker and its children"
+        assert directory.is_dir()
+        run.send_signal(number)
+        run.wait(40)
+        eventually(lambda: not any(map(is_running, started)), within=40, what="the end of all processes")
+        eventually(lambda: not directory.exists(), within=40, what="the end of all files")
+    finally:
+        run.kill()
+        run.wait()

@@ -1,0 +1,131 @@
+"""How far ``make test`` can be trusted: run again and again from fresh clones, on an idle machine and on busy ones.
+
+``python -m tests.trust`` goes on where it was stopped, until there are five runs of the current commit under each
+condition, and writes what it saw to ``trust.md`` after each run. It takes hours; nothing else should run beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Condition(NamedTuple):
+    """What the tests run on.
+
+    Parameters:
+        prefix: of the command.
+        loops: processes beside it that never wait.
+    """
+
+    name: str
+    prefix: tuple[str, ...] = ()
+    loops: int = 0
+
+
+CONDITIONS = (
+    Condition("idle"),
+    Condition("one core", ("taskset", "-c", "0")),
+    Condition("four busy loops", (), 4),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=5, help="of each condition (5)")
+    parser.add_argument("--only", choices=[each.name for each in CONDITIONS], help="this condition alone")
+    parser.add_argument("--kept", type=Path, default=ROOT / "trust.jsonl", help="where runs are kept")
+    parser.add_argument("--args", default="", help="ARGS of make test")
+    asked = parser.parse_args()
+    commit = _said("git", "rev-parse", "--short", "HEAD")
+    for number in range(asked.runs):
+        for condition in CONDITIONS:
+            done = [run for run in _kept(asked.kept) if (run["commit"], run["on"]) == (commit, condition.name)]
+            if asked.only not in (None, condition.name) or len(done) > number:
+                continue
+            run = {"commit": commit, "on": condition.name, **_run(condition, asked.args)}
+            with asked.kept.open("a") as file:
+                file.write(json.dumps(run) + "\n")
+            asked.kept.with_suffix(".md").write_text(_table(_kept(asked.kept), commit))
+            print(run, flush=True)
+
+
+def _run(condition: Condition, args: str) -> dict[str, Any]:
+    """One run from a fresh clone; setting up its environment does not count."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trust-")))
+        _said("git", "clone", "--quiet", str(ROOT), str(directory / "clone"))
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+        make = ["make", "-C", str(directory / "clone")]
+        subprocess.run([*make, ".venv/.ready"], check=True, env=env, stdout=subprocess.DEVNULL)
+        stack.enter_context(_busy(condition.loops))
+        began = time.monotonic()
+        command = [*condition.prefix, *make, "test", f"ARGS={args}"]
+        with (directory / "said").open("w+") as said:
+            code = subprocess.run(command, env=env, stdout=said, stderr=subprocess.STDOUT).returncode
+            seconds = time.monotonic() - began
+            said.seek(0)
+            text = said.read()
+        left = [path for path in Path("/proc").glob("[0-9]*/cwd") if _leads_into(path, directory)]
+    if code:
+        print(text[-20_000:], flush=True)
+    return {
+        "code": code,
+        "seconds": round(seconds),
+        "passed": int((re.findall(r"(\d+) passed", text) or [0])[-1]),
+        "failed": sorted(set(re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE))),
+        "left": len(left),
+    }
+
+
+def _leads_into(link: Path, directory: Path) -> bool:
+    try:
+        return link.readlink().is_relative_to(directory)
+    except OSError:  # it has ended, or is somebody else's
+        return False
+
+
+@contextmanager
+def _busy(loops: int) -> Iterator[None]:
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    yield
+    for each in processes:
+        each.kill()
+        each.wait()
+
+
+def _kept(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _table(runs: list[dict[str, Any]], commit: str) -> str:
+    lines = [
+        f"`make test` at {commit}",
+        "",
+        "| on | passed | failed | seconds | processes left |",
+        "|---|---|---|---|---|",
+    ]
+    for run in sorted((run for run in runs if run["commit"] == commit), key=lambda run: run["on"]):
+        failed = ", ".join(run["failed"]) or ("-" if run["code"] == 0 else f"exit code {run['code']}")
+        lines.append(f"| {run['on']} | {run['passed']} | {failed} | {run['seconds']} | {run['left']} |")
+    return "\n".join([*lines, ""])
+
+
+def _said(*command: str) -> str:
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
