@@ -46,16 +46,24 @@ class ConfigEntries:
         settings: the owner, and the defaults of entries that leave a field out.
         zone: the app's time zone.
         present: tells the owners of whom a beat is there.
+        progress: told what is being done, again and again.
     """
 
     def __init__(
-        self, app: Celery, store: Store, settings: Settings, zone: tzinfo, present: Callable[[], Collection[str]]
+        self,
+        app: Celery,
+        store: Store,
+        settings: Settings,
+        zone: tzinfo,
+        present: Callable[[], Collection[str]],
+        progress: Callable[[str], None],
     ) -> None:
         self._app = app
         self._store = store
         self._settings = settings
         self._zone = zone
         self._present = present
+        self._progress = progress
         self._entries: dict[str, Entry] = {}
         self._set_aside: set[str] = set()
         self._rejected: set[str] = set()
@@ -152,6 +160,7 @@ class ConfigEntries:
         return was is not None and self._text(self._entries[name], now, existing, was) == definition
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
+        self._progress("reading the configuration")
         try:
             return self._decided(stored, now)
         except Exception as exc:  # noqa: BLE001 - a schedule may raise whenever it is asked; the others must run

@@ -14,7 +14,7 @@ from .misfire import Plan, ahead_ms, pull_back, unsent
 from .misfire import plan as plan_misfires
 from .sameness import same_runs
 from .schedules import Question, first_ms, next_ms, rule_of, shortest_gap_ms
-from .schedules.missed import WalkOn, by_count
+from .schedules.missed import WalkOn
 from .state import State
 
 #: Longest first wait before a failed publish is tried again, and the longest of all, in seconds.
@@ -121,13 +121,13 @@ def resumed(entry: Entry, state: State, now: int, zone: tzinfo, *, catch_up: boo
     return state.edited(paused=False, note="", nominal=nominal)
 
 
-def ahead(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
+def ahead(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn | None = None) -> int | None:
     """The next occurrence that is not past, in the phase that the entry already has."""
     upcoming = None if state.nominal is None else ahead_ms(entry.rule(zone), state.nominal, now, walk_on)
     return None if _beyond(entry, upcoming) else upcoming
 
 
-def plan(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> Plan:
+def plan(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn | None = None) -> Plan:
     """What to emit for an entry whose due time has come.
 
     Parameters:
@@ -149,7 +149,7 @@ def plan(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn = b
     return plan
 
 
-def _planned(entry: Entry, state: State, now: int, zone: tzinfo, delay: int, walk_on: WalkOn) -> Plan:
+def _planned(entry: Entry, state: State, now: int, zone: tzinfo, delay: int, walk_on: WalkOn | None) -> Plan:
     assert state.nominal is not None
     return plan_misfires(
         entry.rule(zone),
@@ -189,7 +189,7 @@ def dispatched(state: State, done: Plan, locked_out: int) -> State:
     )
 
 
-def following(entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
+def following(entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on: WalkOn | None = None) -> int | None:
     """The first occurrence that is still to come, given the next one in turn; it may be part of a backlog.
 
     None where nobody knows, because the schedule is to be asked again.

@@ -9,9 +9,13 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from . import instants, lifecycle
+from .clock import elapsed
 from .entry import Entry
 from .schedules import Question
 from .state import State
+
+#: Seconds for which missed occurrences are walked through for the one that makes up for them; the beat takes turns.
+_PATIENCE = 1.0
 
 
 class Upcoming(NamedTuple):
@@ -32,7 +36,8 @@ def upcoming(entries: Iterable[Entry], *, now: int, until: int, limit: int, zone
 def walk(entries: Iterable[Entry], *, now: int, zone: tzinfo) -> Iterator[Upcoming]:
     """All occurrences of these entries from ``now`` (epoch milliseconds) on, in order; they need not end.
 
-    Those of an entry whose schedule has to be asked when the time has come end there.
+    Those of an entry whose schedule has to be asked when the time has come end there. The run that makes up for missed
+    ones is left out where it takes too long to find.
     """
     queue: list[tuple[int, str, Entry, State]] = [
         (max(entry.due, now), entry.name, entry, entry.known_state)
@@ -40,11 +45,14 @@ def walk(entries: Iterable[Entry], *, now: int, zone: tzinfo) -> Iterator[Upcomi
         if entry.due is not None and "schedule" not in entry.local
     ]
     heapq.heapify(queue)
+    ends = elapsed() + _PATIENCE
     while queue:
         at, name, entry, state = heapq.heappop(queue)
         if isinstance(state.nominal, Question):
             continue
         plan = lifecycle.plan(entry, state, at, zone)
+        if not plan.emit and plan.next is not None and plan.next <= at and elapsed() > ends:
+            plan = plan._replace(next=lifecycle.following(entry, plan.next, at, zone))
         for nominal in plan.emit:
             yield Upcoming(instants.from_ms(at), name, instants.from_ms(nominal))
         after = lifecycle.dispatched(state, plan, 0)

@@ -89,7 +89,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._wakeup = Wakeup(backend, keys.wake)
         zone: tzinfo = app.timezone
         self._neighbours = Neighbours(app, backend, self.store, keys, settings)
-        self._config = ConfigEntries(app, self.store, settings, zone, self._neighbours.present)
+        self._config = ConfigEntries(app, self.store, settings, zone, self._neighbours.present, self.leader.progress)
         self._repair = Repair(backend, self.store, keys, zone, self.leader.progress)
         self._replanning = Replanning(self.store, zone, self._config.get, self.leader.progress)
         self._publisher = Publisher(

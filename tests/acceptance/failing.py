@@ -23,7 +23,9 @@ def test_fails(beat: Callable[..., Process], client: redis.Redis) -> None:
 
 def test_never_ends(beat: Callable[..., Process], server: Server) -> None:
     beat().says("beat: leading")
-    worker = celery("tests.acceptance.proj", "worker", "-B", "-P", "prefork", "-c", "2", PROJ_URL=server.url)
-    worker.says("ready")
+    worker = celery(
+        "tests.acceptance.proj", "worker", "-B", "-P", "prefork", "-c", "2", "-l", "INFO", PROJ_URL=server.url
+    )
+    worker.says(r" ready\.")
     Path(os.environ["TOLD"]).write_text(os.environ["TMPDIR"])
     time.sleep(600)

@@ -29,9 +29,7 @@ def test_a_test_that_fails_tells_what_its_processes_said_and_what_its_server_hol
     assert "beat: leading (term 1)" in done.stdout
     assert "state of the server on port" in done.stdout
     assert "{redbeat-lite}:leader" in done.stdout
-    slowest, again = done.stdout.splitlines()[-4:-2]
-    assert slowest.startswith("slowest: ")
-    assert again == f"one of them alone: make test ARGS='{FILE}::test_fails'"
+    assert f"one of them alone: make test ARGS='{FILE}::test_fails'" in done.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])

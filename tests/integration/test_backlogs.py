@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
 import redis
+from celery import Celery
 from celery.schedules import BaseSchedule
 
-from redbeat_lite import Entry, Scheduler, Schedules, dispatch, every, planning, register_schedule
+from redbeat_lite import Entry, Scheduler, Schedules, dispatch, every, planning, register_schedule, rrule
+from redbeat_lite.state import State
 from redbeat_lite.store import Advance, Store, Term
+from tests.support.beats import KEYS
 from tests.support.frozen import NOW, Clock
 from tests.support.messages import of_entry, queued
 
@@ -168,3 +173,29 @@ def test_a_beat_with_more_to_send_than_it_can_looks_after_its_other_affairs_all_
     clock.forward(1200)
     assert [inner_beat.run_due() for _ in range(3)] == [0.0, 0.0, 1.0]
     assert len(queued(client)) == 1200
+
+
+#: Found within the steps that a recurrence may take, but each occurrence costs thousands of them.
+COSTLY = "DTSTART:10000101T000000 RRULE:FREQ=SECONDLY;INTERVAL=3607;BYMINUTE=0;BYSECOND=0"
+
+
+@pytest.mark.usefixtures("clock")
+def test_one_that_takes_a_minute_to_walk_through_keeps_no_program_waiting(
+    make_app: Callable[..., Celery], client: redis.Redis
+) -> None:
+    """Whoever can write to the server can say that a run is missed since the year 1003."""
+    app = make_app()
+    schedules = Schedules(app)
+    schedules.add("costly", "add", rrule(COSTLY, tz="UTC"))
+    state = State.decode(client.hget(KEYS.state, "costly") or b"")
+    client.hset(KEYS.state, "costly", replace(state, nominal=-30_500_000_000_000).encode())
+    client.zadd(KEYS.due, {"costly": 1})
+    asks: tuple[Callable[[], object], ...] = (
+        lambda: schedules.upcoming(NOW + timedelta(days=400)),
+        lambda: schedules.run_now("costly"),
+        lambda: [schedules.pause("costly"), schedules.resume("costly")],
+    )
+    for ask in asks:
+        began = time.thread_time()
+        assert ask()
+        assert time.thread_time() - began < 5, "it takes most of a minute to walk through"
