@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from types import ModuleType
 from typing import Any
 
-from freezegun import freeze_time
+from freezegun import api, freeze_time
 
 #: Where the frozen clock stands at first: a Monday, no minute or hour that any rule would find special.
 NOW = datetime(2026, 3, 2, 12, 7, 19, tzinfo=UTC)
@@ -30,6 +31,17 @@ class Clock:
 
     def set(self, instant: datetime) -> None:
         self._frozen.move_to(instant)
+
+
+def _how_it_looks(module: ModuleType) -> str:
+    """What changes where names are added to a module, or another one takes its place."""
+    return f"{id(module)}-{len(getattr(module, '__dict__', ()))}"
+
+
+# At each start freezegun lists the names in all modules, a thousand of them, to see which of them it has to search
+# anew: four times as much work as all the rest of it, for each test that freezes the clock. Their number will do.
+if hasattr(api, "_get_module_attributes_hash"):
+    api._get_module_attributes_hash = _how_it_looks
 
 
 @contextmanager
