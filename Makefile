@@ -90,3 +90,19 @@ $(OLD)/.ready: setup.cfg pyproject.toml
 	@echo "Setting up $(OLD) with $(OLDEST), once."
 	@'$(PYTHON)' -m venv $(OLD)
 	$(call install,'.[embedded,solar,test]' $(OLDEST))
+
+RELEASE := .venv-release
+.PHONY: dist
+
+dist: $(RELEASE)/.ready ## Build the sdist and the wheel, check them, and run the demonstration from the wheel
+	rm -rf dist
+	$(RELEASE)/bin/python -m build --quiet
+	$(RELEASE)/bin/python -m twine check --strict dist/*
+	@'$(PYTHON)' -m venv --clear $(RELEASE)/try
+	@$(RELEASE)/try/bin/python -m pip install -qq --disable-pip-version-check "$$(echo dist/*.whl)[embedded]"
+	cd $(RELEASE)/try && bin/python -m redbeat_lite demo --seconds 15
+
+$(RELEASE)/.ready:
+	@'$(PYTHON)' -m venv $(RELEASE)
+	@$(RELEASE)/bin/python -m pip install -qq --disable-pip-version-check build twine
+	@touch $@
