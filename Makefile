@@ -106,3 +106,19 @@ $(RELEASE)/.ready:
 	@'$(PYTHON)' -m venv $(RELEASE)
 	@$(RELEASE)/bin/python -m pip install -qq --disable-pip-version-check build twine
 	@touch $@
+
+COVERAGE := .venv-coverage
+.PHONY: coverage
+
+# Without the tests that hold a bound in milliseconds: to trace each line takes longer than that.
+coverage: $(COVERAGE)/.ready ## Which lines the tests run, in htmlcov too; ARGS="tests/unit" for some of the tests
+	@$(COVERAGE)/bin/coverage erase
+	@$(COVERAGE)/bin/coverage run -m pytest -n auto --dist loadfile -m "not soak and not alone" $(ARGS); ended=$$?; \
+	  $(COVERAGE)/bin/coverage combine --quiet && $(COVERAGE)/bin/coverage html --quiet && \
+	  $(COVERAGE)/bin/coverage report && echo "Built: htmlcov/index.html" && exit $$ended
+
+$(COVERAGE)/.ready: setup.cfg pyproject.toml
+	@echo "Setting up $(COVERAGE), once; this takes a minute ..."
+	@'$(PYTHON)' -m venv $(COVERAGE)
+	@$(COVERAGE)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[embedded,solar,test,docs,coverage]'
+	@touch $@
