@@ -11,17 +11,22 @@ DEMO  := $(VENV)/.demo
 READY := $(VENV)/.ready
 BENCH := .venv-bench
 OLD   := .venv-oldest
+DIST  := .venv-release
+COVER := .venv-coverage
 
 # The oldest versions that setup.cfg allows, and some of the tests for them.
 OLDEST       := 'celery[redis]==5.5.*' 'redis==5.0.*'
 OLDEST_TESTS := tests/integration/test_tick.py tests/integration/test_dispatch.py tests/integration/test_api.py \
                 tests/acceptance/test_wakeup.py tests/topologies/test_secrets.py
 
+# Most tests wait most of the time, so two cores have enough for four at once; in which order, tests/support/pacing.py says.
+AT_ONCE := -n 4 --dist loadscope --no-loadscope-reorder
+
 # pytest ends with 5 if it has run no test, which is all right for a selection of them.
-NONE_IS_FINE = $(if $(ARGS),|| [ $$$$? -eq 5 ])
+NONE_IS_FINE = $(if $(ARGS),|| [ $$? -eq 5 ])
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format unit soak oldest bench docs clean
+.PHONY: help run test lint format unit soak oldest coverage bench docs dist clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,7 +35,7 @@ run: $(DEMO) ## Watch it work: a server, a worker, two beats; ends on Ctrl-C, or
 	@$(BIN)/python -m redbeat_lite demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: lint ## Lint, type-check and run every test against a real server; ARGS="-k name" for some of them
-	$(BIN)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder $(ARGS) $(NONE_IS_FINE)
+	$(BIN)/python -m pytest $(AT_ONCE) $(ARGS)
 
 lint: $(READY) ## Lint, formatting, types
 	$(BIN)/ruff check .
@@ -47,6 +52,12 @@ soak: $(READY) ## The long tests that `make test` leaves out, for MINUTES=n
 oldest: $(OLD)/.ready ## Some of the tests with the oldest Celery and redis-py that we allow
 	$(OLD)/bin/python -m pytest -n 2 --dist loadfile $(OLDEST_TESTS) $(ARGS)
 
+coverage: $(COVER)/.ready ## Which lines the tests run, in htmlcov too; ARGS="tests/unit" for some of the tests
+	@$(COVER)/bin/coverage erase
+	@$(COVER)/bin/coverage run -m pytest $(AT_ONCE) $(ARGS); ended=$$?; \
+	  $(COVER)/bin/coverage combine --quiet && $(COVER)/bin/coverage html --quiet && \
+	  $(COVER)/bin/coverage report && echo "Built: htmlcov/index.html" && exit $$ended
+
 bench: $(BENCH)/.ready ## Measure it beside its peers; QUICK=1 in under two minutes, PUBLISH=1 to renew the docs
 	@$(BENCH)/bin/python -m benchmarks $(if $(QUICK),--quick) $(if $(PUBLISH),--publish) $(ARGS)
 	@$(BENCH)/bin/python -m benchmarks.pipelines $(if $(QUICK),--quick)
@@ -55,70 +66,62 @@ docs: $(READY) ## Build the documentation into docs/_build
 	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 	@echo "Built: docs/_build/index.html"
 
+dist: $(DIST)/.ready ## Build the sdist and the wheel, check them, and run the demonstration from the wheel
+	rm -rf dist
+	$(DIST)/bin/python -m build --quiet
+	$(DIST)/bin/python -m twine check --strict dist/*
+	@'$(PYTHON)' -m venv --clear $(DIST)/try
+	@$(DIST)/try/bin/python -m pip install -qq --disable-pip-version-check "$$(echo dist/*.whl)[embedded]"
+	cd $(DIST)/try && bin/python -m redbeat_lite demo --seconds 15
+
 format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) $(BENCH) $(OLD) build dist docs/_build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) $(OLD) $(DIST) $(COVER) build dist htmlcov .coverage* docs/_build *.egg-info \
+	  .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
-# Installs into the environment of the target, with one line for each package that it comes to.
+# Installs what the target NEEDS into its environment, with one line for each package that it comes to.
 define install
-@set -o pipefail; log=$(@D)/pip.log; $(@D)/bin/python -m pip install --disable-pip-version-check --editable $(1) 2> $$log \
+@set -o pipefail; log=$(@D)/pip.log; $(@D)/bin/python -m pip install --disable-pip-version-check --editable $(NEEDS) 2> $$log \
   | awk '/^Collecting/ { sub(/[^A-Za-z0-9._-].*/, "", $$2); print "  " $$2; fflush() } \
          /^Installing collected/ { print "  installing ..."; fflush() }' || { cat $$log >&2; exit 1; }
 @touch $@
 endef
 
+$(DEMO): NEEDS := '.[embedded]'
 $(DEMO): setup.cfg pyproject.toml
 	@'$(PYTHON)' -c '$(IS_ENOUGH)' 2>/dev/null || \
 	  { echo "Python 3.11 or later is needed and was not found; name one: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
 	@echo "Setting up $(VENV) with $(PYTHON), once: what redbeat_lite needs, and a server."
 	@'$(PYTHON)' -m venv $(VENV)
-	$(call install,'.[embedded]')
+	$(install)
 
+$(READY): NEEDS := '.[embedded,solar,test,lint,docs]'
 $(READY): $(DEMO)
 	@echo "Adding what the tests, the checks and the documentation need to $(VENV), once."
-	$(call install,'.[embedded,solar,test,lint,docs]')
+	$(install)
 
+$(BENCH)/.ready: NEEDS := '.[embedded]' -r benchmarks/requirements.txt
 $(BENCH)/.ready: setup.cfg pyproject.toml benchmarks/requirements.txt
 	@echo "Setting up $(BENCH) with the peers to measure against, once."
 	@'$(PYTHON)' -m venv $(BENCH)
-	$(call install,'.[embedded]' -r benchmarks/requirements.txt)
+	$(install)
 
+$(OLD)/.ready: NEEDS := '.[embedded,solar,test]' $(OLDEST)
 $(OLD)/.ready: setup.cfg pyproject.toml
 	@echo "Setting up $(OLD) with $(OLDEST), once."
 	@'$(PYTHON)' -m venv $(OLD)
-	$(call install,'.[embedded,solar,test]' $(OLDEST))
+	$(install)
 
-RELEASE := .venv-release
-.PHONY: dist
-
-dist: $(RELEASE)/.ready ## Build the sdist and the wheel, check them, and run the demonstration from the wheel
-	rm -rf dist
-	$(RELEASE)/bin/python -m build --quiet
-	$(RELEASE)/bin/python -m twine check --strict dist/*
-	@'$(PYTHON)' -m venv --clear $(RELEASE)/try
-	@$(RELEASE)/try/bin/python -m pip install -qq --disable-pip-version-check "$$(echo dist/*.whl)[embedded]"
-	cd $(RELEASE)/try && bin/python -m redbeat_lite demo --seconds 15
-
-$(RELEASE)/.ready:
-	@'$(PYTHON)' -m venv $(RELEASE)
-	@$(RELEASE)/bin/python -m pip install -qq --disable-pip-version-check build twine
+$(DIST)/.ready:
+	@'$(PYTHON)' -m venv $(DIST)
+	@$(DIST)/bin/python -m pip install -qq --disable-pip-version-check build twine
 	@touch $@
 
-COVERAGE := .venv-coverage
-.PHONY: coverage
-
-# Without the tests that hold a bound in milliseconds: to trace each line takes longer than that.
-coverage: $(COVERAGE)/.ready ## Which lines the tests run, in htmlcov too; ARGS="tests/unit" for some of the tests
-	@$(COVERAGE)/bin/coverage erase
-	@$(COVERAGE)/bin/coverage run -m pytest -n auto --dist loadfile -m "not soak and not alone" $(ARGS); ended=$$?; \
-	  $(COVERAGE)/bin/coverage combine --quiet && $(COVERAGE)/bin/coverage html --quiet && \
-	  $(COVERAGE)/bin/coverage report && echo "Built: htmlcov/index.html" && exit $$ended
-
-$(COVERAGE)/.ready: setup.cfg pyproject.toml
-	@echo "Setting up $(COVERAGE), once; this takes a minute ..."
-	@'$(PYTHON)' -m venv $(COVERAGE)
-	@$(COVERAGE)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[embedded,solar,test,docs,coverage]'
-	@touch $@
+$(COVER)/.ready: NEEDS := '.[embedded,solar,test,docs,coverage]'
+$(COVER)/.ready: setup.cfg pyproject.toml
+	@echo "Setting up $(COVER), once."
+	@'$(PYTHON)' -m venv $(COVER)
+	$(install)
