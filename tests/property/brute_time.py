@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from zoneinfo import ZoneInfo
 
 MINUTE = timedelta(minutes=1)
@@ -32,7 +33,9 @@ def fixed(
         if latest is None:
             latest = wall - step
         if wall > latest:
-            if any(matches(passed) for passed in _between(latest, wall, step)):
+            # Away from jumps one step of the clock passes one time, and there is nothing to walk over.
+            jumped = wall - latest != step
+            if any(matches(passed) for passed in _between(latest, wall, step)) if jumped else matches(wall):
                 found.append(instant)
             latest = wall
     return found
@@ -44,6 +47,7 @@ def _between(after: datetime, until: datetime, step: timedelta) -> Iterator[date
         yield after
 
 
+@cache
 def transitions(zone: ZoneInfo, first_year: int, last_year: int) -> list[datetime]:
     """The hours of these years in which the offset of the zone changes."""
     instant, found = datetime(first_year, 1, 1, tzinfo=UTC), []
