@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from datetime import datetime, timedelta, tzinfo
-from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
@@ -18,6 +17,7 @@ from .errors import CorruptEntry, EntryChanged, EntryNotFound, InvalidEntry
 from .extra import publish_extra
 from .fields import is_name
 from .keys import Keys
+from .lazy import lazy
 from .misfire import Misfire
 from .once.policy import Once
 from .once.store import LockStore
@@ -70,27 +70,27 @@ class Schedules(MutableMapping[str, Entry]):
     def __repr__(self) -> str:
         return f"<Schedules of {self._app.main!r}: {self._backend.display_url} under {self._settings.key_prefix!r}>"
 
-    @cached_property
+    @lazy
     def _settings(self) -> Settings:
         return Settings.from_app(self._app)
 
-    @cached_property
+    @lazy
     def _store(self) -> Store:
         return Store(self._backend, Keys.of(self._settings.key_prefix))
 
-    @cached_property
+    @lazy
     def _backend(self) -> Backend:
         return Backend(self._settings)
 
-    @cached_property
+    @lazy
     def _zone(self) -> tzinfo:
         return self._app.timezone  # type: ignore[no-any-return]  # Celery ships no types
 
-    @cached_property
+    @lazy
     def _reader(self) -> Reader:
         return Reader(self._app, self._settings, self._store)
 
-    @cached_property
+    @lazy
     def _writer(self) -> Writer:
         return Writer(self._app, self._store, self._reader, self._zone)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any, cast
+from weakref import WeakSet
 
 import redis
 import redis.cluster
@@ -23,6 +24,7 @@ from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedS
 from . import urls
 from .clock import elapsed
 from .errors import ConfigurationError
+from .lazy import lazy
 from .replies import text
 from .scripts import Scripts
 from .settings import Settings
@@ -54,7 +56,7 @@ FAULTS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSErro
 class Backend:
     """Opens clients for one server, for the master that Sentinel names, or for a cluster.
 
-    Nothing is opened before the first command.
+    Nothing is opened before the first command. A forked child opens its own.
 
     Parameters:
         settings: says which server, and with what options.
@@ -64,18 +66,19 @@ class Backend:
     def __init__(self, settings: Settings, *, timeout: float | None = None) -> None:
         self._settings = settings
         self._timeout = timeout
+        _backends.add(self)
 
     @property
     def display_url(self) -> str:
         """The server's URL without its password."""
         return urls.shown(self._settings.url)
 
-    @cached_property
+    @lazy
     def client(self) -> redis.Redis:
         """The client for commands: thread-safe, pooled, replies are bytes."""
         return self.open(timeout=self._timeout)
 
-    @cached_property
+    @lazy
     def scripts(self) -> Scripts:
         """The Lua scripts, bound to :attr:`client`."""
         return Scripts(self.client)
@@ -113,10 +116,31 @@ class Backend:
 
     def close(self) -> None:
         """Close the shared client's connections; the next command opens them anew."""
-        self.__dict__.pop("scripts", None)
-        client = self.__dict__.pop("client", None)
+        client = self.forget()
         if client is not None:
             client.close()
+
+    def forget(self) -> redis.Redis | None:
+        """Let the next command open a new client; returns the old one, with its connections."""
+        self.__dict__.pop("scripts", None)
+        client: redis.Redis | None = self.__dict__.pop("client", None)
+        return client
+
+
+#: All of this process.
+_backends: WeakSet[Backend] = WeakSet()
+
+#: The clients of the process that this one was forked from. They are kept because they take their locks when they go.
+_inherited: list[redis.Redis | None] = []
+
+
+def _forget_in_child() -> None:
+    """Have every backend open a new client. A lock that another thread held in the old one at the fork is held here for
+    ever: redis-py 5 makes that of a pool anew, 6.4 to 8.1 do not, and none of them does it for a cluster's."""
+    _inherited.extend([backend.forget() for backend in list(_backends)])
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def refusal(exc: AuthenticationError) -> AuthenticationError:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from redis.exceptions import NoPermissionError
 
 from .backend import FAULTS
+from .forks import let_through
 
 _T = TypeVar("_T")
 
@@ -37,5 +38,6 @@ def patiently(ask: Callable[[], _T], seconds: float) -> _T:
             # Within a script, what is not permitted is an error like any other.
             if left <= 0 or isinstance(exc, NoPermissionError) or "ACL failure" in str(exc):
                 raise
-            time.sleep(min(pause, left))
+            with let_through():
+                time.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 
 from ..errors import text_of
+from ..forks import held_off
 from .hold import Hold
 from .message import DELIVERY
 from .runtime import Runtime
@@ -78,8 +79,10 @@ class Departures:
                     logger.warning("Process %s does not end; task %s keeps its lock", pid, hold.held.task_id)
                     return
                 time.sleep(_LOOK)
-            again = again and not has_succeeded(request.task, request.id)
-            Runtime.of(self._app).end(hold, again=again, patient=True)
+            # Forked in the middle of this, the child that takes the place of the one that is gone could hang.
+            with held_off():
+                again = again and not has_succeeded(request.task, request.id)
+                Runtime.of(self._app).end(hold, again=again, patient=True)
         finally:
             self.awaited.discard(hold.held.token)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from celery.utils.log import get_logger
 
 from ..errors import text_of
+from ..forks import held_off
 from .hold import Hold
 from .store import LockStore
 from .threads import Alarm, start_native
@@ -65,7 +66,8 @@ class Renewer:
             for hold in list(self._holds.values()):
                 now = time.monotonic()
                 if now - hold.renewed >= hold.lease / PER_LEASE:
-                    self._renew(hold, now)
+                    with held_off():
+                        self._renew(hold, now)
 
     def _pause(self) -> float:
         now = time.monotonic()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import queue
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from celery.utils.log import get_logger
 
 from ..errors import describe
+from ..forks import held_off
 
 logger = get_logger(__name__)
 
@@ -52,6 +55,8 @@ def start_native(run: Callable[[], None], name: str) -> None:
 class Beat:
     """Calls a function every so often in a daemon thread (a greenlet under gevent), until it is stopped.
 
+    The process is not forked while the function runs.
+
     Parameters:
         name: of the thread.
         seconds: asked before each wait.
@@ -60,7 +65,8 @@ class Beat:
 
     def __init__(self, name: str, seconds: Callable[[], float], call: Callable[[], None]) -> None:
         self._name, self._seconds, self._call = name, seconds, call
-        self._wake = threading.Event()
+        # No Event: its lock may be held when the process forks, and would be held in the child for ever.
+        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -69,12 +75,12 @@ class Beat:
 
     def soon(self) -> None:
         """Call at once instead of at the end of the wait."""
-        self._wake.set()
+        self._woken.put(None)
 
     def stop(self) -> None:
         """End with the call that is under way, if there is one."""
         self._stopped = True
-        self._wake.set()
+        self._woken.put(None)
 
     def join(self, seconds: float) -> None:
         """Wait for the end, no longer than this."""
@@ -83,14 +89,25 @@ class Beat:
     def _run(self) -> None:
         failing = False
         while True:
-            self._wake.wait(self._seconds())
-            self._wake.clear()
+            self._wait(self._seconds())
             if self._stopped:
                 return
-            try:
-                self._call()
-                failing = False
-            except Exception as exc:  # noqa: BLE001 - one failed beat must not end the beating
-                log = logger.debug if failing else logger.warning
-                log("%s: %s; trying again", self._name, describe(exc))
-                failing = True
+            with held_off():
+                failing = self._beat(failing)
+
+    def _wait(self, seconds: float) -> None:
+        with suppress(queue.Empty):
+            self._woken.get(timeout=seconds)
+            # Several that woke it before it began are answered by one call.
+            while True:
+                self._woken.get_nowait()
+
+    def _beat(self, failing: bool) -> bool:
+        """Call once; whether that failed."""
+        try:
+            self._call()
+        except Exception as exc:  # noqa: BLE001 - one failed beat must not end the beating
+            log = logger.debug if failing else logger.warning
+            log("%s: %s; trying again", self._name, describe(exc))
+            return True
+        return False

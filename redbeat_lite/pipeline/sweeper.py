@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from celery.utils.log import get_logger
 
 from ..errors import text_of
+from ..forks import held_off
 from .definition import task_id
 from .dispatch import LOST, conclude, dispatch, revoke
 from .runtime import store_of
@@ -152,10 +153,16 @@ class Sweeper:
             time.sleep(PERIOD)
             if self._stopped or not self._leading():
                 continue
-            try:
-                sweep(self._app)
-                failing = False
-            except Exception as exc:  # noqa: BLE001 - one failed sweep must not end the sweeping
-                log = logger.debug if failing else logger.warning
-                log("beat: cannot sweep the pipelines, trying again: %s", text_of(exc))
-                failing = True
+            # The beat may be a thread of a process that forks.
+            with held_off():
+                failing = self._sweep(failing)
+
+    def _sweep(self, failing: bool) -> bool:
+        """Sweep once; whether that failed."""
+        try:
+            sweep(self._app)
+        except Exception as exc:  # noqa: BLE001 - one failed sweep must not end the sweeping
+            log = logger.debug if failing else logger.warning
+            log("beat: cannot sweep the pipelines, trying again: %s", text_of(exc))
+            return True
+        return False

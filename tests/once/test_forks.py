@@ -1,0 +1,98 @@
+"""A process that forks while one of its threads holds a lock: the child gets through."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from redbeat_lite.lazy import lazy
+from tests.support.nursery import ROOT
+
+from . import forking
+
+
+def run(*words: str, first: str = "") -> None:
+    """Run a case of :mod:`tests.once.forking` in a process of its own."""
+    code = f"{first}from tests.once.forking import main; main(*{words!r})"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("holding", forking.HOLDING)
+@pytest.mark.parametrize("who", forking.WHO)
+def test_a_thread_of_ours_that_works_holds_no_lock_at_a_fork(who: str, holding: str) -> None:
+    run(who, holding)
+
+
+@pytest.mark.parametrize("case", ["client", "schedules"])
+def test_whoever_makes_a_client_holds_no_lock(case: str) -> None:
+    run(case)
+
+
+def test_a_thread_of_ours_that_waits_holds_no_lock() -> None:
+    run("waking")
+
+
+def test_a_child_has_clients_of_its_own() -> None:
+    run("inherited")
+
+
+def test_python_makes_the_locks_of_its_logging_anew() -> None:
+    # Nothing here guards them where threads of others write to a log.
+    run("logs")
+
+
+def test_work_that_hangs_delays_a_fork_for_two_seconds_and_no_other_work() -> None:
+    run("bounded")
+
+
+def test_work_goes_on_side_by_side_and_begins_after_the_fork() -> None:
+    run("at_once")
+
+
+def test_work_that_forks_waits_for_nobody() -> None:
+    run("itself")
+
+
+def test_work_that_sleeps_lets_a_fork_through() -> None:
+    run("asleep")
+
+
+def test_a_fork_that_a_signal_interrupts_holds_nobody_up() -> None:
+    run("interrupted")
+
+
+def test_greenlets_are_not_waited_for() -> None:
+    run("green", first="from gevent import monkey; monkey.patch_all(); ")
+
+
+def test_a_lazy_value_is_made_once_and_kept_by_its_object() -> None:
+    class Thing:
+        made = 0
+
+        @lazy
+        def value(self) -> list[int]:
+            """What it holds."""
+            self.made += 1
+            return [self.made]
+
+    one, other = Thing(), Thing()
+    assert one.value is one.value
+    assert (one.made, other.made) == (1, 0)
+    assert other.value == [1]
+    assert Thing.value.__doc__ == "What it holds."
+    del one.__dict__["value"]
+    assert one.value == [2]
+
+
+def test_a_lazy_value_that_somebody_else_has_made_meanwhile_wins() -> None:
+    class Thing:
+        @lazy
+        def value(self) -> str:
+            self.__dict__["value"] = "theirs"
+            return "ours"
+
+    assert Thing().value == "theirs"
