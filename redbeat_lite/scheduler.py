@@ -12,6 +12,7 @@ from celery.beat import ScheduleEntry, SchedulingError
 from celery.utils.log import get_logger
 from redis.exceptions import AuthenticationError, MovedError, ResponseError
 
+from . import parent
 from .backend import FAULTS, Backend, refusal
 from .checks import server_warnings
 from .clock import elapsed, wall_ms
@@ -148,11 +149,12 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         Celery sleeps for whatever this returns, deaf to changes; so the waiting is done here, and the answer is 0.
 
         Raises:
-            SystemExit: it was told to stop.
+            SystemExit: it was told to stop, or the worker around it is gone.
         """
         self._ticking = True
         try:
             if not self._closing:
+                parent.leave_without()
                 self._turn()
         except Exception:
             if not self._closing:
@@ -202,7 +204,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def _is_over(self, led: bool) -> bool:
         """Whether to end a wait before its time; asked twice a second, which shows that the loop is alive."""
         self.vitals.alive()
-        return self._closing or (led and self._is_called_for())
+        return self._closing or parent.is_gone() or (led and self._is_called_for())
 
     def _is_called_for(self) -> bool:
         """Whether a leader that waits has something to do before its time."""

@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import suppress
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import pytest
 import redis
 
 from tests.support.beats import EACH, INTERVAL, conf, doubled, gaps, leader_pid, sender, stream
 from tests.support.messages import queued
+from tests.support.process_table import descendants, is_running
 from tests.support.processes import Process, celery
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
 
+class Pid(NamedTuple):
+    """A process of which no more than this is known."""
+
+    pid: int
+
+
 @pytest.fixture
-def worker(server: Server) -> Iterator[Callable[[str], Process]]:
+def worker(server: Server) -> Iterator[Callable[..., Process]]:
     """Starts workers with a beat inside; they consume a queue that stays empty."""
     processes: list[Process] = []
 
-    def start(name: str, **env: Any) -> Process:
-        words = ("worker", "-B", "--scheduler", "redbeat_lite.Scheduler", "-P", "solo", "-l", "INFO", "-Q", "idle")
+    def start(name: str, pool: str = "solo", **env: Any) -> Process:
+        words = ("worker", "-B", "--scheduler", "redbeat_lite.Scheduler", "-P", pool, "-l", "INFO", "-Q", "idle")
         quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat", "-n", f"{name}@%h")
-        process = celery("tests.acceptance.proj", *words, *quiet, PROJ_URL=server.url, **env)
+        process = celery("tests.acceptance.proj", *words, *quiet, PROJ_URL=server.url, TMPDIR=directory, **env)
         processes.append(process)
         return process
 
-    yield start
-    # Killed outright, they would leave the beats inside them behind.
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.wait()
-        process.destroy()
+    with TemporaryDirectory() as directory:  # one that is killed leaves files behind
+        yield start
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait()
+            process.destroy()
 
 
 def test_five_workers_with_a_beat_each_give_one_stream(worker: Callable[..., Process], client: redis.Redis) -> None:
@@ -58,3 +69,55 @@ def test_five_workers_with_a_beat_each_give_one_stream(worker: Callable[..., Pro
     eventually(lambda: len(stream(client, "each")) > seen + 5, what="the stream goes on")
     assert gaps(stream(client, "each")) == {1000 * INTERVAL}
     assert not doubled(queued(client))
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork", "threads"])
+def test_a_beat_leaves_when_its_worker_is_killed(
+    worker: Callable[..., Process], client: redis.Redis, pool: str
+) -> None:
+    settings = conf(schedule={"each": EACH})
+    workers = [worker(f"w{n}", pool, PROJ_CONF=settings) for n in range(2)]
+    for process in workers:
+        process.says("beat: (leading|standing by)")
+    eventually(lambda: len(stream(client, "each")) >= 5, what="a stream")
+    old = leader_pid(client)
+    assert old is not None
+    [killed] = [process for process in workers if old in descendants(process.pid)]
+    [other] = [process for process in workers if process is not killed]
+    children = descendants(killed.pid)
+    try:
+        with Stopwatch(other, Pid(old)) as watch:
+            killed.kill()
+            eventually(lambda: leader_pid(client) not in (None, old), within=30, what="another leader")
+            eventually(lambda: not is_running(old), within=30, what="the end of the beat")
+        # The lease of four seconds was given back; half a second is how often a beat that waits looks up.
+        watch.at_most(0.5 + 2)
+        eventually(lambda: not any(map(is_running, children)), within=30, what="the end of the pool")
+    finally:
+        for pid in filter(is_running, children):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    [line] = killed.lines("beat: leaving")
+    assert "WARNING" in line
+    assert f"the worker that runs this beat is gone (pid {killed.pid})" in line
+    assert not killed.lines("ERROR|CRITICAL|Traceback")
+    assert leader_pid(client) in descendants(other.pid)
+    seen = len(stream(client, "each"))
+    eventually(lambda: len(stream(client, "each")) > seen + 5, what="the stream goes on")
+    assert gaps(stream(client, "each")) == {1000 * INTERVAL}
+    assert not doubled(queued(client))
+
+
+def test_a_beat_that_has_nothing_to_do_leaves_too_whether_it_leads_or_stands_by(worker: Callable[..., Process]) -> None:
+    workers = [worker(f"w{n}") for n in range(2)]
+    for process in workers:
+        process.says("beat: (leading|standing by)")
+    beats = {pid for process in workers for pid in descendants(process.pid)}
+    assert len(beats) == 2
+    with Stopwatch(*map(Pid, beats)) as watch:
+        for process in workers:
+            process.kill()
+        eventually(lambda: not any(map(is_running, beats)), within=30, what="the end of the beats")
+    watch.at_most(0.5 + 2)
+    assert [len(process.lines("beat: leaving")) for process in workers] == [1, 1]
