@@ -6,11 +6,13 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat_lite.codec import dumps, loads, pack, unpack
 from redbeat_lite.errors import CorruptEntry, InvalidEntry
+
+from .examples import examples
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 scalars = st.one_of(
@@ -43,8 +45,9 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(values)
+@example([{"__type__": "set", "__value__": [5]}])
 def test_values_survive_storage_with_their_types(value: object) -> None:
     back = unpack(loads(dumps(pack(value, "args"))))
     assert back == value

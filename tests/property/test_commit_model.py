@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite.backend import Backend
@@ -20,6 +20,8 @@ from redbeat_lite.settings import Settings
 from redbeat_lite.state import State
 from redbeat_lite.store import Advance, Edit, Lost, Store, Term
 from tests.support.server import Server
+
+from .examples import examples
 
 KEYS = Keys.of("model")
 NAMES = ("a", "b", "c")
@@ -158,7 +160,7 @@ def line(shared_server: Server) -> Iterator[Line]:
     line.close()
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(steps)
 def test_only_what_is_as_planned_advances_and_is_sent(
     line: Line, shared_server: Server, steps: list[tuple[str, str, str]]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from celery.schedules import crontab, schedule, solar
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Misfire, Once, at, cron, every, rrule
@@ -18,6 +18,8 @@ from redbeat_lite.definition import decode, encode
 from redbeat_lite.errors import CorruptEntry
 from redbeat_lite.instants import MAX_MS, MIN_MS
 from redbeat_lite.state import State, task_id
+
+from .examples import examples
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 names = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=200)
@@ -86,7 +88,7 @@ def entries(draw: Any) -> Entry:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(entries())
 def test_an_entry_survives_storage(entry: Entry) -> None:
     stored = encode(entry)
@@ -99,7 +101,7 @@ def test_an_entry_survives_storage(entry: Entry) -> None:
             assert type(getattr(back, field)) is type(value), field
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(entries())
 def test_an_entry_survives_being_pickled_and_copied(entry: Entry) -> None:
     entry.state = State.new(5)
@@ -124,7 +126,7 @@ states = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(states)
 def test_a_state_survives_storage_and_begins_with_its_guard(state: State) -> None:
     stored = state.encode()
@@ -132,7 +134,7 @@ def test_a_state_survives_storage_and_begins_with_its_guard(state: State) -> Non
     assert stored.startswith(state.guard)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(st.binary(max_size=60) | st.text("0123456789|abc -+_.\u0661", max_size=60).map(str.encode))
 def test_a_state_that_is_read_at_all_is_one_that_a_commit_can_match(raw: bytes) -> None:
     try:

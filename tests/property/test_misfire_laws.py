@@ -6,12 +6,14 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite.instants import from_ms, to_ms
 from redbeat_lite.misfire import CHUNK, Misfire, Plan, plan
 from redbeat_lite.schedules import Rule, at, cron, every, next_ms, rrule, rule_of
+
+from .examples import examples
 
 BERLIN = ZoneInfo("Europe/Berlin")
 RULES = [
@@ -68,7 +70,7 @@ def finish(rule: Rule, nominal: int, now: int, misfire: Misfire) -> tuple[list[i
         waiting = done.next
 
 
-@settings(max_examples=400, deadline=None)
+@examples(200)
 @given(rules, starts, outages, misfires)
 def test_every_missed_occurrence_is_emitted_or_skipped(rule: Rule, nominal: int, late: int, misfire: Misfire) -> None:
     now = nominal + late
@@ -83,7 +85,7 @@ def test_every_missed_occurrence_is_emitted_or_skipped(rule: Rule, nominal: int,
     assert rounds <= len(missed) // CHUNK + 2
 
 
-@settings(max_examples=400, deadline=None)
+@examples(200)
 @given(rules, starts, outages, misfires)
 def test_each_policy_keeps_its_word(rule: Rule, nominal: int, late: int, misfire: Misfire) -> None:
     now = nominal + late
@@ -101,7 +103,7 @@ def test_each_policy_keeps_its_word(rule: Rule, nominal: int, late: int, misfire
         assert all(now - ms <= 5000 for ms in emitted)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(rules, starts, outages, misfires, st.integers(-3_600_000, 40 * 86_400_000))
 def test_nothing_after_the_end_exists(rule: Rule, nominal: int, late: int, misfire: Misfire, lasts: int) -> None:
     end = nominal + lasts
@@ -112,7 +114,7 @@ def test_nothing_after_the_end_exists(rule: Rule, nominal: int, late: int, misfi
         assert done == Plan((), None, 0)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(rules, starts, outages, misfires, st.integers(0, 30))
 def test_no_more_runs_than_are_left(rule: Rule, nominal: int, late: int, misfire: Misfire, runs_left: int) -> None:
     free = plan(rule, nominal, nominal + late, misfire)
@@ -124,13 +126,13 @@ def test_no_more_runs_than_are_left(rule: Rule, nominal: int, late: int, misfire
         assert done == free
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(rules, starts, st.integers(1, 10**9))
 def test_what_is_not_due_is_left_alone(rule: Rule, nominal: int, early: int) -> None:
     assert plan(rule, nominal, nominal - early, Misfire()) == Plan((), nominal, 0)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(rules, starts, outages, misfires)
 def test_a_plan_is_the_same_in_any_process(rule: Rule, nominal: int, late: int, misfire: Misfire) -> None:
     assert plan(rule, nominal, nominal + late, misfire) == plan(rule, nominal, nominal + late, misfire)
@@ -143,7 +145,7 @@ walked = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(walked, starts, st.integers(0, 1500), misfires, st.integers(1, 40), st.none() | st.integers(1, 30))
 def test_however_a_walk_is_cut_into_rounds_it_comes_to_the_same(
     rule: Rule, nominal: int, late: int, misfire: Misfire, steps: int, runs_left: int | None

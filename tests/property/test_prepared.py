@@ -17,7 +17,7 @@ import kombu.transport.virtual.base
 import pytest
 from celery import Celery, signals
 from celery.app.task import Task
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from kombu import serialization
 
@@ -28,6 +28,8 @@ from redbeat_lite.prepared import obstacle
 from redbeat_lite.publisher import Publisher
 from redbeat_lite.store import Command
 from tests.support.server import Server
+
+from .examples import examples
 
 HOUR = 3_600_000
 NOMINAL = 4_000_000_000_000  # far in the future, so that no message expires before it is made
@@ -111,7 +113,7 @@ def comparable(commands: list[Command]) -> Any:
     return name, target, message, rest, lifetime is None, expires is None
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(options, arguments, st.sampled_from(["plain", "limited", "routed", "pattern.x", "unknown"]))
 def test_prepared_and_full_messages_are_equal_but_for_ids_and_times(
     publishers: tuple[Publisher, Publisher],

@@ -10,7 +10,7 @@ from uuid import UUID, uuid5
 
 import pytest
 from celery import Celery
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Misfire, cron, every, lifecycle
@@ -22,6 +22,8 @@ from redbeat_lite.state import State
 from redbeat_lite.uuids import named_uuid, random_uuid
 from tests.property.test_prepared import arguments, comparable, connected, occurrence, options, publish
 from tests.support.server import Server
+
+from .examples import examples
 
 NOW = 1_800_000_000_000
 instants = st.integers(0, 4_000_000_000_000)
@@ -85,7 +87,7 @@ def publishers(shared_server: Server) -> Iterator[tuple[Publisher, Publisher]]:
     app.close()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(options, arguments, arguments, st.sampled_from(["plain", "routed", "pattern.x", "unknown"]), texts)
 def test_an_entry_is_prepared_from_the_message_of_another(
     publishers: tuple[Publisher, Publisher],

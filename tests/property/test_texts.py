@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.schedules import schedule
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from redbeat_lite import Pipeline, PipelineTask, Scheduler, Schedules, every, register_schedule
@@ -22,6 +22,8 @@ from redbeat_lite.pipeline.store import Ref
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.server import Server
 from tests.support.waiting import eventually
+
+from .examples import examples
 
 
 class Mute(Exception):
@@ -36,7 +38,7 @@ exceptions = st.one_of(
     st.just(Mute()),
     st.just(FileNotFoundError(2, "no such file", "/data/\udcff.csv")),
 )
-checked = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+checked = examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Odd(schedule):

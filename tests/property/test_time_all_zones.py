@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite.schedules import cron, rule_of
@@ -14,12 +14,13 @@ from redbeat_lite.schedules.dst import CountedRule
 from redbeat_lite.schedules.zones import jump_between, offset_at, portable, stretches, zone_name, zone_of
 
 from . import brute_time
+from .examples import examples
 
 ZONES = sorted(zone for zone in available_timezones() if "/" in zone and not zone.startswith(("Etc", "SystemV")))
 DAY = timedelta(days=1)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(60)
 @given(
     zone=st.sampled_from(ZONES),
     year=st.integers(1973, 2037),
@@ -49,7 +50,7 @@ def test_agrees_with_the_clock_minute_by_minute(
     assert rule.count_ms(int(begin.timestamp()) * 1000, int(end.timestamp()) * 1000) == len(expected)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(60)
 @given(st.sampled_from(ZONES), st.integers(-(2**31), 2**32), st.integers(0, 86_400 * 400))
 def test_stretches_cover_every_second_once_with_its_offset(zone: str, after: int, length: int) -> None:
     found = ZoneInfo(zone)
