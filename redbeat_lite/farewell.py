@@ -70,6 +70,21 @@ class Farewell:
             time.sleep(0.001)
 
 
+def say_nothing_of_ignored_exits() -> None:
+    """Have Python print no traceback of a SystemExit that it ignores.
+
+    Celery's signal handler raises one wherever it interrupts the process, which may be in a finalizer. The beat ends
+    all the same, see :meth:`redbeat_lite.Scheduler.tick`; a traceback would say otherwise.
+    """
+    if sys.unraisablehook is sys.__unraisablehook__:  # not that of somebody who wants to know
+        sys.unraisablehook = _say_unless_exit
+
+
+def _say_unless_exit(ignored: sys.UnraisableHookArgs) -> None:
+    if not issubclass(ignored.exc_type, SystemExit):
+        sys.__unraisablehook__(ignored)
+
+
 def _run(works: SimpleQueue[_Work | None]) -> None:
     while (work := works.get()) is not None:
         each, done = work

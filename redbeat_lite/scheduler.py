@@ -22,7 +22,7 @@ from .dispatch import Dispatcher
 from .entry import Entry
 from .errors import ConfigurationError, UnsupportedFormat
 from .events import Announcer, subscribers
-from .farewell import Farewell
+from .farewell import Farewell, say_nothing_of_ignored_exits
 from .health_file import heartbeat_file
 from .keys import Keys
 from .leader import Leader
@@ -255,6 +255,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         Celery calls this from its signal handler, which may have interrupted anything, and again when the loop ends.
         """
         self._closing = True
+        say_nothing_of_ignored_exits()
         self._sweeper.stop()
         exporter = [self._exporter.close] if self._exporter else []
         self._farewell.do(self._settle, self.leader.resign, self.vitals.close, *exporter)
