@@ -91,13 +91,15 @@ exactly_once = pytest.mark.parametrize("setup", ONE_STEP, indirect=True)
 
 
 class TestEveryWay:
-    def test_sends_each_occurrence_once(self, setup: Setup, clock: Clock) -> None:
-        setup.schedules.add_many(Entry(f"e{number}", "t", every(10), (number,)) for number in range(700))
+    @pytest.mark.parametrize("count", [140, pytest.param(700, marks=pytest.mark.soak)])
+    def test_sends_each_occurrence_once(self, setup: Setup, clock: Clock, count: int) -> None:
+        setup.beat._dispatcher._batch_size = count * 5 // 7  # by default it is 500: they do not fit into one batch
+        setup.schedules.add_many(Entry(f"e{number}", "t", every(10), (number,)) for number in range(count))
         for _ in range(3):
             clock.forward(10)
             setup.beat.run_due()
         messages = queued(setup.broker)
-        assert len({message.id for message in messages}) == len(messages) == 2100
+        assert len({message.id for message in messages}) == len(messages) == 3 * count
         assert all(entry.total_run_count == 3 for entry in setup.schedules.values())
 
     def test_says_how_it_sends(self, setup: Setup, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

@@ -278,7 +278,7 @@ class TestOfTheConfiguration:
         assert deploy(Dates(4, 5, 40)).version == 1
         assert of_entry(client, "a")[-1].scheduled_at == NOW + timedelta(days=5)
 
-    @pytest.mark.parametrize("fields", [{}, {"start_at": NOW + timedelta(days=2)}, {"max_runs": 7}, {"jitter": 60}])
+    @pytest.mark.parametrize("fields", [{}, {"start_at": NOW + timedelta(hours=9)}, {"max_runs": 5}, {"jitter": 60}])
     def test_hourly_restarts_with_runs_in_between_postpone_nothing(
         self,
         deploy: Callable[..., Entry],
@@ -288,16 +288,16 @@ class TestOfTheConfiguration:
         fields: dict[str, Any],
     ) -> None:
         schedules = Schedules(make_app(beat_schedule={"a": {"task": "t", "schedule": Local(10_000), **fields}}))
-        for hour in range(100):
+        for hour in range(40):
             entry = deploy(Local(10_000), **fields)
-            if hour == 60:
+            if hour == 20:
                 schedules.pause("a")
-            if hour == 70:
+            if hour == 24:
                 schedules.resume("a")
             clock.forward(3600)
         start = fields.get("start_at", NOW + timedelta(milliseconds=1)) - timedelta(milliseconds=1)
         sent = [message.scheduled_at for message in of_entry(client, "a")]
-        assert len(sent) == 7 if "max_runs" in fields else len(sent) > 12
+        assert len(sent) == 5 if "max_runs" in fields else len(sent) > 7
         assert all((each - start).total_seconds() % 10_000 == 0 for each in sent if each)
         assert len(set(sent)) == len(sent)
         assert entry.version == 3

@@ -91,9 +91,9 @@ class TestZone:
     ) -> None:
         Schedules(make_app(timezone="UTC")).add("daily", "t", cron("0 13 * * *"))
         for zone in ("UTC", "America/Los_Angeles", "Asia/Tokyo", "UTC"):
-            for _ in range(24):
+            for _ in range(12):
                 one_turn(make_app(timezone=zone), make_beat)
-                clock.forward(3600)
+                clock.forward(7200)
         sent = [message.scheduled_at for message in of_entry(client, "daily")]
         assert sent == [
             datetime(2026, 3, 2, 13, tzinfo=UTC),
