@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import redis
@@ -20,6 +21,9 @@ from tests.support.waiting import eventually
 
 #: The threads that make the changes, each to names of its own.
 THREADS, NAMES = 4, 5
+
+#: Seconds that the beat takes between what it has read and its commit, so that many a change comes in between.
+SLOWNESS = 0.004
 
 #: Longest pause between two changes of a thread, in seconds.
 PACE = 0.02
@@ -183,12 +187,20 @@ def test_no_ghost_and_no_stale_rule(
     make_beat: Callable[[Celery], Scheduler],
     server: Server,
     client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
     changes: int,
 ) -> None:
     seed = random.SystemRandom().randrange(10**6)
     print("seed", seed)
     app = make_app()
     beat = make_beat(app)
+    commit = beat.store.commit
+
+    def late(*args: Any) -> Any:
+        time.sleep(SLOWNESS)
+        return commit(*args)
+
+    monkeypatch.setattr(beat.store, "commit", late)
     hands = [
         Hand(
             [f"{thread}-{number}" for number in range(NAMES)],
