@@ -42,11 +42,11 @@ lint: $(READY) ## Lint, formatting, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: $(READY) ## Only the tests that need no server
+unit: $(READY) ## Only the tests of units and properties
 	$(BIN)/python -m pytest tests/unit tests/property $(ARGS)
 
 soak: $(READY) ## The long tests that `make test` leaves out, for MINUTES=n
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "soak and not alone" $(ARGS) $(NONE_IS_FINE)
+	SOAK_MINUTES=$(or $(MINUTES),2) $(BIN)/python -m pytest -n 3 --dist worksteal -m "soak and not alone" $(ARGS) $(NONE_IS_FINE)
 	SOAK_MINUTES=$(or $(MINUTES),2) $(BIN)/python -m pytest -m "soak and alone" $(ARGS) $(NONE_IS_FINE)
 
 oldest: $(OLD)/.ready ## Some of the tests with the oldest Celery and redis-py that we allow

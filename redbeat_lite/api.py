@@ -21,6 +21,7 @@ from .lazy import lazy
 from .misfire import Misfire
 from .once.policy import Once
 from .once.store import LockStore
+from .patience import briefly
 from .preview import Upcoming, upcoming
 from .reading import Reader, check_complete
 from .settings import Settings
@@ -154,7 +155,7 @@ class Schedules(MutableMapping[str, Entry]):
         """
         _check_count("limit", limit)
         last = instants.to_ms(instants.aware("until", until))
-        return upcoming(self._reader.all(), now=wall_ms(), until=last, limit=limit, zone=self._zone)
+        return upcoming(self._reader.all(), now=wall_ms(), until=last, limit=limit, zone=self._zone, walk_on=briefly())
 
     def quarantined(self) -> dict[str, dict[str, Any]]:
         """Entries that were set aside: name -> ``error``, ``definition``, ``state``, ``at`` (epoch milliseconds)."""
@@ -322,7 +323,7 @@ class Schedules(MutableMapping[str, Entry]):
             state = entry.known_state
             if state.paused:
                 check_complete(entry, "schedule")
-                state = lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up)
+                state = lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up, walk_on=briefly())
             return entry, self._writer.restatement(entry, stored, state)
 
         return self._writer.edit(name, edit)
@@ -339,7 +340,7 @@ class Schedules(MutableMapping[str, Entry]):
         """
         entry, now = self[name], wall_ms()
         check_complete(entry, *entry.local)
-        following = lifecycle.following(entry, entry.known_state.nominal, now, self._zone)
+        following = lifecycle.following(entry, entry.known_state.nominal, now, self._zone, briefly())
         locks = LockStore(self._backend.client, self._settings.key_prefix)
         return publish_extra(self._app, entry, locks, now=now, following=following)
 

@@ -131,13 +131,13 @@ class Backend:
 _backends: WeakSet[Backend] = WeakSet()
 
 #: The clients of the process that this one was forked from. They are kept because they take their locks when they go.
-_inherited: list[redis.Redis | None] = []
+_inherited: list[redis.Redis] = []
 
 
 def _forget_in_child() -> None:
     """Have every backend open a new client. A lock that another thread held in the old one at the fork is held here for
     ever: redis-py 5 makes that of a pool anew, 6.4 to 8.1 do not, and none of them does it for a cluster's."""
-    _inherited.extend([backend.forget() for backend in list(_backends)])
+    _inherited.extend(client for backend in list(_backends) if (client := backend.forget()) is not None)
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -27,6 +27,16 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan
 _convert: Callable[[Any], Any] = JSONEncoder().default
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):  # of Infinity and NaN, and of 1e400
+        raise ValueError(f"{text} is no finite number")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+
+
 def dumps(packed: object) -> str:
     """Compact JSON text of an already packed value."""
     return _ENCODER.encode(packed)
@@ -36,10 +46,10 @@ def loads(text: str | bytes) -> Any:
     """JSON text to plain values; tags stay as they are until :func:`unpack`.
 
     Raises:
-        CorruptEntry: not UTF-8, not JSON, or nested too deeply to read.
+        CorruptEntry: not UTF-8, not JSON, which has neither NaN nor Infinity, or nested too deeply to read.
     """
     try:
-        return json.loads(text)
+        return _DECODER.decode(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as exc:
         raise CorruptEntry(f"not readable as JSON: {exc}") from exc
 

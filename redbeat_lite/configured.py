@@ -26,6 +26,7 @@ from .entry import Entry
 from .errors import CorruptEntry, InvalidEntry, UnsupportedFormat
 from .fields import is_name
 from .once.policy import Once
+from .patience import briefly
 from .sameness import noted
 from .settings import Settings
 from .state import State
@@ -192,7 +193,7 @@ class ConfigEntries:
         definition = self._text(wanted, now, existing, state)
         if definition.encode() == stored.definition:
             return []
-        revised = lifecycle.revised(existing, state, wanted, now, self._zone, self._were)
+        revised = lifecycle.revised(existing, state, wanted, now, self._zone, self._were, briefly())
         return [self._write(wanted, stored, revised, definition)]
 
     def _leave(self, wanted: Entry, existing: Entry, stored: Stored) -> None:

@@ -83,9 +83,11 @@ def _enter(me: int, depth: int) -> None:
 
 
 def _leave(me: int) -> None:
-    depth = _at_work.pop(me, 0) - 1  # not there in a child that was forked in the middle of work
+    depth = _at_work.get(me, 0) - 1  # not there in a child that was forked in the middle of work
     if depth > 0:
         _at_work[me] = depth
+    else:
+        _at_work.pop(me, None)
 
 
 def _before_fork() -> None:

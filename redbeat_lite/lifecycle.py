@@ -14,7 +14,7 @@ from .misfire import Plan, ahead_ms, pull_back, unsent
 from .misfire import plan as plan_misfires
 from .sameness import same_runs
 from .schedules import Question, first_ms, next_ms, rule_of, shortest_gap_ms
-from .schedules.missed import WalkOn
+from .schedules.missed import WalkOn, by_count
 from .state import State
 
 #: Longest first wait before a failed publish is tried again, and the longest of all, in seconds.
@@ -85,7 +85,15 @@ def _goes_on(entry: Entry, state: State, noted: int, now: int, zone: tzinfo) -> 
     return state.nominal == (None if _beyond(entry, upcoming) else upcoming)
 
 
-def revised(before: Entry, state: State, after: Entry, now: int, zone: tzinfo, were: Collection[tzinfo] = ()) -> State:
+def revised(
+    before: Entry,
+    state: State,
+    after: Entry,
+    now: int,
+    zone: tzinfo,
+    were: Collection[tzinfo] = (),
+    walk_on: WalkOn = by_count,
+) -> State:
     """The state after the definition was changed.
 
     A changed schedule counts from the edit on and never fires for the past; an unchanged one keeps its next
@@ -93,6 +101,7 @@ def revised(before: Entry, state: State, after: Entry, now: int, zone: tzinfo, w
 
     Parameters:
         were: as for :func:`same_timing`.
+        walk_on: as for :func:`plan`.
     """
     nominal = state.nominal
     timing_changed = not same_timing(before, state, after, now, zone, were)
@@ -104,7 +113,7 @@ def revised(before: Entry, state: State, after: Entry, now: int, zone: tzinfo, w
         if nominal is not None and not timing_changed and nominal <= now:  # a one-off has its instant even when past
             nominal = None
     elif after.enabled and not before.enabled:
-        nominal = ahead(after, state, now, zone)
+        nominal = ahead(after, state, now, zone, walk_on)
     if _used_up(after, state.count) or _beyond(after, nominal):
         nominal = None
     return state.moved(nominal, attempts=0, error="")
@@ -115,19 +124,19 @@ def paused(state: State, note: str) -> State:
     return state.edited(paused=True, note=note)
 
 
-def resumed(entry: Entry, state: State, now: int, zone: tzinfo, *, catch_up: bool) -> State:
+def resumed(entry: Entry, state: State, now: int, zone: tzinfo, *, catch_up: bool, walk_on: WalkOn = by_count) -> State:
     """The state after a resumption; what was missed counts as misfires with ``catch_up``, else as not scheduled."""
-    nominal = state.nominal if catch_up else ahead(entry, state, now, zone)
+    nominal = state.nominal if catch_up else ahead(entry, state, now, zone, walk_on)
     return state.edited(paused=False, note="", nominal=nominal)
 
 
-def ahead(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn | None = None) -> int | None:
+def ahead(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
     """The next occurrence that is not past, in the phase that the entry already has."""
     upcoming = None if state.nominal is None else ahead_ms(entry.rule(zone), state.nominal, now, walk_on)
     return None if _beyond(entry, upcoming) else upcoming
 
 
-def plan(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn | None = None) -> Plan:
+def plan(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> Plan:
     """What to emit for an entry whose due time has come.
 
     Parameters:
@@ -149,7 +158,7 @@ def plan(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn | N
     return plan
 
 
-def _planned(entry: Entry, state: State, now: int, zone: tzinfo, delay: int, walk_on: WalkOn | None) -> Plan:
+def _planned(entry: Entry, state: State, now: int, zone: tzinfo, delay: int, walk_on: WalkOn) -> Plan:
     assert state.nominal is not None
     return plan_misfires(
         entry.rule(zone),
@@ -189,7 +198,7 @@ def dispatched(state: State, done: Plan, locked_out: int) -> State:
     )
 
 
-def following(entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on: WalkOn | None = None) -> int | None:
+def following(entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
     """The first occurrence that is still to come, given the next one in turn; it may be part of a backlog.
 
     None where nobody knows, because the schedule is to be asked again.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from .errors import InvalidEntry
 from .schedules import At, Every, Question, Rule, first_ms, next_ms
 from .schedules.foreign import ForeignRule
-from .schedules.missed import Missed, WalkOn, briefly, missed_of
+from .schedules.missed import Missed, WalkOn, by_count, missed_of
 
 POLICIES = ("coalesce", "skip", "all")
 #: Without a limit, `all` emits this many per plan; the rest is planned in the next round.
@@ -129,7 +129,7 @@ def plan(
     end: int | None = None,
     runs_left: int | None = None,
     delay: int = 0,
-    walk_on: WalkOn | None = None,
+    walk_on: WalkOn = by_count,
 ) -> Plan:
     """Decide about an entry that waits for ``nominal``.
 
@@ -144,9 +144,8 @@ def plan(
             is neither emitted nor skipped.
         delay: the jitter of this occurrence in milliseconds, by which it is not late.
         walk_on: how far to look for missed occurrences one by one, where the rule cannot count them. A limit lets it
-            look further: by as many as it lets through. By default for a second.
+            look further: by as many as it lets through.
     """
-    walk_on = walk_on or briefly()
     now -= delay
     if nominal > now:
         return Plan((), nominal if end is None or nominal <= end else None, 0)
@@ -166,7 +165,7 @@ def plan(
     return chosen
 
 
-def ahead_ms(rule: Rule, nominal: int, now: int, walk_on: WalkOn | None = None) -> int | None:
+def ahead_ms(rule: Rule, nominal: int, now: int, walk_on: WalkOn = by_count) -> int | None:
     """The next occurrence that is still to come, in the phase of ``nominal``, without regard to what was missed.
 
     What a resumption without catching up waits for. All in milliseconds since 1970.

@@ -38,5 +38,7 @@ def leave_without() -> None:
 def _worker() -> int | None:
     """The process that has started this one to be its beat; ``None`` for any other process."""
     process: Any = current_process()
-    # As billiard has noted it before the fork: asked for later, it might be somebody else already.
-    return process._parent_pid if type(process) is celery.beat._Process else None
+    # As billiard has noted it before the fork: asked for later, it might be somebody else already. Where Celery names
+    # these things otherwise, nobody's worker is ever gone.
+    embedded = getattr(celery.beat, "_Process", None)
+    return getattr(process, "_parent_pid", None) if type(process) is embedded else None

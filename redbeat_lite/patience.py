@@ -1,4 +1,4 @@
-"""Patience with a server that restarts."""
+"""Patience: with a server that restarts, and how much of it others can be asked for."""
 
 from __future__ import annotations
 
@@ -9,15 +9,27 @@ from typing import TypeVar
 from redis.exceptions import NoPermissionError
 
 from .backend import FAULTS
+from .clock import elapsed
 from .forks import let_through
+from .schedules.missed import WalkOn, by_count
 
 _T = TypeVar("_T")
+
+#: Seconds for which missed occurrences are walked through one by one while somebody waits: a step of a valid recurrence
+#: can take 25 ms. The beat has bounds of its own, and takes turns.
+_BRIEF = 1.0
 
 #: Seconds of the first pause; each is twice as long as the one before it, …
 _FIRST = 0.2
 
 #: … and at most this long.
 _LONGEST = 4.0
+
+
+def briefly() -> WalkOn:
+    """A walk through missed occurrences that is over a second from now, for all of one call together."""
+    ends = elapsed() + _BRIEF
+    return lambda walked: by_count(walked) and elapsed() < ends
 
 
 def patiently(ask: Callable[[], _T], seconds: float) -> _T:

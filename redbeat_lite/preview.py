@@ -9,13 +9,10 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from . import instants, lifecycle
-from .clock import elapsed
 from .entry import Entry
 from .schedules import Question
+from .schedules.missed import WalkOn, by_count
 from .state import State
-
-#: Seconds for which missed occurrences are walked through for the one that makes up for them; the beat takes turns.
-_PATIENCE = 1.0
 
 
 class Upcoming(NamedTuple):
@@ -26,18 +23,27 @@ class Upcoming(NamedTuple):
     nominal: datetime
 
 
-def upcoming(entries: Iterable[Entry], *, now: int, until: int, limit: int, zone: tzinfo) -> list[Upcoming]:
-    """The occurrences of these entries from ``now`` to ``until`` (epoch milliseconds), in order, at most ``limit``."""
+def upcoming(
+    entries: Iterable[Entry], *, now: int, until: int, limit: int, zone: tzinfo, walk_on: WalkOn = by_count
+) -> list[Upcoming]:
+    """The occurrences of these entries from ``now`` to ``until`` (epoch milliseconds), in order, at most ``limit``.
+
+    Parameters:
+        walk_on: as for :func:`walk`.
+    """
     last = instants.from_ms(until)
     entries = (entry for entry in entries if entry.due is not None and entry.due <= until)
-    return [*islice(takewhile(lambda each: each.at <= last, walk(entries, now=now, zone=zone)), limit)]
+    return [*islice(takewhile(lambda each: each.at <= last, walk(entries, now=now, zone=zone, walk_on=walk_on)), limit)]
 
 
-def walk(entries: Iterable[Entry], *, now: int, zone: tzinfo) -> Iterator[Upcoming]:
+def walk(entries: Iterable[Entry], *, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> Iterator[Upcoming]:
     """All occurrences of these entries from ``now`` (epoch milliseconds) on, in order; they need not end.
 
     Those of an entry whose schedule has to be asked when the time has come end there. The run that makes up for missed
-    ones is left out where it takes too long to find.
+    ones is left out where it takes longer to find than somebody waits for it.
+
+    Parameters:
+        walk_on: how far to look for missed occurrences one by one; one that is over for all leaves the others out.
     """
     queue: list[tuple[int, str, Entry, State]] = [
         (max(entry.due, now), entry.name, entry, entry.known_state)
@@ -45,14 +51,13 @@ def walk(entries: Iterable[Entry], *, now: int, zone: tzinfo) -> Iterator[Upcomi
         if entry.due is not None and "schedule" not in entry.local
     ]
     heapq.heapify(queue)
-    ends = elapsed() + _PATIENCE
     while queue:
         at, name, entry, state = heapq.heappop(queue)
         if isinstance(state.nominal, Question):
             continue
-        plan = lifecycle.plan(entry, state, at, zone)
-        if not plan.emit and plan.next is not None and plan.next <= at and elapsed() > ends:
-            plan = plan._replace(next=lifecycle.following(entry, plan.next, at, zone))
+        plan = lifecycle.plan(entry, state, at, zone, walk_on)
+        if not plan.emit and plan.next is not None and plan.next <= at and not walk_on(()):
+            plan = plan._replace(next=lifecycle.following(entry, plan.next, at, zone, walk_on))
         for nominal in plan.emit:
             yield Upcoming(instants.from_ms(at), name, instants.from_ms(nominal))
         after = lifecycle.dispatched(state, plan, 0)

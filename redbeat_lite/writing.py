@@ -15,6 +15,7 @@ from .definition import encode
 from .entry import Entry
 from .errors import ConfigOwned, EntryChanged, EntryExists, InvalidEntry
 from .options import check_destination
+from .patience import briefly
 from .reading import Reader
 from .state import State
 from .store import PAGE, TRIES, Edit, Store, Stored, chunks
@@ -130,7 +131,7 @@ class Writer:
         """The edit that makes ``before`` to ``after``, which gets its new state."""
         after.state, definition = before.known_state, encode(after)
         if definition.encode() != stored.definition:
-            after.state = lifecycle.revised(before, after.state, after, wall_ms(), self._zone)
+            after.state = lifecycle.revised(before, after.state, after, wall_ms(), self._zone, walk_on=briefly())
         return self._write(after, stored.state, definition)
 
     def restatement(self, entry: Entry, stored: Stored, state: State) -> Edit:

@@ -20,6 +20,7 @@ from tests.support.nursery import nursery
 from tests.support.process_table import descendants
 from tests.support.processes import Process, celery
 from tests.support.server import Server
+from tests.support.waiting import eventually
 from tests.support.wheel import Installation
 
 # Whoever starts the tests in the background may have them ignore SIGINT, and the processes that they start would too.
@@ -47,9 +48,10 @@ def nothing_is_left() -> Iterator[None]:
         del os.environ["TMPDIR"]
     else:
         os.environ["TMPDIR"] = before
-    left = descendants(nursery().pid)
-    nursery().close()
-    assert not left, "processes are left"
+    try:
+        eventually(lambda: not descendants(nursery().pid), what="the end of all processes")
+    finally:
+        nursery().close()
     assert not directory.exists(), "files are left"
 
 

@@ -52,10 +52,11 @@ def main() -> None:
     commit = _said("git", "rev-parse", "--short", "HEAD")
     for number in range(asked.runs):
         for condition in CONDITIONS:
-            done = [run for run in _kept(asked.kept) if (run["commit"], run["on"]) == (commit, condition.name)]
+            what = (commit, condition.name, asked.args)
+            done = [run for run in _kept(asked.kept) if (run["commit"], run["on"], run["args"]) == what]
             if asked.only not in (None, condition.name) or len(done) > number:
                 continue
-            run = {"commit": commit, "on": condition.name, **_run(condition, asked.args)}
+            run = {"commit": commit, "on": condition.name, "args": asked.args, **_run(condition, asked.args)}
             with asked.kept.open("a") as file:
                 file.write(json.dumps(run) + "\n")
             asked.kept.with_suffix(".md").write_text(_table(_kept(asked.kept), commit))
@@ -67,7 +68,11 @@ def _run(condition: Condition, args: str) -> dict[str, Any]:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trust-")))
         _said("git", "clone", "--quiet", str(ROOT), str(directory / "clone"))
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+        (directory / "tmp").mkdir()
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))
+        }
+        env = {**inherited, "TMPDIR": str(directory / "tmp")}
         make = ["make", "-C", str(directory / "clone")]
         subprocess.run([*make, ".venv/.ready"], check=True, env=env, stdout=subprocess.DEVNULL)
         stack.enter_context(_busy(condition.loops))
@@ -79,6 +84,7 @@ def _run(condition: Condition, args: str) -> dict[str, Any]:
             said.seek(0)
             text = said.read()
         left = [path for path in Path("/proc").glob("[0-9]*/cwd") if _leads_into(path, directory)]
+        left += (directory / "tmp").glob("rbl-*")
     if code:
         print(text[-20_000:], flush=True)
     return {
@@ -100,10 +106,12 @@ def _leads_into(link: Path, directory: Path) -> bool:
 @contextmanager
 def _busy(loops: int) -> Iterator[None]:
     processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
-    yield
-    for each in processes:
-        each.kill()
-        each.wait()
+    try:
+        yield
+    finally:
+        for each in processes:
+            each.kill()
+            each.wait()
 
 
 def _kept(path: Path) -> list[dict[str, Any]]:
@@ -114,7 +122,7 @@ def _table(runs: list[dict[str, Any]], commit: str) -> str:
     lines = [
         f"`make test` at {commit}",
         "",
-        "| on | passed | failed | seconds | processes left |",
+        "| on | passed | failed | seconds | left behind |",
         "|---|---|---|---|---|",
     ]
     for run in sorted((run for run in runs if run["commit"] == commit), key=lambda run: run["on"]):

@@ -13,9 +13,11 @@ import click
 
 from .. import lifecycle
 from ..instants import to_ms
+from ..patience import briefly
 from ..preview import walk
 from ..schedules import Question
 from ..schedules.hazards import hazard
+from ..schedules.missed import WalkOn
 from ..schedules.zones import portable, zone_name, zone_of
 from .commands import Command, json_option, schedules_of
 from .failures import Failure
@@ -95,9 +97,9 @@ def _is_asked(entry: Entry) -> bool:
 def _between(
     entries: Iterable[Entry], first: datetime, last: datetime, zone: tzinfo, shown: tzinfo | None
 ) -> Iterator[_Run]:
-    start = to_ms(first)
-    ready = {entry.name: _ahead(entry, start, zone) for entry in entries}
-    for run in walk(ready.values(), now=to_ms(datetime.now(UTC)), zone=zone):
+    start, walk_on = to_ms(first), briefly()
+    ready = {entry.name: _ahead(entry, start, zone, walk_on) for entry in entries}
+    for run in walk(ready.values(), now=to_ms(datetime.now(UTC)), zone=zone, walk_on=walk_on):
         if run.at > last:
             return
         if run.at >= first:
@@ -106,7 +108,7 @@ def _between(
             yield _Run(run.name, run.at, run.nominal, shown or own, hazard(rule, to_ms(run.nominal)))
 
 
-def _ahead(entry: Entry, start: int, zone: tzinfo) -> Entry:
+def _ahead(entry: Entry, start: int, zone: tzinfo, walk_on: WalkOn) -> Entry:
     """The entry as it will be shortly before ``start``, so that nobody has to walk there run by run.
 
     One that counts its runs has to be walked all the same.
@@ -118,7 +120,7 @@ def _ahead(entry: Entry, start: int, zone: tzinfo) -> Entry:
     if state.nominal is None or state.nominal >= from_:
         return entry
     twin = copy(entry)
-    twin.state = replace(state, nominal=lifecycle.ahead(entry, state, from_, zone))
+    twin.state = replace(state, nominal=lifecycle.ahead(entry, state, from_, zone, walk_on))
     twin.due = lifecycle.due_time(twin, twin.state, zone)
     return twin
 

@@ -153,7 +153,6 @@ class Sweeper:
             time.sleep(PERIOD)
             if self._stopped or not self._leading():
                 continue
-            # The beat may be a thread of a process that forks.
             with held_off():
                 failing = self._sweep(failing)
 

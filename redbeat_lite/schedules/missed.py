@@ -6,23 +6,20 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
-from ..clock import elapsed
 from .base import Question, Rule
 from .rules import next_ms
 
-#: Rules that cannot be counted by arithmetic are walked for at most this many occurrences at a time, and for so many
-#: seconds, if nobody has a bound of his own: a step of a valid recurrence can take 25 ms.
+#: Rules that cannot be counted by arithmetic are walked for at most this many occurrences at a time, if nobody has a
+#: bound of his own.
 WALK = 2000
-_BRIEF = 1.0
 
 #: Told the occurrences that were walked so far, says whether to look for another one.
 WalkOn = Callable[[Sequence[int]], bool]
 
 
-def briefly() -> WalkOn:
-    """Up to `WALK` of them, within a second from now."""
-    ends = elapsed() + _BRIEF
-    return lambda walked: len(walked) < WALK and elapsed() < ends
+def by_count(walked: Sequence[int]) -> bool:
+    """Up to `WALK` of them."""
+    return len(walked) < WALK
 
 
 @runtime_checkable

@@ -10,8 +10,10 @@ from pathlib import Path
 import redis
 
 from tests.support.beats import leads
+from tests.support.process_table import is_running
 from tests.support.processes import Process, celery
 from tests.support.server import Server
+from tests.support.waiting import eventually
 
 
 def test_fails(beat: Callable[..., Process], client: redis.Redis) -> None:
@@ -27,5 +29,8 @@ def test_never_ends(beat: Callable[..., Process], server: Server) -> None:
         "tests.acceptance.proj", "worker", "-B", "-P", "prefork", "-c", "2", "-l", "INFO", PROJ_URL=server.url
     )
     worker.says(r" ready\.")
+    # One whose end nobody has heard of yet.
+    ended = celery("tests.acceptance.proj", "--version", PROJ_URL=server.url)
+    eventually(lambda: not is_running(ended.pid), what="its end")
     Path(os.environ["TOLD"]).write_text(os.environ["TMPDIR"])
     time.sleep(600)

@@ -12,6 +12,7 @@ from redbeat_lite import Entry, Schedules, every
 from tests.support.beats import EACH, KEYS, conf, doubled, leads, stream
 from tests.support.messages import of_entry, queued
 from tests.support.processes import Process
+from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
 Beat = Callable[..., Process]
@@ -59,9 +60,13 @@ def test_keys_of_a_foreign_type_under_the_locks_stop_nothing_for_long(
     for name in ("index", "fence", "workers"):
         spoil(client, f"{{redbeat-lite}}:once:{name}")
     schedules.add("once", "proj.add", every(0.05), once=True)
-    eventually(lambda: of_entry(client, "once"), within=30, what="the one with a lock")
+    with Stopwatch(process) as watch:
+        eventually(lambda: of_entry(client, "once"), within=30, what="the one with a lock")
+    watch.at_most(6)
     client.delete("celery")
-    eventually(lambda: len(stream(client, "each")) >= 5, within=30, what="the stream goes on")
+    with Stopwatch(process) as watch:
+        eventually(lambda: len(stream(client, "each")) >= 5, within=30, what="the stream goes on")
+    watch.at_most(6)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,7 +82,9 @@ def test_a_key_of_a_foreign_type_stops_nothing_for_long(
     client.hset(KEYS.entries, "broken", "junk") if name == "quarantine" else None
     client.zadd(KEYS.due, {"broken": 0}) if name == "quarantine" else None
     client.delete("celery")
-    eventually(lambda: len(stream(client, "each")) >= 5, within=30, what="the stream goes on")
+    with Stopwatch(process) as watch:
+        eventually(lambda: len(stream(client, "each")) >= 5, within=30, what="the stream goes on")
+    watch.at_most(6)
     assert not doubled(queued(client))
     eventually(lambda: "each" in schedules, what="the entry")
     if name == "quarantine":
@@ -91,7 +98,9 @@ def test_a_beat_that_finds_every_key_spoiled_leads_and_mends_them(beat: Beat, cl
     for name in NAMES:
         spoil(client, getattr(KEYS, name))
     process = beat(PROJ_CONF=conf(schedule={"each": EACH}, lease=1))
-    eventually(lambda: len(stream(client, "each")) >= 3, within=30, what="the stream")
+    with Stopwatch(process) as watch:
+        eventually(lambda: len(stream(client, "each")) >= 3, within=30, what="the stream")
+    watch.at_most(8)
     assert process.alive
     assert not process.lines("CRITICAL|Traceback")
 
@@ -110,7 +119,9 @@ def test_of_a_thousand_entries_two_hundred_spoiled_ones_stop_alone(
         pipe.hset(KEYS.state, f"e{n}", STATES[n % len(STATES)])
     pipe.execute()
     sound = {f"e{n}" for n in range(200, 1000)}
-    eventually(lambda: client.llen("celery") >= len(sound), within=30, what="the sound entries")
+    with Stopwatch(process) as watch:
+        eventually(lambda: client.llen("celery") >= len(sound), within=30, what="the sound entries")
+    watch.at_most(6)
     late = datetime.now(UTC) - due
     print(f"the last of 800 came {late.total_seconds():.3f} s after its time")
     eventually(lambda: sound <= {m.entry for m in queued(client)}, what="the sound entries")
@@ -136,7 +147,9 @@ def test_junk_in_the_hashes_of_the_lease_and_of_the_meta_data_stops_nobody(
     client.hset(KEYS.leader, mapping={"token": b"\xff", "pid": "nobody"})  # and it never ends
     client.hset(KEYS.quarantine, "old", b"\xff{")
     process = beat(PROJ_CONF=conf(schedule={"each": EACH}, lease=1))
-    eventually(lambda: len(stream(client, "each")) >= 3, within=30, what="the stream")
+    with Stopwatch(process) as watch:
+        eventually(lambda: len(stream(client, "each")) >= 3, within=30, what="the stream")
+    watch.at_most(6)
     assert list(schedules.quarantined()) == ["old"]
     assert process.alive
     assert not process.lines("CRITICAL|Traceback")

@@ -17,8 +17,8 @@ from tests.support.waiting import eventually
 FILE = "tests/acceptance/failing.py"
 
 
-def command(name: str) -> list[str]:
-    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", name, FILE]
+def command(name: str, *words: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", name, *words, FILE]
 
 
 def test_a_test_that_fails_tells_what_its_processes_said_and_what_its_server_holds() -> None:
@@ -32,11 +32,12 @@ def test_a_test_that_fails_tells_what_its_processes_said_and_what_its_server_hol
     assert f"one of them alone: make test ARGS='{FILE}::test_fails'" in done.stdout
 
 
+@pytest.mark.parametrize("words", [(), ("-n", "2")], ids=["one", "several"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_nothing_is_left_of_a_run_that_is_broken_off(tmp_path: Path, number: int) -> None:
+def test_nothing_is_left_of_a_run_that_is_broken_off(tmp_path: Path, number: int, words: tuple[str, ...]) -> None:
     told = tmp_path / "told"
     env = {**os.environ, "TOLD": str(told)}
-    run = subprocess.Popen(command("never_ends"), cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
+    run = subprocess.Popen(command("never_ends", *words), cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
     try:
         directory = Path(eventually(lambda: told.exists() and told.read_text(), within=40, what="processes"))
         started = descendants(run.pid)

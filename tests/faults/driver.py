@@ -47,7 +47,7 @@ class Stage(Troupe):
     """One scenario.
 
     Parameters:
-        seconds: how long it is to run under load: 10 in the ordinary run, 60 in the soak.
+        seconds: how long it is to run under load: 5 in the ordinary run, 60 in the soak.
         schedule: opens a client of the server that holds the schedule.
         url: of the broker, with a password.
         broker: opens a client of the server that holds the queue; that of the schedule by default.
@@ -85,6 +85,7 @@ class Stage(Troupe):
             self.beat()
             self.beat()
         self.flows()
+        self.started = time.monotonic()
         return self.leader()
 
     # -- time ---------------------------------------------------------------------------------------------------------

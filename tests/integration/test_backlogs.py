@@ -180,16 +180,17 @@ COSTLY = "DTSTART:10000101T000000 RRULE:FREQ=SECONDLY;INTERVAL=3607;BYMINUTE=0;B
 
 
 @pytest.mark.usefixtures("clock")
-def test_one_that_takes_a_minute_to_walk_through_keeps_no_program_waiting(
+def test_those_that_take_a_minute_to_walk_through_keep_no_program_waiting(
     make_app: Callable[..., Celery], client: redis.Redis
 ) -> None:
     """Whoever can write to the server can say that a run is missed since the year 1003."""
     app = make_app()
     schedules = Schedules(app)
-    schedules.add("costly", "add", rrule(COSTLY, tz="UTC"))
-    state = State.decode(client.hget(KEYS.state, "costly") or b"")
-    client.hset(KEYS.state, "costly", replace(state, nominal=-30_500_000_000_000).encode())
-    client.zadd(KEYS.due, {"costly": 1})
+    for name in ("costly", *(f"costly-{number}" for number in range(20))):
+        schedules.add(name, "add", rrule(COSTLY, tz="UTC"))
+        state = State.decode(client.hget(KEYS.state, name) or b"")
+        client.hset(KEYS.state, name, replace(state, nominal=-30_500_000_000_000).encode())
+        client.zadd(KEYS.due, {name: 1})
     asks: tuple[Callable[[], object], ...] = (
         lambda: schedules.upcoming(NOW + timedelta(days=400)),
         lambda: schedules.run_now("costly"),

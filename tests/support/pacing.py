@@ -30,8 +30,8 @@ class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no 
 
 
 @pytest.hookimpl(optionalhook=True)  # unknown where xdist is switched off
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduling:
-    return _Scheduling(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduling | None:
+    return _Scheduling(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -25,8 +25,9 @@ def _parents() -> dict[int, int]:
     if Path("/proc/self/stat").exists():
         rows = [_stat(path) for path in Path("/proc").glob("[0-9]*/stat")]
     else:
-        listing = subprocess.run(["ps", "-A", "-o", "pid=,state=,ppid="], capture_output=True, text=True, check=True)
-        rows = [line.split() for line in listing.stdout.splitlines()]
+        with subprocess.Popen(["ps", "-A", "-o", "pid=,state=,ppid="], stdout=subprocess.PIPE, text=True) as ps:
+            rows = [line.split() for line in ps.communicate()[0].splitlines()]
+        rows = [row for row in rows if row[:1] != [str(ps.pid)]]
     return {int(pid): int(parent) for pid, state, parent in filter(None, rows) if not state.startswith("Z")}
 
 

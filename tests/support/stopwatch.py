@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -103,12 +104,11 @@ class Stopwatch:
 
 def _waited(pid: int) -> Iterator[tuple[tuple[int, int], int]]:
     """For each thread, the nanoseconds for which it waited for a processor."""
-    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        try:
-            _, waited, _ = path.read_text().split()
-        except OSError:  # it has ended
-            continue
-        yield (pid, int(path.parent.name)), int(waited)
+    with suppress(OSError):  # it has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                _, waited, _ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
+                yield (pid, int(thread)), int(waited)
 
 
 def _stolen() -> float:
