@@ -19,6 +19,7 @@ from kombu.utils.json import dumps, loads
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.once import Once
 from redbeat_lite.once.naming import MAX_KEY, canonical, key_of
+from tests.support.examples import examples
 
 
 def f(x: Any, y: Any = 2, *args: Any, z: Any = 3, **rest: Any) -> None: ...
@@ -37,17 +38,20 @@ def key(*args: Any, once: Once | None = None, **kwargs: Any) -> str:
     return key_of(once or Once(), "t", args, kwargs, SIGNATURE)
 
 
+@examples(50)
 @given(values, values)
 def test_positions_names_and_defaults_make_no_difference(x: Any, y: Any) -> None:
     assert key(x, y) == key(x=x, y=y) == key(x, y=y, z=3)
     assert key(x) == key(x, 2)
 
 
+@examples(50)
 @given(values)
 def test_a_trip_through_the_broker_makes_no_difference(x: Any) -> None:
     assert key(loads(dumps(x))) == key(x)
 
 
+@examples(50)
 @given(values, values)
 def test_different_arguments_have_different_keys(x: Any, y: Any) -> None:
     assert (key(x) == key(y)) == (canonical(x) == canonical(y))
@@ -117,6 +121,7 @@ def test_an_argument_the_call_lacks_is_named() -> None:
         key(1, once=Once(key="{missing}"))
 
 
+@examples(30)
 @given(st.text(min_size=MAX_KEY, max_size=3 * MAX_KEY), st.text(min_size=MAX_KEY, max_size=3 * MAX_KEY))
 def test_long_keys_are_cut_without_meeting(a: str, b: str) -> None:
     keys = [key(text, once=Once(key="{x}")) for text in (a, b)]

@@ -18,6 +18,7 @@ from redbeat_lite.pipeline import RunStatus, State, StepFailed, StepStatus, prog
 from redbeat_lite.pipeline.definition import Definition, task_id
 from redbeat_lite.pipeline.dispatch import describe
 from tests.pipeline.pipeproj import make_app
+from tests.support.examples import examples
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +157,7 @@ JSON = st.recursive(
 )
 
 
+@examples(50)
 @given(st.lists(st.dictionaries(st.text(max_size=2), JSON, max_size=4), max_size=5))
 def test_merging_is_that_of_dicts_and_changes_no_value(dicts: list[dict[str, Any]]) -> None:
     merged: dict[str, Any] = {}
@@ -165,6 +167,7 @@ def test_merging_is_that_of_dicts_and_changes_no_value(dicts: list[dict[str, Any
     assert json.dumps(got) == json.dumps(merged)
 
 
+@examples(50)
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "__type__", "__value__"]), JSON), max_size=3))
 def test_merging_knows_the_names_that_mark_a_type(dicts: list[dict[str, Any]]) -> None:
     merged = {key: value for each in dicts for key, value in each.items()}

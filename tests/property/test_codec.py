@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite.codec import dumps, loads, pack, unpack
 from redbeat_lite.errors import CorruptEntry, InvalidEntry
-
-from .examples import examples
+from tests.support.examples import examples
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 scalars = st.one_of(

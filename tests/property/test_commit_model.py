@@ -19,9 +19,8 @@ from redbeat_lite.scripts import Scripts
 from redbeat_lite.settings import Settings
 from redbeat_lite.state import State
 from redbeat_lite.store import Advance, Edit, Lost, Store, Term
+from tests.support.examples import examples
 from tests.support.server import Server
-
-from .examples import examples
 
 KEYS = Keys.of("model")
 NAMES = ("a", "b", "c")

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.schedules import cron, decode_schedule, encode_schedule, rule_of
-
-from .examples import examples
+from tests.support.examples import examples
 
 REAL = json.loads((Path(__file__).parent.parent / "data" / "real_schedules.json").read_text())
 NAMES = {

@@ -18,8 +18,7 @@ from redbeat_lite.definition import decode, encode
 from redbeat_lite.errors import CorruptEntry
 from redbeat_lite.instants import MAX_MS, MIN_MS
 from redbeat_lite.state import State, task_id
-
-from .examples import examples
+from tests.support.examples import examples
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 names = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=200)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from redbeat_lite.instants import from_ms, to_ms
 from redbeat_lite.misfire import CHUNK, Misfire, Plan, plan
 from redbeat_lite.schedules import Rule, at, cron, every, next_ms, rrule, rule_of
-
-from .examples import examples
+from tests.support.examples import examples
 
 BERLIN = ZoneInfo("Europe/Berlin")
 RULES = [

@@ -27,9 +27,8 @@ from redbeat_lite.instants import from_ms
 from redbeat_lite.prepared import obstacle
 from redbeat_lite.publisher import Publisher
 from redbeat_lite.store import Command
+from tests.support.examples import examples
 from tests.support.server import Server
-
-from .examples import examples
 
 HOUR = 3_600_000
 NOMINAL = 4_000_000_000_000  # far in the future, so that no message expires before it is made

@@ -21,9 +21,8 @@ from redbeat_lite.publisher import Publisher
 from redbeat_lite.state import State
 from redbeat_lite.uuids import named_uuid, random_uuid
 from tests.property.test_prepared import arguments, comparable, connected, occurrence, options, publish
+from tests.support.examples import examples
 from tests.support.server import Server
-
-from .examples import examples
 
 NOW = 1_800_000_000_000
 instants = st.integers(0, 4_000_000_000_000)

@@ -19,11 +19,10 @@ from redbeat_lite.outage import Outage
 from redbeat_lite.pipeline.dispatch import conclude
 from redbeat_lite.pipeline.runtime import store_of
 from redbeat_lite.pipeline.store import Ref
+from tests.support.examples import examples
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.server import Server
 from tests.support.waiting import eventually
-
-from .examples import examples
 
 
 class Mute(Exception):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from redbeat_lite.schedules import cron, rule_of
 from redbeat_lite.schedules.dst import CountedRule
 from redbeat_lite.schedules.zones import jump_between, offset_at, portable, stretches, zone_name, zone_of
+from tests.support.examples import examples
 
 from . import brute_time
-from .examples import examples
 
 ZONES = sorted(zone for zone in available_timezones() if "/" in zone and not zone.startswith(("Etc", "SystemV")))
 DAY = timedelta(days=1)

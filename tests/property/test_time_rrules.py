@@ -21,8 +21,7 @@ from redbeat_lite.instants import to_ms
 from redbeat_lite.schedules import Rule, decode_schedule, next_ms, rrule, rule_of, shortest_gap_ms
 from redbeat_lite.schedules.recurrence import _DayFilter
 from redbeat_lite.schedules.rrules import STEPS
-
-from .examples import examples
+from tests.support.examples import examples
 
 BERLIN = ZoneInfo("Europe/Berlin")
 START = datetime(2026, 1, 31, 10, 20, 30, tzinfo=UTC)

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from redbeat_lite.instants import from_ms, to_ms
 from redbeat_lite.schedules import Rule, cron, rule_of
 from redbeat_lite.schedules.dst import CountedRule
+from tests.support.examples import examples
 
 from . import brute_time
-from .examples import examples
 
 ZONES = [
     "Europe/Berlin",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from datetime import UTC
+from functools import cache
 
 from redbeat_lite import Entry, every
 from redbeat_lite.definition import encode
@@ -14,9 +15,18 @@ from redbeat_lite.store import Stored
 NOW = 1_800_000_000_000
 
 
+STATE = State.new(NOW).encode().encode()
+
+
+@cache
+def definition(size: int, task: str, misfire: str) -> bytes:
+    """What is stored of an entry; it is the same whatever its name."""
+    return encode(Entry("any", task, every(60), args=["x" * size], misfire=misfire)).encode()
+
+
 def stored(name: str, *, size: int = 0, task: str = "add", misfire: str = "coalesce") -> Stored:
-    definition = encode(Entry(name, task, every(60), args=["x" * size], misfire=misfire))
-    return Stored(name.encode(), NOW, definition.encode(), State.new(NOW).encode().encode())
+    # Each with bytes of its own, as if it had just been read.
+    return Stored(name.encode(), NOW, bytes(bytearray(definition(size, task, misfire))), STATE)
 
 
 def planner() -> Planner:

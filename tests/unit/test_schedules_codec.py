@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite.errors import InvalidEntry
@@ -26,6 +26,7 @@ from redbeat_lite.schedules import (
     rrule,
     rule_of,
 )
+from tests.support.examples import examples
 
 T = datetime(2026, 5, 5, 5, 5, 5, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -203,7 +204,7 @@ kinds = st.sampled_from(["every", "cron", "at", "rrule", "crontab", "schedule", 
 extras = st.sampled_from(["align", "tz", "seconds", "start", "relative", "data", "other"])
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(kinds, json_like, st.dictionaries(extras, json_like, max_size=2))
 def test_any_json_decodes_or_is_refused(kind: str, value: Any, extra: dict[str, Any]) -> None:
     try:
@@ -213,7 +214,7 @@ def test_any_json_decodes_or_is_refused(kind: str, value: Any, extra: dict[str, 
     assert decode_schedule(encode_schedule(read)) == read
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(st.lists(st.text("0123456789*/-,lw#abcdefrinosu ", max_size=8), min_size=5, max_size=6))
 def test_any_text_is_a_cron_or_is_refused(fields: list[str]) -> None:
     try:
