@@ -91,7 +91,7 @@ def test_nothing_is_sent_while_somebody_else_holds_the_lease(beat: Beat, client:
 def test_a_leader_frozen_in_the_middle_of_a_batch_doubles_nothing_when_it_thaws(
     beat: Beat, client: redis.Redis, schedules: Schedules, dispatch: str
 ) -> None:
-    settings = conf(lease=1, batch_size=20, dispatch=dispatch)
+    settings = conf(lease=2, batch_size=20, dispatch=dispatch)
     frozen = beat(PROJ_CONF=settings)
     leads(frozen, client)
     successor = beat(PROJ_CONF=settings)
@@ -104,7 +104,7 @@ def test_a_leader_frozen_in_the_middle_of_a_batch_doubles_nothing_when_it_thaws(
     assert before < 1000
     with Stopwatch(successor) as watch:
         leads(successor, client)
-    watch.at_most(1 + 0.5 + 0.5)
+    watch.at_most(2 + 0.5 + 0.5)
     eventually(lambda: len({m.entry for m in queued(client)}) == 1000, what="all of them in the queue")
     frozen.signal(signal.SIGCONT)
     frozen.says("no longer leading")
