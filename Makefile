@@ -1,5 +1,8 @@
 SHELL := bash
 
+# Every test process would compile what the others have compiled already.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The first of these that is Python 3.11 or later makes the environment; `make PYTHON=...` names another.
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
 IS_ENOUGH  := import sys; sys.exit(sys.version_info < (3, 11))

@@ -11,7 +11,6 @@ from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules
 from tests.support.frozen import Clock, frozen_clock
-from tests.support.redispy import version_read_once  # noqa: F401 - a fixture
 from tests.support.server import Server
 
 #: Long enough that no renewal falls into a test.

@@ -11,7 +11,6 @@ from celery import Celery, _state
 
 from redbeat_lite import Scheduler
 from tests.support.frozen import Clock, frozen_clock
-from tests.support.redispy import version_read_once  # noqa: F401 - a fixture
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import redis
 from celery import Celery
 
 from tests.support.deployments import Cluster, Sentinels
-from tests.support.redispy import version_read_once  # noqa: F401 - a fixture
 from tests.support.server import Server, binaries, with_tls
 from tests.support.tls import Authority
 
