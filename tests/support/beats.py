@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -39,14 +38,12 @@ def leader_pid(client: redis.Redis) -> int | None:
     return int(pid) if pid else None
 
 
-def leads(process: Process, client: redis.Redis, *, within: float = 20.0) -> float:
-    """Wait until this process holds the lease; returns the seconds that took."""
-    start = time.monotonic()
+def leads(process: Process, client: redis.Redis, *, within: float = 20.0) -> None:
+    """Wait until this process holds the lease."""
     try:
         eventually(lambda: leader_pid(client) == process.pid, within=within, what="the lease is its own")
     except AssertionError as exc:
         raise AssertionError(f"{exc}\n{process.output}") from None
-    return time.monotonic() - start
 
 
 def settled(processes: Iterable[Process], client: redis.Redis) -> tuple[Process, list[Process]]:
