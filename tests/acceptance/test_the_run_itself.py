@@ -32,8 +32,19 @@ def test_a_test_that_fails_tells_what_its_processes_said_and_what_its_server_hol
     assert f"one of them alone: make test ARGS='{FILE}::test_fails'" in done.stdout
 
 
-@pytest.mark.parametrize("words", [(), ("-n", "2")], ids=["one", "several"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        pytest.param(signal.SIGKILL, ("-n", "1"), id="killed, by xdist"),
+        pytest.param(signal.SIGINT, ("-n", "1"), id="broken off, by xdist"),
+        pytest.param(signal.SIGTERM, (), id="told to stop"),
+        *(
+            pytest.param(number, words, marks=pytest.mark.soak, id=f"{number.name}, {' '.join(words)}")
+            for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
+            for words in ((), ("-n", "2"))
+        ),
+    ],
+)
 def test_nothing_is_left_of_a_run_that_is_broken_off(tmp_path: Path, number: int, words: tuple[str, ...]) -> None:
     told = tmp_path / "told"
     env = {**os.environ, "TOLD": str(told)}

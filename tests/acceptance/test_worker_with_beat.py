@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -48,6 +48,10 @@ def worker(server: Server) -> Iterator[Callable[..., Process]]:
             process.destroy()
 
 
+def _children_of(workers: Iterable[Process]) -> list[Pid]:
+    return [Pid(pid) for process in workers for pid in descendants(process.pid)]
+
+
 def test_five_workers_with_a_beat_each_give_one_stream(worker: Callable[..., Process], client: redis.Redis) -> None:
     settings = conf(schedule={"each": EACH})
     workers = [worker(f"w{n}", PROJ_CONF=settings) for n in range(5)]
@@ -60,7 +64,7 @@ def test_five_workers_with_a_beat_each_give_one_stream(worker: Callable[..., Pro
     # The worker that holds the leader stops, as in a rolling deployment; the beat inside another one goes on.
     [first] = [process for process in workers if process.lines("beat: leading")]
     old = leader_pid(client)
-    with Stopwatch(*workers) as watch:
+    with Stopwatch(*workers, *_children_of(workers)) as watch:
         first.terminate()
         eventually(lambda: leader_pid(client) not in (None, old), within=30, what="another leader")
     watch.at_most(2)
@@ -86,7 +90,7 @@ def test_a_beat_leaves_when_its_worker_is_killed(
     [other] = [process for process in workers if process is not killed]
     children = descendants(killed.pid)
     try:
-        with Stopwatch(other, Pid(old)) as watch:
+        with Stopwatch(other, *_children_of([other]), Pid(old)) as watch:
             killed.kill()
             eventually(lambda: leader_pid(client) not in (None, old), within=30, what="another leader")
             eventually(lambda: not is_running(old), within=30, what="the end of the beat")

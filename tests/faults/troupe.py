@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 QUEUE = "work"
 
 #: Seconds in which a beat has ended that is told to stop, and a worker whose tasks take less than one. A beat promises
-#: two, to which tests hold it that have the machine to themselves.
+#: two, to which its own tests hold it.
 STOP = 10.0
 
 #: Seconds for which a child of Celery's prefork pool stays when its main process does not read that it is done: on a

@@ -1,13 +1,12 @@
-"""Forks while another thread holds a lock: ``python -m tests.once.forking CASE``.
+"""Forks while another thread holds a lock: ``main(CASE)``, in a process of its own.
 
-Ends with 0 if the child got through, and tells what happened if it did not. A process of its own, because the threads
-of pytest hold locks too.
+It ends with 0 if the child got through, and tells what happened if it did not. Those of pytest would not do: its
+threads hold locks too.
 """
 
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import signal
 import sys
@@ -128,38 +127,6 @@ class Kombu(Holding):
         assert self.Connection().channel
 
 
-class Logging(Holding):
-    """The lock of a handler whose output is slow to be taken."""
-
-    class Slow(logging.StreamHandler[Any]):
-        def emit(self, record: logging.LogRecord) -> None:
-            record.msg.hold()
-
-    def work(self) -> None:
-        handler = self.Slow()
-        logging.getLogger("slow").addHandler(handler)
-        logging.getLogger("slow").warning(self)
-
-    def in_child(self) -> None:
-        # Not for long: this one holds it in vain.
-        logging.getLogger("slow").warning(self)
-
-
-class Pool(Holding):
-    """The lock of redis-py's connection pool."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._pool = Backend(Settings(url=URL)).client.connection_pool
-
-    def work(self) -> None:
-        with self._pool._lock:
-            self.hold()
-
-    def in_child(self) -> None:
-        self._pool.disconnect()
-
-
 # -- who of ours does such work ----------------------------------------------------------------------------------------
 
 
@@ -216,11 +183,6 @@ def held_by(who: Callable[[_Work], object], holding: Holding) -> None:
     who(holding.work)
     assert holding.begun.wait(HANGS)
     fork(holding.in_child)
-
-
-def logs() -> None:
-    """A thread of somebody else writes to a log."""
-    held_by(in_thread, Logging())
 
 
 def client() -> None:
@@ -454,22 +416,13 @@ def green() -> None:
     fork(lambda: None)
     assert time.monotonic() - before < forks.PATIENCE
     other.kill()
-    ticks: list[int] = []
-    one = Beat("green", lambda: 60.0, lambda: ticks.append(1))
-    one.start()
-    one.soon()
-    one.soon()
-    eventually(lambda: ticks)
-    one.stop()
-    one.join(HANGS)
-    assert not one._thread.is_alive()
 
 
 WHO = {each.__name__: each for each in (beat, departure, renewal, sweep)}
-HOLDING = {each.__name__: each for each in (Importing, Kombu, Pool)}
+HOLDING = {each.__name__: each for each in (Importing, Kombu)}
 CASES = {
     each.__name__: each
-    for each in (client, schedules, inherited, logs, waking, bounded, at_once, itself, asleep, interrupted, green)
+    for each in (client, schedules, inherited, waking, bounded, at_once, itself, asleep, interrupted, green)
 }
 
 
@@ -478,7 +431,3 @@ def main(name: str, *more: str) -> None:
         held_by(WHO[name], HOLDING[more[0]]())
     else:
         CASES[name]()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -21,8 +21,7 @@ def run(*words: str, first: str = "") -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("holding", forking.HOLDING)
-@pytest.mark.parametrize("who", forking.WHO)
+@pytest.mark.parametrize(("who", "holding"), [*((who, "Importing") for who in forking.WHO), ("beat", "Kombu")])
 def test_a_thread_of_ours_that_works_holds_no_lock_at_a_fork(who: str, holding: str) -> None:
     run(who, holding)
 
@@ -38,11 +37,6 @@ def test_a_thread_of_ours_that_waits_holds_no_lock() -> None:
 
 def test_a_child_has_clients_of_its_own() -> None:
     run("inherited")
-
-
-def test_python_makes_the_locks_of_its_logging_anew() -> None:
-    # Nothing here guards them where threads of others write to a log.
-    run("logs")
 
 
 def test_work_that_hangs_delays_a_fork_for_two_seconds_and_no_other_work() -> None:

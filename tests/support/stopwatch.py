@@ -77,10 +77,13 @@ class Stopwatch:
         """Seconds for which somebody was ready to run and did not."""
         return self._readings[-1][1]
 
-    def worst(self, seconds: float) -> float:
-        """The most that was withheld within any span of so many seconds."""
+    def worst(self, seconds: float, *, since: float) -> float:
+        """The most that was withheld within any span of so many seconds after this moment of the monotonic clock."""
         most, first = 0.0, 0
         for at, withheld in self._readings:
+            if at <= since:
+                first += 1
+                continue
             while self._readings[first][0] < at - seconds:
                 first += 1
             most = max(most, withheld - self._readings[first][1])

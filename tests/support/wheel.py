@@ -31,10 +31,12 @@ class Installation:
         """Build the wheel and install it, with its ``embedded`` extra."""
         shutil.copytree(ROOT, self.sources, ignore=_NOT_SOURCES)
         self.project.mkdir()
-        _run(sys.executable, "-m", "venv", str(self.directory / "venv"))
-        self.run("pip", "wheel", "--no-deps", "--wheel-dir", str(self.directory / "dist"), str(self.sources))
-        [wheel] = (self.directory / "dist").glob("*.whl")
-        self.run("pip", "install", f"{wheel}[embedded]")
+        # Our own pip works on the environment from outside, which spares putting one there.
+        _run(sys.executable, "-m", "venv", "--without-pip", str(self.directory / "venv"))
+        pip = self._bin / "pip"
+        pip.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pip --python "{self._bin}/python" "$@"\n')
+        pip.chmod(0o755)
+        self.run("pip", "install", f"{self.sources}[embedded]")
         return self
 
     @property
