@@ -102,13 +102,13 @@ def body(task: Any, key: str, seconds: float, how: str) -> str:
     if how == "die" and not client().incr(f"died:{key}:{task.request.id}") > 1:
         os.kill(os.getpid(), 9)
     if how == "retry" and task.request.retries == 0:
-        raise task.retry(countdown=0.5, max_retries=3)
+        raise task.retry(countdown=seconds or 0.5, max_retries=3)
     if how == "reject" and client().incr(f"rejected:{key}:{task.request.id}") == 1:
         raise Reject("as asked", requeue=True)
     if how == "ignore":
         raise Ignore("as asked")
     if how == "replace":
-        raise task.replace(app.tasks[task.name].si(key, seconds=seconds).set(countdown=0.5))
+        raise task.replace(app.tasks[task.name].si(key, how="until").set(countdown=0.5))
     if how == "move":
         raise task.replace(app.tasks[task.name].si(key + "-moved", seconds=seconds))
     if how == "gil":
@@ -121,7 +121,7 @@ def body(task: Any, key: str, seconds: float, how: str) -> str:
     elif how == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(3600)
-    elif how == "until":
+    elif how in ("until", "retry"):
         while not client().exists(f"go:{key}"):
             time.sleep(0.02)
     else:

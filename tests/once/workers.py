@@ -120,6 +120,10 @@ class Proj:
         until(lambda: self.count(key, "end") >= times, seconds, f"{times} end(s) of {key}; {self.log(key)}")
         return [entry for entry in self.log(key) if entry["event"] == "end"]
 
+    def all_have_heard(self, workers: int = 2) -> None:
+        """Wait until what was broadcast has arrived: it has when a later one is answered."""
+        until(lambda: len(self.app.control.broadcast("ping", reply=True, timeout=1, limit=workers)) >= workers)
+
     def go(self, key: str) -> None:
         """Let tasks with ``how="until"`` end."""
         self.client.set(f"go:{key}", 1)
