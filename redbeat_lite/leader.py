@@ -145,11 +145,11 @@ class Leader:
             self._renewal.least = least
             self._renewal.damaged = False
 
-    def progress(self, doing: str, within: float = 0.0) -> None:
+    def progress(self, doing: object, within: float = 0.0) -> None:
         """Tell the watchdog that the main loop is alive.
 
         Parameters:
-            doing: what it does now, for the log.
+            doing: what it does now, for the log; only if it comes to that, it is put in words.
             within: seconds after which it means to report again; the stall timeout is added.
         """
         self._vitals.alive()
@@ -201,7 +201,7 @@ class _Renewal:
         self._lease = lease
         self._vitals = vitals
         self._trusted_until = 0.0
-        self._doing = ""
+        self._doing: object = ""
         self._deadline = float("inf")
         self._main = threading.get_ident()
         self._stopped = False
@@ -229,7 +229,7 @@ class _Renewal:
     def trust_from(self, sent: float) -> None:
         self._trusted_until = sent + self._lease * (1 - _MARGIN)
 
-    def watch(self, doing: str, deadline: float) -> None:
+    def watch(self, doing: object, deadline: float) -> None:
         self._doing, self._deadline = doing, deadline
 
     def _run(self) -> None:

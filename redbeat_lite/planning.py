@@ -43,6 +43,9 @@ _WALKING, _FEW = 0.5, 3
 #: Seconds after which the rest of a batch is left to the next one, whatever it is that takes so long.
 _LONGEST = 1.0
 
+#: Seconds from one sign of progress to the next, while entries are planned.
+_REPORT = 0.1
+
 #: Bytes that the decoded entries kept between ticks may take: some 45,000 entries of an argument or two.
 #: Where more take turns, the oldest is the next to come: dropping it would find no more than dropping all.
 _CACHE = 64_000_000
@@ -101,7 +104,7 @@ class Planner:
         tasks: Callable[[str], Any],
         local: Callable[[str], Entry | None],
         prefix: str,
-        progress: Callable[[str], None],
+        progress: Callable[[object], None],
     ) -> None:
         self._zone = zone
         self._tasks = tasks
@@ -116,15 +119,19 @@ class Planner:
 
         Stops where there is enough to send for one batch, or it has taken long enough; the rest stays due.
         """
-        time = _Time()
+        time, doing = _Time(), _Doing()
         jobs: list[Job] = []
-        bad, messages, size = [], 0, 0
+        bad, messages, size, reported = [], 0, 0, -_REPORT
         for stored in due:
-            if messages >= _MAX_MESSAGES or size >= _MAX_BYTES or time.is_up:
+            spent = time.spent
+            if messages >= _MAX_MESSAGES or size >= _MAX_BYTES or spent >= _LONGEST:
                 break
-            self._progress(f"planning {name_of(stored)!r}")
+            doing.stored = stored
+            if spent - reported >= _REPORT:
+                reported = spent
+                self._progress(doing)
             try:
-                jobs.append(self._job(stored, now, time))
+                jobs.append(self._job(stored, now, time, has_a_turn=spent < _WALKING))
                 emitted = len(jobs[-1].plan.emit)
                 messages += emitted
                 size += emitted * len(stored.definition or b"")
@@ -133,7 +140,7 @@ class Planner:
         _take_turns(jobs, now)
         return jobs, bad
 
-    def _job(self, stored: Stored, now: int, time: _Time) -> Job:
+    def _job(self, stored: Stored, now: int, time: _Time, *, has_a_turn: bool) -> Job:
         if stored.definition is None or stored.state is None:
             raise CorruptEntry("its definition or its state is gone from Redis")
         state = State.decode(stored.state)
@@ -144,7 +151,6 @@ class Planner:
                 error = f"holds what only the beat of {entry.owner!r} knows"
                 return Job(stored, entry, state, Plan((), state.nominal, 0), Ahead(None, None), error=error)
             entry = own
-        has_a_turn = time.is_left
         plan = lifecycle.plan(entry, state, now, self._zone, time.is_left_for)
         if not has_a_turn and not plan.emit and plan.next is not None and plan.next <= now:
             # It has its turn in another batch, and begins there: a few steps are not worth a line in the log each time.
@@ -215,18 +221,22 @@ class _Time:
         self._began = elapsed()
 
     @property
-    def is_left(self) -> bool:
-        """Whether there is time to look for missed occurrences one by one."""
-        return elapsed() - self._began < _WALKING
+    def spent(self) -> float:
+        """Seconds since it began."""
+        return elapsed() - self._began
 
     def is_left_for(self, walked: Sequence[int]) -> bool:
-        """Whether an entry that has walked so far may go on."""
-        return _few(walked) or self.is_left
+        """Whether an entry that has walked so far may look for more missed occurrences one by one."""
+        return _few(walked) or self.spent < _WALKING
 
-    @property
-    def is_up(self) -> bool:
-        """Whether the rest has to wait, whatever it is that took so long."""
-        return elapsed() - self._began >= _LONGEST
+
+class _Doing:
+    """What the watchdog is told while a batch is planned; it is put in words only if somebody asks."""
+
+    stored: Stored
+
+    def __str__(self) -> str:
+        return f"planning {name_of(self.stored)!r}"
 
 
 def _few(walked: Sequence[int]) -> bool:

@@ -69,8 +69,8 @@ class Batches(list[list[str]]):
             watch.seconds = 0.0
             return commit(store, term, now, advances)
 
-        def heard(doing: str, within: float = 0.0) -> None:
-            self.told.append(doing)
+        def heard(doing: object, within: float = 0.0) -> None:
+            self.told.append(str(doing))
             progress(doing, within)
 
         monkeypatch.setattr(Store, "commit", noted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from datetime import UTC
 from functools import cache
+from typing import Any
 
 from redbeat_lite import Entry, every
 from redbeat_lite.definition import encode
@@ -29,14 +30,9 @@ def stored(name: str, *, size: int = 0, task: str = "add", misfire: str = "coale
     return Stored(name.encode(), NOW, bytes(bytearray(definition(size, task, misfire))), STATE)
 
 
-def planner() -> Planner:
-    return Planner(
-        zone=UTC,
-        tasks=lambda name: None,
-        local=lambda name: None,
-        prefix="redbeat-lite",
-        progress=lambda doing: None,
-    )
+def planner(**instead: Any) -> Planner:
+    asked = {"tasks": lambda name: None, "local": lambda name: None, "progress": lambda doing: None, **instead}
+    return Planner(zone=UTC, prefix="redbeat-lite", **asked)
 
 
 def planned(own: Planner, due: Stored) -> Entry:
@@ -79,3 +75,14 @@ def test_long_messages_make_short_batches() -> None:
     assert 1 < len(jobs) < 10
     assert {len(job.plan.emit) for job in jobs} == {100}
     assert len(own.plan(due, NOW)[0]) == 50
+
+
+def test_whoever_asks_what_takes_so_long_is_told_the_entry() -> None:
+    """Once is enough for a batch that takes no time; what is told then goes with the times."""
+    told: list[object] = []
+    asked: list[str] = []
+    own = planner(progress=told.append, tasks=lambda name: asked.append(str(told[-1])))
+    locked = encode(Entry("any", "add", every(60), once=True)).encode()
+    own.plan([Stored(name, NOW, locked, STATE) for name in (b"a", b"b", b"c")], NOW)
+    assert asked == ["planning 'a'", "planning 'b'", "planning 'c'"]
+    assert len(told) == 1
