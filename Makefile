@@ -19,7 +19,7 @@ COVER := .venv-coverage
 
 # The oldest versions that setup.cfg allows, and some of the tests for them.
 OLDEST       := 'celery[redis]==5.5.*' 'redis==5.0.*'
-OLDEST_TESTS := tests/integration/test_tick.py tests/integration/test_dispatch.py tests/integration/test_api.py \
+OLDEST_TESTS := tests/beat/test_tick.py tests/beat/test_dispatch.py tests/api/test_schedules.py \
                 tests/acceptance/test_wakeup.py tests/topologies/test_secrets.py
 
 # Most tests wait most of the time, so two cores have enough for six at once; in which order, tests/support/pacing.py says.
@@ -40,13 +40,14 @@ run: $(DEMO) ## Watch it work: a server, a worker, two beats; ends on Ctrl-C, or
 test: lint ## Lint, type-check and run every test against a real server; ARGS="-k name" for some of them
 	$(BIN)/python -m pytest $(AT_ONCE) $(ARGS)
 
-lint: $(READY) ## Lint, formatting, types
+lint: $(READY) ## Lint, formatting, types, and which room may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
-unit: $(READY) ## Only the tests of units and properties
-	$(BIN)/python -m pytest tests/unit tests/property $(ARGS)
+unit: $(READY) ## Only the tests that need no server
+	$(BIN)/python -m pytest -m "not server and not soak" $(ARGS)
 
 soak: $(READY) ## The long tests that `make test` leaves out, for MINUTES=n
 	SOAK_MINUTES=$(or $(MINUTES),2) $(BIN)/python -m pytest -n 3 --dist worksteal -m "soak and not alone" $(ARGS) $(NONE_IS_FINE)
@@ -55,7 +56,7 @@ soak: $(READY) ## The long tests that `make test` leaves out, for MINUTES=n
 oldest: $(OLD)/.ready ## Some of the tests with the oldest Celery and redis-py that we allow
 	$(OLD)/bin/python -m pytest -n 2 --dist loadfile $(OLDEST_TESTS) $(ARGS)
 
-coverage: $(COVER)/.ready ## Which lines the tests run, in htmlcov too; ARGS="tests/unit" for some of the tests
+coverage: $(COVER)/.ready ## Which lines the tests run, in htmlcov too; ARGS="tests/beat" for some of the tests
 	@$(COVER)/bin/coverage erase
 	@$(COVER)/bin/coverage run -m pytest $(AT_ONCE) $(ARGS); ended=$$?; \
 	  $(COVER)/bin/coverage combine --quiet && $(COVER)/bin/coverage html --quiet && \

@@ -23,7 +23,7 @@ from benchmarks.sizes import Sizes
 from benchmarks.stats import quantile
 from benchmarks.subjects.common import Task, client
 from benchmarks.subjects.stored import fill
-from redbeat_lite.embedded import embedded_server
+from redbeat_lite.demo.server import embedded_server
 
 #: What each subject brings with it, and whose version is quoted.
 PACKAGES = ("redbeat-lite", "celery", "kombu", "redis", "hiredis", "celery-redbeat", "django-celery-beat", "Django")

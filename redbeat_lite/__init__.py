@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .api import Schedules
-    from .entry import Entry
+    from .api.schedules import Schedules
+    from .entries.entry import Entry
+    from .entries.preview import Upcoming
     from .errors import (
         ConfigOwned,
         ConfigurationError,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         RedbeatError,
         UnsupportedFormat,
     )
-    from .misfire import Misfire
     from .once import LockLost, LockUnavailable, OnceRejected, OnceSkipped, Task, install, lock, locks
     from .once.policy import Once
     from .pipeline.errors import PipelineNotFound
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from .pipeline.run import PipelineRun
     from .pipeline.seed import start_task_process
     from .pipeline.task import PipelineTask
-    from .preview import Upcoming
     from .scheduler import Scheduler
     from .schedules import at, cron, every, register_schedule, rrule
+    from .schedules.misfire import Misfire
 
 _HOMES = {
-    "api": ("Schedules",),
-    "entry": ("Entry",),
+    "api.schedules": ("Schedules",),
+    "entries.entry": ("Entry",),
     "errors": (
         "ConfigOwned",
         "ConfigurationError",
@@ -50,7 +50,7 @@ _HOMES = {
         "RedbeatError",
         "UnsupportedFormat",
     ),
-    "misfire": ("Misfire",),
+    "schedules.misfire": ("Misfire",),
     "once": ("LockLost", "LockUnavailable", "OnceRejected", "OnceSkipped", "Task", "install", "lock", "locks"),
     "once.policy": ("Once",),
     "pipeline.errors": ("PipelineNotFound",),
@@ -58,7 +58,7 @@ _HOMES = {
     "pipeline.run": ("PipelineRun",),
     "pipeline.seed": ("start_task_process",),
     "pipeline.task": ("PipelineTask",),
-    "preview": ("Upcoming",),
+    "entries.preview": ("Upcoming",),
     "scheduler": ("Scheduler",),
     "schedules": ("at", "cron", "every", "register_schedule", "rrule"),
 }

@@ -54,8 +54,8 @@ def _finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
 )
 def health(file: str, limit: float) -> None:
     """Judge a beat by its heartbeat FILE, without Redis and without the app; exit 0 if it is well, else 1."""
+    from .beat.heartbeat import judge
     from .cli.output import say
-    from .health_file import judge
 
     verdict = judge(file, limit)
     say(verdict.reason)

@@ -6,26 +6,16 @@ another subscriber.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
 from datetime import datetime
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from celery.utils.log import get_logger
-
-from .clock import elapsed
 
 if TYPE_CHECKING:
     from celery import Celery
 
 logger = get_logger(__name__)
 
-#: Events that may wait for one subscriber; what comes beyond them is dropped. Some 25 MB at most.
-BACKLOG = 50_000
-
-#: Seconds that a beat which is told to stop waits for its subscribers to hear the last events.
-_FAREWELL = 0.3
 
 _ATTRIBUTE = "_redbeat_lite_hooks"
 
@@ -153,95 +143,3 @@ def subscribe(app: Celery, hooks: Hooks) -> None:
 def subscribers(app: Celery) -> list[Hooks]:
     """What :func:`subscribe` was given for this app."""
     return list(app.__dict__.get(_ATTRIBUTE, ()))
-
-
-class Announcer:
-    """Tells the subscribers of one beat. Starts no thread before the first event."""
-
-    def __init__(self, hooks: Sequence[Hooks]) -> None:
-        self._subscribers = [_Subscriber(each) for each in hooks]
-
-    def add(self, hooks: Hooks) -> None:
-        """Tell these hooks too, from now on."""
-        self._subscribers.append(_Subscriber(hooks))
-
-    @property
-    def listening(self) -> bool:
-        """Whether anybody wants to hear; if not, an event need not be made."""
-        return bool(self._subscribers)
-
-    def tell(self, events: Sequence[Event]) -> None:
-        """Hand these events to every subscriber's thread, and return at once."""
-        if events:
-            for subscriber in self._subscribers:
-                subscriber.tell(events)
-
-    def close(self) -> None:
-        """Let the subscribers hear what was told, for a third of a second at most. May be called twice."""
-        for subscriber in self._subscribers:
-            subscriber.stop()
-        deadline = elapsed() + _FAREWELL
-        for subscriber in self._subscribers:
-            subscriber.join(max(deadline - elapsed(), 0.0))
-
-
-class _Subscriber:
-    def __init__(self, hooks: Hooks) -> None:
-        self._name = type(hooks).__qualname__
-        self._handlers = _handlers(hooks)
-        # A SimpleQueue, because a signal handler may put into it whatever it has interrupted.
-        self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
-        self._told = self._heard = 0  # each written by one thread alone
-        self._dropping = False
-        self._failed: set[type] = set()
-        self._thread: threading.Thread | None = None
-
-    def tell(self, events: Sequence[Event]) -> None:
-        events = [event for event in events if type(event) in self._handlers]
-        if not events:
-            return
-        if self._told - self._heard > BACKLOG:
-            self._drop()
-            return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._listen, name=f"redbeat-lite-{self._name}", daemon=True)
-            self._thread.start()
-        self._told += len(events)
-        self._queue.put(events)
-
-    def stop(self) -> None:
-        self._queue.put(None)
-
-    def join(self, seconds: float) -> None:
-        if self._thread is not None and self._thread.is_alive():  # a signal may come before its start, too
-            self._thread.join(seconds)
-
-    def _drop(self) -> None:
-        if not self._dropping:
-            self._dropping = True
-            logger.error("beat: hooks %s are slower than the beat; events are dropped from now on", self._name)
-
-    def _listen(self) -> None:
-        while (events := self._queue.get()) is not None:
-            for event in events:
-                self._deliver(event)
-            self._heard += len(events)
-
-    def _deliver(self, event: Event) -> None:
-        kind = type(event)
-        try:
-            self._handlers[kind](event)
-        except Exception as exc:  # somebody else's code must not end the thread
-            if kind not in self._failed:
-                self._failed.add(kind)
-                what = f"{self._name}.{_METHODS[kind]}"
-                logger.error("beat: hook %s failed, which is said once: %r", what, exc, exc_info=True)
-
-
-def _handlers(hooks: Hooks) -> dict[type, Callable[[Any], None]]:
-    """The methods that were overridden; the others need not be called."""
-    return {
-        kind: getattr(hooks, name)
-        for kind, name in _METHODS.items()
-        if getattr(type(hooks), name) is not getattr(Hooks, name) or name in vars(hooks)
-    }

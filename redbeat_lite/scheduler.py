@@ -12,34 +12,36 @@ from celery.beat import ScheduleEntry, SchedulingError
 from celery.utils.log import get_logger
 from redis.exceptions import AuthenticationError, MovedError, ResponseError
 
-from . import parent
-from .backend import FAULTS, Backend, refusal
-from .checks import server_warnings
+from .beat import parent
+from .beat.announcer import Announcer
+from .beat.clock_watch import ClockWatch
+from .beat.config_entries import ConfigEntries
+from .beat.dispatch.broker import BrokerDown
+from .beat.dispatch.dispatcher import Dispatcher
+from .beat.dispatch.prepared import obstacle
+from .beat.dispatch.publisher import Publisher
+from .beat.heartbeat import heartbeat_file
+from .beat.leader import Leader
+from .beat.metrics import Exporter
+from .beat.neighbours import Neighbours
+from .beat.outage import Outage
+from .beat.packing import spell_numbers_out
+from .beat.repair import Repair
+from .beat.replanning import Replanning, planned_by
+from .beat.shutdown import Farewell, say_nothing_of_ignored_exits
+from .beat.vitals import Vitals
+from .beat.wakeup import Wakeup
 from .clock import elapsed, wall_ms
-from .clockwatch import ClockWatch
-from .configured import ConfigEntries
-from .dispatch import Dispatcher
-from .entry import Entry
+from .entries.entry import Entry
 from .errors import ConfigurationError, UnsupportedFormat
-from .events import Announcer, subscribers
-from .farewell import Farewell, say_nothing_of_ignored_exits
-from .health_file import heartbeat_file
-from .keys import Keys
-from .leader import Leader
-from .metrics import Exporter
-from .neighbours import Neighbours
+from .events import subscribers
 from .once.store import LockStore
-from .outage import Outage
-from .packing import spell_numbers_out
 from .pipeline.sweeper import Sweeper
-from .prepared import obstacle
-from .publisher import BrokerDown, Publisher
-from .repair import Repair
-from .replanning import Replanning, planned_by
 from .settings import Settings
-from .store import Lost, Store, Term
-from .vitals import Vitals
-from .wakeup import Wakeup
+from .storage.connections import FAULTS, Backend, refusal
+from .storage.keys import Keys
+from .storage.server_check import server_warnings
+from .storage.store import Lost, Store, Term
 
 if TYPE_CHECKING:
     from celery import Celery

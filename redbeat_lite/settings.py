@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from . import urls
-from .errors import ConfigurationError
-from .hiding import remember
+from .errors import ConfigurationError, remember
 from .instants import YEAR
 
 if TYPE_CHECKING:

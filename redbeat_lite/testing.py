@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery import current_app
 from celery.beat import BeatLazyFunc
 
-from . import lifecycle
-from .configured import entry_with_defaults
-from .entry import Entry
+from .entries import lifecycle
+from .entries.configured import entry_with_defaults
+from .entries.entry import Entry
+from .entries.preview import Upcoming, walk
 from .errors import ConfigurationError
 from .instants import to_ms
-from .preview import Upcoming, walk
 from .schedules import next_ms
 from .schedules.zones import zone_of
 from .settings import NO_SERVER, Settings

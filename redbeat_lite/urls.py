@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis.connection import parse_url
 
-from .hiding import SECRET
+from .errors import SECRET
 
 #: The ways to a server, by the scheme of the URL.
 SINGLE = ("redis", "rediss", "redis+socket", "unix")

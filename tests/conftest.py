@@ -33,7 +33,7 @@ if "SOAK_MINUTES" not in os.environ:
     settings.load_profile("repeatable")
 
 
-pytest_plugins = ["tests.support.aftermath", "tests.support.pacing", "tests.support.redispy"]
+pytest_plugins = ["tests.support.aftermath", "tests.support.marks", "tests.support.pacing", "tests.support.redispy"]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -25,8 +25,8 @@ from benchmarks.subjects.common import (
     names,
 )
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every
-from redbeat_lite.state import State
-from redbeat_lite.store import PAGE, Edit, Store, chunks
+from redbeat_lite.entries.state import State
+from redbeat_lite.storage.store import PAGE, Edit, Store, chunks
 
 HOUR = 3_600_000
 

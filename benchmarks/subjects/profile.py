@@ -12,9 +12,9 @@ import redis
 from benchmarks.subjects.common import Figures, Task, check_queue, client, empty, make_app, names
 from benchmarks.subjects.ours import entry, make_due
 from redbeat_lite import Scheduler, Schedules, every
-from redbeat_lite.dispatch import Dispatcher
-from redbeat_lite.planning import Planner
-from redbeat_lite.store import Store
+from redbeat_lite.beat.dispatch.dispatcher import Dispatcher
+from redbeat_lite.beat.dispatch.planner import Planner
+from redbeat_lite.storage.store import Store
 
 #: The parts with a clock around them: what lies within another is taken off that one.
 _PARTS = ((Planner, "plan"), (Dispatcher, "_publish"), (Dispatcher, "_commit"), (Store, "peek"), (Store, "commit"))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .commands import Command, app_of, json_option
+from .command import Command, app_of, json_option
 from .output import clean, echo_json, say, terminal_width
 
 if TYPE_CHECKING:
-    from ..doctor_findings import Finding
+    from ..operate.doctor.finding import Finding
 
 #: The gravest severity -> exit code; 1 and 2 are those of a command that failed.
 _CODES = {None: 0, "note": 0, "warning": 3, "error": 4}
@@ -36,8 +36,8 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
       celery -A proj redbeat doctor
       celery -A proj redbeat doctor --json
     """
-    from ..doctor import examine
-    from ..doctor_findings import gravest
+    from ..operate.doctor import examine
+    from ..operate.doctor.finding import gravest
 
     found = examine(app_of(ctx))
     if as_json:

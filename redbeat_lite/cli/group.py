@@ -7,31 +7,31 @@ from typing import Any
 
 import click
 
-from .commands import Group
+from .command import Group
 
 #: Command -> the module of this package that holds it, and its name there. In the order of the help.
 _COMMANDS = {
-    "list": ("listing", "list_"),
-    "show": ("listing", "show"),
-    "add": ("changing", "add"),
-    "edit": ("changing", "edit"),
-    "remove": ("changing", "remove"),
-    "pause": ("acting", "pause"),
-    "resume": ("acting", "resume"),
-    "run": ("acting", "run"),
-    "next": ("upcoming", "next_"),
+    "list": ("list_show", "list_"),
+    "show": ("list_show", "show"),
+    "add": ("add_edit_remove", "add"),
+    "edit": ("add_edit_remove", "edit"),
+    "remove": ("add_edit_remove", "remove"),
+    "pause": ("pause_resume_run", "pause"),
+    "resume": ("pause_resume_run", "resume"),
+    "run": ("pause_resume_run", "run"),
+    "next": ("next", "next_"),
     "quarantine": ("quarantine", "quarantine"),
     "locks": ("locks", "locks"),
     "pipelines": ("pipelines", "pipelines"),
     "watch": ("watch", "watch"),
-    "export": ("backup", "export_"),
-    "plan": ("planning", "plan"),
-    "apply": ("planning", "apply"),
+    "export": ("export_import", "export_"),
+    "plan": ("plan_apply", "plan"),
+    "apply": ("plan_apply", "apply"),
     "status": ("status", "status"),
     "health": ("health", "health"),
     "doctor": ("doctor", "doctor"),
-    "import": ("moving", "import_"),
-    "shadow": ("moving", "shadow"),
+    "import": ("import_shadow", "import_"),
+    "shadow": ("import_shadow", "shadow"),
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .commands import Command, json_option
+from .command import Command, json_option
 from .output import echo_json, say
 
 
@@ -37,8 +37,8 @@ def health(
       celery -A proj redbeat health --cluster
     """
     from ..errors import RedbeatError
-    from ..health import cluster_health
-    from ..health import health as of_this_host
+    from ..operate.health import cluster_health
+    from ..operate.health import health as of_this_host
     from ..settings import Settings
 
     if cluster and pid is not None:

@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import click
 
-from ..once.listing import locks as locks_of
-from .commands import Command, Group, app_of, json_option
-from .failures import unknown
+from ..once.lock_listing import locks as locks_of
+from .command import Command, Group, app_of, json_option
+from .exit_codes import unknown
 from .output import echo_json, echo_table, say, span
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..pipeline import PipelineNotFound, PipelineRun, State, progress_line
-from .commands import Command, Group, app_of, json_option
-from .failures import Failure, unknown
+from .command import Command, Group, app_of, json_option
+from .exit_codes import Failure, unknown
 from .output import echo_fields, echo_json, echo_table, fitted, say, when
 
 if TYPE_CHECKING:

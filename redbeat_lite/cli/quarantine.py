@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from ..instants import from_ms
-from . import entries
-from .commands import Command, Group, json_option, name_argument, schedules_of
-from .failures import unknown
+from . import entry_output as entries
+from .command import Command, Group, json_option, name_argument, schedules_of
+from .exit_codes import unknown
 from .output import echo_fields, echo_json, echo_table, say, when
 
 

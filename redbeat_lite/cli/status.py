@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .commands import Command, json_option
+from .command import Command, json_option
 from .output import distance, echo_fields, echo_json, span, when
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import tzinfo
 
-    from ..status import Leader, StandBy, Status
+    from ..beat.status import Leader, StandBy, Status
 
 
 @click.command(cls=Command)
@@ -34,7 +34,7 @@ def status(ctx: click.Context, timeout: float, as_json: bool) -> None:
       celery -A proj redbeat status
       celery -A proj redbeat status --json
     """
-    from ..status import status as ask
+    from ..beat.status import status as ask
 
     app = ctx.obj.app
     found = ask(app, timeout=timeout)

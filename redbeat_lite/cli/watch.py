@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..backend import FAULTS
-from ..interchange_schedules import schedule_text
-from .commands import Command, schedules_of
-from .entries import status
-from .failures import Failure
+from ..interchange.schedule_text import schedule_text
+from ..storage.connections import FAULTS
+from .command import Command, schedules_of
+from .entry_output import status
+from .exit_codes import Failure
 from .output import clean, distance, fitted, table, when
 
 if TYPE_CHECKING:
-    from ..api import Schedules
+    from ..api.schedules import Schedules
 
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # the other screen without a cursor; back
 _HOME, _END_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"

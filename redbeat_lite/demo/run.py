@@ -14,10 +14,10 @@ from contextlib import ExitStack, contextmanager
 
 from celery import Celery
 
-from ..api import Schedules
-from ..embedded import embedded_server
+from ..api.schedules import Schedules
 from ..schedules import every
 from ..urls import shown
+from .server import embedded_server
 
 _APP = "redbeat_lite.demo.proj"
 

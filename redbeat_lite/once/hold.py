@@ -9,9 +9,9 @@ from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
-from .emission import DEADLINE_HEADER, ONCE_HEADER
-from .message import DELIVERY
-from .naming import key_of
+from .claims import DEADLINE_HEADER, ONCE_HEADER
+from .lock_key import key_of
+from .parked_message import DELIVERY
 from .policy import Once
 from .store import Held
 

@@ -11,10 +11,10 @@ from celery import states
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
-from .emission import ONCE_HEADER
+from .claims import ONCE_HEADER
 from .errors import OnceRejected, OnceSkipped
 from .hold import Hold, policy_of
-from .message import encode
+from .parked_message import encode
 from .runtime import Runtime
 from .settle import is_final, settle_skipped
 from .store import Verdict

@@ -14,11 +14,11 @@ from uuid import uuid4
 from celery import signals
 from celery.utils.log import get_logger
 
-from ..backend import Backend
 from ..errors import text_of
-from ..patience import patiently
 from ..settings import Settings
-from . import message
+from ..storage.connections import Backend
+from ..storage.patience import patiently
+from . import parked_message as message
 from .errors import LockUnavailable, OnceSkipped
 from .hold import Hold, hold_of
 from .renewal import Renewer

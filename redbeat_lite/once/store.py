@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from ..backend import FAULTS
-from ..replies import server_ms, text, text_or_none, texts
-from ..scripts import Scripts
+from ..storage.connections import FAULTS
+from ..storage.replies import server_ms, text, text_or_none, texts
+from ..storage.scripts import Scripts
 from .keys import OnceKeys
 
 #: A waiter or a standby that was woken and did not start is woken again after this many ms, then twice as long, …

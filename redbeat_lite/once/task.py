@@ -22,13 +22,13 @@ from kombu.utils.functional import maybe_list
 from kombu.utils.uuid import uuid
 
 from ..errors import text_of
-from ..patience import patiently
+from ..storage.patience import patiently
 from . import run
-from .emission import DEADLINE_HEADER, ONCE_HEADER, once_header
+from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .hold import GUARD_LIFE, Hold
-from .message import DELIVERY
-from .naming import check_definition, checked, key_of
+from .lock_key import check_definition, checked, key_of
+from .parked_message import DELIVERY
 from .policy import Once, check_seconds
 from .runtime import PATIENCE, Runtime
 from .settle import settle_failed, settle_skipped
@@ -92,7 +92,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     """
 
     abstract = True
-    Request = "redbeat_lite.once.request:Request"
+    Request = "redbeat_lite.once.worker.request:Request"
 
     guard_life: float = GUARD_LIFE
 

@@ -1,5 +1,21 @@
 """Staged pipelines: the tasks of one job by priority, equal ones side by side, lower ones after all higher ones.
 
+A run is a record in Redis: its definition, the state of each step, the stage that is under way, and an *outbox* of
+messages that have to be published. Every change is one step of the server, which also says what is to be published
+next; whoever made the change publishes it, and takes it out of the outbox.
+
+The states of a step, and of a run::
+
+    step  WAITING --its stage begins--> published --begin--> RUNNING --> SUCCEEDED | FAILED
+                  --the run ends first----------------------------> ABORTED
+    run   RUNNING --every stage has succeeded--> SUCCEEDED
+                  --a step has failed----------> FAILED, and no later stage begins
+                  --cancel()-------------------> ABORTED
+          some time after its end its record goes: GONE
+
+What is delivered twice counts once: a step that has ended is not run again. Who dies between a change and its messages
+leaves them in the outbox, and whose worker died with a step is missed: the sweeper of any beat or worker finds both.
+
 The names are handed on lazily: importing this package opens no connection and loads nothing of a Celery worker.
 """
 
@@ -12,8 +28,8 @@ if TYPE_CHECKING:
     from .errors import PipelineNotFound, StepFailed
     from .pipeline import Pipeline
     from .run import PipelineRun
+    from .run_status import RunStatus, State, StepStatus, progress_line
     from .seed import start_task_process, task_process
-    from .status import RunStatus, State, StepStatus, progress_line
     from .sweeper import Swept, sweep
     from .task import PipelineTask
 
@@ -22,12 +38,12 @@ _HOME = {
     "PipelineNotFound": ".errors",
     "PipelineRun": ".run",
     "PipelineTask": ".task",
-    "RunStatus": ".status",
-    "State": ".status",
+    "RunStatus": ".run_status",
+    "State": ".run_status",
     "StepFailed": ".errors",
-    "StepStatus": ".status",
+    "StepStatus": ".run_status",
     "Swept": ".sweeper",
-    "progress_line": ".status",
+    "progress_line": ".run_status",
     "start_task_process": ".seed",
     "sweep": ".sweeper",
     "task_process": ".seed",

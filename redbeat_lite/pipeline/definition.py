@@ -14,8 +14,8 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from celery.canvas import Signature
 
-from ..codec import dumps, loads, pack, unpack
 from ..errors import CorruptEntry, InvalidEntry, UnsupportedFormat
+from ..storage.json_values import dumps, loads, pack, unpack
 
 #: Version of the stored definition.
 FORMAT = 1

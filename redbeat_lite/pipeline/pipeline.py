@@ -10,16 +10,10 @@ from uuid import uuid4
 
 from celery.utils.log import get_logger
 
-from ..errors import ConfigurationError, text_of
-from ..once.store import DOWN
-from . import values
 from .definition import TTL, Definition, define, finder
-from .dispatch import dispatch
-from .errors import PipelineNotFound
-from .posting import note
-from .run import PipelineRun
-from .runtime import store_of
+from .run import PipelineRun, begin
 from .task import START, PipelineTask
+from .task_notes import note
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -87,18 +81,7 @@ class Pipeline:
             redis.exceptions.RedisError: the server did not answer. The run may have started all the same; who calls
                 again with the ``run_id`` of the first call starts no second one.
         """
-        if self.app.conf.task_always_eager:
-            raise ConfigurationError("task_always_eager: a pipeline needs workers; set it to False")
-        run = PipelineRun(self.app, run_id if run_id is not None else str(uuid4()))
-        store = store_of(self.app)
-        word, outbox = store.start(run.id, self.definition, values.encode(self.definition.params))
-        if word == "gone":
-            raise PipelineNotFound(f"pipeline run {run.id!r} has ended and its record is gone; it is not run again")
-        try:
-            dispatch(self.app, store, run.id, outbox)
-        except DOWN as exc:
-            logger.warning("Pipeline %s has started; leaving its first stage to the sweeper: %s", run.id, text_of(exc))
-        return run
+        return begin(self.app, self.definition, run_id if run_id is not None else str(uuid4()))
 
     def as_entry(self) -> dict[str, Any]:
         """The fields of a schedule's entry that starts a run; the run's id is the occurrence's.

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 from redis.exceptions import ResponseError
 
-from ..backend import UNREACHABLE
-from ..errors import CorruptEntry, InvalidEntry, RedbeatError, text_of
-from . import status, values
+from ..errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError, text_of
+from ..once.store import DOWN
+from ..storage.connections import UNREACHABLE
+from . import params as values
+from . import run_status as status
 from .definition import Definition, is_run_id
 from .errors import PipelineNotFound
-from .runtime import store_of
-from .status import RunStatus, State
+from .publish import dispatch
+from .run_status import RunStatus, State
+from .store import store_of
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -27,6 +30,21 @@ logger = get_logger(__name__)
 
 #: Seconds between two looks of :meth:`PipelineRun.wait`: at first, and at most.
 _POLL = (0.05, 0.5)
+
+
+def begin(app: Celery, definition: Definition, run_id: str) -> PipelineRun:
+    """Begin a run and publish its first stage; see :meth:`redbeat_lite.Pipeline.start`."""
+    if app.conf.task_always_eager:
+        raise ConfigurationError("task_always_eager: a pipeline needs workers; set it to False")
+    run, store = PipelineRun(app, run_id), store_of(app)
+    word, outbox = store.start(run.id, definition, values.encode(definition.params))
+    if word == "gone":
+        raise PipelineNotFound(f"pipeline run {run.id!r} has ended and its record is gone; it is not run again")
+    try:
+        dispatch(app, store, run.id, outbox)
+    except DOWN as exc:
+        logger.warning("Pipeline %s has started; leaving its first stage to the sweeper: %s", run.id, exc)
+    return run
 
 
 class PipelineRun:

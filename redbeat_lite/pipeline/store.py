@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
+from ..once.runtime import Runtime
+
+if TYPE_CHECKING:
+    from celery import Celery
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..once.keys import OnceKeys
-from ..patience import patiently
-from ..replies import server_ms, text, text_of_hash, text_or_none, texts
-from ..scripts import Scripts
+from ..storage.patience import patiently
+from ..storage.replies import server_ms, text, text_of_hash, text_or_none, texts
+from ..storage.scripts import Scripts
 from .definition import Definition
-from .index import Index
 from .keys import RunKeys
+from .run_index import Index
 
 #: ms that a run without a sign of life is kept, where its ttl is not longer.
 KEEP_MS = 7 * 86_400_000
@@ -269,3 +277,21 @@ def _outbox(flat: Sequence[Any]) -> Outbox:
         round_, _, attempt = text(value).partition(".")
         items[int(step)] = (int(round_), int(attempt))
     return dict(sorted(items.items()))
+
+
+_ATTRIBUTE = "_redbeat_lite_pipelines"
+
+
+def store_of(app: Celery) -> PipelineStore:
+    """The store of an app in this process; a forked child gets one of its own.
+
+    Raises:
+        ConfigurationError: the app's settings are wrong, or name no Redis.
+    """
+    found: tuple[int, PipelineStore] | None = getattr(app, _ATTRIBUTE, None)
+    if found is None or found[0] != os.getpid():
+        runtime = Runtime.of(app)
+        settings = runtime.settings
+        found = (os.getpid(), PipelineStore(runtime.store.client, settings.key_prefix, settings.once_lease))
+        setattr(app, _ATTRIBUTE, found)
+    return found[1]

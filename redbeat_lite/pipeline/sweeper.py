@@ -17,9 +17,8 @@ from celery.utils.log import get_logger
 from ..errors import text_of
 from ..forks import held_off
 from .definition import task_id
-from .dispatch import LOST, conclude, dispatch, revoke
-from .runtime import store_of
-from .store import Outbox, PipelineStore, Ref
+from .publish import LOST, conclude, dispatch, revoke
+from .store import Outbox, PipelineStore, Ref, store_of
 
 if TYPE_CHECKING:
     from celery import Celery

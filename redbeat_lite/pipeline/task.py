@@ -16,19 +16,19 @@ from ..errors import CorruptEntry, describe, text_of
 from ..once import run as once_run
 from ..once.errors import LockUnavailable, OnceSkipped
 from ..once.hold import attempt_of
-from ..once.message import DELIVERY
+from ..once.parked_message import DELIVERY
 from ..once.renewal import PER_LEASE
 from ..once.runtime import Runtime
 from ..once.settle import is_final, settle_skipped
 from ..once.store import DOWN
 from ..once.task import Task
-from . import values
+from . import params as values
 from .definition import Definition
-from .dispatch import HEADER, LOST, conclude
 from .errors import PipelineNotFound
-from .runtime import store_of
-from .seed_data import arguments
-from .store import MAX_DEATHS, Ref
+from .params import arguments
+from .publish import HEADER, LOST, conclude
+from .run import begin
+from .store import MAX_DEATHS, Ref, store_of
 
 logger = get_logger(__name__)
 
@@ -216,11 +216,9 @@ def _unknown(sender: Any = None, message: Any = None, name: str = "", **_: Any) 
 )  # type: ignore[untyped-decorator]
 def start_pipeline(self: Any, definition: str) -> str:
     """Start a run whose id is this task's: an occurrence that is emitted twice is one run."""
-    from .pipeline import Pipeline
-
     run_id = str(self.request.id)
     try:
-        Pipeline.of(self.app, Definition.decode(definition)).start(run_id)
+        begin(self.app, Definition.decode(definition), run_id)
     except PipelineNotFound:
         logger.info("Pipeline %s has run long ago; this copy of its start is dropped", run_id)
     return run_id

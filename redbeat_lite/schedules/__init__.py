@@ -1,11 +1,11 @@
 """Rules of time: pure functions from an instant to the next occurrence."""
 
-from .base import Question, Rule
-from .codec import coerce_schedule, decode_schedule, encode_schedule, register_schedule
 from .cron import Cron, cron
 from .intervals import At, Every, at, every
+from .occurrences import first_ms, next_ms, rule_of, shortest_gap_ms
 from .rrules import RRule, rrule
-from .rules import first_ms, next_ms, rule_of, shortest_gap_ms
+from .rule import Question, Rule
+from .stored_form import coerce_schedule, decode_schedule, encode_schedule, register_schedule
 
 __all__ = [
     "At",

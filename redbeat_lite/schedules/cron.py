@@ -10,10 +10,10 @@ from typing import Any, Literal
 from celery.schedules import ParseException, crontab, crontab_parser
 
 from ..errors import InvalidEntry
-from .base import RuleSchedule
-from .cronfields import HOUR, Item, parse, runs_every_hour, split
-from .dst import CountedRule
-from .walls import Days, WallTimes
+from .clock_changes import CountedRule
+from .cron_text import HOUR, Item, parse, runs_every_hour, split
+from .rule import RuleSchedule
+from .wall_times import Days, WallTimes
 from .zones import portable, zone_name, zone_of
 
 

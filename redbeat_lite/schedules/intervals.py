@@ -10,7 +10,7 @@ from celery.schedules import schedule
 
 from ..errors import InvalidEntry
 from ..instants import EPOCH, MAX_MS, MIN_MS, aware, from_ms, to_ms
-from .base import RuleSchedule
+from .rule import RuleSchedule
 
 #: The shortest interval: below it the round trips to Redis and the broker are what sets the pace.
 MIN_INTERVAL_MS = 50

@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
-from .base import Question, Rule
-from .rules import next_ms
+from .occurrences import next_ms
+from .rule import Question, Rule
 
 #: Rules that cannot be counted by arithmetic are walked for at most this many occurrences at a time, if nobody has a
 #: bound of his own.

@@ -12,10 +12,10 @@ from typing import Any
 
 from ..errors import InvalidEntry
 from ..instants import MAX_MS, aware, from_ms, to_ms
-from .base import SAMPLE, RuleSchedule
-from .dst import ZonedRule, first_passing
+from .clock_changes import ZonedRule, first_passing
 from .recurrence import Parts, Recurrence, TooManySteps
-from .rruletext import RuleText, parse
+from .rrule_text import RuleText, parse
+from .rule import SAMPLE, RuleSchedule
 from .zones import portable, wall_at, zone_name, zone_of
 
 #: Where a rule without a start counts from: a Monday, the first of a month and of a year, at midnight.

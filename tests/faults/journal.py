@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import redis
 
+from redbeat_lite.entries.state import State, task_id
 from redbeat_lite.once.keys import OnceKeys
-from redbeat_lite.state import State, task_id
 
 
 class Body(NamedTuple):

@@ -9,8 +9,8 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules, every
-from redbeat_lite.backend import Backend
 from redbeat_lite.settings import Settings
+from redbeat_lite.storage.connections import Backend
 from tests.faults.collector import judge, queue_of
 from tests.faults.driver import PERIOD_MS, Stage
 from tests.faults.guarded import SECRET

@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
-from redbeat_lite.codec import MAX_BYTES, loads, unpack
-from redbeat_lite.definition import decode, encode
+from redbeat_lite.beat.dispatch.planner import Planner
+from redbeat_lite.entries.definition import decode, encode
+from redbeat_lite.entries.state import State
 from redbeat_lite.errors import CorruptEntry, RedbeatError
-from redbeat_lite.planning import Planner
-from redbeat_lite.state import State
-from redbeat_lite.store import Stored
+from redbeat_lite.storage.json_values import MAX_BYTES, loads, unpack
+from redbeat_lite.storage.store import Stored
 from tests.support.messages import of_entry
 
 NOW = 1_800_000_000_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from redbeat_lite.state import State, task_id
+from redbeat_lite.entries.state import State, task_id
 from tests.faults.collector import Collector, Record, Term, judge, strays
 from tests.faults.journal import Body, Journal, Work, judge_work
 from tests.support.server import Server

@@ -11,7 +11,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules, every
-from redbeat_lite.outage import Outage
+from redbeat_lite.beat.outage import Outage
 from tests.support.processes import ROOT
 from tests.support.server import Server
 from tests.support.waiting import eventually

@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules, every
-from redbeat_lite.publisher import BrokerDown
+from redbeat_lite.beat.dispatch.broker import BrokerDown
 from tests.faults.guarded import Guarded
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch

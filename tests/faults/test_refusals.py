@@ -11,7 +11,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules, every
-from redbeat_lite.publisher import BrokerDown
+from redbeat_lite.beat.dispatch.broker import BrokerDown
 from tests.faults.driver import Stage
 from tests.faults.guarded import Guarded
 from tests.support.messages import of_entry

@@ -13,7 +13,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import Schedules
-from redbeat_lite.state import State
+from redbeat_lite.entries.state import State
 from tests.faults.driver import BACK, Stage, load
 from tests.faults.journal import Journal, Locks, judge_work
 from tests.faults.troupe import QUEUE, STOP, UNREAD

@@ -8,10 +8,9 @@ from uuid import uuid4
 import pytest
 
 from redbeat_lite.once.store import LockStore
+from tests.once.server import Server
+from tests.once.workers import Proj, Worker, until
 from tests.support.process_table import descendants
-
-from .server import Server
-from .workers import Proj, Worker, until
 
 
 @pytest.fixture(scope="session")

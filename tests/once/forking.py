@@ -21,15 +21,16 @@ from typing import Any
 from celery import Celery
 from kombu.utils.objects import cached_property
 
-from redbeat_lite import Schedules, api, forks
-from redbeat_lite.backend import Backend
-from redbeat_lite.once import departures
+from redbeat_lite import Schedules, forks
+from redbeat_lite.api import schedules as api
 from redbeat_lite.once.hold import Hold
 from redbeat_lite.once.renewal import Renewer
 from redbeat_lite.once.store import Held
 from redbeat_lite.once.threads import Beat
+from redbeat_lite.once.worker import dead_children as departures
 from redbeat_lite.pipeline import sweeper
 from redbeat_lite.settings import Settings
+from redbeat_lite.storage.connections import Backend
 from tests.support.waiting import eventually
 
 #: Seconds after which a child that has not ended hangs. Nothing that it does takes any time.

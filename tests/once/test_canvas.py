@@ -10,9 +10,8 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError
 
 from redbeat_lite.once import OnceRejected, OnceSkipped
-
-from .conftest import Crew
-from .workers import Proj, until
+from tests.once.conftest import Crew
+from tests.once.workers import Proj, until
 
 pytestmark = [pytest.mark.timeout(60)]
 

@@ -22,14 +22,13 @@ from celery import chain
 from celery.states import READY_STATES
 
 from redbeat_lite.once import Once
-from redbeat_lite.once.departures import is_gone
-from redbeat_lite.once.emission import Claim, headers, take
+from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.runtime import Runtime
+from redbeat_lite.once.worker.dead_children import is_gone
+from tests.once.conftest import Crew
+from tests.once.onceproj import LEASE, VISIBILITY
+from tests.once.workers import Proj, Worker, until
 from tests.support.stopwatch import Stopwatch
-
-from .conftest import Crew
-from .onceproj import LEASE, VISIBILITY
-from .workers import Proj, Worker, until
 
 pytestmark = pytest.mark.timeout(120)
 

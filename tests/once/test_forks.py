@@ -7,10 +7,9 @@ import sys
 
 import pytest
 
-from redbeat_lite.lazy import lazy
+from redbeat_lite.storage.lazy import lazy
+from tests.once import forking
 from tests.support.nursery import ROOT
-
-from . import forking
 
 
 def run(*words: str, first: str = "") -> None:

@@ -20,20 +20,19 @@ from celery.exceptions import WorkerLostError
 
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.once import Once, OnceRejected, Task, lock
-from redbeat_lite.once import worker as worker_module
-from redbeat_lite.once.departures import Departures
 from redbeat_lite.once.hold import Hold
-from redbeat_lite.once.message import DELIVERY
+from redbeat_lite.once.parked_message import DELIVERY
 from redbeat_lite.once.renewal import Renewer
 from redbeat_lite.once.run import finish
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held, LockStore
-from redbeat_lite.once.visibility import Heartbeat
-from redbeat_lite.once.worker import Keeper
-from redbeat_lite.replies import server_ms
-
-from .server import Server
-from .workers import until
+from redbeat_lite.once.worker import step as worker_module
+from redbeat_lite.once.worker.dead_children import Departures
+from redbeat_lite.once.worker.step import Keeper
+from redbeat_lite.once.worker.visibility import Heartbeat
+from redbeat_lite.storage.replies import server_ms
+from tests.once.server import Server
+from tests.once.workers import until
 
 #: Above the kernel's greatest process id.
 GONE = 2**22 + 1

@@ -15,16 +15,15 @@ from kombu import Queue
 from kombu.exceptions import OperationalError
 
 from redbeat_lite.once import Once, OnceSkipped, Task, install
-from redbeat_lite.once.hooks import _leave
-from redbeat_lite.once.reaper import Reaper
+from redbeat_lite.once.installation import _leave
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held, LockStore, Wanted
-from redbeat_lite.once.visibility import workers
-from redbeat_lite.once.worker import Keeper
-from redbeat_lite.replies import server_ms
-
-from .server import Server
-from .workers import until
+from redbeat_lite.once.worker.reaper import Reaper
+from redbeat_lite.once.worker.step import Keeper
+from redbeat_lite.once.worker.visibility import workers
+from redbeat_lite.storage.replies import server_ms
+from tests.once.server import Server
+from tests.once.workers import until
 
 HOUR = 3_600_000
 LOCK = "{t}:once:lock:k"

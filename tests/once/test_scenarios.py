@@ -15,12 +15,11 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError
 
 from redbeat_lite.once import Once, OnceRejected, OnceSkipped, lock, locks
-from redbeat_lite.once.emission import Claim, headers, take
+from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held
-
-from .conftest import Crew
-from .workers import Proj, until
+from tests.once.conftest import Crew
+from tests.once.workers import Proj, until
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_pool")]
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from redbeat_lite.once import Once
-from redbeat_lite.once.emission import Claim, give_back, headers, take
+from redbeat_lite.once.claims import Claim, give_back, headers, take
 from redbeat_lite.once.store import KEPT_MS, Held, LockStore, Seen, Wanted
-from redbeat_lite.replies import server_ms
-
-from .bench import acquire_and_release
+from redbeat_lite.storage.replies import server_ms
+from tests.once.bench import acquire_and_release
 
 tokens = (f"token-{n}" for n in itertools.count())
 

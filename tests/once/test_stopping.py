@@ -12,9 +12,8 @@ from celery.contrib.testing.worker import start_worker
 
 from redbeat_lite.once import Once, Task, install
 from redbeat_lite.once.store import LockStore
-
-from .server import Server
-from .workers import until
+from tests.once.server import Server
+from tests.once.workers import until
 
 #: Seconds that a lock lives unless somebody keeps it.
 LEASE = 1.0

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from redbeat_lite.once.keys import OnceKeys
-
-from .server import Server
-from .stress import Chaos
-from .workers import until
+from tests.once.server import Server
+from tests.once.stress import Chaos
+from tests.once.workers import until
 
 PROCESSES = 8
 

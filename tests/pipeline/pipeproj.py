@@ -167,7 +167,7 @@ def _die() -> None:
 
 def _kill_dispatchers(share: float) -> None:
     """Let processes die in the middle of publishing, before or after a message."""
-    from redbeat_lite.pipeline import dispatch
+    from redbeat_lite.pipeline import publish as dispatch
 
     publish = dispatch._publish
 
@@ -183,7 +183,7 @@ def _kill_dispatchers(share: float) -> None:
 
 def _double(deliveries: float, completions: float) -> None:
     """Let messages be published twice, and completions be recorded twice."""
-    from redbeat_lite.pipeline import dispatch
+    from redbeat_lite.pipeline import publish as dispatch
     from redbeat_lite.pipeline.store import PipelineStore
 
     publish, complete = dispatch._publish, PipelineStore.complete

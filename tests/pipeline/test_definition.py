@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite import CorruptEntry, InvalidEntry, Pipeline, PipelineTask
-from redbeat_lite.pipeline import RunStatus, State, StepFailed, StepStatus, progress_line, values
+from redbeat_lite.pipeline import RunStatus, State, StepFailed, StepStatus, progress_line
+from redbeat_lite.pipeline import params as values
 from redbeat_lite.pipeline.definition import Definition, task_id
-from redbeat_lite.pipeline.dispatch import describe
+from redbeat_lite.pipeline.publish import describe
 from tests.pipeline.pipeproj import make_app
 from tests.support.examples import examples
 

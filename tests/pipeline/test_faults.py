@@ -12,10 +12,10 @@ import pytest
 import redis
 from celery.exceptions import SoftTimeLimitExceeded
 
-from redbeat_lite.pipeline import dispatch, store, sweep
+from redbeat_lite.pipeline import publish as dispatch
+from redbeat_lite.pipeline import store, sweep
 from redbeat_lite.pipeline.run import PipelineRun
-from redbeat_lite.pipeline.runtime import store_of
-from redbeat_lite.pipeline.store import PipelineStore
+from redbeat_lite.pipeline.store import PipelineStore, store_of
 from tests.pipeline.crew import Lab, Worker, handle, in_order, states
 from tests.pipeline.pipeproj import LEASE, make_app
 from tests.support.process_table import descendants

@@ -10,9 +10,9 @@ from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun
 from redbeat_lite.errors import CorruptEntry
-from redbeat_lite.pipeline import State, index, progress_line, sweep
-from redbeat_lite.pipeline.runtime import store_of
-from redbeat_lite.pipeline.store import Ref
+from redbeat_lite.pipeline import State, progress_line, sweep
+from redbeat_lite.pipeline import run_index as index
+from redbeat_lite.pipeline.store import Ref, store_of
 from tests.pipeline.pipeproj import make_app
 from tests.support.server import Server
 from tests.support.waiting import eventually

@@ -9,14 +9,14 @@ import pytest
 import redis
 from celery.exceptions import Ignore, Reject
 
-from redbeat_lite import patience
 from redbeat_lite.once import runtime
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import LockStore
-from redbeat_lite.pipeline import State, dispatch, store, sweep
-from redbeat_lite.pipeline.runtime import store_of
-from redbeat_lite.pipeline.store import PipelineStore
-from redbeat_lite.scripts import Scripts
+from redbeat_lite.pipeline import State, store, sweep
+from redbeat_lite.pipeline import publish as dispatch
+from redbeat_lite.pipeline.store import PipelineStore, store_of
+from redbeat_lite.storage import patience
+from redbeat_lite.storage.scripts import Scripts
 from tests.pipeline.crew import Lab, handle
 from tests.support.waiting import eventually
 

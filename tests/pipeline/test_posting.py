@@ -11,11 +11,10 @@ from celery import Celery
 from kombu import Queue
 
 from redbeat_lite import Once, Pipeline, PipelineTask, install
-from redbeat_lite.once.emission import ONCE_HEADER
-from redbeat_lite.pipeline.dispatch import dispatch
+from redbeat_lite.once.claims import ONCE_HEADER
+from redbeat_lite.pipeline.publish import dispatch
 from redbeat_lite.pipeline.run import PipelineRun
-from redbeat_lite.pipeline.runtime import store_of
-from redbeat_lite.pipeline.store import Outbox
+from redbeat_lite.pipeline.store import Outbox, store_of
 from tests.pipeline.crew import Lab
 
 #: What differs from one message to the next of the same task.

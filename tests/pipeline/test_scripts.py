@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import redis
 
+from redbeat_lite.pipeline import params as values
 from redbeat_lite.pipeline import store as pipeline_store
-from redbeat_lite.pipeline import values
 from redbeat_lite.pipeline.definition import Definition, Step
 from redbeat_lite.pipeline.keys import index_key
 from redbeat_lite.pipeline.store import MAX_DEATHS, PipelineStore, Ref

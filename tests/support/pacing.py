@@ -10,10 +10,10 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 #: Those that mostly wait come first, so that at the end nobody waits for one of them; the others fill up.
-_ORDER = ("faults", "acceptance", "once", "pipeline", "ops", "cli", "moving", "topologies", "property", "integration")
+_ORDER = ("faults", "acceptance", "once", "pipeline", "operate", "cli", "interchange", "topologies", "beat", "api")
 
-#: Where each test has processes of its own; elsewhere those of one file share them.
-_APART = ("tests/faults/", "tests/acceptance/test_", "tests/property/")
+#: Where tests share nothing that takes time to make; elsewhere those of one file share processes.
+_APART = ("tests/faults/", "tests/acceptance/test_", "tests/schedules/", "tests/beat/test_prepared")
 
 #: But what these have in common takes longer to make than all of their tests.
 _TOGETHER = ("tests/acceptance/test_readme.py", "tests/acceptance/test_wheel.py")

@@ -18,9 +18,9 @@ from click.testing import CliRunner
 
 import redbeat_lite
 from redbeat_lite import Entry, Scheduler, Schedules, at, every
-from redbeat_lite.checks import server_of, server_warnings
 from redbeat_lite.cli import redbeat
-from redbeat_lite.doctor import examine
+from redbeat_lite.operate.doctor import examine
+from redbeat_lite.storage.server_check import server_of, server_warnings
 from tests.support.beats import KEYS, leads
 from tests.support.messages import queued
 from tests.support.processes import ROOT, Process, celery
@@ -78,7 +78,7 @@ def test_the_page_has_the_users() -> None:
 @pytest.mark.parametrize("user", ["beat", "worker"])
 def test_each_command_of_a_script_is_granted(user: str) -> None:
     granted = {word[1:] for word in rules()[user] if word.startswith("+")}
-    lua = resources.files("redbeat_lite.scripts").joinpath("lua")
+    lua = resources.files("redbeat_lite.storage.scripts").joinpath("lua")
     for script in lua.iterdir():
         used = {name.lower() for name in re.findall(r"redis\.p?call\('(\w+)'", script.read_text())}
         assert used <= granted, script.name

@@ -14,12 +14,12 @@ from celery import Celery
 
 import redbeat_lite
 from redbeat_lite import Entry, EntryExists, Pipeline, PipelineTask, Scheduler, Schedules, every
-from redbeat_lite.backend import Backend
-from redbeat_lite.doctor import examine
-from redbeat_lite.health import health
+from redbeat_lite.beat.status import status
+from redbeat_lite.operate.doctor import examine
+from redbeat_lite.operate.health import health
 from redbeat_lite.pipeline import sweep
 from redbeat_lite.settings import Settings
-from redbeat_lite.status import status
+from redbeat_lite.storage.connections import Backend
 from tests.support.messages import of_entry
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually

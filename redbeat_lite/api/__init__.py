@@ -1,0 +1,1 @@
+"""``Schedules``: entries added, read, changed and removed from any process."""

@@ -1,0 +1,104 @@
+"""Entries as the API reads them: decoded, with their state, and with what only the app's configuration holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from celery.utils.log import get_logger
+
+from ..entries.configured import entry_with_defaults
+from ..entries.definition import decode
+from ..entries.entry import Entry
+from ..entries.fields import is_name
+from ..entries.state import State
+from ..errors import ConfigOwned, CorruptEntry, EntryNotFound, InvalidEntry, UnsupportedFormat, text_of
+from ..settings import Settings
+from ..storage.store import Store, Stored
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+
+class Reader:
+    """Reads entries for one app.
+
+    Parameters:
+        app: the Celery app.
+        settings: its settings.
+        store: where the entries are.
+    """
+
+    def __init__(self, app: Celery, settings: Settings, store: Store) -> None:
+        self._app = app
+        self._settings = settings
+        self._store = store
+
+    def stored(self, name: str) -> Stored:
+        """What Redis holds for this name.
+
+        Raises:
+            EntryNotFound: nothing.
+        """
+        # A name that no entry can have is not there, as in any mapping.
+        stored = self._store.read([name])[0] if is_name(name) else None
+        if stored is None or stored.definition is None:
+            raise EntryNotFound(f"no entry {name!r} is stored")
+        return stored
+
+    def entry(self, stored: Stored) -> Entry:
+        """The entry, with its state.
+
+        Raises:
+            CorruptEntry: what Redis holds cannot be read.
+        """
+        name = stored.name.decode()
+        try:
+            entry = decode(name, stored.definition or b"")
+            entry.state = State.decode(stored.state or b"")
+        except CorruptEntry as exc:
+            raise CorruptEntry(f"entry {name!r}: {exc}") from exc
+        entry.app, entry.due = self._app, stored.score
+        return self.completed(entry)
+
+    def readable(self, page: Iterable[Stored]) -> Iterator[Entry]:
+        """The entries of a page, without those that cannot be read."""
+        for stored in page:
+            try:
+                yield self.entry(stored)
+            except (CorruptEntry, UnsupportedFormat, UnicodeDecodeError) as exc:
+                logger.warning("left out of the list, and of every run until it is mended: %s", text_of(exc))
+
+    def all(self) -> Iterator[Entry]:
+        """All entries that can be read, in due order, a page per round trip."""
+        return self.readable(self._store.pages())
+
+    def completed(self, entry: Entry) -> Entry:
+        """A config entry with what cannot be stored, where this app's own configuration holds it."""
+        if not entry.local or entry.owner != self._settings.owner:
+            return entry
+        fields = (self._app.conf.beat_schedule or {}).get(entry.name)
+        if fields is None:
+            return entry
+        try:
+            own = entry_with_defaults(self._settings, entry.name, fields, app=self._app)
+        except InvalidEntry:  # the beat says so in its log
+            return entry
+        for field in entry.local:
+            setattr(entry, field, getattr(own, field))
+        entry.local = ()
+        return entry
+
+
+def check_complete(entry: Entry, *needed: str) -> None:
+    """Refuse to go on where one of these fields is known to another app alone.
+
+    Raises:
+        ConfigOwned: it is.
+    """
+    if set(needed) & set(entry.local):
+        raise ConfigOwned(
+            f"entry {entry.name!r} holds what cannot be stored, and only the app of {entry.owner!r} knows; do it there"
+        )

@@ -1,0 +1,59 @@
+"""One extra run of an entry, besides its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from celery.beat import BeatLazyFunc
+
+from ..entries.entry import Entry
+from ..entries.message import Occurrence, emission
+from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, take
+from ..once.store import LockStore
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+def publish_extra(app: Celery, entry: Entry, locks: LockStore, *, now: int, following: int | None) -> str:
+    """Publish one task with the entry's own arguments and options, and return its id.
+
+    Parameters:
+        now: epoch milliseconds; the message's ``scheduled_at``.
+        following: the entry's next nominal time, at which the message expires if the entry says ``"interval"``.
+    """
+    task_id, task = str(uuid4()), app.tasks.get(entry.task)
+    entry.args = tuple(_evaluated(value) for value in entry.args)
+    entry.kwargs = {key: _evaluated(value) for key, value in entry.kwargs.items()}
+    with _once_lock(entry, task_id, task, locks) as headers:
+        emitted = emission(Occurrence(entry, task_id, now, following, headers))
+        options = {**emitted.options, "retry": entry.options.get("retry")}
+        if task is not None:
+            task.apply_async(entry.args, entry.kwargs, **options)
+        else:
+            app.send_task(entry.task, entry.args, entry.kwargs, **options)
+    return task_id
+
+
+@contextmanager
+def _once_lock(entry: Entry, task_id: str, task: Any, locks: LockStore) -> Iterator[dict[str, Any] | None]:
+    """Take the entry's once-lock if it is free; yields the headers that tell the worker of it."""
+    if entry.once is None:
+        yield None
+        return
+    queue = str(entry.options.get("queue") or "")
+    claim = Claim(entry.name, entry.task, entry.args, entry.kwargs, entry.once, task_id, task=task, queue=queue)
+    [taken] = take(locks, [claim])
+    try:
+        yield {ONCE_HEADER: once_header(claim.key, claim.once, queued=claim.at_publish and taken)}
+    except BaseException:
+        if taken:
+            give_back(locks, [claim])
+        raise
+
+
+def _evaluated(value: Any) -> Any:
+    return value() if isinstance(value, BeatLazyFunc) else value

@@ -1,0 +1,384 @@
+"""The Python API: schedules added, changed and removed at runtime, from any process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from datetime import datetime, timedelta, tzinfo
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from .. import instants
+from ..clock import wall_ms
+from ..entries import lifecycle
+from ..entries.configured import entry_with_defaults
+from ..entries.definition import decode, encode
+from ..entries.entry import Entry
+from ..entries.fields import is_name
+from ..entries.preview import Upcoming, upcoming
+from ..entries.state import MAX_NOTE
+from ..errors import CorruptEntry, EntryChanged, EntryNotFound, InvalidEntry
+from ..once.policy import Once
+from ..once.store import LockStore
+from ..schedules.misfire import Misfire
+from ..settings import Settings
+from ..storage.connections import Backend
+from ..storage.keys import Keys
+from ..storage.lazy import lazy
+from ..storage.patience import briefly
+from ..storage.store import PAGE, TRIES, Edit, Store, Stored, chunks, removal
+from .reader import Reader, check_complete
+from .run_now import publish_extra
+from .views import PagedItems, PagedValues
+from .writer import Writer, check_runtime
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+class Policies(TypedDict, total=False):
+    """The optional fields of an entry; see :class:`redbeat_lite.Entry`."""
+
+    expires: float | timedelta | Literal["interval"] | None
+    once: bool | Once | Mapping[str, Any]
+    misfire: str | Misfire | Mapping[str, Any]
+    jitter: float | timedelta
+    start_at: datetime | None
+    end_at: datetime | None
+    max_runs: int | None
+    enabled: bool
+    description: str
+    remove_when_done: bool
+
+
+# Schedules.list() hides the builtin from annotations inside the class.
+Entries = list[Entry]
+Occurrences = list[Upcoming]
+Page = list[Stored]
+
+
+class Schedules(MutableMapping[str, Entry]):
+    """All entries of one schedule, as a mapping from name to :class:`Entry`.
+
+    A change takes effect at once: it wakes the beat if the beat has to do something earlier because of it. Every
+    method may raise redis-py's errors when the server cannot be reached.
+
+    Parameters:
+        app: the Celery app whose settings say where the schedule is. No connection is opened yet.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    def __repr__(self) -> str:
+        return f"<Schedules of {self._app.main!r}: {self._backend.display_url} under {self._settings.key_prefix!r}>"
+
+    @lazy
+    def _settings(self) -> Settings:
+        return Settings.from_app(self._app)
+
+    @lazy
+    def _store(self) -> Store:
+        return Store(self._backend, Keys.of(self._settings.key_prefix))
+
+    @lazy
+    def _backend(self) -> Backend:
+        return Backend(self._settings)
+
+    @lazy
+    def _zone(self) -> tzinfo:
+        return self._app.timezone  # type: ignore[no-any-return]  # Celery ships no types
+
+    @lazy
+    def _reader(self) -> Reader:
+        return Reader(self._app, self._settings, self._store)
+
+    @lazy
+    def _writer(self) -> Writer:
+        return Writer(self._app, self._store, self._reader, self._zone)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Entry:
+        """The entry of this name, with its state.
+
+        Raises:
+            EntryNotFound: there is none; a ``KeyError``.
+            CorruptEntry: what Redis holds cannot be read.
+        """
+        return self._reader.entry(self._reader.stored(name))
+
+    def __contains__(self, name: object) -> bool:
+        return is_name(name) and self._store.exists(name)
+
+    def __len__(self) -> int:
+        return self._store.count()
+
+    def __iter__(self) -> Iterator[str]:
+        return self._store.names()
+
+    def items(self) -> PagedItems:
+        """Names and entries, read a page per round trip."""
+        return PagedItems(self, self._reader.all)
+
+    def values(self) -> PagedValues:
+        """The entries, read a page per round trip."""
+        return PagedValues(self, self._reader.all)
+
+    def list(self, offset: int = 0, limit: int = 100, order: Literal["due", "name"] = "due") -> Entries:
+        """A page of entries; a round trip per 1,000 of them, whatever is stored.
+
+        Parameters:
+            offset: how many to leave out first.
+            limit: how many at most.
+            order: ``"due"``: the next to fire first, those that will not fire last; or ``"name"``, for which all names
+                are read first, in one command.
+        """
+        _check_count("offset", offset)
+        _check_count("limit", limit)
+        if order == "due":
+            starts = range(offset, offset + limit, PAGE)
+            pages: Iterator[Page] = takewhile(
+                bool, (self._store.page(start, min(PAGE, starts.stop - start)) for start in starts)
+            )
+        elif order == "name":
+            pages = map(self._store.read, chunks(self._store.sorted_names()[offset : offset + limit], PAGE))
+        else:
+            raise ValueError(f"order: expected 'due' or 'name', got {order!r}")
+        # By name, because an entry that moves between two round trips may be read twice.
+        return [*self._reader.readable({stored.name: stored for page in pages for stored in page}.values())]
+
+    def upcoming(self, until: datetime, limit: int = 1000) -> Occurrences:
+        """What will fire from now on, in order, as the beat itself would plan it.
+
+        Parameters:
+            until: aware; the last instant to look at.
+            limit: how many occurrences at most.
+        """
+        _check_count("limit", limit)
+        last = instants.to_ms(instants.aware("until", until))
+        return upcoming(self._reader.all(), now=wall_ms(), until=last, limit=limit, zone=self._zone, walk_on=briefly())
+
+    def quarantined(self) -> dict[str, dict[str, Any]]:
+        """Entries that were set aside: name -> ``error``, ``definition``, ``state``, ``at`` (epoch milliseconds)."""
+        return self._store.quarantined()
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        name: str,
+        task: Any,
+        schedule: Any,
+        args: Any = (),
+        kwargs: Any = None,
+        options: Any = None,
+        *,
+        replace: bool = False,
+        **policies: Unpack[Policies],
+    ) -> Entry:
+        """Store a new entry and return it; see :class:`Entry` for the parameters.
+
+        Parameters:
+            replace: overwrite an entry of this name. Its history is kept, and its next run too unless the schedule is
+                another, so that adding the same entry at every start of an application postpones nothing. One that has
+                come to its ``end_at`` meanwhile stays finished; only a new entry must have an occurrence to come.
+
+        Raises:
+            InvalidEntry: a field is wrong, or cannot be stored or sent.
+            EntryExists: the name is taken, and ``replace`` is not set.
+            ConfigOwned: the name is taken by a config entry.
+        """
+        fields = {"task": task, "schedule": schedule, "args": args, "kwargs": kwargs, "options": options, **policies}
+        entry = entry_with_defaults(self._settings, name, fields, app=self._app)
+        self._writer.checked(entry, replaces=replace)
+        if replace:
+            return self._writer.replace(entry)
+        self._writer.create([entry])
+        return entry
+
+    def add_many(self, entries: Iterable[Entry], *, replace: bool = False) -> None:
+        """Store many entries, 1,000 in a round trip (two with ``replace``). All are checked before any is stored.
+
+        Raises:
+            InvalidEntry: a field of an entry is wrong; nothing was stored.
+            EntryExists: names were taken, the message says which; all others are stored.
+            ConfigOwned: as for :meth:`add`; entries of earlier round trips are stored.
+        """
+        checked = [self._writer.checked(entry, replaces=replace, warn=False) for entry in entries]
+        self._writer.warn_of_unknown_tasks(checked)
+        if not replace:
+            self._writer.create(checked)
+            return
+        for entry in checked:
+            encode(entry)
+        self._writer.replace_many(checked)
+
+    def __setitem__(self, name: str, entry: Entry) -> None:
+        """Create or replace, as :meth:`add` with ``replace``."""
+        if not isinstance(entry, Entry) or entry.name != name:
+            raise InvalidEntry("entry", f"an Entry named {name!r}", entry)
+        self._writer.replace(self._writer.checked(entry, replaces=True))
+
+    def update(self, name: str, *, if_version: int | None = None, **changes: Any) -> Entry:  # type: ignore[override]
+        """Change the named fields of an entry and leave the others; returns the entry as it is now.
+
+        Not ``MutableMapping.update``: use :meth:`add_many` for many entries. A changed schedule counts from now on and
+        never fires for the past.
+
+        Parameters:
+            if_version: change the entry only if this is its version.
+            changes: fields of :class:`Entry` by name.
+
+        Raises:
+            EntryNotFound: there is no such entry.
+            EntryChanged: its version is not ``if_version``.
+            InvalidEntry: a field is unknown or wrong; nothing was changed.
+            ConfigOwned: it is a config entry.
+        """
+        if not isinstance(name, str):
+            raise InvalidEntry("name", "the name of one entry", name, hint="add_many writes many entries")
+        if if_version is not None and type(if_version) is not int:
+            raise ValueError(f"if_version: expected None or a whole number, got {if_version!r}")
+
+        def edit(stored: Stored) -> tuple[Entry, Edit]:
+            before = self._reader.entry(stored)
+            check_runtime(before)
+            if if_version is not None and before.version != if_version:
+                raise EntryChanged(f"entry {name!r} has version {before.version} by now, not {if_version}")
+            after = self._writer.checked(before.replace(**changes), replaces=True)
+            return after, self._writer.revision(before, after, stored)
+
+        return self._writer.edit(name, edit)
+
+    def __delitem__(self, name: str) -> None:
+        """Remove an entry, for good. A config entry comes back, as new, when the beats next see to it.
+
+        Raises:
+            EntryNotFound: there is none.
+        """
+
+        def edit(stored: Stored) -> tuple[None, Edit]:
+            return None, removal(stored)
+
+        self._writer.edit(name, edit)
+
+    def remove(self, name: str, *, missing_ok: bool = False) -> None:
+        """Remove an entry.
+
+        Parameters:
+            missing_ok: whether it is fine that there is none.
+
+        Raises:
+            EntryNotFound: there is none.
+        """
+        try:
+            del self[name]
+        except EntryNotFound:
+            if not missing_ok:
+                raise
+
+    def clear(self) -> None:
+        """Remove every entry. Config entries come back when the beats next see to them.
+
+        Raises:
+            EntryChanged: entries are changed faster than they can be removed; some are left.
+        """
+        in_vain = 0
+        while page := self._store.page(0, PAGE):
+            in_vain = 0 if any(self._store.put(map(removal, page))) else in_vain + 1
+            if in_vain == TRIES:
+                raise EntryChanged(f"{len(page)} entries are being changed too often to be removed")
+
+    def pause(self, name: str, note: str = "") -> Entry:
+        """Stop an entry from firing; it keeps its history, over restarts and config changes too.
+
+        Parameters:
+            note: why, for those who come after.
+
+        Raises:
+            EntryNotFound: there is none.
+        """
+        if not isinstance(note, str) or len(note) > MAX_NOTE:
+            raise InvalidEntry("note", f"text of at most {MAX_NOTE} characters", note, entry=name)
+        note = note.encode("utf-8", "replace").decode()
+
+        def edit(stored: Stored) -> tuple[Entry, Edit]:
+            entry = self._reader.entry(stored)
+            return entry, self._writer.restatement(entry, stored, lifecycle.paused(entry.known_state, note))
+
+        return self._writer.edit(name, edit)
+
+    def resume(self, name: str, *, catch_up: bool = False) -> Entry:
+        """Let a paused entry fire again, from its next instant on; nothing happens if it is not paused.
+
+        Parameters:
+            catch_up: treat what the pause held back as missed, and leave it to the entry's misfire policy.
+
+        Raises:
+            EntryNotFound: there is none.
+            ConfigOwned: its schedule cannot be stored, and this app's configuration does not have it.
+        """
+
+        def edit(stored: Stored) -> tuple[Entry, Edit]:
+            entry = self._reader.entry(stored)
+            state = entry.known_state
+            if state.paused:
+                check_complete(entry, "schedule")
+                state = lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up, walk_on=briefly())
+            return entry, self._writer.restatement(entry, stored, state)
+
+        return self._writer.edit(name, edit)
+
+    def run_now(self, name: str) -> str:
+        """Publish one extra task with the entry's own arguments and options, and return its id. The plan is untouched.
+
+        It takes the entry's once-lock; where another task holds that, the worker does as the policy says.
+
+        Raises:
+            EntryNotFound: there is none.
+            ConfigOwned: it holds what cannot be stored, and this app's configuration does not have it.
+            kombu.exceptions.OperationalError: the broker cannot be reached.
+        """
+        entry, now = self[name], wall_ms()
+        check_complete(entry, *entry.local)
+        following = lifecycle.following(entry, entry.known_state.nominal, now, self._zone, briefly())
+        locks = LockStore(self._backend.client, self._settings.key_prefix)
+        return publish_extra(self._app, entry, locks, now=now, following=following)
+
+    def release(self, name: str) -> Entry:
+        """Put a quarantined entry back, as new, once what was wrong with it is mended.
+
+        Raises:
+            EntryNotFound: no entry of this name is in quarantine.
+            CorruptEntry: its definition still cannot be used; it stays in quarantine.
+            ConfigOwned: its schedule cannot be stored, and this app's configuration does not have it.
+            EntryExists: the name is taken by now; it stays in quarantine.
+        """
+        record = self._store.quarantined().get(name)
+        if record is None:
+            raise EntryNotFound(f"no entry {name!r} is in quarantine")
+        definition = record.get("definition")
+        if not isinstance(definition, str):
+            raise CorruptEntry(f"entry {name!r} has no definition left to put back: {record.get('error')}")
+        entry = self._reader.completed(decode(name, definition.encode()))
+        check_complete(entry, "schedule")
+        try:
+            self._writer.checked(entry)
+        except InvalidEntry as exc:
+            raise CorruptEntry(str(exc)) from exc
+        self._writer.create([entry], definition)
+        return entry
+
+    def discard(self, name: str) -> None:
+        """Forget a quarantined entry, for good.
+
+        Raises:
+            EntryNotFound: no entry of this name is in quarantine.
+        """
+        if not self._store.discard(name):
+            raise EntryNotFound(f"no entry {name!r} is in quarantine")
+
+
+def _check_count(field: str, value: object) -> None:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{field}: expected a whole number from 0, got {value!r}")

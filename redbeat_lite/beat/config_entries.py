@@ -1,0 +1,275 @@
+"""Config entries: what ``beat_schedule`` says, brought into Redis by the leader at the moment it becomes leader.
+
+The configuration owns the definition of its entries, Redis owns their state. Entries that left the configuration are
+removed; one that is in it but wrong keeps what Redis holds of it, its last good definition and its state, so that a
+slip of the pen costs no history and no pause. Entries made at runtime are never touched, and those of another owner
+only where a name is wanted here and no beat of that owner is there: then its app was renamed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from copy import copy
+from datetime import tzinfo
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.log import get_logger
+
+from ..entries import lifecycle
+from ..entries.configured import configured, entry_with_defaults
+from ..entries.definition import decode, encode
+from ..entries.entry import Entry
+from ..entries.fields import is_name
+from ..entries.sameness import noted
+from ..entries.sendable import check_options
+from ..entries.state import State
+from ..entries.words import counted, listed
+from ..errors import CorruptEntry, InvalidEntry, UnsupportedFormat
+from ..settings import Settings
+from ..storage.patience import briefly
+from ..storage.store import PAGE, Edit, Store, Stored, Term, chunks
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+
+class ConfigEntries:
+    """The config entries of one app.
+
+    Parameters:
+        app: its ``beat_schedule`` is read anew at each :meth:`sync`.
+        store: where they go.
+        settings: the owner, and the defaults of entries that leave a field out.
+        zone: the app's time zone.
+        present: tells the owners of whom a beat is there.
+        progress: told what is being done, again and again.
+    """
+
+    def __init__(
+        self,
+        app: Celery,
+        store: Store,
+        settings: Settings,
+        zone: tzinfo,
+        present: Callable[[], Collection[str]],
+        progress: Callable[[str], None],
+    ) -> None:
+        self._app = app
+        self._store = store
+        self._settings = settings
+        self._zone = zone
+        self._present = present
+        self._progress = progress
+        self._entries: dict[str, Entry] = {}
+        self._set_aside: set[str] = set()
+        self._rejected: set[str] = set()
+        self._shared: set[str] = set()
+        self._rivals: set[str] = set()
+        self._taken: set[str] = set()
+        self._there: Collection[str] = ()
+        self._were: Collection[tzinfo] = ()
+        self._inherited: defaultdict[str, set[str]] = defaultdict(set)
+
+    def get(self, name: str) -> Entry | None:
+        """The config entry of this name as the configuration holds it, with what cannot be stored."""
+        return self._entries.get(name)
+
+    def __len__(self) -> int:
+        """How many of them Redis should hold."""
+        return len(self._entries) - len(self._set_aside)
+
+    @property
+    def vacated(self) -> bool:
+        """Whether a name that the last :meth:`sync` had to leave to somebody else may be had now."""
+        if self._rivals and not self._rivals <= set(self._present()):
+            return True
+        return any(stored.definition is None for stored in self._store.read([*self._taken]))
+
+    @property
+    def contested(self) -> bool:
+        """Whether there are such names."""
+        return bool(self._rivals or self._taken)
+
+    def sync(self, term: Term, now: int, were: Collection[tzinfo] = ()) -> None:
+        """Bring Redis in line with the configuration. What is wrong with one entry is logged and leaves the others.
+
+        Parameters:
+            term: of the leader that does so.
+            now: epoch milliseconds.
+            were: other time zones by which entries may have been planned.
+
+        Raises:
+            Lost: the term is over.
+        """
+        self._were = were
+        known = self._store.config_names(self._settings.owner)
+        written = {str(name): fields for name, fields in configured(self._app).items()}
+        self._entries = dict(self._read(written, known, now))
+        self._set_aside = self._quarantined(now)
+        self._shared, self._rivals, self._taken = set(), set(), set()
+        self._inherited.clear()
+        self._there = self._present()
+        names = [*self._entries, *(known - written.keys())]
+        self._store.rewrite(names, lambda stored: self._edits(stored, now), term)
+        self._tell_inherited()
+        ours = (self._entries.keys() - self._shared) | (known & self._rejected)
+        if known != ours:
+            self._store.set_config_names(self._settings.owner, ours, term)
+
+    def _read(self, written: dict[str, Any], known: set[str], now: int) -> Iterator[tuple[str, Entry]]:
+        self._rejected = set()
+        for name, fields in written.items():
+            try:
+                entry = entry_with_defaults(self._settings, name, fields, app=self._app)
+                lifecycle.check(entry, now, self._zone, partial(self._stored, name))
+                check_options(entry)
+                encode(entry, allow_local=True)
+            except Exception as exc:  # noqa: BLE001 - what a user wrote may raise anything; the others must run
+                self._reject(name, name in known, exc)
+            else:
+                entry.owner = self._settings.owner
+                yield name, entry
+
+    def _reject(self, name: str, is_known: bool, exc: Exception) -> None:
+        self._rejected.add(name)
+        trace = None if isinstance(exc, InvalidEntry) else exc
+        if is_known:
+            logger.error("beat: config entry %r is wrong and goes on as stored before: %s", name, exc, exc_info=trace)
+        else:
+            logger.error("beat: config entry %r is left out: %s", name, exc, exc_info=trace)
+
+    def _stored(self, name: str) -> Entry | None:
+        return _decoded(self._store.read([name])[0])[0]
+
+    def _quarantined(self, now: int) -> set[str]:
+        """Those that were set aside as they are configured now. Stored again, they would only be set aside again."""
+        records = self._store.quarantined()
+        return {name for name in records.keys() & self._entries.keys() if self._is_to_blame(name, records[name], now)}
+
+    def _is_to_blame(self, name: str, record: dict[str, Any], now: int) -> bool:
+        """Whether a record of the quarantine blames the definition, and not a state that only this record has."""
+        definition, state = record.get("definition"), record.get("state")
+        if not isinstance(definition, str) or not isinstance(state, str):
+            return False
+        held = Stored(name.encode(), None, definition.encode(errors="replace"), state.encode(errors="replace"))
+        existing, was = _decoded(held)
+        return was is not None and self._text(self._entries[name], now, existing, was) == definition
+
+    def _edits(self, stored: Stored, now: int) -> list[Edit]:
+        self._progress("reading the configuration")
+        try:
+            return self._decided(stored, now)
+        except Exception as exc:  # noqa: BLE001 - a schedule may raise whenever it is asked; the others must run
+            name, is_stored = stored.name.decode(), stored.definition is not None
+            self._reject(name, is_stored, exc)
+            if not is_stored:
+                self._entries.pop(name, None)
+            return []
+
+    def _decided(self, stored: Stored, now: int) -> list[Edit]:
+        name = stored.name.decode()
+        wanted = self._entries.get(name)
+        existing, state = _decoded(stored)
+        is_ours = existing is not None and existing.owner == self._settings.owner
+        if wanted is None:
+            return [Edit(name, stored.state, None)] if is_ours else []
+        if stored.definition is None:
+            return [] if name in self._set_aside else [self._fresh(wanted, stored, now)]
+        if existing is None:
+            logger.error("beat: what Redis holds for config entry %r cannot be read and is replaced", name)
+            return [self._fresh(wanted, stored, now)]
+        if not is_ours:
+            if existing.owner is None or existing.owner in self._there:
+                self._leave(wanted, existing, stored)
+                return []
+            self._inherited[existing.owner].add(name)
+        if state is None:
+            return [self._fresh(wanted, stored, now)]
+        definition = self._text(wanted, now, existing, state)
+        if definition.encode() == stored.definition:
+            return []
+        revised = lifecycle.revised(existing, state, wanted, now, self._zone, self._were, briefly())
+        return [self._write(wanted, stored, revised, definition)]
+
+    def _leave(self, wanted: Entry, existing: Entry, stored: Stored) -> None:
+        """Leave a name to whom it belongs; without a word where both say the same, as of what Celery adds to all."""
+        name, owner = wanted.name, existing.owner
+        if _differs_in_owner_alone(wanted, existing, stored):
+            self._shared.add(name)
+            return
+        if owner is None:
+            self._taken.add(name)
+        else:
+            self._rivals.add(owner)
+        whose = "a runtime entry" if owner is None else f"the configuration of {owner!r}"
+        logger.error("beat: config entry %r is left out: the name is taken by %s", name, whose)
+        del self._entries[name]
+
+    def _tell_inherited(self) -> None:
+        for owner, names in self._inherited.items():
+            which = counted(len(names), "entry", "entries")
+            logger.warning(
+                "beat: %s taken over from the configuration of %r, of which no beat is there: %s",
+                which,
+                owner,
+                listed(sorted(names)),
+            )
+
+    def _fresh(self, wanted: Entry, stored: Stored, now: int) -> Edit:
+        return self._write(wanted, stored, lifecycle.created(wanted, now, self._zone), self._text(wanted, now))
+
+    def _text(self, wanted: Entry, now: int, existing: Entry | None = None, state: State | None = None) -> str:
+        """The definition. What was noted is kept as long as it is right: an unchanged entry has an unchanged one."""
+        wanted.runs = ()
+        if existing and state and lifecycle.same_timing(existing, state, wanted, now, self._zone, self._were):
+            wanted.runs = existing.runs
+        wanted.runs = wanted.runs or noted(wanted, now)
+        return encode(wanted, allow_local=True)
+
+    def _write(self, entry: Entry, stored: Stored, state: State, definition: str) -> Edit:
+        score = lifecycle.due_time(entry, state, self._zone)
+        return Edit(entry.name, stored.state, state.encode(), definition, score)
+
+
+def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[str, Entry | None]]:
+    """The entries of an app's configuration that are not stored, by name, each with what has its name instead.
+
+    One that another owner has too, with the very same definition, is as good as stored.
+    """
+    written = {name: fields for name, fields in configured(app).items() if is_name(name)}
+    for chunk in chunks(written, PAGE):
+        for stored in store.read(chunk):
+            name = stored.name.decode()
+            existing, _ = _decoded(stored)
+            if existing is None or existing.owner != settings.owner:
+                try:
+                    wanted = entry_with_defaults(settings, name, written[name], app=app)
+                except InvalidEntry:  # the beat that leads says so in its log
+                    continue
+                if existing is None or not _differs_in_owner_alone(wanted, existing, stored):
+                    yield name, existing
+
+
+def _differs_in_owner_alone(wanted: Entry, existing: Entry, stored: Stored) -> bool:
+    twin = copy(wanted)
+    twin.owner = existing.owner
+    try:
+        return existing.owner is not None and encode(twin).encode() == stored.definition
+    except InvalidEntry:  # it holds what cannot be stored, and so cannot be compared
+        return False
+
+
+def _decoded(stored: Stored) -> tuple[Entry | None, State | None]:
+    try:
+        entry = decode(stored.name.decode(), stored.definition) if stored.definition is not None else None
+    except (CorruptEntry, UnsupportedFormat):
+        entry = None
+    try:
+        state = State.decode(stored.state) if stored.state is not None else None
+    except CorruptEntry:
+        state = None
+    return entry, state

@@ -1,0 +1,1 @@
+"""From entries that are due to messages in a queue."""

@@ -1,0 +1,354 @@
+"""Dispatch: publish every occurrence that is due, and commit its advance.
+
+A batch goes peek, plan, publish, commit. Only the first and the last talk to the server, one round trip each, whatever
+the number of entries; a batch with once-locks needs one more, to take them, and a broker in another Redis one to send.
+What goes wrong with one entry stays with it: a definition that cannot be used is quarantined, a publish that fails is
+tried again later, under the same task id.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import tzinfo
+from typing import Any
+
+from celery.utils.log import get_logger
+from kombu.exceptions import OperationalError
+from redis.exceptions import NoPermissionError, ResponseError
+
+from ...clock import elapsed, wall_ms
+from ...entries import lifecycle
+from ...entries.entry import Entry
+from ...entries.message import Occurrence
+from ...entries.state import task_id
+from ...errors import describe, text_of
+from ...events import Dispatched, Event, Failed, Misfired, Quarantined, Skipped
+from ...instants import from_ms
+from ...once.claims import headers as once_headers
+from ...once.store import LockStore
+from ...storage.json_values import loads
+from ...storage.store import Advance, Bad, Command, Lost, Store, Stored, Term
+from ..leader import Leader
+from ..vitals import Vitals
+from .broker import BrokerDown
+from .claims import Claiming
+from .collector import refused_for_all
+from .planner import MAX_ERROR, Job, Planner, name_of
+from .publisher import Publisher
+
+logger = get_logger(__name__)
+
+
+#: Seconds after which the rest of what is due waits until the beat has looked after its other affairs.
+_TURN = 10.0
+
+
+class Dispatcher:
+    """Dispatches what is due.
+
+    Parameters:
+        store: the schedule.
+        leader: proof that this process may.
+        publisher: the way to the broker.
+        locks: the once-locks.
+        vitals: told what was sent, left out and set aside.
+        zone: the app's time zone.
+        batch_size: entries per round trip.
+        tasks: the app's registered tasks by name.
+        local: finds the config entry of a name, for those that hold what cannot be stored.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        leader: Leader,
+        publisher: Publisher,
+        locks: LockStore,
+        vitals: Vitals,
+        *,
+        zone: tzinfo,
+        batch_size: int,
+        tasks: Callable[[str], Any],
+        local: Callable[[str], Entry | None],
+    ) -> None:
+        self._store = store
+        self._leader = leader
+        self._publisher = publisher
+        self._claiming = Claiming(locks)
+        self._vitals = vitals
+        self._zone = zone
+        self._batch_size = batch_size
+        #: What is out and not committed, with its term and its time: the messages of these jobs, and of nothing else.
+        self._out: tuple[Term, int, list[Job]] | None = None
+        self._planner = Planner(zone=zone, tasks=tasks, local=local, prefix=store.prefix, progress=leader.progress)
+
+    def run(self, connect: Callable[[Term], None]) -> int | None:
+        """Dispatch until nothing is due any more, or for some seconds.
+
+        Parameters:
+            connect: called with the term before each publish; opens the broker connection if it is not open.
+
+        Returns:
+            when the next entry is due, in epoch milliseconds, now if there is more; ``None`` when none is to come.
+
+        Raises:
+            Lost: the term ended.
+            BrokerDown: the broker cannot be reached; what is due stays due.
+        """
+        began = elapsed()
+        while True:
+            term, now = self._leader.term, wall_ms()
+            self._leader.progress("looking for due entries")
+            due, upcoming = self._store.peek(term, now, self._batch_size)
+            if not due:
+                return upcoming
+            if elapsed() - began > _TURN:
+                return now
+            with _no_collection():
+                self._dispatch(term, due, now, connect)
+
+    def _dispatch(self, term: Term, due: list[Stored], now: int, connect: Callable[[Term], None]) -> None:
+        jobs, bad = self._planner.plan(due, now)
+        if bad:
+            self._store.quarantine(term, bad)
+            self._vitals.tell(*map(_quarantined, bad))
+        if any(job.plan.emit for job in jobs):
+            self._leader.progress("connecting to the broker", within=self._publisher.patience)
+            connect(term)
+            self._claiming.take(jobs)
+            try:
+                tried, line_holds = self._publish(term, now, jobs)
+                self._commit(term, now, tried)
+                if not line_holds:
+                    self._publisher.close()
+            except BrokerDown:
+                # A channel that was shut, a server that has become a replica: so it stays for who keeps the connection.
+                self._publisher.close()
+                raise
+            finally:
+                self._claiming.give_back(jobs)
+        else:
+            self._commit(term, now, jobs)
+
+    def settle(self, store: Store) -> None:
+        """Commit what is out, for a beat that is told to stop in the middle of a batch.
+
+        Parameters:
+            store: the schedule, over a connection of its own; what was interrupted may be using the other one.
+
+        Raises:
+            Lost: the term is over.
+        """
+        out, self._out = self._out, None
+        if out is None or not out[2]:
+            return
+        term, now, jobs = out[0], out[1], list(out[2])
+        results = store.commit(term, now, [self._step(job, now) for job in jobs])
+        self._note(job for job, done in zip(jobs, results, strict=True) if done)
+
+    # -- publish ------------------------------------------------------------------------------------------------------
+
+    def _publish(self, term: Term, now: int, jobs: list[Job]) -> tuple[list[Job], bool]:
+        """Publish the jobs in turn; returns those that were tried, and whether the connection held.
+
+        The others stay due, for a new connection.
+        """
+        tried: list[Job] = []
+        line_holds, at_once = True, self._publisher.at_once
+        if at_once:
+            self._out = term, now, tried
+        with self._publisher.batch(self._before_publish) as publish:
+            for job in jobs:
+                try:
+                    line_holds = self._publish_job(publish, job)
+                except BrokerDown:
+                    if at_once:
+                        self._commit(term, now, tried)  # they are out, and need not be sent again
+                    raise
+                job.out = at_once and not job.error
+                tried.append(job)
+                if not line_holds:
+                    break
+        if not self._publisher.one_step and any(job.commands for job in tried):
+            self._send(term, now, tried)
+        return tried, line_holds
+
+    def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: Job) -> bool:
+        """Publish one job; ``False`` when the connection failed and must be made anew."""
+        entry, generation, following = job.entry, job.state.generation, job.ahead.following
+        locks = {claim.task_id: once_headers(claim) for claim in job.claims} if job.claims else None
+        for nominal in job.plan.emit:
+            name = task_id(entry.name, generation, nominal)
+            try:
+                commands = publish(Occurrence(entry, name, nominal, following, locks and locks.get(name)))
+            except Lost:
+                raise
+            except Exception as exc:  # noqa: BLE001 - see the module's docstring
+                return self._failed(job, exc)
+            job.commands = [*job.commands, *commands] if job.commands else commands
+        return True
+
+    def _before_publish(self, occurrence: Occurrence) -> None:
+        """What a message that is only filled in, for the commit to send, need not care about."""
+        self._still_leading(f"publishing {occurrence.entry.name!r}")
+
+    def _still_leading(self, doing: str) -> None:
+        if not self._leader.leading:
+            raise Lost
+        self._leader.progress(doing)
+
+    def _send(self, term: Term, now: int, jobs: list[Job]) -> None:
+        """Send what was collected and is not left to the commit; what the broker refuses of it fails alone."""
+        self._still_leading("sending a batch")
+        down, left = None, []
+        for job, error in zip(jobs, self._publisher.send([job.commands for job in jobs]), strict=True):
+            job.commands = ()
+            if refused_for_all(error):
+                down = error
+                continue
+            if error is not None:
+                self._note_failure(job, f"the broker refused the message: {text_of(error)}", error)
+            left.append(job)
+        self._out = term, now, left
+        if down is not None:
+            self._commit(term, now, left)
+            raise _refuses_all(down)
+
+    def _failed(self, job: Job, exc: Exception) -> bool:
+        """Keep a failure with its entry, unless the broker turns out to be gone for all."""
+        self._note_failure(job, describe(exc), exc)
+        cause = exc.__cause__
+        if cause is not None and refused_for_all(cause):
+            raise _refuses_all(cause) from exc
+        # Celery makes an OperationalError of each error that the transport names, and kombu's for Redis names KeyError:
+        # for a key of a message. An unknown compression, say, is one too, and has not touched the connection. Nor has
+        # what the server answered.
+        if not isinstance(exc, OperationalError) or isinstance(cause, (LookupError, ResponseError)):
+            return True
+        self._leader.progress("looking whether the broker answers", within=self._publisher.patience)
+        if not self._publisher.answers():
+            raise BrokerDown(job.error) from exc
+        return False
+
+    # -- commit -------------------------------------------------------------------------------------------------------
+
+    def _commit(self, term: Term, now: int, jobs: list[Job]) -> None:
+        self._leader.progress("committing")
+        for job in jobs:
+            # Also if the commit fails: its reply may be all that was lost.
+            job.out = not job.error
+        try:
+            results = self._advance(term, now, jobs)
+            self._out = None
+        except Lost:
+            for job in jobs:
+                job.out = not job.error and not job.commands  # which nobody has sent
+            raise
+        except NoPermissionError as exc:
+            if not any(job.commands for job in jobs):
+                raise
+            # The server looks before it runs a script, so nothing was done. The broker's own user may be another.
+            for job in jobs:
+                job.out = False
+            logger.warning("beat: the schedule's user may not write to a queue, so the broker's will: %s", text_of(exc))
+            self._publisher.send_apart("the schedule's user may not write to a queue")
+            self._send(term, now, jobs)
+            self._commit(term, now, jobs)
+            return
+        refused, advanced = [], []
+        for job, result in results:
+            if isinstance(result, str):
+                self._note_failure(job, f"the broker refused the message: {result}")
+                job.out = False
+                refused.append(job)
+            elif result:
+                _report(job)
+                advanced.append(job)
+            elif job.commands:
+                job.out = False  # Edited or removed meanwhile, so nothing was sent.
+        if refused:
+            self._advance(term, now, refused)
+        self._note(advanced)
+
+    def _advance(self, term: Term, now: int, jobs: Sequence[Job]) -> Iterable[tuple[Job, bool | str]]:
+        if not jobs:
+            return ()
+        results = self._store.commit(term, now, [self._step(job, now) for job in jobs])
+        return zip(jobs, results, strict=True)
+
+    def _step(self, job: Job, now: int) -> Advance:
+        if job.error:
+            state = lifecycle.failed(job.state, job.error, job.plan)
+            retry = now + 1000 * lifecycle.retry_delay(state.attempts)
+            return Advance(job.stored.name, job.state.guard, state.encode(), retry)
+        state = lifecycle.dispatched(job.state, job.plan, len(job.left_out))
+        # The record of a config entry stays: without it, the next reading of the configuration would take the entry for
+        # new and run it again.
+        if state.finished and job.entry.remove_when_done and job.entry.owner is None:
+            return Advance(job.stored.name, job.state.guard, None, None, job.commands)
+        return Advance(job.stored.name, job.state.guard, state.encode(), job.ahead.score, job.commands)
+
+    # -- report -------------------------------------------------------------------------------------------------------
+
+    def _note(self, jobs: Iterable[Job]) -> None:
+        """Count what a commit has done, and tell the hooks."""
+        done, vitals = [job for job in jobs if not job.error], self._vitals
+        vitals.sent += sum(len(job.plan.emit) for job in done)
+        vitals.skipped += sum(job.plan.skipped + len(job.left_out) for job in done)
+        if done and vitals.announcer.listening:
+            now = wall_ms()
+            vitals.tell(*(event for job in done for event in self._events(job, now)))
+
+    def _events(self, job: Job, now: int) -> Iterator[Event]:
+        entry, plan = job.entry, job.plan
+        if plan.skipped:
+            yield Misfired(entry.name, entry.task, plan.skipped, entry.misfire.policy)
+        for nominal in job.left_out:
+            yield Skipped(entry.name, entry.task, from_ms(nominal))
+        for nominal in plan.emit:
+            due = (lifecycle.score(entry, nominal, self._zone) or nominal) if entry.jitter else nominal
+            yield Dispatched(entry.name, entry.task, job.id_of(nominal), from_ms(nominal), (now - due) / 1000)
+
+    def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:
+        error = error[:MAX_ERROR]
+        job.error, job.commands = error, ()
+        logger.error("beat: could not publish %r, trying again later: %s", job.entry.name, error)
+        logger.debug("beat: how it came to that", exc_info=exc)
+        self._vitals.failed += 1
+        self._vitals.tell(Failed(job.entry.name, job.entry.task, error, job.state.attempts + 1))
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector from running for one batch.
+
+    What a batch makes is gone when it ends. Collections in the middle of it would count that as here to stay, and go
+    through every cached entry again and again for nothing.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _refuses_all(error: BaseException) -> BrokerDown:
+    return BrokerDown(f"it refuses every message: {text_of(error)}")
+
+
+def _quarantined(bad: Bad) -> Quarantined:
+    return Quarantined(name_of(bad.stored), loads(bad.record)["error"])
+
+
+def _report(job: Job) -> None:
+    if job.plan.skipped and not job.error:
+        policy = job.entry.misfire.policy
+        logger.warning(
+            "beat: %r missed %d occurrences, left out by its policy %r", job.entry.name, job.plan.skipped, policy
+        )
+    if job.plan.next is None and not job.error:
+        logger.info("beat: %r has finished", job.entry.name)

@@ -1,0 +1,262 @@
+"""Planning: from what lies in Redis to what is to be published and what comes after. Talks to nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Any, NamedTuple
+
+from celery.utils.log import get_logger
+
+from ...clock import elapsed
+from ...entries import lifecycle
+from ...entries.definition import decode
+from ...entries.entry import Entry
+from ...entries.fields import MAX_NAME, check_destination
+from ...entries.state import State, task_id
+from ...errors import CorruptEntry, describe
+from ...once.claims import Claim
+from ...once.policy import Once
+from ...schedules import Question
+from ...schedules.misfire import Plan
+from ...storage.json_values import dumps
+from ...storage.store import Bad, Command, Stored
+
+logger = get_logger(__name__)
+
+#: Longest text of an error that is kept with an entry.
+MAX_ERROR = 500
+
+#: Messages of one batch: entries that send each of many missed occurrences come in as many batches as that takes.
+_MAX_MESSAGES = 5_000
+
+#: Bytes of their definitions, of which arguments are most: what becomes of them is there several times over, here and
+#: in the server, until it is sent.
+_MAX_BYTES = 16_000_000
+
+#: Seconds in which a batch may look for missed occurrences one by one, each entry to its end as long as they last, and
+#: how many of them every entry may look at all the same.
+_WALKING, _FEW = 0.5, 3
+
+#: Seconds after which the rest of a batch is left to the next one, whatever it is that takes so long.
+_LONGEST = 1.0
+
+#: Seconds from one sign of progress to the next, while entries are planned.
+_REPORT = 0.1
+
+#: Bytes that the decoded entries kept between ticks may take: some 45,000 entries of an argument or two.
+#: Where more take turns, the oldest is the next to come: dropping it would find no more than dropping all.
+_CACHE = 64_000_000
+
+#: What one of them takes, about: so much for itself, and so much for each byte of its definition.
+_CACHED, _PER_BYTE = 1000, 4
+
+
+class Ahead(NamedTuple):
+    """What the schedule says of the time after a batch. Asked for while planning, because a schedule may raise.
+
+    ``score`` is when the entry is due next, ``following`` the first nominal time that is still to come. ``instead`` is
+    the nominal time and the score of an entry that has to go on after its last run, because a once-lock left it out.
+    """
+
+    score: int | None
+    following: int | None
+    instead: tuple[int | None, int | None] = (None, None)
+
+
+@dataclass(slots=True)
+class Job:
+    """One due entry on its way through a batch."""
+
+    stored: Stored
+    entry: Entry
+    state: State
+    plan: Plan
+    ahead: Ahead
+    wanted: Sequence[Claim] = ()
+    claims: Sequence[Claim] = ()
+    left_out: Sequence[int] = ()  #: nominal times whose once-lock is held
+    commands: Sequence[Command] = ()
+    error: str = ""
+    out: bool = False  #: published, or left to the commit to send
+
+    def id_of(self, nominal: int) -> str:
+        return task_id(self.entry.name, self.state.generation, nominal)
+
+
+class Planner:
+    """Plans batches, and remembers decoded entries between them.
+
+    Parameters:
+        zone: the app's time zone.
+        tasks: the app's registered tasks by name.
+        local: finds the config entry of a name, for those that hold what cannot be stored.
+        prefix: of the schedule's keys.
+        progress: told before each entry, with words for a log.
+    """
+
+    def __init__(
+        self,
+        *,
+        zone: tzinfo,
+        tasks: Callable[[str], Any],
+        local: Callable[[str], Entry | None],
+        prefix: str,
+        progress: Callable[[object], None],
+    ) -> None:
+        self._zone = zone
+        self._tasks = tasks
+        self._local = local
+        self._prefix = prefix
+        self._progress = progress
+        self._decoded: dict[bytes, tuple[bytes, Entry]] = {}
+        self._room = _CACHE
+
+    def plan(self, due: Iterable[Stored], now: int) -> tuple[list[Job], list[Bad]]:
+        """What to do about these entries at ``now`` (epoch ms), and those that cannot be used.
+
+        Stops where there is enough to send for one batch, or it has taken long enough; the rest stays due.
+        """
+        time, doing = _Time(), _Doing()
+        jobs: list[Job] = []
+        bad, messages, size, reported = [], 0, 0, -_REPORT
+        for stored in due:
+            spent = time.spent
+            if messages >= _MAX_MESSAGES or size >= _MAX_BYTES or spent >= _LONGEST:
+                break
+            doing.stored = stored
+            if spent - reported >= _REPORT:
+                reported = spent
+                self._progress(doing)
+            try:
+                jobs.append(self._job(stored, now, time, has_a_turn=spent < _WALKING))
+                emitted = len(jobs[-1].plan.emit)
+                messages += emitted
+                size += emitted * len(stored.definition or b"")
+            except Exception as exc:  # noqa: BLE001 - whatever is wrong with one entry must not reach the others
+                bad.append(_quarantined(stored, exc, now))
+        _take_turns(jobs, now)
+        return jobs, bad
+
+    def _job(self, stored: Stored, now: int, time: _Time, *, has_a_turn: bool) -> Job:
+        if stored.definition is None or stored.state is None:
+            raise CorruptEntry("its definition or its state is gone from Redis")
+        state = State.decode(stored.state)
+        entry = self._entry(stored.name, stored.definition)
+        if entry.local:
+            own = self._local(entry.name)
+            if own is None:
+                error = f"holds what only the beat of {entry.owner!r} knows"
+                return Job(stored, entry, state, Plan((), state.nominal, 0), Ahead(None, None), error=error)
+            entry = own
+        plan = lifecycle.plan(entry, state, now, self._zone, time.is_left_for)
+        if not has_a_turn and not plan.emit and plan.next is not None and plan.next <= now:
+            # It has its turn in another batch, and begins there: a few steps are not worth a line in the log each time.
+            plan = Plan((), state.nominal, 0)
+        job = Job(stored, entry, state, plan, self._ahead(entry, state, plan, now))
+        if entry.once is not None:
+            job.wanted = [self._claim(job, entry.once, nominal) for nominal in plan.emit]
+        return job
+
+    def _ahead(self, entry: Entry, state: State, plan: Plan, now: int) -> Ahead:
+        if state.paused or not entry.enabled:
+            return Ahead(None, None)
+        if plan.next is not None and plan.next > now and not entry.jitter and entry.once is None:
+            return Ahead(int(plan.next), None if isinstance(plan.next, Question) else plan.next)
+        score = lifecycle.score(entry, plan.next, self._zone)
+        if not plan.emit:
+            return Ahead(score, None)
+        following = lifecycle.following(entry, plan.next, now, self._zone, _few)
+        if entry.once is None or entry.max_runs is None:
+            return Ahead(score, following)
+        instead = lifecycle.ahead(entry, state, now, self._zone, _few)
+        return Ahead(score, following, (instead, lifecycle.score(entry, instead, self._zone)))
+
+    def _entry(self, name: bytes, definition: bytes) -> Entry:
+        known = self._decoded.get(name)
+        if known is not None and known[0] == definition:
+            return known[1]
+        entry = decode(name.decode("utf-8"), definition)
+        check_destination(entry.options, self._prefix)
+        if known is not None:
+            self._room += _size(known[0])
+        self._room -= _size(definition)
+        if self._room < 0:
+            self._decoded.clear()
+            self._room = _CACHE - _size(definition)
+        self._decoded[name] = (definition, entry)
+        return entry
+
+    def _claim(self, job: Job, once: Once, nominal: int) -> Claim:
+        entry = job.entry
+        return Claim(
+            entry.name,
+            entry.task,
+            entry.args,
+            entry.kwargs,
+            once,
+            job.id_of(nominal),
+            task=self._tasks(entry.task),
+            queue=str(entry.options.get("queue") or ""),
+        )
+
+
+def _take_turns(jobs: Iterable[Job], now: int) -> None:
+    """Put those who are not through behind what is due, and who has had a turn behind who has not.
+
+    Each gets a millisecond of its own, the last ones up to now: so they stay due, in this order.
+    """
+    left = [job for job in jobs if job.ahead.score is not None and job.ahead.score <= now]
+    left.sort(key=lambda job: job.plan.next != job.state.nominal)
+    for score, job in enumerate(left, now - len(left) + 1):
+        job.ahead = job.ahead._replace(score=score)
+
+
+class _Time:
+    """The time that one batch takes, and has, to be planned."""
+
+    def __init__(self) -> None:
+        self._began = elapsed()
+
+    @property
+    def spent(self) -> float:
+        """Seconds since it began."""
+        return elapsed() - self._began
+
+    def is_left_for(self, walked: Sequence[int]) -> bool:
+        """Whether an entry that has walked so far may look for more missed occurrences one by one."""
+        return _few(walked) or self.spent < _WALKING
+
+
+class _Doing:
+    """What the watchdog is told while a batch is planned; it is put in words only if somebody asks."""
+
+    stored: Stored
+
+    def __str__(self) -> str:
+        return f"planning {name_of(self.stored)!r}"
+
+
+def _few(walked: Sequence[int]) -> bool:
+    return len(walked) < _FEW
+
+
+def _size(definition: bytes) -> int:
+    return _CACHED + _PER_BYTE * len(definition)
+
+
+def _quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
+    error = describe(exc)[:MAX_ERROR]
+    logger.error("beat: entry %r cannot be used and is quarantined: %s", name_of(stored), error)
+    record = {"error": error, "definition": _shown(stored.definition), "state": _shown(stored.state), "at": now}
+    return Bad(stored, dumps(record))
+
+
+def _shown(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode("utf-8", "backslashreplace")
+
+
+def name_of(stored: Stored) -> str:
+    """The name of an entry in words, whatever it is."""
+    return stored.name[: 4 * MAX_NAME].decode("utf-8", "backslashreplace")

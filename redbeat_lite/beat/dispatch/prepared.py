@@ -1,0 +1,248 @@
+"""Prepared messages: the first message of an entry goes Celery's full way and is kept; later ones are filled in.
+
+Between two messages of one entry only ids and times differ, as long as nobody listens to or changes what Celery does
+on the way. :func:`obstacle` and :meth:`Prepared.learn` make sure of that, by looking at the very functions that would
+run; where they cannot, every message goes the full way. Under the same conditions the messages of two entries with the
+same task and options differ further only in the entry's name and its arguments, so that most entries never need the
+full way at all: see :class:`redbeat_lite.beat.dispatch.templates.Shape`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Hashable
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from types import FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+import celery.app.amqp
+import celery.app.base
+import celery.app.routes
+import celery.app.task
+import celery.beat
+import kombu.messaging
+import kombu.transport.redis
+import kombu.transport.virtual.base
+from celery import signals
+from celery.utils.log import get_logger
+
+from ...clock import wall_ms
+from ...entries.entry import Entry
+from ...entries.message import Occurrence
+from ...errors import InvalidEntry
+from ...storage.json_values import dumps, pack
+from ...storage.store import Command
+from ...storage.uuids import random_uuid
+from .templates import Shape, Template, mark, shape_of, text_of
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger("celery.beat")
+
+_SIGNALS = ("before_task_publish", "after_task_publish", "task_sent")
+
+#: Options that make each message another one in ways a template does not know.
+_UNPREPARED_OPTIONS = frozenset({"countdown", "eta", "stamped_headers", "link", "link_error", "chord", "producer"})
+
+#: How messages expire, besides never and after some seconds: at the next nominal time, and in a way not known here.
+_AT_NEXT, _UNKNOWN = "interval", "unknown"
+
+#: Shapes kept: more would mean that hardly two entries have task and options in common.
+_MAX_SHAPES = 1000
+
+
+def obstacle(scheduler: Any, app: Celery, channel: type) -> str | None:
+    """Why no message over a channel of this class may be prepared, in words; ``None`` if messages may be."""
+    for name in _SIGNALS:
+        if getattr(signals, name).receivers:
+            return f"something listens to {name}"
+    if not _written_in(scheduler.apply_entry, celery.beat) or not _written_in(scheduler.send_task, celery.beat):
+        return "the scheduler's apply_entry or send_task is not Celery's own"
+    own = sys.modules["redbeat_lite.scheduler"]
+    if not _written_in(scheduler.apply_async, own) or not _written_in(type(scheduler).apply_async, own):
+        return "the scheduler's apply_async is not redbeat_lite's own"
+    if not _written_in(celery.beat.Scheduler.apply_async, celery.beat):
+        return "celery.beat.Scheduler.apply_async is not Celery's own"
+    if not _written_in(app.send_task, celery.app.base):
+        return "app.send_task is not Celery's own"
+    amqp = app.amqp
+    if not _written_in(amqp.send_task_message, celery.app.amqp) or not _written_in(amqp.as_task_v2, celery.app.amqp):
+        return "app.amqp makes messages in a way of its own"
+    if amqp.Producer is not kombu.messaging.Producer or not _is_kombus_own(channel):
+        return "kombu's producer or channel is not its own"
+    if not _written_in(celery.app.task.Task.apply_async, celery.app.task):
+        return "Task.apply_async is not Celery's own"
+    if app.conf.task_protocol != 2:
+        return "task_protocol is not 2"
+    if not all(type(route) is celery.app.routes.MapRoute for route in amqp.router.routes):
+        return "task_routes holds a function"
+    if app.conf.task_send_sent_event or app.conf.task_always_eager:
+        return "task_send_sent_event or task_always_eager is set"
+    return None
+
+
+class Prepared:
+    """Templates by entry, valid for one broker connection.
+
+    Parameters:
+        app: the Celery app.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._shapes: dict[Hashable, Shape | None] = {}
+        self._now = 0
+        self._loud = True
+
+    def begin(self) -> None:
+        """A new batch: lifetimes in seconds count from now."""
+        self._now = wall_ms()
+        self._loud = logger.isEnabledFor(logging.INFO)
+
+    def commands(self, occurrence: Occurrence) -> list[Command] | None:
+        """The commands that send this occurrence; ``None`` if there is no template for it."""
+        entry = occurrence.entry
+        expiry = _expiry(entry, occurrence.following)
+        template = self._template(occurrence, expiry)
+        if template is None or template.expiry != expiry or template.extra != occurrence.extra:
+            return None
+        values = {"id": occurrence.id, "tag": random_uuid(), "scheduled_at": _text(occurrence.nominal)}
+        if expiry is _AT_NEXT:
+            following = cast(int, occurrence.following)
+            values["expires"] = _text(following)
+            values["expiration"] = str(max(following - self._now, 0))
+        elif expiry is not None:
+            # In UTC and back, because adding to local time ignores its changes; Celery has a helper since 5.6.
+            now = self._app.now()
+            values["expires"] = (now.astimezone(UTC) + timedelta(seconds=expiry)).astimezone(now.tzinfo).isoformat()
+        if self._loud:
+            logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
+        return template.fill(values)
+
+    def _template(self, occurrence: Occurrence, expiry: object) -> Template | None:
+        entry = occurrence.entry
+        if entry.template is not None and entry.template[0] is self:
+            template: Template = entry.template[1]
+            return template
+        shape = self._shapes.get(_kind(entry, expiry)) if self._shapes and not occurrence.extra else None
+        if shape is None or not self._plain(entry.task):
+            return None
+        try:
+            template = shape.template(entry)
+        except Exception:  # noqa: BLE001 - the full way finds it too, and says it in Celery's words
+            return None
+        entry.template = (self, template)
+        return template
+
+    def learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
+        """Keep the message that went the full way as a template for its entry and its like, if it may be one."""
+        occurrence.entry.template = None
+        try:
+            self._learn(occurrence, commands)
+        except Exception as exc:  # noqa: BLE001 - the message is made; a template only saves the next one some work
+            logger.debug("beat: no template for %r: %r", occurrence.entry.name, exc)
+
+    def _learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
+        entry = occurrence.entry
+        expiry = _expiry(entry, occurrence.following)
+        if _UNPREPARED_OPTIONS & entry.options.keys() or expiry is _UNKNOWN or not self._plain(entry.task):
+            return
+        if any(isinstance(value, celery.beat.BeatLazyFunc) for value in (*entry.args, *entry.kwargs.values())):
+            return  # another value at each run
+        if not commands or commands[0][0] != "lpush" or any(name != "pexpire" for name, *_ in commands[1:]):
+            return
+        _, target, payload = commands[0]
+        message = json.loads(payload)
+        if message["properties"]["delivery_info"]["exchange"]:
+            return  # to the queues that are bound to it, which may be others each time
+        if not _mark_gaps(message, occurrence, expiry):
+            return
+        template = Template(text_of(message), target, tuple(commands[1:]), expiry, occurrence.extra)
+        entry.template = (self, template)
+        kind = _kind(entry, expiry)
+        if kind is not None and kind not in self._shapes and len(self._shapes) < _MAX_SHAPES:
+            task = self._app.tasks.get(entry.task)
+            self._shapes[kind] = shape_of(message, template, entry, task, self._app)
+
+    def _plain(self, name: str) -> bool:
+        """Whether the task leaves the way of a message to Celery."""
+        task = self._app.tasks.get(name)
+        if task is None:
+            return True
+        own = (task.apply_async, task.shadow_name, task._get_exec_options)
+        return all(_written_in(function, celery.app.task) for function in own) and task.expires is None
+
+
+def _mark_gaps(message: dict[str, Any], occurrence: Occurrence, expiry: object) -> bool:
+    """Put marks where a message holds ids and times; ``False`` if it is not the message that was expected."""
+    headers, properties = message["headers"], message["properties"]
+    if headers["id"] != occurrence.id or headers["scheduled_at"] != _text(occurrence.nominal):
+        return False
+    if (headers["expires"] is None) != (expiry is None):
+        return False
+    for where, key in ((headers, "root_id"), (properties, "correlation_id")):
+        if where[key] == occurrence.id:
+            where[key] = mark("id")
+    if expiry is not None:
+        headers["expires"] = mark("expires")
+    if expiry is _AT_NEXT:
+        properties["expiration"] = mark("expiration")
+    headers["id"], headers["scheduled_at"] = mark("id"), mark("scheduled_at")
+    properties["delivery_tag"] = mark("tag")
+    return True
+
+
+def _expiry(entry: Entry, following: int | None) -> Any:
+    """How a message expires: seconds after publishing, at the next nominal time, never (``None``), or else."""
+    if "expires" in entry.options:
+        expires = entry.options["expires"]
+    elif entry.expires == "interval":
+        return None if following is None else _AT_NEXT
+    else:
+        expires = entry.expires
+    return expires if expires is None or isinstance(expires, (int, float)) else _UNKNOWN
+
+
+def _kind(entry: Entry, expiry: object) -> Hashable | None:
+    """What entries have in common whose messages differ only in names, arguments, ids and times."""
+    if entry.local:
+        return None
+    if not entry.options:
+        return entry.task, expiry, ""
+    try:
+        return entry.task, expiry, dumps(pack(entry.options, "options"))
+    except InvalidEntry:
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _second(instant: int) -> str:
+    return datetime.fromtimestamp(instant, UTC).isoformat().removesuffix("+00:00")
+
+
+def _text(instant: int) -> str:
+    """ISO 8601 of epoch milliseconds, as ``isoformat`` writes it."""
+    second, rest = divmod(instant, 1000)
+    return f"{_second(second)}.{rest:03d}000+00:00" if rest else f"{_second(second)}+00:00"
+
+
+def _is_kombus_own(channel: Any) -> bool:
+    """Whether nobody, a tracing library say, has put a hand on what makes messages below Celery."""
+    # Looked up at the class that is used, so that what was put in front of an inherited function is seen too.
+    producer, virtual = kombu.messaging.Producer, kombu.transport.virtual.base
+    own = all(_written_in(function, kombu.messaging) for function in (producer.publish, producer._publish))
+    making = (channel.basic_publish, channel.prepare_message, channel._inplace_augment_message)
+    own = own and all(_written_in(function, virtual) for function in making)
+    return own and _written_in(channel._put, kombu.transport.redis)
+
+
+def _written_in(function: Any, module: ModuleType) -> bool:
+    """Whether the code of ``function`` stands in ``module``; a wrapper's does not, whatever it says of itself."""
+    # What is no plain function may be a proxy, as tracing libraries use, which has the attributes of what it wraps.
+    if type(function) is MethodType:
+        function = function.__func__
+    return type(function) is FunctionType and function.__code__.co_filename == module.__file__

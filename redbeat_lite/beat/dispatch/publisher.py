@@ -1,0 +1,283 @@
+"""Publishing through Celery: one message at a time, in batches, or in one step with the schedule.
+
+Where kombu can publish in batches, its channel is given a batch object of ours. It collects the final commands of each
+message and sends nothing. Where the broker is the very database that holds the schedule, the commit script sends them,
+in the same step in which it advances the entry. So a crash can neither lose nor double an occurrence. Everywhere else
+messages are published first and committed after, with ids that make a repeated publish the same task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from celery.result import denied_join_result
+from celery.utils.log import get_logger
+from kombu.common import Broadcast
+from redis.exceptions import RedisError
+from redis.sentinel import SentinelConnectionPool
+
+from ...clock import elapsed
+from ...entries.entry import Entry
+from ...entries.message import Occurrence, emission
+from ...errors import text_of
+from ...storage.connections import LOOK_UNANSWERED
+from ...storage.store import Command, Lost, Store, Term
+from .broker import BrokerDown, broker_connection, publish_timeouts
+from .collector import Collector, puts_as_kombu
+from .prepared import Prepared
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+
+class Publisher:
+    """Publishes entries over one broker connection of its own, opened at the first need.
+
+    Parameters:
+        app: the Celery app, which says what broker.
+        emit: publishes one entry with a producer, by the way every Celery tool can follow; raises if it failed.
+        timeout: seconds after which a publish that hangs is given up.
+        dispatch: ``"plain"`` publishes one by one; ``"batch"`` collects messages where the transport can; ``"auto"``
+            and ``"prepared"`` there fill in prepared ones, too, where that is provably the same.
+        obstacle: tells why messages over a channel of this class may not be prepared at the moment, if they may not.
+    """
+
+    def __init__(
+        self,
+        app: Celery,
+        emit: Callable[[Entry, Any], None],
+        *,
+        timeout: float,
+        dispatch: str,
+        obstacle: Callable[[type], str | None],
+    ) -> None:
+        self._app = app
+        self._emit = emit
+        self._timeout = timeout
+        #: Seconds that opening a connection may take: two tries, each cut at the timeout.
+        self.patience = 2 * timeout
+        self._collect = dispatch != "plain"
+        self._prepare = dispatch in ("auto", "prepared")
+        self._obstacle = obstacle
+        self._prepared: Prepared | None = None
+        self._may_prepare = False
+        self._before: Callable[[Occurrence], None] = lambda occurrence: None
+        self._connection: Any = None
+        self._producer: Any = None
+        self._collector: Collector | None = None
+        #: Whether the commit has to send what is published.
+        self.one_step = False
+        self._why_apart = ""
+        #: Names of entries whose messages found no queue over this connection.
+        self._astray: set[str] = set()
+        self._next_look = 0.0
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker connection is open."""
+        return self._producer is not None
+
+    @property
+    def mode(self) -> str:
+        """How messages go out, in words for a log line."""
+        if self.one_step:
+            return f"in one step with the schedule (exactly once), {self._making}"
+        if self._collector is not None:
+            promise = f"at least once, with stable ids; {self._why_apart}"
+            return f"in batches apart from the schedule ({promise}), {self._making}"
+        why = "its transport knows no batches" if self._collect else "redbeat_lite_dispatch is 'plain'"
+        return f"one by one (at least once, with stable ids; {why})"
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a message is out when the function that publishes it returns."""
+        return self._collector is None
+
+    @property
+    def _making(self) -> str:
+        if not self._prepare:
+            return "each made in full"
+        reason = self._obstacle(type(self._producer.channel))
+        return "prepared" if reason is None else f"each made in full, because {reason}"
+
+    def connect(self, store: Store, term: Term) -> None:
+        """Open the broker connection, if it is not open, and find out whether the broker is the schedule's database.
+
+        Parameters:
+            store: the schedule.
+            term: of the leader.
+
+        Raises:
+            BrokerDown: it cannot be opened in time.
+            Lost: the term is over.
+        """
+        if self._producer is not None:
+            self._follow()
+            return
+        mark = store.mark(term)
+        connection = None
+        try:
+            connection = self._open()
+            connection.ensure_connection(
+                max_retries=1, interval_start=0, interval_step=0, reraise_as_library_errors=False
+            )
+            producer = self._app.amqp.Producer(connection, auto_declare=False)
+            _declare_broadcasts(self._app, producer.channel)
+            collector = Collector(producer.channel) if self._collect and _batches(producer) else None
+            why_apart = collector.stranger_to(mark) if collector is not None else ""
+        except Exception as exc:
+            # Whatever a transport makes of its settings and its server, the beat is to say so and to try again.
+            if connection is not None:
+                _release(connection)
+            raise BrokerDown(text_of(exc)) from exc
+        self._connection, self._producer, self._collector = connection, producer, collector
+        if why_apart and not store.bears(mark):
+            raise Lost  # Another leader has put its own mark there meanwhile, and the broker may have shown us that.
+        self.one_step, self._why_apart = collector is not None and not why_apart, why_apart
+        self._prepared = Prepared(self._app) if collector is not None and self._prepare else None
+
+    def _follow(self) -> None:
+        """Leave a Redis master that Sentinel has replaced: what it took until it is told so, it would forget."""
+        pool = getattr(self._producer.channel, "pool", None)
+        if isinstance(pool, SentinelConnectionPool) and elapsed() >= self._next_look:
+            try:
+                pool.get_master_address()  # type: ignore[no-untyped-call]  # drops connections that lead elsewhere
+            except RedisError:  # the master may be sound without its sentinels
+                self._next_look = elapsed() + LOOK_UNANSWERED
+
+    def answers(self) -> bool:
+        """Whether a new connection reaches the broker: after a failed publish it tells whose fault that was."""
+        connection = None
+        try:
+            connection = self._open()
+            connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+        except Exception:  # noqa: BLE001 - any failure to answer is the answer
+            return False
+        finally:
+            if connection is not None:
+                _release(connection)
+        return True
+
+    def _open(self) -> Any:
+        connection = broker_connection(self._app)
+        connection.transport_options |= publish_timeouts(connection, self._timeout)
+        return connection
+
+    @contextmanager
+    def batch(
+        self, before: Callable[[Occurrence], None] = lambda occurrence: None
+    ) -> Iterator[Callable[[Occurrence], list[Command]]]:
+        """Publish many occurrences: yields the function that publishes one and returns what is left to send of it.
+
+        Parameters:
+            before: called before each message that goes the full way; what it raises comes out of the function.
+        """
+        self._before = before
+        if self._collector is None:
+            yield self._publish
+            return
+        self._may_prepare = self._prepared is not None and self._obstacle(type(self._producer.channel)) is None
+        if self._prepared is not None:
+            self._prepared.begin()
+        with self._producer.batch():
+            yield self._publish
+
+    def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
+        """Send what was published and is not left to the commit, in one round trip.
+
+        Returns:
+            for each message ``None``, or why the broker refused it.
+
+        Raises:
+            BrokerDown: the connection failed; what arrived is unknown. To close it is the caller's part.
+        """
+        assert self._collector is not None
+        try:
+            return self._collector.send(messages)
+        except Exception as exc:
+            raise BrokerDown(text_of(exc)) from exc
+
+    def send_apart(self, why: str) -> None:
+        """Leave nothing to the commit any more, as long as this connection lasts.
+
+        Parameters:
+            why: in words for a log line.
+        """
+        self.one_step, self._why_apart = False, why
+
+    def _publish(self, occurrence: Occurrence) -> list[Command]:
+        if self._prepared is None or not self._may_prepare:
+            return self._publish_in_full(occurrence)
+        commands = self._prepared.commands(occurrence)
+        if commands is None:
+            commands = self._publish_in_full(occurrence)
+            self._prepared.learn(occurrence, commands)
+        return commands
+
+    def _publish_in_full(self, occurrence: Occurrence) -> list[Command]:
+        self._before(occurrence)
+        commands, astray = self._made(occurrence)
+        name = occurrence.entry.name
+        if not astray or name in self._astray:
+            return commands
+        assert self._collector is not None
+        self._collector.declare_anew()
+        _declare_broadcasts(self._app, self._producer.channel)
+        commands, astray = self._made(occurrence)
+        if astray:
+            self._astray.add(name)
+            logger.warning("beat: %r goes nowhere, as in Celery: no queue is bound to %s", name, astray)
+        return commands
+
+    def _made(self, occurrence: Occurrence) -> tuple[list[Command], str]:
+        """What is left to send of an occurrence, and where one of its messages should have gone that found no queue."""
+        try:
+            # Beat never waits for results. Without this a result backend would subscribe to each one's channel.
+            with denied_join_result():
+                self._emit(emission(occurrence), self._producer)
+            return self._take()
+        except BaseException:
+            self._take()  # the half of a message that failed
+            raise
+
+    def _take(self) -> tuple[list[Command], str]:
+        if self._collector is None:
+            return [], ""
+        astray = self._collector.astray
+        return self._collector.take(), astray
+
+    def close(self) -> None:
+        """Drop the broker connection; :meth:`connect` opens a new one."""
+        connection, self._connection = self._connection, None
+        self._producer = self._collector = self._prepared = None
+        self._astray.clear()
+        self.one_step = False
+        if connection is not None:
+            _release(connection)
+
+
+def _batches(producer: Any) -> bool:
+    """Whether the transport of a producer publishes in batches; kombu before 5.7 knows none."""
+    channel = producer.channel
+    able = getattr(producer, "supports_batch_publish", False) and hasattr(channel, "create_publish_batch")
+    return able and puts_as_kombu(type(channel))
+
+
+def _declare_broadcasts(app: Celery, channel: Any) -> None:
+    """Declare the exchanges of broadcast queues.
+
+    Celery declares a queue before it publishes to it, but for those: on Redis a process that has never declared their
+    exchange takes it for a direct one, finds no queue bound, and the message is lost without a word.
+    """
+    for queue in app.amqp.queues.values():
+        if isinstance(queue, Broadcast):
+            queue.exchange(channel).declare()  # type: ignore[no-untyped-call]  # untyped in kombu
+
+
+def _release(connection: Any) -> None:
+    with suppress(Exception):  # a connection that is given up may fail in any way
+        connection.release()

@@ -1,0 +1,285 @@
+"""Leadership: a lease in Redis, renewed by a thread of its own, trusted only for as long as it surely runs.
+
+Redis is the authority on who leads. Local time serves for one thing, to stop leading early: the trust window opens
+when a renewal is *sent* and closes ``lease`` minus a margin later, so it ends before the key in Redis can.
+The shape of this, a term-scoped lease and stepping down on doubt, is that of River's leadership package.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from ..clock import elapsed
+from ..errors import UnsupportedFormat, text_of
+from ..settings import RENEWALS_PER_LEASE
+from ..storage.connections import FAULTS, Backend
+from ..storage.keys import FORMAT, Keys
+from ..storage.scripts import Scripts
+from ..storage.store import Lost, Term
+from .tokens import Beat, beat_of, token_of
+from .vitals import Vitals
+
+logger = get_logger(__name__)
+
+#: The share of a lease by which the trust window is shorter: clocks that run at different rates, a slow reply.
+_MARGIN = 1 / 8
+
+_GONE = "the lease is gone from Redis, or another beat holds it"
+
+#: Seconds that giving the lease back may take when the process is told to stop.
+_RESIGN_TIMEOUT = 1.0
+
+#: Seconds to wait then for the end of a renewal that is under way; together they stay well below two seconds.
+_JOIN_TIMEOUT = 0.3
+
+
+class Leader:
+    """One process's part in the election. Opens no connection and starts no thread before :meth:`acquire`.
+
+    Parameters:
+        backend: where the connections come from.
+        keys: the names of the keys.
+        lease: seconds that leadership lasts without renewal.
+        stall_timeout: seconds without progress after which the lease is no longer renewed.
+        vitals: what each renewal reports.
+        owner: of the config entries that this process knows.
+    """
+
+    def __init__(
+        self, backend: Backend, keys: Keys, *, lease: float, stall_timeout: float, vitals: Vitals, owner: str
+    ) -> None:
+        self._backend = backend
+        self._keys = keys
+        self._lease = lease
+        self._stall_timeout = stall_timeout
+        self._vitals = vitals
+        self._owner = owner
+        self._token = ""
+        self._asking = False
+        self._renewal: _Renewal | None = None
+        self.last_clock = 0  #: the latest wall clock in ms by which a leader before us planned; 0 if there was none
+        self.last_zones = ""  #: the time zones by which it did, as :mod:`redbeat_lite.beat.replanning` noted them
+
+    def acquire(self) -> float:
+        """Try to become leader.
+
+        Returns:
+            0.0 when leading, else the seconds after which it is worth another try.
+
+        Raises:
+            UnsupportedFormat: a newer redbeat_lite uses this prefix.
+        """
+        # Drawn here and not earlier: a process that was forked must not share its parent's token.
+        self._token = self._token or token_of(self._owner)
+        sent = elapsed()
+        keys = (self._keys.leader, self._keys.meta, self._keys.beats)
+        args = (self._token, round(self._lease * 1000), socket.gethostname(), os.getpid(), FORMAT)
+        self._asking = True
+        reply = self._backend.scripts.run("acquire", keys, args)
+        if reply[0] == -1:
+            raise UnsupportedFormat(
+                f"the schedule in Redis has format {reply[1]}; this redbeat_lite reads up to {FORMAT}"
+            )
+        if reply[0] == 0:
+            self._asking = False
+            return max(float(reply[1]) / 1000, 0.001)
+        self.last_clock = max(int(clock) if re.fullmatch(rb"[0-9]{1,18}", clock) else 0 for clock in reply[2:4])
+        self.last_zones = reply[4].decode(errors="replace")
+        term = Term(self._token, int(reply[1]))
+        self._renewal = _Renewal(self._backend, self._keys, term, self._lease, self._vitals)
+        self._asking = False
+        self._renewal.trust_from(sent)
+        self.progress("starting to lead")
+        self._renewal.start()
+        return 0.0
+
+    def incumbent(self) -> Beat | None:
+        """Who leads; ``None`` if nobody does, or nobody can tell."""
+        client: Any = self._backend.client
+        token = client.hget(self._keys.leader, "token")
+        return None if token is None else beat_of(token)
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process may act as leader right now."""
+        return self._renewal is not None and self._renewal.trusted
+
+    @property
+    def in_office(self) -> bool:
+        """Whether a term was begun and not ended by :meth:`step_down` or :meth:`resign`."""
+        return self._renewal is not None
+
+    @property
+    def term(self) -> Term:
+        """The current term.
+
+        Raises:
+            Lost: there is none, or it cannot be trusted any more.
+        """
+        if self._renewal is None or not self._renewal.trusted:
+            raise Lost
+        return self._renewal.term
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the last renewal found part of the schedule gone."""
+        return self._renewal is not None and self._renewal.damaged
+
+    def made_whole(self, least: int) -> None:
+        """Forget what the last renewal found, because it has been seen to.
+
+        Parameters:
+            least: how many entries there are from now on at least; with fewer, a part is gone.
+        """
+        if self._renewal is not None:
+            self._renewal.least = least
+            self._renewal.damaged = False
+
+    def progress(self, doing: object, within: float = 0.0) -> None:
+        """Tell the watchdog that the main loop is alive.
+
+        Parameters:
+            doing: what it does now, for the log; only if it comes to that, it is put in words.
+            within: seconds after which it means to report again; the stall timeout is added.
+        """
+        self._vitals.alive()
+        if self._renewal is not None:
+            self._renewal.watch(doing, elapsed() + within + self._stall_timeout)
+
+    def step_down(self) -> str:
+        """End the term on this side, without a word to Redis; says why it ended."""
+        renewal, self._renewal = self._renewal, None
+        if renewal is None:
+            return "not leading"
+        # Within the window only Redis can have said so; the clock has not.
+        why = _GONE if renewal.trusted else renewal.why
+        renewal.stop()
+        return why or "the lease could not be renewed in time"
+
+    def resign(self) -> None:
+        """Give the lease back, so that a stand-by takes over at once.
+
+        May be called twice, and from a signal handler, which another signal may interrupt.
+        """
+        renewal = self._renewal
+        # Interrupted while it asks for the lease, this process may hold it and not know it yet.
+        if renewal is None and not self._asking:
+            return
+        if renewal is not None:
+            renewal.stop()
+        # A connection of its own: the handler may have interrupted the main thread inside a command.
+        client = self._backend.open(timeout=_RESIGN_TIMEOUT)
+        with suppress(*FAULTS):  # the lease runs out by itself
+            Scripts(client).run("resign", (self._keys.leader, self._keys.beats), (self._token, self._keys.wake))
+        client.close()
+        # Not earlier: what interrupts this does it over, instead of taking it for done.
+        self._renewal, self._asking = None, False
+        if renewal is not None:
+            renewal.join()
+
+
+class _Renewal:
+    """One term: the thread that renews it, and the window in which it may be trusted."""
+
+    def __init__(self, backend: Backend, keys: Keys, term: Term, lease: float, vitals: Vitals) -> None:
+        self.term = term
+        self.why = ""
+        self.damaged = False
+        self.least = 0
+        self._backend = backend
+        self._keys = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.beats)
+        self._lease = lease
+        self._vitals = vitals
+        self._trusted_until = 0.0
+        self._doing: object = ""
+        self._deadline = float("inf")
+        self._main = threading.get_ident()
+        self._stopped = False
+        # A SimpleQueue, because its put() may be called from a signal handler; an Event's set() may not: the handler
+        # could interrupt the very thread that holds the event's lock.
+        self._stop: SimpleQueue[None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="redbeat-lite-renewal", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._trusted_until = 0.0
+        self._stop.put(None)
+
+    def join(self) -> None:
+        if self._thread.is_alive():  # a signal may come before the start, too
+            self._thread.join(_JOIN_TIMEOUT)
+
+    @property
+    def trusted(self) -> bool:
+        return elapsed() < self._trusted_until
+
+    def trust_from(self, sent: float) -> None:
+        self._trusted_until = sent + self._lease * (1 - _MARGIN)
+
+    def watch(self, doing: object, deadline: float) -> None:
+        self._doing, self._deadline = doing, deadline
+
+    def _run(self) -> None:
+        pause = self._lease / RENEWALS_PER_LEASE
+        client = self._backend.open(timeout=pause)
+        scripts = Scripts(client)
+        try:
+            while not self._told_to_stop(pause):
+                if self._stalled() or not self._renew(scripts):
+                    return
+        finally:
+            client.close()
+
+    def _told_to_stop(self, pause: float) -> bool:
+        with suppress(Empty):
+            self._stop.get(timeout=pause)
+        return self._stopped
+
+    def _renew(self, scripts: Scripts) -> bool:
+        """Renew once; ``False`` when the lease belongs to somebody else."""
+        sent = elapsed()
+        try:
+            report = (self._vitals.silence_ms, self._vitals.report())
+            reply = scripts.run("renew", self._keys, (*self.term, round(self._lease * 1000), self.least, *report))
+        except FAULTS as exc:
+            self.why = f"the lease could not be renewed: {text_of(exc)}"
+            return True  # the window closes by itself if this goes on
+        if self._stopped:
+            return False
+        if reply[0]:
+            self.why = ""
+            self.damaged = reply[0] == 2
+            _, self._vitals.entries, self._vitals.due = reply
+            self.trust_from(sent)
+            return True
+        self.why = _GONE
+        self._trusted_until = 0.0
+        return False
+
+    def _stalled(self) -> bool:
+        late = elapsed() - self._deadline
+        if late < 0:
+            return False
+        frame = sys._current_frames().get(self._main)
+        stack = "".join(traceback.format_stack(frame)) if frame else ""
+        logger.error(
+            "beat: no progress while %s (%.1f s overdue); not renewing the lease, so that a stand-by can lead\n%s",
+            self._doing,
+            late,
+            stack,
+        )
+        self.why = f"no progress while {self._doing}"
+        return True

@@ -1,0 +1,149 @@
+"""Metrics for Prometheus: counted from what the beat tells its hooks, served on a port of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.log import get_logger
+
+from ..clock import elapsed
+from ..errors import ConfigurationError
+from ..events import Dispatched, Failed, Hooks, Misfired, Quarantined, Skipped, Ticked
+from .vitals import Vitals
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+logger = get_logger(__name__)
+
+#: Bounds of the lateness histogram in seconds: a healthy beat fills the first ones, an outage the last.
+LATENESS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+
+#: Bounds of the tick histogram in seconds: one command takes less than a millisecond, a full batch some 20.
+TICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+#: Seconds between two tries to get a port that somebody else has.
+_RETRY = 10.0
+
+
+class Metrics(Hooks):
+    """The metrics of one beat.
+
+    Parameters:
+        registry: where they are registered.
+        vitals: asked at each scrape for what is a state and not an event.
+    """
+
+    def __init__(self, registry: CollectorRegistry, vitals: Vitals) -> None:
+        from prometheus_client import Counter, Histogram
+
+        self._vitals = vitals
+        self._lateness = Histogram(
+            "redbeat_lite_lateness_seconds",
+            "From the due time of an occurrence, jitter included, until its message was in the queue.",
+            buckets=LATENESS,
+            registry=registry,
+        )
+        self._tick = Histogram(
+            "redbeat_lite_tick_duration_seconds",
+            "One turn of the leader's loop, without the wait that follows it.",
+            buckets=TICK,
+            registry=registry,
+        )
+        self._dispatched = Counter("redbeat_lite_dispatched", "Occurrences sent.", ["task"], registry=registry)
+        self._failed = Counter("redbeat_lite_failed", "Publishes that failed.", ["task"], registry=registry)
+        self._skipped = Counter(
+            "redbeat_lite_skipped",
+            "Occurrences left out, by a misfire policy or for a once-lock.",
+            ["reason"],
+            registry=registry,
+        )
+        self._quarantined = Counter("redbeat_lite_quarantined", "Entries set aside.", registry=registry)
+        for reason in ("misfire", "once-lock"):
+            self._skipped.labels(reason)  # so that both are there, as 0, from the start
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """What is a state: who leads, and as the leader's last renewal saw it, how many entries are stored and due."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        vitals = self._vitals
+        yield GaugeMetricFamily("redbeat_lite_leader", "Whether this beat leads.", value=int(vitals.is_leader))
+        if vitals.is_leader:
+            yield GaugeMetricFamily("redbeat_lite_entries", "Entries stored.", value=vitals.entries)
+            yield GaugeMetricFamily("redbeat_lite_due", "Entries that are due and not yet sent.", value=vitals.due)
+
+    def dispatched(self, event: Dispatched) -> None:
+        self._dispatched.labels(event.task).inc()
+        self._lateness.observe(max(event.lateness, 0.0))
+
+    def misfired(self, event: Misfired) -> None:
+        self._skipped.labels("misfire").inc(event.missed)
+
+    def skipped(self, event: Skipped) -> None:
+        self._skipped.labels("once-lock").inc()
+
+    def failed(self, event: Failed) -> None:
+        self._failed.labels(event.task).inc()
+
+    def quarantined(self, event: Quarantined) -> None:
+        self._quarantined.inc()
+
+    def ticked(self, event: Ticked) -> None:
+        self._tick.observe(event.seconds)
+
+
+class Exporter:
+    """Serves the metrics of one beat. Opens no port before :meth:`serve`.
+
+    Parameters:
+        host: the address to listen on.
+        port: where.
+        vitals: those of the beat.
+
+    Raises:
+        ConfigurationError: prometheus-client is not installed.
+    """
+
+    def __init__(self, host: str, port: int, vitals: Vitals) -> None:
+        if find_spec("prometheus_client") is None:
+            raise ConfigurationError(
+                f"redbeat_lite_metrics_port: {port} needs the package prometheus-client, which is not installed; "
+                "pip install 'redbeat-lite[prometheus]'"
+            )
+        from prometheus_client import CollectorRegistry
+
+        self._host, self._port = host, port
+        self._registry = CollectorRegistry()
+        self._server: Any = None
+        self._tried = float("-inf")
+        self._refused = False
+        vitals.announcer.add(Metrics(self._registry, vitals))
+
+    def serve(self) -> None:
+        """Listen on the port, if that is not so yet; where somebody else does, try again later."""
+        if self._server is not None or elapsed() - self._tried < _RETRY:
+            return
+        from prometheus_client import start_http_server
+
+        self._tried = elapsed()
+        try:
+            self._server, _ = start_http_server(self._port, self._host, self._registry)
+        except OSError as exc:
+            if not self._refused:
+                self._refused = True
+                reason = exc.strerror or exc
+                where = (self._host, self._port)
+                logger.error("beat: cannot serve metrics on %s, port %d, trying again later: %s", *where, reason)
+        else:
+            logger.info("beat: serving metrics on %s, port %d", self._host, self._port)
+
+    def close(self) -> None:
+        """Give the port back. May be called twice."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()

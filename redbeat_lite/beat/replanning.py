@@ -1,0 +1,175 @@
+"""Planning every entry anew, where what its next run was planned by is no more: the wall clock, or the app's time zone.
+
+A large schedule takes seconds. So a leader does this in slices between its dispatches, what is due soonest first. What
+is not done yet is noted in Redis, for the next leader if this one does not come to the end of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import tzinfo
+
+from celery.utils.log import get_logger
+
+from ..clock import elapsed, wall_ms
+from ..entries import lifecycle
+from ..entries.definition import decode
+from ..entries.entry import Entry
+from ..entries.state import State
+from ..errors import CorruptEntry, InvalidEntry
+from ..schedules.zones import zone_name, zone_of
+from ..storage.json_values import dumps, loads
+from ..storage.replies import text
+from ..storage.store import PAGE, Edit, Store, Stored, Term, chunks
+from .clock_watch import SLACK
+
+logger = get_logger(__name__)
+
+#: Seconds that dispatches wait for a slice, or for a page of entries if that takes longer.
+_SLICE = 0.1
+
+
+class Replanning:
+    """What a leader has to plan anew.
+
+    Parameters:
+        store: the schedule.
+        zone: the app's time zone.
+        local: finds the config entry of a name, for those that hold what cannot be stored.
+        progress: told what is done, again and again while it goes on.
+    """
+
+    def __init__(
+        self, store: Store, zone: tzinfo, local: Callable[[str], Entry | None], progress: Callable[[str], None]
+    ) -> None:
+        self._store = store
+        self._zone = zone
+        self._local = local
+        self._progress = progress
+        self._ahead = 0
+        self._were: list[tzinfo] = []
+        self._pages: Iterator[None] | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether :meth:`advance` has something left to do."""
+        return bool(self._ahead or self._were)
+
+    def begin(self, term: Term, clock: int, zones: str) -> None:
+        """Take up what a new leader finds to be planned anew; what an earlier term of this process left is in there.
+
+        Parameters:
+            clock: the latest wall clock that entries were planned by, in epoch milliseconds; 0 if none is known.
+            zones: the time zones that they were planned by, as the leader before noted them.
+
+        Raises:
+            Lost: the term is over.
+        """
+        self._ahead, self._were, self._pages = 0, [], None
+        if clock - (now := wall_ms()) > SLACK:
+            self.clock_went_back(term, clock - now)
+        self._zone_is_known(term, _names(zones))
+
+    def clock_went_back(self, term: Term, milliseconds: int) -> None:
+        """Let no entry wait for longer than its schedule says, after the wall clock was set back by so much.
+
+        Raises:
+            Lost: the term is over.
+        """
+        logger.warning("beat: the clock went back by %.1f s; planning every entry anew", milliseconds / 1000)
+        self._ahead, self._pages = max(self._ahead, wall_ms() + milliseconds), None
+        self._store.remember("ahead", str(self._ahead), term)
+
+    def _zone_is_known(self, term: Term, names: list[str]) -> None:
+        """Note by which zone entries are planned; find those by which they were."""
+        own = zone_name(self._zone)
+        others = [name for name in names if name != own]
+        self._were = _known(others)
+        if self._were:
+            known = " and ".join(map(repr, others))
+            logger.warning("beat: the app's time zone is %r, and was %s; planning anew what goes by it", own, known)
+        if names != [own]:
+            self._store.remember("zones", dumps([*others, own] if self._were else [own]), term)
+
+    def advance(self, term: Term) -> None:
+        """Work for a tenth of a second, if there is something to do.
+
+        Raises:
+            Lost: the term is over.
+        """
+        if not self.unfinished:
+            return
+        # Begun from the start if it breaks off: a generator that raised would pass for one that is through.
+        pages, self._pages = self._pages or self._walk(term), None
+        until = elapsed() + _SLICE
+        for _ in pages:
+            if elapsed() >= until:
+                self._pages = pages
+                return
+        if self._ahead:
+            self._store.remember("ahead", "", term)
+        if self._were:
+            self._store.remember("zones", dumps([zone_name(self._zone)]), term)
+        self._ahead, self._were = 0, []
+
+    def _walk(self, term: Term) -> Iterator[None]:
+        for page in self._in_turn():
+            self._progress("planning every entry anew")
+            edits = [edit for stored in page for edit in self._edits(stored)]
+            done = self._store.put(edits, term)
+            self._store.rewrite((edit.name for edit, ok in zip(edits, done, strict=True) if not ok), self._edits, term)
+            yield
+
+    def _in_turn(self) -> Iterator[list[Stored]]:
+        """All entries in due order; in the end those that slipped to a page read already. No page takes long."""
+        seen: set[str] = set()
+        offset = 0
+        while page := self._store.page(offset, PAGE):
+            yield page
+            seen.update(text(stored.name) for stored in page)
+            offset += len(page)
+        for names in chunks(self._store.names(), PAGE):
+            yield self._store.read([name for name in names if name not in seen])
+
+    def _edits(self, stored: Stored) -> list[Edit]:
+        try:
+            edit = self._edit(stored, wall_ms())
+        except Exception as exc:  # noqa: BLE001 - a schedule may raise anything; the others must be planned
+            logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
+            return []
+        return [] if edit is None else [edit]
+
+    def _edit(self, stored: Stored, now: int) -> Edit | None:
+        entry, state = decode(stored.name.decode(), stored.definition or b""), State.decode(stored.state or b"")
+        if entry.local:
+            entry = self._local(entry.name) or entry
+        if "schedule" in entry.local:
+            return None
+        moved = lifecycle.rezoned(entry, state, now, self._zone, self._were)
+        if self._ahead:
+            moved = lifecycle.pulled_back(entry, moved, now, self._zone)
+        if moved is state:
+            return None
+        return Edit(entry.name, stored.state, moved.encode(), None, lifecycle.due_time(entry, moved, self._zone))
+
+
+def planned_by(zones: str) -> list[tzinfo]:
+    """The time zones that entries were planned by, as the leader before noted them; those that are known here."""
+    return _known(_names(zones))
+
+
+def _known(names: list[str]) -> list[tzinfo]:
+    known = []
+    for name in names:
+        with suppress(InvalidEntry):  # unknown on this machine, or no name at all
+            known.append(zone_of(name))
+    return known
+
+
+def _names(zones: str) -> list[str]:
+    try:
+        found = loads(zones) if zones else []
+    except CorruptEntry:
+        return []
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []

@@ -1,0 +1,217 @@
+"""How the beats of a schedule fare, as they left it in Redis: who leads, who stands by, what is late."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CorruptEntry
+from ..instants import EPOCH, from_ms
+from ..settings import Settings
+from ..storage.connections import Backend
+from ..storage.json_values import loads
+from ..storage.keys import Keys
+from ..storage.scripts import Scripts
+from .tokens import beat_of
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: Milliseconds after its due time from which an entry counts as overdue: more than any healthy beat needs.
+OVERDUE_MS = 1000
+
+#: Milliseconds by which a stand-by may be late with its sign of life.
+_GRACE_MS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The beat that leads. ``sent``, ``failed`` and ``skipped`` count from when its process first led.
+
+    Parameters:
+        since: when it began to lead, to the second.
+        dispatch: how messages go out, in words; empty before the first one.
+        failing_for: seconds for which it has not been able to use the server or the broker; ``None`` if it can.
+        why: what it could not do.
+        owner: whose configuration it knows; empty if it does not say.
+    """
+
+    host: str
+    pid: int
+    since: datetime
+    term: int
+    sent: int = 0
+    failed: int = 0
+    skipped: int = 0
+    dispatch: str = ""
+    failing_for: float | None = None
+    why: str = ""
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StandBy:
+    """A beat that does not lead.
+
+    Parameters:
+        silent_for: for how many seconds a sign of life is overdue, 0 if none is.
+        owner: whose configuration it knows.
+    """
+
+    host: str
+    pid: int
+    silent_for: float
+    owner: str
+
+    @property
+    def well(self) -> bool:
+        """Whether it is there."""
+        return self.silent_for * 1000 <= _GRACE_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All beats of a schedule at one moment, by the clock of the server.
+
+    Parameters:
+        now: that moment.
+        leader: who leads; ``None`` while nobody does.
+        standbys: who does not lead, those included that fell silent within the last hour.
+        last_tick: the last sign of life of the loop of any leader; ``None`` if there never was one.
+        lag: seconds by which the first entry in line is late.
+        overdue: entries that are late by more than a second.
+        entries: how many are stored.
+        quarantined: how many are set aside.
+    """
+
+    now: datetime
+    leader: Leader | None
+    standbys: tuple[StandBy, ...]
+    last_tick: datetime | None
+    lag: float
+    overdue: int
+    entries: int
+    quarantined: int
+
+    @property
+    def silence(self) -> float | None:
+        """Seconds since :attr:`last_tick`."""
+        return None if self.last_tick is None else max((self.now - self.last_tick).total_seconds(), 0.0)
+
+    def owners(self, within: float = _GRACE_MS / 1000) -> set[str]:
+        """The owners of whom a beat is there: it leads, or its sign of life is overdue by these seconds at most."""
+        leading = {self.leader.owner} if self.leader is not None else set()
+        return leading | {each.owner for each in self.standbys if each.silent_for <= within}
+
+
+def status(app: Celery, *, timeout: float | None = None) -> Status:
+    """Ask Redis how the beats of an app fare.
+
+    Parameters:
+        timeout: seconds until a server that does not answer is given up.
+
+    Raises:
+        ConfigurationError: the app's settings are wrong.
+        redis.exceptions.RedisError: the server does not answer.
+    """
+    return status_of(Settings.from_app(app), timeout=timeout)
+
+
+def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
+    """As :func:`status`, from the settings."""
+    # A connection is tried twice.
+    client = Backend(settings).open(timeout=None if timeout is None else timeout / 2)
+    try:
+        return read(Scripts(client), Keys.of(settings.key_prefix))
+    finally:
+        client.close()
+
+
+def read(scripts: Scripts, keys: Keys) -> Status:
+    """As :func:`status`, over a connection that is there; one round trip."""
+    where = (keys.leader, keys.beats, keys.meta, keys.due, keys.entries, keys.quarantine)
+    return _status(*scripts.run("status", where, (OVERDUE_MS,)))
+
+
+def _status(
+    now: int,
+    leader: list[bytes],
+    beats: list[bytes],
+    ticked: bytes,
+    entries: int,
+    overdue: int,
+    head: list[bytes],
+    quarantined: int,
+) -> Status:
+    late = now - float(head[1]) if head else 0.0
+    fields = _pairs(leader)
+    others = {name: due for name, due in _pairs(beats).items() if name != fields.get(b"token")}
+    return Status(
+        now=from_ms(now),
+        leader=_leader(fields),
+        standbys=tuple(filter(None, (_standby(name, now - float(due)) for name, due in others.items()))),
+        last_tick=_instant(ticked),
+        lag=max(late, 0.0) / 1000,
+        overdue=overdue,
+        entries=entries,
+        quarantined=quarantined,
+    )
+
+
+def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+# What lies there may be anything: whoever asks is told what can be told.
+
+
+def _leader(fields: dict[bytes, bytes]) -> Leader | None:
+    if not fields:
+        return None
+    report = _report(fields.get(b"report", b"{}"))
+    failing = report.get("failing_ms")
+    return Leader(
+        host=fields.get(b"host", b"?").decode(errors="backslashreplace"),
+        pid=_number(fields.get(b"pid")),
+        since=_instant(fields.get(b"since", b"") + b"000") or EPOCH,
+        term=_number(fields.get(b"term")),
+        sent=_count(report.get("sent")),
+        failed=_count(report.get("failed")),
+        skipped=_count(report.get("skipped")),
+        dispatch=str(report.get("dispatch", "")),
+        failing_for=None if failing is None else _count(failing) / 1000,
+        why=str(report.get("why", "")),
+        owner=beat.owner if (beat := beat_of(fields.get(b"token", b""))) is not None else "",
+    )
+
+
+def _number(text: bytes | None) -> int:
+    return int(text) if text is not None and re.fullmatch(rb"[0-9]{1,18}", text) else 0
+
+
+def _instant(ms: bytes) -> datetime | None:
+    with suppress(OverflowError):
+        return from_ms(_number(ms)) if _number(ms) else None
+    return None
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and abs(value) < 10**18 else 0
+
+
+def _report(raw: bytes) -> dict[str, Any]:
+    try:
+        report = loads(raw)
+    except CorruptEntry:
+        return {}
+    return report if isinstance(report, dict) else {}
+
+
+def _standby(token: bytes, late_ms: float) -> StandBy | None:
+    """The beat of a token; ``None`` if no beat wrote that."""
+    beat = beat_of(token)
+    return None if beat is None else StandBy(beat.host, beat.pid, max(late_ms, 0.0) / 1000, beat.owner)

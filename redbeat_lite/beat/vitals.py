@@ -1,0 +1,119 @@
+"""Signs of life of one beat: what its main loop notes, and what the renewal, the hooks and a heartbeat file pass on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from ..clock import elapsed
+from ..events import Event, LeaderGained, LeaderLost, Ticked
+from ..storage.json_values import dumps
+from .announcer import Announcer
+from .heartbeat import HeartbeatFile
+
+logger = get_logger(__name__)
+
+#: Longest text of what is wrong that goes into a report.
+_MAX_WHY = 200
+
+
+class Vitals:
+    """How one beat fares. Written by the main loop, read by the renewal thread and by whoever collects metrics.
+
+    Parameters:
+        announcer: tells the hooks.
+        heartbeat: the file to write, if there shall be one.
+    """
+
+    def __init__(self, announcer: Announcer, heartbeat: HeartbeatFile | None = None) -> None:
+        self.announcer = announcer
+        self.sent = self.failed = self.skipped = 0  #: occurrences since this process first led
+        self.dispatch = ""  #: how messages go out, in words
+        self.entries = self.due = 0  #: stored, and due by now, as the last renewal saw it
+        self._heartbeat = heartbeat
+        self._unwritable = False
+        self._alive = elapsed()
+        self._role = "starting"
+        self._term: int | None = None
+        self._failing_since: float | None = None
+        self._why = ""
+
+    # -- the main loop ------------------------------------------------------------------------------------------------
+
+    def alive(self) -> None:
+        """The main loop is not stuck. Called very often, so it costs next to nothing."""
+        self._alive = elapsed()
+        if self._heartbeat is None:
+            return
+        try:
+            if self._heartbeat.write(self._role, self._failing_since, self._why):
+                self._unwritable = False
+        except OSError as exc:
+            if not self._unwritable:
+                self._unwritable = True
+                logger.error("beat: cannot write the heartbeat file %s: %s", self._heartbeat.path, exc.strerror or exc)
+
+    def ticked(self, seconds: float) -> None:
+        """A turn is over that took so long."""
+        if self.announcer.listening:
+            self.tell(Ticked(seconds))
+
+    def standing_by(self) -> None:
+        """Somebody else leads."""
+        self._role = "stand-by"
+
+    def leading(self, term: int) -> None:
+        """This process leads."""
+        self._role = "leader"
+        if self._term != term:
+            self._term = term
+            self.tell(LeaderGained(term))
+
+    def lost(self, reason: str) -> None:
+        """This process leads no more."""
+        if self._term is not None:
+            self._role, self._term = "stand-by", None
+            self.tell(LeaderLost(reason))
+
+    def failing(self, why: str) -> None:
+        """The server or the broker cannot be used."""
+        if self._failing_since is None:
+            self._failing_since = elapsed()
+        self._why = why[:_MAX_WHY]
+
+    def recovered(self) -> None:
+        """Everything can be used again."""
+        self._failing_since, self._why = None, ""
+
+    def tell(self, *events: Event) -> None:
+        """Tell the hooks."""
+        self.announcer.tell(events)
+
+    def close(self) -> None:
+        """The beat ends. May be called twice, and from a signal handler."""
+        self.lost("the beat was stopped")
+        self.announcer.close()
+        if self._heartbeat is not None:
+            self._heartbeat.remove()
+
+    # -- the others ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this process leads."""
+        return self._term is not None
+
+    @property
+    def silence_ms(self) -> int:
+        """Milliseconds since the main loop last gave a sign of life."""
+        return max(round(1000 * (elapsed() - self._alive)), 0)
+
+    def report(self) -> str:
+        """What the renewal leaves in Redis for :mod:`redbeat_lite.beat.status`, as JSON."""
+        since = self._failing_since
+        report: dict[str, Any] = {"sent": self.sent, "failed": self.failed, "skipped": self.skipped}
+        report["dispatch"] = self.dispatch
+        if since is not None:
+            report |= {"failing_ms": round(1000 * (elapsed() - since)), "why": self._why}
+        return dumps(report)

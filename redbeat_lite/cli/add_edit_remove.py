@@ -1,0 +1,109 @@
+"""``add``, ``edit`` and ``remove``: the definitions of runtime entries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import CorruptEntry, EntryExists
+from . import entry_output as entries
+from .command import Command, json_option, name_argument, schedules_of
+from .entry_options import field_options, fields_of, schedule_of, schedule_options
+from .exit_codes import Failure
+from .output import echo_json, say
+
+if TYPE_CHECKING:
+    from ..api.schedules import Schedules
+    from ..entries.entry import Entry
+
+
+@click.command(cls=Command)
+@name_argument
+@click.argument("task")
+@schedule_options
+@field_options
+@click.option("--replace", is_flag=True, help="Overwrite an entry of this name; it keeps its history.")
+@json_option
+@click.pass_context
+def add(ctx: click.Context, /, name: str, task: str, replace: bool, as_json: bool, **given: Any) -> None:
+    """Add an entry that runs TASK. The beat acts on it at once.
+
+    \b
+    Examples:
+      celery -A proj redbeat add hello proj.say --every 30s --args '["hello"]'
+      celery -A proj redbeat add nightly reports.build --cron "0 3 * * *" \\
+          --tz Europe/Berlin --once true --misfire skip
+      celery -A proj redbeat add launch proj.launch --at 2026-12-01T09:00+01:00
+    """
+    schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
+    schedule = schedule_of(given, zone)
+    if schedule is None:
+        raise Failure("say when it runs: --every, --cron, --at, --rrule or --schedule")
+    try:
+        entry = schedules.add(name, task, schedule, replace=replace, **fields_of(given, zone))
+    except EntryExists:
+        raise Failure(f"entry {name!r} is already stored; --replace overwrites it") from None
+    _tell(ctx, entry, "stored" if replace else "added", as_json)
+
+
+@click.command(cls=Command)
+@name_argument
+@click.option("--task", help="The name of the task.")
+@schedule_options
+@field_options
+@json_option
+@click.pass_context
+def edit(ctx: click.Context, /, name: str, task: str | None, as_json: bool, **given: Any) -> None:
+    """Change the named fields of an entry and leave the others.
+
+    A changed schedule counts from now on and never fires for the past.
+
+    \b
+    Examples:
+      celery -A proj redbeat edit hello --every 5m
+      celery -A proj redbeat edit nightly --kwargs '{"x": 1}' --max-runs none
+    """
+    schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
+    schedule = schedule_of(given, zone)
+    changes = fields_of({"task": task, **given}, zone)
+    if schedule is not None:
+        changes["schedule"] = schedule
+    if not changes:
+        raise Failure("nothing to change: name a field, such as --every or --args")
+    _tell(ctx, schedules.update(name, **changes), "changed", as_json)
+
+
+@click.command(cls=Command)
+@name_argument
+@click.pass_context
+def remove(ctx: click.Context, name: str) -> None:
+    """Remove an entry, for good.
+
+    An entry of beat_schedule is soon brought back by the beat that has it; pause it instead.
+
+    \b
+    Example:
+      celery -A proj redbeat remove hello
+    """
+    schedules = schedules_of(ctx)
+    source = _source(schedules, name)
+    schedules.remove(name)
+    say(f"removed {name!r}")
+    if source != "runtime":
+        say(f"It belongs to {source}: the beat that has it brings it back when it next renews its lease.")
+        say("To be rid of it, take it out of beat_schedule; to silence it, pause it once it is back.")
+
+
+def _source(schedules: Schedules, name: str) -> str:
+    try:
+        return schedules[name].source
+    except CorruptEntry:
+        return "runtime"  # nobody can tell; and to remove what cannot be read must be possible
+
+
+def _tell(ctx: click.Context, entry: Entry, done: str, as_json: bool) -> None:
+    if as_json:
+        echo_json(entries.as_json(entry))
+    else:
+        say(f"{done} {entry.name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")

@@ -1,0 +1,113 @@
+"""What every command is made of: its class, the options that many share, and the way to the app."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .exit_codes import WRONG_REQUEST, explained
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from ..api.schedules import Schedules
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Command(click.Command):
+    """A command whose failures are one line and an exit code; see :mod:`redbeat_lite.cli.exit_codes`."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from .output import tolerate_any_text
+
+        tolerate_any_text()
+        with _warnings_said(), explained(ctx):
+            return super().invoke(ctx)
+
+
+class Group(click.Group):
+    """A group of such commands. What is wrong with the words on the command line exits with 1, like any wrong request:
+    click's own code for that is 2, which here means that there is no server."""
+
+    command_class = Command
+    group_class = type
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> Any:
+        with _wrong_words(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _wrong_words(ctx):
+            return super().invoke(ctx)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
+            near = get_close_matches(args[0], self.list_commands(ctx), n=3)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class _Say(logging.Handler):
+    """Prints what is logged to stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from .output import say
+
+        say(f"{record.levelname.capitalize()}: {record.getMessage()}", err=True)
+
+
+@contextmanager
+def _warnings_said() -> Iterator[None]:
+    """Have warnings said, such as of what a list leaves out: Celery's loggers keep them to themselves otherwise. An app
+    that has set logging up has them where it wants them."""
+    root = logging.getLogger()
+    if root.handlers:
+        yield
+        return
+    handler = _Say(logging.WARNING)
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+
+
+@contextmanager
+def _wrong_words(ctx: click.Context) -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as exc:
+        exc.show()
+        ctx.exit(WRONG_REQUEST)
+
+
+def json_option(command: _F) -> _F:
+    """``--json``, which arrives as ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, with times in UTC.")(command)
+
+
+def name_argument(command: _F) -> _F:
+    """The name of an entry, which arrives as ``name``."""
+    return click.argument("name")(command)
+
+
+def app_of(ctx: click.Context) -> Celery:
+    """The app of ``-A``, with its tasks and whatever else its modules register."""
+    app: Celery = ctx.obj.app
+    app.loader.import_default_modules()
+    app.finalize()
+    return app
+
+
+def schedules_of(ctx: click.Context) -> Schedules:
+    """The schedule of the app."""
+    from ..api.schedules import Schedules
+
+    return Schedules(app_of(ctx))

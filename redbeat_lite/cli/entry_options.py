@@ -1,0 +1,180 @@
+"""Entries written on the command line: the options of ``add`` and ``edit``, and what they mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime, tzinfo
+from typing import Any, TypeVar
+
+import click
+
+from ..errors import CorruptEntry, InvalidEntry
+from ..interchange.schedule_text import instant_from, schedule_from, seconds_from
+from ..schedules import at, cron, every, rrule
+from ..schedules.zones import zone_of
+from ..storage.json_values import unpack
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_KINDS = ("every", "cron", "at", "rrule", "schedule")
+
+#: What unsets a field that may be unset.
+_NONE = "none"
+
+
+class Json(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.4 on
+    """JSON of one kind, in which ``__type__`` marks what is not plain JSON, as everywhere in the schedule."""
+
+    def __init__(self, kind: type, name: str) -> None:
+        self._kind = kind
+        self.name = name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            found = unpack(json.loads(value))
+        except RecursionError:
+            self.fail(f"expected {self.name} that is not nested hundreds of levels deep", param, ctx)
+        except (ValueError, CorruptEntry) as exc:
+            self.fail(f"expected {self.name}, got {value!r:.120}: {exc}", param, ctx)
+        if not isinstance(found, self._kind):
+            self.fail(f"expected {self.name}, got {value!r}", param, ctx)
+        return found
+
+
+ARRAY = Json(list, "JSON array")
+OBJECT = Json(dict, "JSON object")
+
+
+def schedule_options(command: _F) -> _F:
+    """The options that make a schedule; :func:`schedule_of` reads them."""
+    options = (
+        click.option("--every", metavar="LENGTH", help="At a fixed interval: 30s, 5m, 1h30m, 2d."),
+        click.option("--align", is_flag=True, help="With --every: at round multiples, not counted from now."),
+        click.option("--cron", metavar="FIELDS", help='By the clock: "*/5 * * * *", five fields, or six with seconds.'),
+        click.option("--at", metavar="INSTANT", help="Once: 2026-12-01T09:00+01:00."),
+        click.option("--rrule", metavar="RULE", help='By an RFC 5545 recurrence: "FREQ=DAILY;BYHOUR=9".'),
+        click.option("--tz", metavar="ZONE", help="Zone of --cron, --rrule and --at. [default: the app's]"),
+        click.option(
+            "--cron-seconds", type=click.Choice(["first", "last"]), help="Where six fields have the seconds. [last]"
+        ),
+        click.option("--rrule-start", metavar="INSTANT", help="What --rrule counts from, instead of its DTSTART."),
+        click.option("--schedule", metavar="JSON", help='Any other, as show prints it: {"solar": ["dusk", 52.5, 13]}'),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def field_options(command: _F) -> _F:
+    """The options of the other fields; :func:`fields_of` reads them."""
+    options = (
+        click.option("--args", type=ARRAY, metavar="JSON", help="Arguments: '[1, \"two\"]'."),
+        click.option("--kwargs", type=OBJECT, metavar="JSON", help="Arguments by name: '{\"x\": 1}'."),
+        click.option("--options", type=OBJECT, metavar="JSON", help='Of apply_async: \'{"queue": "slow"}\'.'),
+        click.option("--expires", metavar="LENGTH", help='Seconds, a length of time, "interval" or "none".'),
+        click.option("--once", metavar="JSON", help="One run at a time: true, false, or the fields of Once."),
+        click.option("--misfire", metavar="POLICY", help="coalesce, skip, all, or JSON with policy, grace, limit."),
+        click.option("--jitter", metavar="LENGTH", help="Put off each run by up to this."),
+        click.option("--start-at", metavar="INSTANT", help='No run before this; or "none".'),
+        click.option("--end-at", metavar="INSTANT", help='No run after this; or "none".'),
+        click.option("--max-runs", metavar="N", help='Finish after so many runs; or "none".'),
+        click.option("--description", help="Free text for people."),
+        click.option("--enabled/--disabled", default=None, help="Whether it fires at all."),
+        click.option("--remove-when-done/--keep-when-done", default=None, help="What becomes of it once finished."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def schedule_of(given: dict[str, Any], zone: tzinfo) -> Any:
+    """The schedule of :func:`schedule_options`, which are taken out of ``given``; ``None`` if there is none.
+
+    Parameters:
+        given: options by name.
+        zone: in which instants without an offset are read.
+
+    Raises:
+        InvalidEntry: two schedules, options that do not go together, or a wrong value.
+    """
+    kinds = {kind: given.pop(kind) for kind in _KINDS}
+    kinds = {kind: text for kind, text in kinds.items() if text is not None}
+    tz, seconds, start, align = (given.pop(name) for name in ("tz", "cron_seconds", "rrule_start", "align"))
+    if len(kinds) > 1:
+        raise InvalidEntry("schedule", "one schedule", " and ".join(f"--{kind}" for kind in kinds))
+    kind, value = next(iter(kinds.items()), ("", ""))
+    for name, extra, needs in (
+        ("--tz", tz, "cron at rrule"),
+        ("--align", align, "every"),
+        ("--cron-seconds", seconds, "cron"),
+        ("--rrule-start", start, "rrule"),
+    ):
+        if extra and kind not in needs.split():
+            beside = " or ".join(f"--{each}" for each in needs.split())
+            raise InvalidEntry("schedule", f"{name} beside {beside}", f"{name} {kind or 'alone'}")
+    if kind == "every":
+        return every(seconds_from("every", value), align=align)
+    if kind == "cron":
+        return cron(value, tz=tz, seconds=seconds or "last")
+    if kind == "at":
+        return at(instant_of("at", value, zone_of(tz) if tz else zone))
+    if kind == "rrule":
+        return rrule(value, tz=tz, start=None if start is None else instant_of("rrule_start", start, zone))
+    return None if not kind else schedule_from(_json("schedule", value))
+
+
+def fields_of(given: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
+    """The fields of :func:`field_options` that were given, as an entry takes them.
+
+    Raises:
+        InvalidEntry: a value is wrong.
+    """
+    readers: dict[str, Callable[[str, Any], Any]] = {
+        "expires": lambda field, value: value if value == "interval" else seconds_from(field, value),
+        "once": _json,
+        "misfire": lambda field, value: _json(field, value) if value.lstrip().startswith("{") else value,
+        "jitter": seconds_from,
+        "start_at": lambda field, value: instant_of(field, value, zone),
+        "end_at": lambda field, value: instant_of(field, value, zone),
+        "max_runs": _whole,
+    }
+    may_be_none = ("expires", "start_at", "end_at", "max_runs")
+    fields: dict[str, Any] = {}
+    for field, value in given.items():
+        if value is None:
+            continue
+        if value == _NONE and field in may_be_none:
+            fields[field] = None
+        else:
+            fields[field] = readers[field](field, value) if field in readers else value
+    return fields
+
+
+def instant_of(field: str, text: str, zone: tzinfo) -> datetime:
+    """An instant from the command line; one without an offset is read in ``zone``.
+
+    Raises:
+        InvalidEntry: it is none.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is not None:
+        return instant_from(field, text)
+    return found.replace(tzinfo=zone)
+
+
+def _json(field: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as exc:
+        raise InvalidEntry(field, f"JSON ({exc})", text) from None
+
+
+def _whole(field: str, text: str) -> int:
+    if not text.isdecimal():
+        raise InvalidEntry(field, 'a whole number, or "none"', text)
+    return int(text)

@@ -1,0 +1,92 @@
+"""Entries as commands show them."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+from ..entries.entry import Entry
+from ..errors import InvalidEntry
+from ..interchange.records import entry_fields
+from ..interchange.schedule_text import schedule_text, schedule_words
+from .output import distance, when
+
+#: What an entry may be doing, as filters and JSON name it.
+STATUSES = ("waiting", "paused", "disabled", "finished")
+
+
+def status(entry: Entry) -> str:
+    """What an entry is doing: one of :data:`STATUSES`."""
+    if entry.paused_note is not None:
+        return "paused"
+    if not entry.enabled:
+        return "disabled"
+    return "finished" if entry.finished else "waiting"
+
+
+def next_run(entry: Entry, zone: tzinfo) -> str:
+    """When an entry runs next, or why it does not."""
+    return when(entry.next_run_at, zone) or status(entry)
+
+
+def as_json(entry: Entry) -> dict[str, Any]:
+    """Everything about an entry, for ``--json``."""
+    return {
+        "name": entry.name,
+        **entry_fields(entry, defaults=True),
+        "schedule_text": schedule_text(entry.schedule),
+        "source": entry.source,
+        "status": status(entry),
+        "paused_note": entry.paused_note,
+        "next_run_at": entry.next_run_at,
+        "last_run_at": entry.last_run_at,
+        "total_run_count": entry.total_run_count,
+        "skipped_count": entry.skipped_count,
+        "last_task_id": entry.last_task_id,
+        "last_error": entry.last_error,
+        "version": entry.version,
+        "generation": entry.generation,
+    }
+
+
+def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
+    """Everything about an entry, for people; a value ``None`` is left out."""
+    written = entry_fields(entry)
+    last = when(entry.last_run_at, zone)
+    return [
+        ("name", entry.name),
+        ("task", entry.task),
+        ("schedule", _words(entry)),
+        ("status", status(entry) + (f": {entry.paused_note}" if entry.paused_note else "")),
+        ("next run", _with_distance(entry.next_run_at, zone)),
+        ("last run", last or "never"),
+        ("runs", entry.total_run_count),
+        ("skipped", entry.skipped_count or None),
+        ("last task", entry.last_task_id),
+        ("last error", entry.last_error),
+        *((field, shown(value)) for field, value in written.items() if field not in ("task", "schedule", "local")),
+        ("not stored", ", ".join(entry.local) or None),
+        ("source", entry.source),
+        ("version", f"{entry.version} of {entry.generation}"),
+    ]
+
+
+def shown(value: Any) -> str:
+    """A value of a field, in one line."""
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _words(entry: Entry) -> str:
+    if "schedule" in entry.local:
+        return "known to its app alone"
+    try:
+        return shlex.join(schedule_words(entry.schedule))
+    except InvalidEntry:
+        return repr(entry.schedule)
+
+
+def _with_distance(instant: datetime | None, zone: tzinfo) -> str | None:
+    return None if instant is None else f"{when(instant, zone)}  ({distance(instant, datetime.now(UTC))})"

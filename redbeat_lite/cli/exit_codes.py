@@ -1,0 +1,98 @@
+"""How commands fail: one line on stderr, and an exit code that a script can use.
+
+====  ==================================================================================================
+code  meaning
+====  ==================================================================================================
+0     Fine.
+1     The request is wrong: no such entry, a wrong value, a file that cannot be used, a wrong setting.
+2     The server of the schedule or the broker cannot be reached, or refuses.
+====  ==================================================================================================
+
+This is the one home of the codes; a command that has more of them names them in its help.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from itertools import islice
+
+import click
+
+from ..errors import EntryNotFound, RedbeatError, text_of
+from .output import clean
+
+WRONG_REQUEST = 1
+NO_SERVER = 2
+
+#: Names that are looked at for one like a name that is unknown; it shall not take seconds to say "no".
+_LOOKED_AT = 20_000
+
+
+class Failure(click.ClickException):
+    """The request is wrong; the message is shown as one line."""
+
+    exit_code = WRONG_REQUEST
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(clean(message).split()))
+
+
+class ServerFailure(Failure):
+    """The server or the broker cannot be reached, or refuses."""
+
+    exit_code = NO_SERVER
+
+
+@contextmanager
+def explained(ctx: click.Context) -> Iterator[None]:
+    """Turns what a command raises on purpose into a :class:`Failure`; a defect stays a traceback.
+
+    Parameters:
+        ctx: of the command; ``ctx.params["name"]`` is what an unknown entry was asked for as.
+    """
+    try:
+        yield
+    except Exception as exc:
+        failure = _failure(ctx, exc)
+        if failure is None:
+            raise
+        raise failure from exc
+
+
+def _failure(ctx: click.Context, exc: Exception) -> Failure | None:
+    # Imported here, because the group is loaded with every command of Celery, and these load redis-py.
+    from kombu.exceptions import OperationalError
+
+    from ..settings import Settings
+    from ..storage.connections import FAULTS, Backend
+
+    if isinstance(exc, EntryNotFound):
+        return unknown(str(exc), str(ctx.params.get("name") or ""), _some_names(ctx))
+    if isinstance(exc, RedbeatError):
+        return Failure(str(exc))
+    if isinstance(exc, OperationalError):
+        return ServerFailure(f"cannot reach the broker: {text_of(exc)}")
+    if not isinstance(exc, FAULTS) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE):
+        return None  # a defect; or whoever read our output has gone, and click ends quietly
+    where = Backend(Settings.from_app(ctx.obj.app)).display_url
+    return ServerFailure(f"cannot use {where}: {text_of(exc)}")
+
+
+def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
+    """The failure that there is no such thing, with the names of those that it may have meant."""
+    folded = {each.casefold(): each for each in known}
+    near = [folded[each] for each in get_close_matches(name.casefold(), folded, n=3)]
+    return Failure(f"{message}; did you mean {' or '.join(map(repr, near))}?" if near else message)
+
+
+def _some_names(ctx: click.Context) -> list[str]:
+    from ..api.schedules import Schedules
+    from ..storage.connections import FAULTS
+
+    try:
+        return [*islice(Schedules(ctx.obj.app), _LOOKED_AT)]
+    except FAULTS:
+        return []

@@ -1,0 +1,116 @@
+"""``export``, and ``import`` of what it wrote."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..interchange.backup import Restore, Restored, export
+from ..interchange.document import BadFile, Document, read_document
+from ..storage.whole_files import is_stream, write_whole
+from .command import Command, app_of
+from .entry_output import next_run
+from .exit_codes import Failure
+from .output import echo_json, echo_table, say, unicode_json
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: Rights of a file that holds the arguments of tasks.
+_PRIVATE = 0o600
+
+#: Exit code of an import that leaves entries out.
+NOT_ALL = 3
+
+
+@click.command("export", cls=Command)
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.pass_context
+def export_(ctx: click.Context, path: Path | None) -> None:
+    """Write all entries with their state as JSON, to PATH, or to the output if that is left out or -.
+
+    With it go definitions, pauses and their notes, last and next runs, and counters. Not with it go entries that
+    cannot be read or are in quarantine (the file names them), once-locks, pipelines, and messages in queues. Arguments
+    of tasks are in it, so PATH can be read by its owner alone.
+
+    \b
+    Examples:
+      celery -A proj redbeat export backup.json
+      celery -A proj redbeat export | gzip > backup.json.gz
+    """
+    found = export(app_of(ctx))
+    path = None if str(path) == "-" else path
+    if path is None:
+        echo_json(found)
+    else:
+        _write(path, found)
+    done = f"{len(found['entries'])} entries" + (f" to {path}" if path else "")
+    say(f"exported {done}, {len(found['left_out'])} left out", err=True)
+    for each in found["left_out"]:
+        say(f"left out {each['name']!r}: {each['reason']}", err=True)
+
+
+def _write(path: Path, found: dict[str, Any]) -> None:
+    """All of it or nothing: a backup that breaks off would take the place of a good one. A pipe or a device gets it as
+    it comes."""
+    text = unicode_json(found, indent=2) + "\n"
+    try:
+        if is_stream(path):
+            with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "w", encoding="utf-8") as out:
+                out.write(text)
+        else:
+            write_whole(path, text, _PRIVATE)
+    except OSError as exc:
+        raise Failure(f"cannot write {path}: {exc.strerror}") from exc
+
+
+def read_file(path: Path) -> Document:
+    """The file of entries at a path; ``-`` is the input.
+
+    Raises:
+        Failure: there is no such file.
+        BadFile: it is no file of entries.
+    """
+    try:
+        # Editors of some systems begin a file with a mark that says that it is UTF-8.
+        text = sys.stdin.read().removeprefix("\ufeff") if str(path) == "-" else path.read_text(encoding="utf-8-sig")
+    except OSError as exc:
+        raise Failure(f"cannot read {path}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise BadFile(f"{path}: not UTF-8: {exc}") from exc
+    return read_document(str(path), text)
+
+
+def import_own(ctx: click.Context, path: Path, *, apply: bool, replace: bool, as_json: bool) -> None:
+    """What ``import`` without ``--from`` does."""
+    app = app_of(ctx)
+    restore = Restore(app, replace=replace)
+    planned = restore.plan(read_file(path))
+    if apply:
+        restore.apply(planned)
+    if as_json:
+        echo_json([{"name": each.name, "action": each.action, "note": each.note} for each in planned])
+    else:
+        _report(app, planned, applied=apply)
+    if any(each.action == "left out" for each in planned):
+        ctx.exit(NOT_ALL)
+
+
+def _report(app: Celery, planned: list[Restored], *, applied: bool) -> None:
+    changed = [each for each in planned if each.edit is not None]
+    if changed:
+        rows = [
+            (each.action, each.name, each.entry.total_run_count, next_run(each.entry, app.timezone)) for each in changed
+        ]
+        echo_table(("", "NAME", "RUNS", "NEXT RUN"), rows, rigid=("", "RUNS", "NEXT RUN"))
+    left = [each for each in planned if each.action == "left out"]
+    for each in left:
+        say(f"left out {each.name!r}: {each.note}")
+    same = len(planned) - len(changed) - len(left)
+    done = "imported" if applied else "to import"
+    hint = "" if applied else ". Nothing was written; --apply does it."
+    say(f"{len(changed)} {done}, {same} the same, {len(left)} left out{hint}")

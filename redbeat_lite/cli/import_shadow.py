@@ -1,0 +1,298 @@
+"""``import --from`` and ``shadow``: moving in from another scheduler."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..clock import wall_ms
+from ..entries.configured import configured
+from ..interchange.importers.carrier import Carrier
+from ..interchange.importers.move_in import Move, MoveIn
+from ..interchange.importers.shadow import Difference, Shadow
+from ..interchange.importers.source import Source, Unreadable
+from ..interchange.schedule_text import schedule_text, seconds_from
+from ..settings import NO_SERVER, Settings
+from .command import Command, app_of, json_option
+from .entry_output import as_json, next_run
+from .exit_codes import Failure, ServerFailure
+from .export_import import import_own
+from .output import echo_json, echo_table, json_text, say, when
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from ..entries.entry import Entry
+
+#: Exit code of both commands where not everything is as one would have it: entries left out, differences found.
+NOT_ALL = 3
+
+#: The other schedulers, and the options that only they have.
+_ORIGINS = {
+    "redbeat": ("url", "prefix"),
+    "django-celery-beat": (),
+    "celery-shelve": ("path",),
+    "crontab-file": ("path", "tz", "task", "commands", "user_column"),
+}
+
+
+def _origin_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the other schedule is."""
+    for add in reversed(
+        (
+            click.argument("path", required=False, type=click.Path(path_type=Path)),
+            click.option("--url", help="redbeat: its server; by default that of its settings."),
+            click.option("--prefix", help="redbeat: its redbeat_key_prefix; by default that of its settings."),
+        )
+    ):
+        command = add(command)
+    return command
+
+
+@click.command("import", cls=Command)
+@click.option(
+    "--from",
+    "origin",
+    type=click.Choice([*_ORIGINS]),
+    help="The scheduler to move in from. [default: a file of export]",
+)
+@_origin_options
+@click.option("--tz", help="crontab-file: the zone of its times; by default that of the app.")
+@click.option("--task", help="crontab-file: a task that is given the command of each line as its argument.")
+@click.option(
+    "--commands", type=click.Path(path_type=Path), help="crontab-file: JSON, from commands to tasks or entries."
+)
+@click.option(
+    "--user-column/--no-user-column", default=None, help="crontab-file: whether a user stands before each command."
+)
+@click.option("--apply", is_flag=True, help="Write; without it, only tell what would be written.")
+@click.option("--replace", is_flag=True, help="Carry over what is stored here already, too.")
+@json_option
+@click.pass_context
+def import_(ctx: click.Context, /, origin: str | None, apply: bool, replace: bool, as_json: bool, **where: Any) -> None:
+    """Bring back what export has written, or move in from another scheduler with the last runs of its entries.
+
+    PATH is a file that export has written; with --from the schedule file of a plain beat (by default the one that the
+    app names), or a crontab. Nothing is written without --apply, and nothing is ever written to the other scheduler's
+    store. Stop the other beat before --apply.
+
+    \b
+    Examples:
+      celery -A proj redbeat import backup.json --apply
+      celery -A proj redbeat import --from redbeat
+      celery -A proj redbeat import --from redbeat --apply
+      celery -A proj redbeat import --from django-celery-beat --apply
+      celery -A proj redbeat import --from celery-shelve celerybeat-schedule
+      celery -A proj redbeat import --from crontab-file jobs --task ops.run
+
+    Exit code 3: some entries are left out.
+    """
+    if origin is None:
+        import_own(ctx, _own_path(where), apply=apply, replace=replace, as_json=as_json)
+        return
+    app = app_of(ctx)
+    source, mover = _source(app, origin, where), MoveIn(app, replace=replace)
+    try:
+        moves = mover.plan(_read(source))
+        if apply:
+            mover.apply(moves)
+        if as_json:
+            echo_json([_as_data(move) for move in moves])
+        else:
+            _report(app, source, mover, moves, applied=apply)
+    finally:
+        mover.close()
+        source.close()
+    if any(move.action == "left out" for move in moves):
+        ctx.exit(NOT_ALL)
+
+
+def _own_path(where: dict[str, Any]) -> Path:
+    path = where.pop("path")
+    if path is None:
+        raise Failure("name the file that export has written, or say --from which scheduler")
+    given = [name for name, value in where.items() if value is not None]
+    if given:
+        raise Failure(f"--{given[0].replace('_', '-')} goes with --from alone")
+    found: Path = path
+    return found
+
+
+def _as_data(move: Move) -> dict[str, Any]:
+    entry = None if move.entry is None else as_json(move.entry)
+    return {"name": move.name, "action": move.action, "notes": [*move.notes], "entry": entry}
+
+
+def _report(app: Celery, source: Source, mover: MoveIn, moves: list[Move], *, applied: bool) -> None:
+    now, zone = datetime.now(UTC), app.timezone
+    say(f"From {source.title}: {source.where}")
+    say(f"Into {mover.where}")
+    say()
+    carried = [move.entry for move in moves if move.entry is not None]
+    if carried:
+        rows = [
+            (entry.name, entry.task, schedule_text(entry.schedule), entry.total_run_count, _next(entry, now, zone))
+            for entry in carried
+        ]
+        echo_table(("NAME", "TASK", "SCHEDULE", "RUNS", "NEXT RUN"), rows, rigid=("RUNS", "NEXT RUN"))
+        say()
+    _list_notes("Left out:", (move for move in moves if move.entry is None))
+    _list_notes("To know:", (move for move in moves if move.entry is not None))
+    if any(entry.expires == "interval" and "expires" not in entry.options for entry in carried):
+        say("Messages will expire at the next run of their entry; redbeat_lite_expires = None turns that off.")
+    if mover.led:
+        say("A beat of redbeat_lite leads, and sends what is carried over: the other one must not run any more.")
+    left = len(moves) - len(carried)
+    done = "carried over" if applied else "to be carried over"
+    say(f"{len(carried)} {done}, {left} left out.{'' if applied else ' Nothing was written; --apply does it.'}")
+
+
+def _next(entry: Entry, now: datetime, zone: Any) -> str:
+    overdue = entry.next_run_at is not None and entry.next_run_at <= now
+    return "at once" if overdue else next_run(entry, zone)
+
+
+def _list_notes(heading: str, moves: Iterable[Move]) -> None:
+    lines = [f"  {move.name}: {'; '.join(move.notes)}" for move in moves if move.notes]
+    if lines:
+        for line in (heading, *lines, ""):
+            say(line)
+
+
+@click.command(cls=Command)
+@click.option(
+    "--from",
+    "origin",
+    type=click.Choice([origin for origin in _ORIGINS if origin != "crontab-file"]),
+    required=True,
+    help="The scheduler that runs.",
+)
+@_origin_options
+@click.option("--for", "length", help="How long to watch, such as 1h; by default until Ctrl-C.")
+@click.option("--every", default="1s", show_default=True, help="How often to look.")
+@click.option("--tolerance", default="2s", show_default=True, help="How far apart two instants may be.")
+@json_option
+@click.pass_context
+def shadow(
+    ctx: click.Context, /, origin: str, length: str | None, every: str, tolerance: str, as_json: bool, **where: Any
+) -> None:
+    """Run silently beside another beat, and tell where this one would have done otherwise.
+
+    It sends nothing, leads nothing and writes nothing. What the other beat has sent is read from its own store:
+    celery-redbeat notes there each run as it sends it; django-celery-beat and a plain beat write it down once in three
+    minutes, or at once with beat_sync_every = 1.
+
+    \b
+    Examples:
+      celery -A proj redbeat shadow --from redbeat --for 24h
+      celery -A proj redbeat shadow --from django-celery-beat --json
+
+    With --json, each difference is a line of JSON, and so is the summary at the end. Exit code 3: there were
+    differences.
+    """
+    app = app_of(ctx)
+    end = None if length is None else time.monotonic() + seconds_from("--for", length)
+    pause, slack = seconds_from("--every", every), seconds_from("--tolerance", tolerance)
+    settings = Settings.from_app(app, url=NO_SERVER)
+    source = _source(app, origin, {"url": None, "prefix": None, **where})
+    carrier = Carrier(app, settings, configured(app), app.timezone)
+    # Told to, Celery writes down each run at once; and the app that is watched is this one.
+    lag = pause if app.conf.beat_sync_every == 1 else source.lag
+    watch = Shadow(carrier, app.timezone, tolerance=slack, lag=min(lag, source.lag))
+    tell = partial(_tell, app.timezone, as_json)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for difference in _looks(source, watch, pause, end, silent=as_json):
+            tell(difference)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        source.close()
+    _summary(watch, as_json)
+    if watch.counts:
+        ctx.exit(NOT_ALL)
+
+
+def _looks(source: Source, watch: Shadow, pause: float, end: float | None, *, silent: bool) -> Iterator[Difference]:
+    first = True
+    while True:
+        try:
+            found = [*source.read()]
+        except Unreadable as exc:
+            if first:
+                raise ServerFailure(str(exc)) from exc
+            say(f"{exc}; looking again", err=True)
+        else:
+            differences = [*watch.look(found, wall_ms())]
+            if first and not silent:
+                say(f"Watching {watch.watched} entries of {source.title}: {source.where}")
+            yield from differences
+            first = False
+        left = pause if end is None else end - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(pause, left))
+
+
+def _tell(zone: Any, as_json: bool, difference: Difference) -> None:
+    if as_json:
+        say(json_text({**difference._asdict(), "at": difference.at.isoformat()}))
+        return
+    say(f"{when(difference.at, zone)}  {difference.kind}  {difference.name}: {difference.text}")
+
+
+def _summary(watch: Shadow, as_json: bool) -> None:
+    undecided = watch.undecided(wall_ms())
+    if as_json:
+        told = {"watched": watch.watched, "agreed": watch.agreed, "undecided": undecided, "differences": watch.counts}
+        say(json_text(told))
+        return
+    differing = ", ".join(f"{number} {kind}" for kind, number in watch.counts.items()) or "none"
+    say(f"{watch.agreed} runs agreed; differences: {differing}; due and not known of yet: {undecided}")
+
+
+def _read(source: Source) -> list[Any]:
+    try:
+        return [*source.read()]
+    except Unreadable as exc:
+        raise ServerFailure(str(exc)) from exc
+
+
+def _source(app: Celery, origin: str, given: dict[str, Any]) -> Source:
+    """The reader of a scheduler's store; each is imported only where it is asked for."""
+    for name, value in given.items():
+        if value is not None and name not in _ORIGINS[origin]:
+            spelled = "PATH" if name == "path" else f"--{name.replace('_', '-')}"
+            raise Failure(f"{spelled}: expected nothing with --from {origin}, got {value!r}")
+    path = given["path"]
+    if origin == "redbeat":
+        from ..interchange.importers.redbeat import RedBeatSource
+
+        return RedBeatSource(app, url=given["url"], prefix=given["prefix"])
+    if origin == "django-celery-beat":
+        from ..interchange.importers.djangobeat import DjangoBeatSource
+
+        return DjangoBeatSource()
+    if origin == "celery-shelve":
+        from ..interchange.importers.shelf import ShelfSource
+
+        return ShelfSource(path or Path(app.conf.beat_schedule_filename))
+    return _crontab_file(app, given)
+
+
+def _crontab_file(app: Celery, given: dict[str, Any]) -> Source:
+    from ..interchange.importers.crontabfile import CrontabFile
+    from ..schedules.zones import zone_of
+
+    if given["path"] is None:
+        raise Failure("PATH: expected a crontab, such as the output of crontab -l in a file")
+    zone = app.timezone if given["tz"] is None else zone_of(given["tz"], "--tz")
+    options = {name: given[name] for name in ("task", "commands", "user_column")}
+    return CrontabFile(given["path"], zone, **options)

@@ -1,0 +1,146 @@
+"""``next``: what will fire, as the beat itself will plan it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from copy import copy
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from ..entries import lifecycle
+from ..entries.preview import walk
+from ..instants import to_ms
+from ..schedules import Question
+from ..schedules.clock_change_words import hazard
+from ..schedules.missed import WalkOn
+from ..schedules.zones import portable, zone_name, zone_of
+from ..storage.patience import briefly
+from .command import Command, json_option, schedules_of
+from .entry_options import instant_of
+from .exit_codes import Failure
+from .output import echo_json, say, table, terminal_width, when
+
+if TYPE_CHECKING:
+    from ..entries.entry import Entry
+
+#: How far to look if nobody says: a day of everything, or as far as an entry's next runs may lie.
+_DAY, _AGE = timedelta(days=1), timedelta(days=3653)
+
+
+class _Run(NamedTuple):
+    name: str
+    at: datetime
+    nominal: datetime
+    zone: tzinfo
+    hazard: str | None
+
+
+@click.command("next", cls=Command)
+@click.argument("name", required=False)
+@click.option("--from", "start", metavar="INSTANT", help="The first instant. [default: now]")
+@click.option("--until", metavar="INSTANT", help="The last instant. [default: a day later; for one entry 10 years]")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many runs at most.")
+@click.option("--tz", metavar="ZONE", help="Show all times in this zone. [default: each entry's own]")
+@json_option
+@click.pass_context
+def next_(
+    ctx: click.Context,
+    name: str | None,
+    start: str | None,
+    until: str | None,
+    limit: int,
+    tz: str | None,
+    as_json: bool,
+) -> None:
+    """Preview the runs of all entries, or of one, as the beat itself will plan them.
+
+    An instant without an offset is read in --tz, or else in the app's zone. A run that a clock change moves, merges or
+    doubles is marked.
+
+    \b
+    Examples:
+      celery -A proj redbeat next
+      celery -A proj redbeat next nightly --limit 5
+      celery -A proj redbeat next --from "2027-03-28" --until "2027-03-29"
+    """
+    schedules, zone = schedules_of(ctx), portable(ctx.obj.app.timezone)
+    shown = None if tz is None else zone_of(tz)
+    now = datetime.now(UTC)
+    first = now if start is None else instant_of("from", start, shown or zone)
+    last = first + (_AGE if name else _DAY) if until is None else instant_of("until", until, shown or zone)
+    if start is not None and first < now:
+        raise Failure(f"--from: expected an instant still to come, got {start}")
+    if last < first:
+        raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
+    found = [schedules[name]] if name else [*schedules.values()]
+    runs = [*islice(_between(found, first, last, zone, shown), limit)]
+    if as_json:
+        echo_json([_json(run) for run in runs])
+    elif runs:
+        _echo(runs)
+    else:
+        asked = (
+            ", but for what schedules say that are asked when the time has come" if any(map(_is_asked, found)) else ""
+        )
+        say(f"Nothing runs until {when(last, shown or zone)}{asked}.")
+
+
+def _is_asked(entry: Entry) -> bool:
+    """Whether nobody can tell the next run of an entry, because its schedule is asked when the time has come."""
+    return entry.due is not None and isinstance(entry.known_state.nominal, Question)
+
+
+def _between(
+    entries: Iterable[Entry], first: datetime, last: datetime, zone: tzinfo, shown: tzinfo | None
+) -> Iterator[_Run]:
+    start, walk_on = to_ms(first), briefly()
+    ready = {entry.name: _ahead(entry, start, zone, walk_on) for entry in entries}
+    for run in walk(ready.values(), now=to_ms(datetime.now(UTC)), zone=zone, walk_on=walk_on):
+        if run.at > last:
+            return
+        if run.at >= first:
+            rule = ready[run.name].rule(zone)
+            own: tzinfo = getattr(rule, "zone", zone)
+            yield _Run(run.name, run.at, run.nominal, shown or own, hazard(rule, to_ms(run.nominal)))
+
+
+def _ahead(entry: Entry, start: int, zone: tzinfo, walk_on: WalkOn) -> Entry:
+    """The entry as it will be shortly before ``start``, so that nobody has to walk there run by run.
+
+    One that counts its runs has to be walked all the same.
+    """
+    if entry.due is None or entry.max_runs is not None or "schedule" in entry.local:
+        return entry
+    state = entry.known_state
+    from_ = start - entry.jitter_ms - 1
+    if state.nominal is None or state.nominal >= from_:
+        return entry
+    twin = copy(entry)
+    twin.state = replace(state, nominal=lifecycle.ahead(entry, state, from_, zone, walk_on))
+    twin.due = lifecycle.due_time(twin, twin.state, zone)
+    return twin
+
+
+def _echo(runs: list[_Run]) -> None:
+    rows = [(when(run.at, run.zone), zone_name(run.zone), run.name) for run in runs]
+    header, *lines = table(("AT", "ZONE", "ENTRY"), rows, width=terminal_width(), rigid=("AT",))
+    say(header)
+    for run, line in zip(runs, lines, strict=True):
+        say(line)
+        if run.hazard:
+            say(f"  ! {run.hazard}")
+
+
+def _json(run: _Run) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "at": run.at,
+        "nominal": run.nominal,
+        "local": run.at.astimezone(run.zone).isoformat(),
+        "zone": zone_name(run.zone),
+        "hazard": run.hazard,
+    }

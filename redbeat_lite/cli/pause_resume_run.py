@@ -1,0 +1,93 @@
+"""``pause``, ``resume`` and ``run``: what operators do to an entry without changing its definition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+from kombu.exceptions import OperationalError
+
+from ..beat.dispatch.broker import broker_connection, publish_timeouts
+from ..errors import RedbeatError, text_of
+from ..settings import Settings
+from ..storage.connections import FAULTS
+from . import entry_output as entries
+from .command import Command, json_option, name_argument, schedules_of
+from .exit_codes import ServerFailure
+from .output import echo_json, say
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: Of these, kombu raises the last for what is wrong with its settings, such as Sentinel without a master.
+_UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS, ValueError)
+
+
+@click.command(cls=Command)
+@name_argument
+@click.option("--note", default="", help="Why, for those who come after.")
+@click.pass_context
+def pause(ctx: click.Context, name: str, note: str) -> None:
+    """Stop an entry from firing. It keeps its history, and stays paused over restarts.
+
+    \b
+    Example:
+      celery -A proj redbeat pause nightly --note "until the disk is replaced"
+    """
+    schedules_of(ctx).pause(name, note)
+    say(f"paused {name!r}")
+
+
+@click.command(cls=Command)
+@name_argument
+@click.option("--catch-up", is_flag=True, help="Treat what the pause held back as missed; its misfire policy decides.")
+@json_option
+@click.pass_context
+def resume(ctx: click.Context, name: str, catch_up: bool, as_json: bool) -> None:
+    """Let a paused entry fire again, from its next instant on.
+
+    \b
+    Examples:
+      celery -A proj redbeat resume nightly
+      celery -A proj redbeat resume nightly --catch-up
+    """
+    entry = schedules_of(ctx).resume(name, catch_up=catch_up)
+    if as_json:
+        echo_json(entries.as_json(entry))
+    else:
+        say(f"resumed {name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")
+
+
+@click.command(cls=Command)
+@name_argument
+@json_option
+@click.pass_context
+def run(ctx: click.Context, name: str, as_json: bool) -> None:
+    """Send one extra task now, with the entry's arguments and options. Its plan is untouched.
+
+    \b
+    Example:
+      celery -A proj redbeat run nightly
+    """
+    schedules = schedules_of(ctx)
+    _ = schedules[name]  # so that what fails from here on is the broker's affair
+    _hurry(ctx.obj.app)
+    try:
+        task_id = schedules.run_now(name)
+    except RedbeatError:
+        raise
+    except _UNSENT as exc:
+        raise ServerFailure(f"cannot send {name!r}: {text_of(exc)}") from exc
+    if as_json:
+        echo_json({"name": name, "task_id": task_id})
+    else:
+        say(f"sent {name!r} as task {task_id}")
+
+
+def _hurry(app: Celery) -> None:
+    """Have a publish of this process given up soon, after two tries: a worker may wait, a person may not."""
+    conf, connection = app.conf, broker_connection(app)
+    limits = publish_timeouts(connection, Settings.from_app(app).publish_timeout)
+    at_once = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
+    conf.broker_transport_options = {**conf.broker_transport_options, **limits, **at_once}
+    conf.task_publish_retry = False

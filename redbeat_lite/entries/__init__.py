@@ -1,0 +1,1 @@
+"""What an entry is, how its state follows from it, and the forms it has."""

@@ -1,0 +1,226 @@
+"""What a user may write in the fields of an entry: checked, and brought into one form."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any, TypeGuard
+
+from celery.schedules import BaseSchedule, schedule
+from celery.utils.abstract import CallableSignature
+from kombu.entity import Queue
+
+from ..errors import InvalidEntry
+from ..instants import YEAR
+from ..schedules import coerce_schedule
+
+#: Longest name of an entry or a task, in characters.
+MAX_NAME = 200
+
+#: After how many seconds a message may expire or become due at the latest: that instant must be one that can be told.
+LONGEST = 100 * YEAR
+
+#: Unicode's control characters (Cc), and lone surrogates (Cs), which UTF-8 cannot hold.
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+#: Canvases: they are several tasks, and an entry is one.
+_CANVASES = ("celery.chain", "celery.group", "celery.chord")
+
+
+def check_name(field: str, value: object) -> str:
+    """``value`` as a name of an entry or a task.
+
+    Raises:
+        InvalidEntry: not text, empty, over 200 characters, or with control characters in it.
+    """
+    if not is_name(value):
+        raise InvalidEntry(field, f"text of 1 to {MAX_NAME} characters without control characters", value)
+    return value
+
+
+def is_name(value: object) -> TypeGuard[str]:
+    """Whether ``value`` can be the name of an entry or a task."""
+    return isinstance(value, str) and 1 <= len(value) <= MAX_NAME and _FORBIDDEN.search(value) is None
+
+
+def as_schedule(value: Any, relative: bool) -> BaseSchedule:
+    rule = coerce_schedule(value)
+    if relative and type(rule) is schedule:
+        return schedule(rule.run_every, relative=True)
+    return rule
+
+
+def as_args(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)):
+        raise InvalidEntry("args", "a list or tuple", value, hint="one argument is written (value,)")
+    return tuple(value)
+
+
+def as_mapping(field: str, value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidEntry(field, "a dict", value)
+    for key in value:
+        if not isinstance(key, str):
+            raise InvalidEntry(field, "a dict with text keys", key)
+    return dict(value)
+
+
+def as_options(value: Any) -> dict[str, Any]:
+    options = as_mapping("options", value)
+    as_mapping("options.headers", options.get("headers"))  # ours are merged into them at each run
+    for name, near in misspelt(options):
+        raise InvalidEntry(f"options.{name}", "a known option", options[name], hint=f"did you mean {near!r}?")
+    for name, (is_right, expected) in _OPTIONS.items():
+        if options.get(name) is not None and not is_right(options[name]):
+            raise InvalidEntry(f"options.{name}", expected, options[name])
+    return options
+
+
+def _is_seconds(value: object) -> bool:
+    return is_number(value) and abs(value) <= LONGEST
+
+
+def _is_instant(value: object) -> bool:
+    if not isinstance(value, str):
+        return isinstance(value, datetime)
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
+
+
+#: What would fail at every run, and can be told from the value alone.
+_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "expires": (
+        lambda value: _is_seconds(value) or _is_instant(value),
+        "seconds up to 100 years, or a datetime or its ISO form",
+    ),
+    "countdown": (_is_seconds, "seconds up to 100 years"),
+    "eta": (_is_instant, "a datetime or its ISO form"),
+    "queue": (lambda value: isinstance(value, (str, Queue)), "the name of a queue or a kombu Queue"),
+}
+
+
+def of_type(field: str, value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise InvalidEntry(field, {bool: "True or False", str: "text"}[kind], value)
+    return value
+
+
+def _seconds(value: Any) -> float | None:
+    """A timedelta or a finite number of seconds as a float, anything else as ``None``."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return float(value) if is_number(value) else None
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether ``value`` is a finite number of a size that a float can have."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def as_expires(value: Any) -> float | str | None:
+    if value is None or value == "interval":
+        return value  # type: ignore[no-any-return]
+    seconds = _seconds(value)
+    if seconds is None or seconds <= 0:
+        raise InvalidEntry("expires", 'None, positive seconds, a timedelta or "interval"', value)
+    if seconds > LONGEST:
+        raise InvalidEntry("expires", "at most 100 years", value, hint="None is never")
+    return seconds
+
+
+def as_jitter(value: Any) -> float:
+    seconds = _seconds(value)
+    if seconds is None or seconds < 0:
+        raise InvalidEntry("jitter", "seconds or a timedelta, not negative", value)
+    if seconds > YEAR:
+        raise InvalidEntry("jitter", f"at most a year ({YEAR} s)", value)
+    return seconds
+
+
+def as_max_runs(value: Any) -> int | None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise InvalidEntry("max_runs", "None or a whole number from 1", value)
+    return value
+
+
+def brings_arguments(task: Any) -> bool:
+    """Whether this is more than a task: a signature or a pipeline, with arguments of its own."""
+    return isinstance(task, CallableSignature) or hasattr(task, "as_entry")
+
+
+def expanded(task: Any, args: Any, kwargs: Any, options: Any) -> tuple[Any, Any, Any, Any]:
+    """Task, arguments and options, from a signature or a pipeline if ``task`` is one of these."""
+    if isinstance(task, CallableSignature):
+        if task.task in _CANVASES:
+            hint = "a task of yours may start it, and several tasks in stages are a redbeat_lite.Pipeline"
+            raise InvalidEntry("task", "one task", task, hint=hint)
+        for field, value in (("args", args), ("kwargs", kwargs)):
+            if value:
+                raise InvalidEntry(field, "none beside a signature, which has its own", value)
+        return task.task, task.args, task.kwargs, {**task.options, **as_mapping("options", options)}
+    if hasattr(task, "as_entry"):
+        if kwargs:
+            raise InvalidEntry("kwargs", "none beside a pipeline, which has its own params", kwargs)
+        fields = task.as_entry()
+        return fields["task"], args, fields["kwargs"], options
+    return task, args, kwargs, options
+
+
+#: What Celery's ``apply_async`` and ``send_task`` take, and what kombu's ``publish`` takes from them.
+KNOWN = frozenset(
+    """
+    task_id producer publisher connection router route_name result_cls add_to_parent ignore_result shadow
+    countdown eta expires retries link link_error chain chord group_id group_index root_id parent_id reply_to
+    time_limit soft_time_limit task_type replaced_task_nesting stamped_headers argsrepr kwargsrepr origin
+    queue exchange exchange_type routing_key event_dispatcher retry retry_policy serializer delivery_mode
+    compression declare headers mandatory immediate priority content_type content_encoding expiration timeout
+    confirm_timeout correlation_id message_id timestamp type user_id app_id cluster_id application_headers
+    MessageGroupId MessageDeduplicationId MessageAttributes
+    """.split()  # noqa: SIM905 - a list would be sixty lines
+)
+
+#: Unknown options that are looked at: a look takes 0.1 ms or more, and 64 KiB hold thousands of them.
+_LOOKED_AT = 20
+
+#: How alike two names are that mean the same: "queu" and "queue" are 0.89, "group" and "group_id" 0.77.
+_ALIKE = 0.85
+
+
+def check_destination(options: Mapping[str, Any], prefix: str) -> None:
+    """Refuse a queue that is one of the schedule's own keys: a message would be put there if broker and schedule share
+    a database.
+
+    Parameters:
+        prefix: of the schedule's keys.
+
+    Raises:
+        InvalidEntry: names the option.
+    """
+    for name in ("queue", "routing_key"):
+        value = options.get(name)
+        if isinstance(value, str) and value.startswith((f"{{{prefix}}}:", f"{{{prefix}:")):
+            raise InvalidEntry(f"options.{name}", "a queue, which is no key of the schedule", value)
+
+
+def misspelt(options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Options that look like a known one without being it, each with the one it looks like.
+
+    Not every unknown option: a task's own ``apply_async`` and some brokers take options of their own.
+    """
+    stamped = set(options.get("stamped_headers") or ())
+    unknown = (name for name in options if name not in KNOWN and name not in stamped)
+    for name in islice(unknown, _LOOKED_AT):
+        near = get_close_matches(name, KNOWN, n=1, cutoff=_ALIKE)
+        if near:
+            yield name, near[0]

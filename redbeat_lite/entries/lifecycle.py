@@ -1,0 +1,284 @@
+"""How an entry's state follows from its definition: creation, edits, resumption, a dispatched occurrence. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from datetime import tzinfo
+
+from ..errors import InvalidEntry, describe
+from ..instants import MAX_MS
+from ..schedules import Question, first_ms, next_ms, rule_of, shortest_gap_ms
+from ..schedules.jitter import offset_ms
+from ..schedules.misfire import Plan, ahead_ms, pull_back, unsent
+from ..schedules.misfire import plan as plan_misfires
+from ..schedules.missed import WalkOn, by_count
+from .entry import Entry
+from .sameness import same_runs
+from .state import State
+
+#: Longest first wait before a failed publish is tried again, and the longest of all, in seconds.
+_FIRST_RETRY, _LAST_RETRY = 1, 60
+
+
+def check(entry: Entry, now: int, zone: tzinfo, replaced: Callable[[], Entry | None] = lambda: None) -> None:
+    """Refuse what can only be told once the time zone is known.
+
+    Parameters:
+        replaced: finds the entry that this one takes the place of. What was right when it was stored and has come to
+            its end since is right still: asked only for an entry that has ended.
+
+    Raises:
+        InvalidEntry: the schedule has no occurrence to come, or ``jitter`` reaches the next one.
+    """
+    try:
+        first = _first(entry, now, zone)
+        gap = shortest_gap_ms(entry.rule(zone), now) if entry.jitter_ms else None
+    except InvalidEntry as exc:
+        raise exc.of(entry.name) from None
+    except Exception as exc:
+        hint = describe(exc)
+        expected = "a schedule that can tell its next occurrence"
+        raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name, hint=hint) from exc
+    if first is None and not _same_window(replaced(), entry, now, zone):
+        raise InvalidEntry("schedule", "a schedule with an occurrence still to come", entry.schedule, entry=entry.name)
+    if gap is not None and entry.jitter_ms >= gap:
+        expected = f"less than the shortest gap between occurrences ({gap / 1000:g} s)"
+        raise InvalidEntry("jitter", expected, entry.jitter, entry=entry.name)
+
+
+def created(entry: Entry, now: int, zone: tzinfo) -> State:
+    """The state of an entry that is stored for the first time at ``now`` (epoch ms)."""
+    return State.new(_first(entry, now, zone))
+
+
+def same_timing(
+    before: Entry, state: State, after: Entry, now: int, zone: tzinfo, were: Collection[tzinfo] = ()
+) -> bool:
+    """Whether ``after`` runs next when ``before`` would, as far as anybody can tell.
+
+    Parameters:
+        were: other zones by which the occurrence that ``before`` waits for may have been planned.
+    """
+    if not same_runs(before, after, now, zone):
+        return False
+    if "schedule" not in before.local or not before.runs:
+        return True
+    try:
+        return any(_goes_on(after, state, before.runs[0], now, each) for each in (zone, *were))
+    except Exception:  # noqa: BLE001 - a schedule may raise anything, and need not answer for the past
+        return True
+
+
+def _goes_on(entry: Entry, state: State, noted: int, now: int, zone: tzinfo) -> bool:
+    """Whether a schedule that is asked from the last run on, or from when it was noted, says what is waited for."""
+    if isinstance(state.nominal, Question) or (state.finished and _used_up(entry, state.count)):
+        return True
+    since = max(noted, state.last or noted, noted if entry.start_ms is None else entry.start_ms - 1)
+    # One that is due already was the first to come before it was due.
+    until = now if state.nominal is None else min(now, state.nominal - 1)
+    if state.nominal is not None and since >= state.nominal:  # the clock was set back since
+        return True
+    rule = entry.rule(zone)
+    upcoming = next_ms(rule, since)
+    upcoming = None if upcoming is None else ahead_ms(rule, upcoming, until)
+    return state.nominal == (None if _beyond(entry, upcoming) else upcoming)
+
+
+def revised(
+    before: Entry,
+    state: State,
+    after: Entry,
+    now: int,
+    zone: tzinfo,
+    were: Collection[tzinfo] = (),
+    walk_on: WalkOn = by_count,
+) -> State:
+    """The state after the definition was changed.
+
+    A changed schedule counts from the edit on and never fires for the past; an unchanged one keeps its next
+    occurrence, so that writing the same entry again, as every deployment does, postpones nothing.
+
+    Parameters:
+        were: as for :func:`same_timing`.
+        walk_on: as for :func:`plan`.
+    """
+    nominal = state.nominal
+    timing_changed = not same_timing(before, state, after, now, zone, were)
+    if timing_changed or state.finished:
+        nominal = _first(after, now, zone)
+        # What was sent or given up is not sent because of an edit, by a clock that is behind or otherwise.
+        if nominal is not None and state.last is not None:
+            nominal = unsent(after.rule(zone), nominal, now, state.last)
+        if nominal is not None and not timing_changed and nominal <= now:  # a one-off has its instant even when past
+            nominal = None
+    elif after.enabled and not before.enabled:
+        nominal = ahead(after, state, now, zone, walk_on)
+    if _used_up(after, state.count) or _beyond(after, nominal):
+        nominal = None
+    return state.moved(nominal, attempts=0, error="")
+
+
+def paused(state: State, note: str) -> State:
+    """The state after a pause; the next occurrence is kept for a resumption that catches up."""
+    return state.edited(paused=True, note=note)
+
+
+def resumed(entry: Entry, state: State, now: int, zone: tzinfo, *, catch_up: bool, walk_on: WalkOn = by_count) -> State:
+    """The state after a resumption; what was missed counts as misfires with ``catch_up``, else as not scheduled."""
+    nominal = state.nominal if catch_up else ahead(entry, state, now, zone, walk_on)
+    return state.edited(paused=False, note="", nominal=nominal)
+
+
+def ahead(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
+    """The next occurrence that is not past, in the phase that the entry already has."""
+    upcoming = None if state.nominal is None else ahead_ms(entry.rule(zone), state.nominal, now, walk_on)
+    return None if _beyond(entry, upcoming) else upcoming
+
+
+def plan(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> Plan:
+    """What to emit for an entry whose due time has come.
+
+    Parameters:
+        walk_on: how far to look for missed occurrences one by one; the plan of the next round goes on from there.
+    """
+    if state.nominal is None or state.paused or not entry.enabled:
+        return Plan((), state.nominal, 0)
+    if _is_simple(entry) and state.nominal <= now and not isinstance(state.nominal, Question):
+        upcoming = next_ms(entry.rule(zone), state.nominal)
+        if upcoming is None or upcoming > now:
+            return Plan((state.nominal,), upcoming, 0)
+    delay = _offset(entry, state.nominal, zone)
+    plan = _planned(entry, state, now, zone, delay, walk_on)
+    last = plan.emit[-1] if plan.emit else state.nominal
+    forgiving = entry.misfire.policy != "skip" and entry.misfire.grace is None
+    if forgiving and last > state.nominal and last + _offset(entry, last, zone) > now:
+        # After an outage the latest can have its instant behind it and its own jitter before it: it is not due yet.
+        return _planned(entry, state, last - 1, zone, 0, walk_on)
+    return plan
+
+
+def _planned(entry: Entry, state: State, now: int, zone: tzinfo, delay: int, walk_on: WalkOn) -> Plan:
+    assert state.nominal is not None
+    return plan_misfires(
+        entry.rule(zone),
+        state.nominal,
+        now,
+        entry.misfire,
+        end=entry.end_ms,
+        runs_left=None if entry.max_runs is None else entry.max_runs - state.count,
+        delay=delay,
+        walk_on=walk_on,
+    )
+
+
+def _is_simple(entry: Entry) -> bool:
+    """Whether nothing but the schedule has a say in a single occurrence that is due."""
+    misfire = entry.misfire
+    return (
+        misfire.policy != "skip"
+        and misfire.grace is None
+        and entry.max_runs is None
+        and entry.end_at is None
+        and not entry.jitter
+    )
+
+
+def dispatched(state: State, done: Plan, locked_out: int) -> State:
+    """The state after everything of a plan was published, but for what once-locks left out."""
+    return State(
+        version=state.version,
+        generation=state.generation,
+        nominal=done.next,
+        last=done.emit[-1] if done.emit else state.last,
+        count=state.count + len(done.emit),
+        skipped=state.skipped + done.skipped + locked_out,
+        paused=state.paused,
+        note=state.note,
+    )
+
+
+def following(entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
+    """The first occurrence that is still to come, given the next one in turn; it may be part of a backlog.
+
+    None where nobody knows, because the schedule is to be asked again.
+    """
+    upcoming = None if nominal is None else ahead_ms(entry.rule(zone), nominal, now, walk_on)
+    return None if isinstance(upcoming, Question) else upcoming
+
+
+def failed(state: State, error: str, planned: Plan) -> State:
+    """The state after a publish failed: the occurrence stays due, and a question that led to one is answered."""
+    nominal = planned.emit[0] if planned.emit and isinstance(state.nominal, Question) else state.nominal
+    return replace(state, nominal=nominal, attempts=state.attempts + 1, error=error)
+
+
+def retry_delay(attempts: int) -> int:
+    """Seconds until a publish that failed ``attempts`` times in a row is tried again: 1, 2, 4 … 60."""
+    return min(_FIRST_RETRY << min(attempts - 1, 10), _LAST_RETRY)
+
+
+def due_time(entry: Entry, state: State, zone: tzinfo) -> int | None:
+    """The score: nominal time plus jitter in epoch ms, or ``None`` for an entry that shall not fire by itself."""
+    return None if state.paused or not entry.enabled else score(entry, state.nominal, zone)
+
+
+def score(entry: Entry, nominal: int | None, zone: tzinfo) -> int | None:
+    """Nominal time plus jitter, in epoch ms."""
+    return None if nominal is None else min(nominal + _offset(entry, nominal, zone), MAX_MS)
+
+
+def pulled_back(entry: Entry, state: State, now: int, zone: tzinfo) -> State:
+    """The state after the wall clock was set back to ``now``; the very same if it has nothing nearer to wait for."""
+    if state.nominal is None:
+        return state
+    nominal = pull_back(entry.rule(zone), state.nominal, now, last=state.last, start=entry.start_ms)
+    return state if nominal == state.nominal else state.moved(nominal)
+
+
+def rezoned(entry: Entry, state: State, now: int, zone: tzinfo, were: Collection[tzinfo]) -> State:
+    """The state after the app's time zone was changed to ``zone``; the very same if that does not matter to the entry.
+
+    What is due already stays due. Nothing is sent for the past, nor what was sent already.
+
+    Parameters:
+        were: the zones by which its next occurrence may have been planned.
+    """
+    if state.nominal is None or state.nominal <= now:
+        return state
+    rule = entry.rule(zone)
+    others = [other for other in (rule_of(entry.schedule, each) for each in were) if other != rule]
+    if not others:
+        return state
+    following = first_ms(rule, now, entry.start_ms)
+    # A schedule of somebody else's may be asked in the zone and not care.
+    if all(first_ms(other, now, entry.start_ms) == following for other in others):
+        return state
+    if following is not None and state.last is not None:
+        following = unsent(rule, following, now, state.last)
+    following = None if _beyond(entry, following) else following
+    return state if following == state.nominal else state.moved(following)
+
+
+def _offset(entry: Entry, nominal: int, zone: tzinfo) -> int:
+    if not entry.jitter or isinstance(nominal, Question):  # what it is asked about may be due by then
+        return 0
+    following = next_ms(entry.rule(zone), nominal)
+    return offset_ms(entry.name, nominal, entry.jitter_ms, None if following is None else following - nominal)
+
+
+def _first(entry: Entry, now: int, zone: tzinfo) -> int | None:
+    nominal = first_ms(entry.rule(zone), now, entry.start_ms)
+    return None if _beyond(entry, nominal) else nominal
+
+
+def _same_window(before: Entry | None, after: Entry, now: int, zone: tzinfo) -> bool:
+    return before is not None and before.end_at == after.end_at and same_runs(before, after, now, zone)
+
+
+def _beyond(entry: Entry, nominal: int | None) -> bool:
+    return nominal is not None and entry.end_ms is not None and nominal > entry.end_ms
+
+
+def _used_up(entry: Entry, count: int) -> bool:
+    return entry.max_runs is not None and count >= entry.max_runs

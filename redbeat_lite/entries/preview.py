@@ -1,0 +1,67 @@
+"""What will fire: the beat's own plan, played ahead without a beat. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from datetime import datetime, tzinfo
+from itertools import islice, takewhile
+from typing import NamedTuple
+
+from .. import instants
+from ..schedules import Question
+from ..schedules.missed import WalkOn, by_count
+from . import lifecycle
+from .entry import Entry
+from .state import State
+
+
+class Upcoming(NamedTuple):
+    """One occurrence to come: when it fires, of which entry, and the nominal time the schedule says."""
+
+    at: datetime
+    name: str
+    nominal: datetime
+
+
+def upcoming(
+    entries: Iterable[Entry], *, now: int, until: int, limit: int, zone: tzinfo, walk_on: WalkOn = by_count
+) -> list[Upcoming]:
+    """The occurrences of these entries from ``now`` to ``until`` (epoch milliseconds), in order, at most ``limit``.
+
+    Parameters:
+        walk_on: as for :func:`walk`.
+    """
+    last = instants.from_ms(until)
+    entries = (entry for entry in entries if entry.due is not None and entry.due <= until)
+    return [*islice(takewhile(lambda each: each.at <= last, walk(entries, now=now, zone=zone, walk_on=walk_on)), limit)]
+
+
+def walk(entries: Iterable[Entry], *, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> Iterator[Upcoming]:
+    """All occurrences of these entries from ``now`` (epoch milliseconds) on, in order; they need not end.
+
+    Those of an entry whose schedule has to be asked when the time has come end there. The run that makes up for missed
+    ones is left out where it takes longer to find than somebody waits for it.
+
+    Parameters:
+        walk_on: how far to look for missed occurrences one by one; one that is over for all leaves the others out.
+    """
+    queue: list[tuple[int, str, Entry, State]] = [
+        (max(entry.due, now), entry.name, entry, entry.known_state)
+        for entry in entries
+        if entry.due is not None and "schedule" not in entry.local
+    ]
+    heapq.heapify(queue)
+    while queue:
+        at, name, entry, state = heapq.heappop(queue)
+        if isinstance(state.nominal, Question):
+            continue
+        plan = lifecycle.plan(entry, state, at, zone, walk_on)
+        if not plan.emit and plan.next is not None and plan.next <= at and not walk_on(()):
+            plan = plan._replace(next=lifecycle.following(entry, plan.next, at, zone, walk_on))
+        for nominal in plan.emit:
+            yield Upcoming(instants.from_ms(at), name, instants.from_ms(nominal))
+        after = lifecycle.dispatched(state, plan, 0)
+        due = lifecycle.due_time(entry, after, zone)
+        if due is not None:
+            heapq.heappush(queue, (max(due, at), name, entry, after))

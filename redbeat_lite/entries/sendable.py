@@ -1,0 +1,71 @@
+"""Whether an entry can be sent, as far as arguments and options tell: found out when it is written, not at its run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kombu.compression import get_encoder
+from kombu.serialization import dumps as dump_message
+from kombu.serialization import registry
+
+from ..errors import InvalidEntry
+from ..storage.json_values import is_plain, pack
+from .entry import Entry
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+def check_options(entry: Entry) -> None:
+    """Refuse a serializer or a compression that this process has not.
+
+    Raises:
+        InvalidEntry: names the option.
+    """
+    serializer, compression = entry.options.get("serializer"), entry.options.get("compression")
+    if serializer is not None and not (isinstance(serializer, str) and serializer in registry.name_to_type):
+        known = ", ".join(sorted(registry.name_to_type))
+        raise InvalidEntry("options.serializer", f"one of {known}", serializer, entry=entry.name)
+    if compression is not None:
+        try:
+            get_encoder(compression)  # type: ignore[no-untyped-call]  # untyped in kombu
+        except (KeyError, TypeError):
+            known = "a compression that kombu has"
+            raise InvalidEntry("options.compression", known, compression, entry=entry.name) from None
+
+
+def check_arguments(entry: Entry, app: Celery) -> None:
+    """Refuse arguments that the message's serializer cannot write.
+
+    Raises:
+        InvalidEntry: names the argument, and the place inside it where that is known.
+    """
+    task = app.tasks.get(entry.task) if app.finalized else None
+    serializer = entry.options.get("serializer") or getattr(task, "serializer", None) or app.conf.task_serializer
+    if serializer == "json" and all(map(is_plain, entry.args)) and all(map(is_plain, entry.kwargs.values())):
+        return
+    try:
+        # All at once, which is cheap; one by one only to tell which it was.
+        dump_message((entry.args, entry.kwargs), serializer=serializer)  # type: ignore[no-untyped-call]
+    except Exception:  # noqa: BLE001 - whatever a serializer raises
+        _check_each_argument(entry, serializer)
+
+
+def _check_each_argument(entry: Entry, serializer: Any) -> None:
+    named = [(f"args[{index}]", value) for index, value in enumerate(entry.args)]
+    named += [(f"kwargs.{key}", value) for key, value in entry.kwargs.items()]
+    for field, value in named:
+        try:
+            dump_message(value, serializer=serializer)  # type: ignore[no-untyped-call]  # untyped in kombu
+        except Exception as exc:
+            _check_storable(value, field, entry)
+            expected = f"a value that the serializer {serializer!r} can write"
+            raise InvalidEntry(field, expected, value, entry=entry.name) from exc
+
+
+def _check_storable(value: Any, field: str, entry: Entry) -> None:
+    """What cannot even be stored is named to its exact place inside the value."""
+    try:
+        pack(value, field)
+    except InvalidEntry as exc:
+        raise exc.of(entry.name) from None

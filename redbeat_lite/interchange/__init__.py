@@ -1,0 +1,1 @@
+"""Entries in and out: as text, as files, and from other schedulers."""

@@ -1,0 +1,190 @@
+"""Exporting a schedule with its state, and importing it again: into another server, or into one that lost its data.
+
+What came due between the two counts as missed, as if no beat had run meanwhile, and the policy of each entry decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Any, Literal
+
+from .._version import __version__
+from ..api.reader import Reader
+from ..clock import wall_ms
+from ..entries import lifecycle
+from ..entries.definition import decode, encode
+from ..entries.entry import Entry
+from ..entries.state import State
+from ..errors import CorruptEntry, InvalidEntry, UnsupportedFormat
+from ..instants import from_ms
+from ..settings import Settings
+from ..storage.connections import Backend
+from ..storage.keys import Keys
+from ..storage.store import PAGE, Edit, Store, Stored, chunks
+from .document import Document, Record
+from .records import entry_fields, entry_from, state_fields, state_from
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: How often an entry is tried over that the beat advanced at the same moment.
+_TRIES = 50
+
+
+def export(app: Celery) -> dict[str, Any]:
+    """All entries with their state, as one JSON-able document; what is left out is named in it.
+
+    Left out are entries that cannot be read or are in quarantine. Once-locks, pipelines and messages are no part of
+    the schedule. Pages of 1,000 are read one after the other, so the beat may advance entries meanwhile.
+    """
+    settings = Settings.from_app(app)
+    store = Store(Backend(settings), Keys.of(settings.key_prefix))
+    reader = Reader(app, settings, store)
+    records, left = [], []
+    for stored in store.pages():
+        try:
+            entry = reader.entry(stored)
+            records.append(_record(entry, stored))
+        except (CorruptEntry, UnsupportedFormat, UnicodeDecodeError, InvalidEntry) as exc:
+            left.append({"name": stored.name.decode("utf-8", "backslashreplace"), "reason": str(exc)})
+    for name, held in sorted(store.quarantined().items()):
+        left.append({"name": name, "reason": f"in quarantine: {held.get('error')}"})
+    return {
+        "redbeat_lite": __version__,
+        "exported_at": from_ms(wall_ms()).isoformat(),
+        "entries": sorted(records, key=lambda record: str(record["name"])),
+        "left_out": left,
+    }
+
+
+def _record(entry: Entry, stored: Stored) -> dict[str, Any]:
+    # As it is stored: an app that knows more than Redis would fill in what is not.
+    raw = decode(entry.name, stored.definition or b"")
+    configs = {field: value for field, value in (("owner", raw.owner), ("runs", [*raw.runs])) if value}
+    return {"name": entry.name, **entry_fields(raw), **configs, "state": state_fields(entry.known_state)}
+
+
+@dataclass(slots=True)
+class Restored:
+    """What becomes of one entry of the file.
+
+    Parameters:
+        name: of the entry.
+        action: ``"add"``, ``"replace"``, ``"same"`` or ``"left out"``.
+        entry: with its state as it is to be stored.
+        note: why it is left out.
+    """
+
+    name: str
+    action: Literal["add", "replace", "same", "left out"]
+    entry: Entry
+    note: str | None = None
+    edit: Edit | None = None
+
+
+class Restore:
+    """Brings the entries of a file back.
+
+    Parameters:
+        app: its settings say where the schedule is.
+        replace: overwrite entries that are stored already, and their state.
+    """
+
+    def __init__(self, app: Celery, *, replace: bool = False) -> None:
+        self._app, self._replace = app, replace
+        self._settings = Settings.from_app(app)
+        self._store = Store(Backend(self._settings), Keys.of(self._settings.key_prefix))
+        self._zone: tzinfo = app.timezone
+
+    def plan(self, document: Document) -> list[Restored]:
+        """What :meth:`apply` would do. Writes nothing.
+
+        Raises:
+            BadFile: an entry of the file is wrong; names its line and field.
+        """
+        entries = [self._entry(document, record) for record in document.records]
+        return [found for chunk in chunks(entries, PAGE) for found in self._planned(chunk)]
+
+    def apply(self, planned: Sequence[Restored]) -> None:
+        """Store what was planned, 1,000 entries in a round trip. Interrupted and repeated, it does the rest."""
+        self._remember_config_names(planned)
+        left = [each for each in planned if each.edit is not None]
+        for _ in range(_TRIES):
+            done = self._store.put(each.edit for each in left if each.edit is not None)
+            left = [each for each, ok in zip(left, done, strict=True) if not ok]
+            if not left:
+                return
+            for old, new in zip(left, self._planned([each.entry for each in left]), strict=True):
+                old.action, old.note, old.edit = new.action, new.note, new.edit
+            left = [each for each in left if each.edit is not None]
+        for each in left:
+            each.action, each.note = "left out", "it is being changed too often"
+
+    def _entry(self, document: Document, record: Record) -> Entry:
+        try:
+            entry = entry_from(self._settings, record.name, record.fields, app=self._app)
+            encode(entry)
+            if "state" in record.fields:
+                entry.rule(self._zone)
+                entry.state = state_from(record.fields["state"])
+            else:
+                lifecycle.check(entry, wall_ms(), self._zone)
+                entry.state = lifecycle.created(entry, wall_ms(), self._zone)
+        except InvalidEntry as exc:
+            raise document.wrong(record, exc if exc.entry else exc.of(record.name)) from None
+        entry.due = lifecycle.due_time(entry, entry.state, self._zone)
+        return entry
+
+    def _planned(self, entries: Sequence[Entry]) -> Iterator[Restored]:
+        for entry, stored in zip(entries, self._store.read([each.name for each in entries]), strict=True):
+            yield self._one(entry, stored)
+
+    def _one(self, entry: Entry, stored: Stored) -> Restored:
+        if stored.definition is None:
+            return Restored(entry.name, "add", entry, edit=self._edit(entry, stored, entry.known_state))
+        try:
+            before, state = decode(entry.name, stored.definition), State.decode(stored.state or b"")
+        except CorruptEntry:
+            if not self._replace:
+                return Restored(entry.name, "left out", entry, "what is stored cannot be read; --replace overwrites it")
+            return Restored(entry.name, "replace", entry, edit=self._edit(entry, stored, entry.known_state))
+        if before.owner != entry.owner:
+            owner = "a runtime entry" if before.owner is None else f"the configuration of {before.owner!r}"
+            return Restored(entry.name, "left out", entry, f"the name is taken by {owner}")
+        entry.runs = before.runs  # no part of what anybody wrote
+        redefined = encode(entry) != encode(before)
+        wanted = self._over(entry, state, redefined=redefined)
+        if wanted == replace(state, attempts=0) and (entry.owner is not None or not redefined):
+            return Restored(entry.name, "same", entry)
+        if not self._replace:
+            return Restored(entry.name, "left out", entry, "it is stored already; --replace overwrites it")
+        later = replace(wanted, version=max(wanted.version, state.version) + 1)
+        return Restored(
+            entry.name, "replace", entry, edit=self._edit(entry, stored, later, keep=entry.owner is not None)
+        )
+
+    def _over(self, entry: Entry, state: State, *, redefined: bool) -> State:
+        """The state that the entry gets in place of the one it has; equal to that if there is nothing to do."""
+        wanted = entry.known_state
+        if redefined and entry.owner is not None:
+            # The configuration owns the definition, so the plan that goes with it stays.
+            return replace(wanted, nominal=state.nominal, generation=state.generation, version=state.version)
+        same_plan = (wanted.nominal, wanted.generation) == (state.nominal, state.generation)
+        return replace(wanted, version=state.version) if same_plan and not redefined else wanted
+
+    def _edit(self, entry: Entry, stored: Stored, state: State, *, keep: bool = False) -> Edit:
+        definition = None if keep else encode(entry)
+        return Edit(entry.name, stored.state, state.encode(), definition, lifecycle.due_time(entry, state, self._zone))
+
+    def _remember_config_names(self, planned: Sequence[Restored]) -> None:
+        """An entry that were stored without being known as the configuration's would never be removed."""
+        owned: dict[str, set[str]] = {}
+        for each in planned:
+            if each.edit is not None and each.entry.owner is not None:
+                owned.setdefault(each.entry.owner, set()).add(each.name)
+        for owner, names in owned.items():
+            known = self._store.config_names(owner)
+            if not names <= known:
+                self._store.set_config_names(owner, known | names)

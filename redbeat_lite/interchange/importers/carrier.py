@@ -1,0 +1,137 @@
+"""From an entry of another scheduler to one of ours, with the state that lets it go on where it was. Pure."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery.schedules import solar
+
+from ...entries import lifecycle
+from ...entries.configured import entry_with_defaults
+from ...entries.definition import encode
+from ...entries.entry import Entry
+from ...entries.fields import check_destination
+from ...entries.sendable import check_arguments
+from ...entries.state import MAX_COUNT, State
+from ...errors import InvalidEntry
+from ...instants import to_ms
+from ...schedules import At, first_ms, next_ms
+from ...settings import Settings
+from .found import Found, Left
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: Two programs compute one sunset some fractions of a second apart, and no two of them are closer than an hour. What
+#: the old beat has sent must not be taken for still to come.
+_SAME_EVENT_MS = 60_000
+
+
+class Carried(NamedTuple):
+    """One entry as it is to be stored.
+
+    Parameters:
+        entry: with its state.
+        definition: its stored form.
+        notes: what a person should know about it.
+    """
+
+    entry: Entry
+    definition: str
+    notes: tuple[str, ...] = ()
+
+
+class Carrier:
+    """Makes entries of what was found, for one app.
+
+    Parameters:
+        app: whose ``beat_schedule`` owns the definitions of its entries.
+        settings: the owner, and the defaults of what another scheduler does not know.
+        configured: the app's ``beat_schedule``.
+        zone: the app's time zone.
+    """
+
+    def __init__(self, app: Celery, settings: Settings, configured: dict[str, Any], zone: tzinfo) -> None:
+        self._app = app
+        self._settings = settings
+        self._configured = configured
+        self._zone = zone
+
+    def carry(self, found: Found | Left, now: int) -> Carried | Left:
+        """The entry that goes on where ``found`` was at ``now`` (epoch milliseconds), or why there is none."""
+        if isinstance(found, Left):
+            return found
+        if not 0 <= found.runs < MAX_COUNT:
+            return Left(found.name, f"the number of its runs is none from 0 to {MAX_COUNT - 1:,}")
+        try:
+            carried = self._of_config(found, now) if found.name in self._configured else self._of_runtime(found, now)
+            if isinstance(carried, Carried):
+                check_destination(carried.entry.options, self._settings.key_prefix)
+        except InvalidEntry as exc:
+            return Left(found.name, str(exc).removeprefix(f"entry {found.name!r}: "))
+        if isinstance(carried, Carried):
+            state = carried.entry.known_state
+            carried.entry.due = lifecycle.due_time(carried.entry, state, self._zone)
+        return carried
+
+    def _of_runtime(self, found: Found, now: int) -> Carried | Left:
+        if found.of_config:
+            return Left(found.name, "it comes from a beat_schedule, and that of this app does not have it")
+        entry = entry_with_defaults(self._settings, found.name, dict(found.fields), app=self._app)
+        lifecycle.check(entry, now, self._zone)
+        check_arguments(entry, self._app)
+        definition = encode(entry)
+        entry.state = state_of(found, entry, now, self._zone)
+        notes = found.notes
+        if self._app.finalized and entry.task not in self._app.tasks:
+            notes += (f"no task {entry.task!r} is registered in this app",)
+        return Carried(entry, definition, notes)
+
+    def _of_config(self, found: Found, now: int) -> Carried:
+        """The definition is the configuration's, the history that of the old beat."""
+        entry = entry_with_defaults(self._settings, found.name, self._configured[found.name], app=self._app)
+        lifecycle.check(entry, now, self._zone)
+        entry.owner = self._settings.owner
+        definition = encode(entry, allow_local=True)
+        state = state_of(found, entry, now, self._zone)
+        notes = found.notes
+        if found.fields.get("enabled") is False:
+            state.paused, state.note = True, "was disabled when it was moved in"
+            notes += ("disabled there, so it is paused here",)
+        entry.state = state
+        return Carried(entry, definition, notes)
+
+
+def state_of(found: Found, entry: Entry, now: int, zone: tzinfo) -> State:
+    """The state with which ``entry`` goes on where ``found`` was.
+
+    An occurrence that came due since the old beat last ran is the next one, in the past: it is for the misfire policy,
+    as after any outage.
+    """
+    state = lifecycle.created(entry, now, zone)
+    last = None if found.since is None else to_ms(found.since)
+    nominal = state.nominal
+    if isinstance(entry.rule(zone), At):
+        nominal = nominal if not found.runs else None
+    elif found.at_once:
+        nominal = now
+    elif last is not None:
+        nominal = _following(entry, last, zone)
+    if _is_over(entry, nominal, found.runs):
+        nominal = None
+    state.nominal = nominal
+    state.count, state.last = found.runs, last if found.runs or found.ran else None
+    return state
+
+
+def _following(entry: Entry, last: int, zone: tzinfo) -> int | None:
+    rule, start = entry.rule(zone), entry.start_ms
+    if start is not None and start > last:
+        return first_ms(rule, last, start)
+    return next_ms(rule, last + _SAME_EVENT_MS if type(entry.schedule) is solar else last)
+
+
+def _is_over(entry: Entry, nominal: int | None, runs: int) -> bool:
+    used_up = entry.max_runs is not None and runs >= entry.max_runs
+    return used_up or (nominal is not None and entry.end_ms is not None and nominal > entry.end_ms)

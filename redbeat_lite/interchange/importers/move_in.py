@@ -1,0 +1,153 @@
+"""Carrying entries over: what would be stored, and storing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Literal
+
+from ...clock import wall_ms
+from ...entries.configured import configured
+from ...entries.definition import decode
+from ...entries.entry import Entry
+from ...entries.state import State
+from ...errors import CorruptEntry, UnsupportedFormat
+from ...settings import Settings
+from ...storage.connections import Backend
+from ...storage.keys import Keys
+from ...storage.store import PAGE, Edit, Store, Stored, chunks
+from .carrier import Carried, Carrier
+from .found import Found, Left
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+@dataclass(slots=True)
+class Move:
+    """What becomes of one entry of the other scheduler.
+
+    Parameters:
+        name: its name there.
+        action: ``"add"``, ``"replace"`` or ``"left out"``.
+        entry: as it is stored here, with its state; None where it is left out.
+        notes: why it is left out, or what a person should know about it.
+    """
+
+    name: str
+    action: Literal["add", "replace", "left out"]
+    entry: Entry | None
+    notes: tuple[str, ...]
+    edit: Edit | None = None
+
+
+class MoveIn:
+    """Carries the entries of another scheduler over into the schedule of an app.
+
+    An entry that the app's ``beat_schedule`` has keeps the definition it has there, and becomes a config entry with
+    the history of the old one. All others become runtime entries.
+
+    Parameters:
+        app: its settings say where the schedule is. Finalized, so that it has all of its periodic tasks.
+        replace: carry over entries that are stored here already, too; for a second run right before the switch.
+
+    Raises:
+        ConfigurationError: a setting is wrong.
+    """
+
+    def __init__(self, app: Celery, *, replace: bool = False) -> None:
+        self._replace = replace
+        self._settings = Settings.from_app(app)
+        self._backend = Backend(self._settings)
+        self._keys = Keys.of(self._settings.key_prefix)
+        self._store = Store(self._backend, self._keys)
+        self._zone: tzinfo = app.timezone
+        self._carrier = Carrier(app, self._settings, configured(app), self._zone)
+
+    @property
+    def where(self) -> str:
+        """The place that is written, for people."""
+        return f"{self._backend.display_url}, keys {{{self._settings.key_prefix}}}:*"
+
+    @property
+    def led(self) -> bool:
+        """Whether a beat of ours leads at the moment."""
+        return bool(self._backend.client.exists(self._keys.leader))
+
+    def plan(self, found: Iterable[Found | Left]) -> list[Move]:
+        """What :meth:`apply` would do with the entries that a reader found. Writes nothing.
+
+        Raises:
+            redis.RedisError: the server does not answer.
+        """
+        now = wall_ms()
+        carried = [self._carrier.carry(each, now) for each in found]
+        moves: list[Move] = []
+        for chunk in chunks(carried, PAGE):
+            names = [each.entry.name for each in chunk if isinstance(each, Carried)]
+            stored = {each.name.decode(): each for each in self._store.read(names)}
+            moves += [self._move(each, stored) for each in chunk]
+        return moves
+
+    def apply(self, moves: Iterable[Move]) -> None:
+        """Store what :meth:`plan` planned, 1,000 entries in a round trip.
+
+        A move whose entry was changed meanwhile becomes ``"left out"``.
+
+        Raises:
+            UnsupportedFormat: a newer redbeat_lite uses the schedule; nothing was written.
+        """
+        planned = [move for move in moves if move.edit is not None]
+        # First of all: an entry that were stored without being known as the configuration's would never be removed.
+        self._remember_config_names(planned)
+        done = self._store.put(move.edit for move in planned if move.edit is not None)
+        for move, ok in zip(planned, done, strict=True):
+            if not ok:
+                move.action, move.entry, move.notes = "left out", None, ("somebody else changed it at this moment",)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._backend.close()
+
+    def _remember_config_names(self, planned: Iterable[Move]) -> None:
+        names = {move.name for move in planned if move.entry is not None and move.entry.owner is not None}
+        known = self._store.config_names(self._settings.owner) if names else names
+        if not names <= known:
+            self._store.set_config_names(self._settings.owner, known | names)
+
+    def _move(self, found: Carried | Left, stored: dict[str, Stored]) -> Move:
+        if isinstance(found, Left):
+            return Move(found.name, "left out", None, (found.reason,))
+        entry = found.entry
+        here = stored[entry.name]
+        if here.definition is None:
+            return Move(entry.name, "add", entry, found.notes, self._edit(found, here))
+        existing, state = _decoded(here)
+        if existing is not None and existing.owner not in (None, self._settings.owner):
+            reason = f"the name is taken by the configuration of {existing.owner!r}"
+            return Move(entry.name, "left out", None, (reason,))
+        if not self._replace:
+            return Move(entry.name, "left out", None, ("it is stored here already; --replace carries it over again",))
+        if state is not None:
+            _continue(entry, state)
+        return Move(entry.name, "replace", entry, found.notes, self._edit(found, here))
+
+    def _edit(self, found: Carried, here: Stored) -> Edit:
+        entry = found.entry
+        return Edit(entry.name, here.state, entry.known_state.encode(), found.definition, entry.due)
+
+
+def _continue(entry: Entry, before: State) -> None:
+    """Who has the entry at hand shall notice the change; a pause that somebody made here stays."""
+    state = entry.known_state
+    state.version, state.generation = before.version + 1, before.generation
+    if before.paused:
+        state.paused, state.note, entry.due = True, before.note, None
+
+
+def _decoded(stored: Stored) -> tuple[Entry | None, State | None]:
+    try:
+        return decode(stored.name.decode(), stored.definition or b""), State.decode(stored.state or b"")
+    except (CorruptEntry, UnsupportedFormat):
+        return None, None

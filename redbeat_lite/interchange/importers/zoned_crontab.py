@@ -1,0 +1,113 @@
+"""Celery's crontab fields with a zone of their own, as a schedule that can be stored.
+
+Celery's crontab carries no zone, and :func:`cron` takes *either* of two restricted day fields where Celery wants
+*both*: such a one becomes a recurrence. Which of them says the same is not believed but compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import tzinfo
+
+from celery.schedules import BaseSchedule, crontab
+
+from ...errors import InvalidEntry
+from ...schedules import Cron, RRule
+from ...schedules.cron import crontab_rule
+from ...schedules.cron_text import parse
+from ...schedules.rrule_text import WEEKDAYS
+from ...schedules.wall_times import WallTimes
+
+_ALL_DAYS, _ALL_WEEKDAYS, _ALL_MONTHS = tuple(range(1, 32)), tuple(range(7)), tuple(range(1, 13))
+
+
+def zoned_crontab(found: crontab, zone: tzinfo) -> BaseSchedule:
+    """A schedule with the occurrences of Celery's ``found`` in ``zone``.
+
+    Raises:
+        InvalidEntry: it has none.
+    """
+    written = (
+        found._orig_minute,
+        found._orig_hour,
+        found._orig_day_of_month,
+        found._orig_month_of_year,
+        found._orig_day_of_week,
+    )
+    text = " ".join(str(field).replace(" ", "") for field in written)
+    times = crontab_rule(found, zone).walls
+    assert isinstance(times, WallTimes)
+    return _schedule(text, times, zone)
+
+
+def zoned_cron_line(text: str, zone: tzinfo) -> BaseSchedule:
+    """The schedule of the five fields of a crontab file.
+
+    There a day field that begins with ``*`` counts as not restricted, even ``*/2``; then both days must match.
+
+    Raises:
+        InvalidEntry: the fields are malformed.
+    """
+    times = parse(text.lower(), "last")
+    fields = text.split()
+    if len(fields) == 5 and times.days.either and (fields[2][0] == "*" or fields[4][0] == "*"):
+        times = replace(times, days=replace(times.days, either=False))
+    return _schedule(text, times, zone)
+
+
+def _schedule(text: str, times: WallTimes, zone: tzinfo) -> BaseSchedule:
+    """``text`` in ``zone`` if it means these times, else something that does."""
+    for candidate in (text, _listed(times)):
+        try:
+            found = Cron(candidate, tz=zone)
+        except ValueError:  # Celery's spelling need not be cron's
+            continue
+        if found.times == times:
+            return found
+    return RRule(_recurrence(times), tz=zone)
+
+
+def _listed(times: WallTimes) -> str:
+    days = times.days
+    fields = (
+        _numbers(times.minutes, tuple(range(60))),
+        _numbers(times.hours, tuple(range(24))),
+        _numbers(days.month_days, _ALL_DAYS),
+        _numbers(days.months, _ALL_MONTHS),
+        _numbers(days.weekdays, _ALL_WEEKDAYS),
+    )
+    return " ".join(fields)
+
+
+def _numbers(values: tuple[int, ...], full: tuple[int, ...]) -> str:
+    return "*" if values == full else ",".join(map(str, values))
+
+
+def _recurrence(times: WallTimes) -> str:
+    """Parts of a recurrence restrict each other, so both days must match."""
+    days = times.days
+    if days.last_day or days.nearest_weekday or days.nth_weekdays:
+        raise InvalidEntry("schedule", "no L, W or # beside another day field that must match too", days)
+    start, hours = _hours(times)
+    parts = {
+        **hours,
+        "BYMONTH": "" if days.months == _ALL_MONTHS else ",".join(map(str, days.months)),
+        "BYMONTHDAY": "" if days.month_days == _ALL_DAYS else ",".join(map(str, days.month_days)),
+        "BYDAY": "" if days.weekdays == _ALL_WEEKDAYS else ",".join(WEEKDAYS[day - 1] for day in days.weekdays),
+        "BYMINUTE": ",".join(map(str, times.minutes)),
+        "BYSECOND": "0",
+    }
+    return start + ";".join(f"{name}={value}" for name, value in parts.items() if value)
+
+
+def _hours(times: WallTimes) -> tuple[str, dict[str, str]]:
+    """The start of a recurrence, and what makes these its hours.
+
+    One that counts hours is running, as ``*/2`` is; one that names some is fixed. What cannot be counted (``1,*/6``)
+    becomes fixed, which is another thing on the days on which the clocks change.
+    """
+    hours = times.hours
+    step = hours[1] - hours[0] if len(hours) > 1 else 24
+    if times.running and 24 % step == 0 and hours == tuple(range(hours[0], 24, step)):
+        return f"DTSTART:20010101T{hours[0]:02}0000 RRULE:", {"FREQ": "HOURLY", "INTERVAL": str(step)}
+    return "", {"FREQ": "DAILY", "BYHOUR": ",".join(map(str, hours))}

@@ -1,0 +1,164 @@
+"""A file of entries against the runtime entries in Redis: the difference, and making it none.
+
+A file owns definitions. State (pauses, counters, the next run) is never in the difference, config entries belong to
+their configuration, and what is not in the file stays unless it is to be pruned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..api.schedules import Schedules
+from ..clock import wall_ms
+from ..entries import lifecycle
+from ..entries.configured import configured
+from ..entries.entry import Entry
+from ..errors import InvalidEntry
+from ..schedules import At
+from ..settings import Settings
+from ..storage.json_values import dumps
+from .document import Document, Record
+from .records import entry_fields, entry_from
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing to do.
+
+    Parameters:
+        action: ``"add"``, ``"change"`` or ``"remove"``.
+        name: of the entry.
+        before, after: the definition as a record holds it; ``None`` where there is none.
+        entry: what to store.
+    """
+
+    action: str
+    name: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    entry: Entry | None = None
+
+
+@dataclass(slots=True)
+class Plan:
+    """What an application of a file would do.
+
+    Parameters:
+        changes: in the order of the file, removals last.
+        same: entries that are as the file says.
+        unlisted: runtime entries that are not in the file and stay.
+        notes: name -> why an entry of the file is left alone.
+    """
+
+    changes: list[Change] = field(default_factory=list)
+    same: int = 0
+    unlisted: list[str] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+def plan(app: Celery, document: Document, *, prune: bool = False) -> Plan:
+    """Compare a file with what is stored. Writes nothing.
+
+    Parameters:
+        prune: whether runtime entries that are not in the file are to be removed.
+
+    Raises:
+        BadFile: an entry of the file is wrong; names its line and field.
+    """
+    schedules = Schedules(app)
+    wanted = _wanted(app, document)
+    stored = dict(schedules.items())
+    found = Plan()
+    for record, entry in wanted:
+        before = stored.get(record.name)
+        _check_owner(app, document, record, entry, before)
+        if entry.owner is not None:
+            found.notes[record.name] = f"belongs to the configuration of {entry.owner!r}"
+        elif before is not None and _text(before) == _text(entry):
+            found.same += 1
+        elif before is None and _is_over(app, entry):
+            found.notes[record.name] = "its last run lies in the past"
+        else:
+            _check(app, document, record, entry, before)
+            action, fields = ("add", None) if before is None else ("change", entry_fields(before))
+            found.changes.append(Change(action, record.name, fields, entry_fields(entry), entry))
+    listed = {record.name for record, _ in wanted}
+    for name in sorted(name for name, entry in stored.items() if entry.owner is None and name not in listed):
+        if prune:
+            found.changes.append(Change("remove", name, entry_fields(stored[name]), None))
+        else:
+            found.unlisted.append(name)
+    return found
+
+
+def apply(app: Celery, planned: Plan) -> None:
+    """Do what was planned. Where this is interrupted, planning and applying again does the rest.
+
+    Raises:
+        ConfigOwned: a name was taken by a config entry meanwhile.
+    """
+    schedules = Schedules(app)
+    schedules.add_many((change.entry for change in planned.changes if change.entry is not None), replace=True)
+    for change in planned.changes:
+        if change.entry is None:
+            schedules.remove(change.name, missing_ok=True)
+
+
+def _wanted(app: Celery, document: Document) -> list[tuple[Record, Entry]]:
+    settings = Settings.from_app(app)
+    wanted = []
+    for record in document.records:
+        try:
+            entry = entry_from(settings, record.name, record.fields, app=app)
+            _check_stays(entry)
+            entry_fields(entry)
+        except InvalidEntry as exc:
+            raise document.wrong(record, exc) from None
+        wanted.append((record, entry))
+    return wanted
+
+
+def _check_stays(entry: Entry) -> None:
+    if entry.remove_when_done and entry.owner is None:
+        hint = "once it is removed, the file would add it again"
+        raise InvalidEntry("remove_when_done", "false in a file", True, entry=entry.name, hint=hint)
+
+
+def _check_owner(app: Celery, document: Document, record: Record, entry: Entry, before: Entry | None) -> None:
+    owner = before.owner if before is not None else None
+    if before is None and record.name in configured(app):
+        owner = Settings.from_app(app).owner
+    if entry.owner is None and owner is not None:
+        words = f"a name that the configuration of {owner!r} does not have"
+        fault = InvalidEntry("name", words, record.name, entry=record.name, hint="leave it out, or change it there")
+        raise document.wrong(record, fault)
+
+
+def _check(app: Celery, document: Document, record: Record, entry: Entry, before: Entry | None) -> None:
+    try:
+        lifecycle.check(entry, wall_ms(), app.timezone, lambda: before)
+    except InvalidEntry as exc:
+        raise document.wrong(record, exc) from None
+
+
+def _is_over(app: Celery, entry: Entry) -> bool:
+    """Whether there is nothing left to run: an entry that was done with and removed must not come back."""
+    now = wall_ms()
+    if isinstance(entry.schedule, At) and entry.schedule.ms <= now:
+        return True
+    return lifecycle.created(entry, now, app.timezone).nominal is None
+
+
+def _text(entry: Entry) -> str:
+    """The definition as a text that is the same for the same definition."""
+    return dumps(_sorted(entry_fields(entry)))
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(each) for each in value] if isinstance(value, list) else value

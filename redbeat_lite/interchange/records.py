@@ -1,0 +1,175 @@
+"""Entries as records that can be written to a file and read back, in another server or by a person.
+
+A record holds the fields of an entry as JSON can: its schedule as :mod:`redbeat_lite.interchange.schedule_text`
+writes it, arguments as they are stored, instants in ISO 8601.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..entries.configured import entry_with_defaults
+from ..entries.definition import encode
+from ..entries.entry import DEFINITION_FIELDS, Entry
+from ..entries.state import MAX_COUNT, MAX_NOTE, State
+from ..errors import CorruptEntry, InvalidEntry
+from ..instants import from_ms, to_ms
+from ..schedules import Question
+from ..settings import Settings
+from ..storage.json_values import loads, unpack
+from .schedule_text import instant_from, schedule_fields, schedule_from, seconds_from
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: Fields whose default an app can set, so that a record has to say them.
+_ALWAYS = ("task", "schedule", "expires", "misfire")
+
+#: Fields of a record that are none of the definition that a user writes.
+_BESIDE = ("name", "owner", "local", "runs", "state")
+
+_DEFAULTS: dict[str, Any] = {
+    "args": [],
+    "kwargs": {},
+    "options": {},
+    "expires": "interval",
+    "once": None,
+    "misfire": "coalesce",
+    "jitter": 0.0,
+    "start_at": None,
+    "end_at": None,
+    "max_runs": None,
+    "enabled": True,
+    "description": "",
+    "remove_when_done": False,
+}
+
+
+def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
+    """The definition of an entry as JSON values.
+
+    Parameters:
+        defaults: whether to name the fields that have their default, too.
+
+    A config entry may hold what cannot be stored; such fields are missing, and named under ``local``.
+    """
+    stored = loads(encode(entry, allow_local=True))
+    local = sorted(stored.pop("local", ()))
+    if "schedule" in stored:
+        stored["schedule"] = schedule_fields(entry.schedule)
+    wanted = {field: default for field, default in _DEFAULTS.items() if defaults or field in _ALWAYS}
+    fields = {**wanted, **stored}
+    found = {field: fields[field] for field in DEFINITION_FIELDS if field in fields and field not in local}
+    return {**found, "local": local} if local else found
+
+
+def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app: Celery) -> Entry:
+    """The entry of a record; what it leaves out has the defaults of the settings.
+
+    Parameters:
+        fields: as :func:`entry_fields` makes them; ``owner``, ``local`` and ``runs`` are those of a config entry.
+
+    Raises:
+        InvalidEntry: a field is missing, unknown or wrong.
+    """
+    given = {field: value for field, value in fields.items() if field not in _BESIDE}
+    local = tuple(fields.get("local") or ())
+    if "schedule" in local:
+        given["schedule"] = 60  # stands for what its app alone knows, and is not stored
+    try:
+        entry = entry_with_defaults(settings, name, {f: _read(f, value) for f, value in given.items()}, app=app)
+    except InvalidEntry as exc:
+        raise exc if exc.entry is not None else exc.of(name) from None
+    entry.owner, entry.local, entry.runs = fields.get("owner"), local, _runs(fields.get("runs", []), name)
+    return entry
+
+
+def _runs(value: Any, name: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or any(type(each) is not int for each in value):
+        raise InvalidEntry("runs", "a list of epoch milliseconds", value, entry=name)
+    return tuple(value)
+
+
+def state_fields(state: State) -> dict[str, Any]:
+    """The state of an entry as JSON values."""
+    asked = {"asked": from_ms(state.nominal.asked).isoformat()} if isinstance(state.nominal, Question) else {}
+    return {
+        "next": None if state.nominal is None else from_ms(state.nominal).isoformat(),
+        **asked,
+        "last": None if state.last is None else from_ms(state.last).isoformat(),
+        "count": state.count,
+        "skipped": state.skipped,
+        "paused": state.paused,
+        "note": state.note,
+        "error": state.error,
+        "generation": state.generation,
+        "version": state.version,
+    }
+
+
+def state_from(fields: Any) -> State:
+    """The state of a record.
+
+    Raises:
+        InvalidEntry: a part of it is missing or wrong.
+    """
+    if not isinstance(fields, Mapping):
+        raise InvalidEntry("state", "an object", fields)
+    for field, kind, words in _STATE:
+        value: Any = fields.get(field)
+        if type(value) is not kind or not _can_be_stored(value):
+            raise InvalidEntry(f"state.{field}", words, value)
+    instants = {field: fields.get(field) for field in ("next", "last", "asked")}
+    nominal, last, asked = (
+        None if value is None else to_ms(instant_from(f"state.{field}", value)) for field, value in instants.items()
+    )
+    generation = fields["generation"]
+    if not generation.isalnum() or len(generation) > _MAX_GENERATION:
+        raise InvalidEntry("state.generation", f"at most {_MAX_GENERATION} letters and digits", generation)
+    return State(
+        fields["version"],
+        generation,
+        nominal if nominal is None or asked is None else Question(nominal, asked),
+        last,
+        fields["count"],
+        fields["skipped"],
+        paused=fields["paused"],
+        note=fields["note"],
+        error=fields["error"],
+    )
+
+
+def _can_be_stored(value: Any) -> bool:
+    if isinstance(value, int):
+        return 0 <= value < MAX_COUNT
+    return len(value) <= MAX_NOTE and value.encode(errors="replace").decode() == value
+
+
+_MAX_GENERATION = 32
+_TEXT = f"text of at most {MAX_NOTE} characters"
+_STATE: tuple[tuple[str, type, str], ...] = (
+    ("count", int, "a whole number from 0"),
+    ("skipped", int, "a whole number from 0"),
+    ("version", int, "a whole number from 0"),
+    ("paused", bool, "true or false"),
+    ("note", str, _TEXT),
+    ("error", str, _TEXT),
+    ("generation", str, _TEXT),
+)
+
+
+def _read(field: str, value: Any) -> Any:
+    """A field as an entry takes it."""
+    if field == "schedule":
+        return value if value is None else schedule_from(value)
+    if field in ("args", "kwargs", "options"):
+        try:
+            return unpack(value)
+        except CorruptEntry as exc:
+            raise InvalidEntry(field, f"values that can be read ({exc})", value) from None
+    if field in ("start_at", "end_at"):
+        return None if value is None else instant_from(field, value)
+    if field in ("expires", "jitter") and isinstance(value, str) and value != "interval":
+        return seconds_from(field, value)
+    return value

@@ -1,0 +1,170 @@
+"""Schedules as people write them in files and on the command line, and back.
+
+=================================  ==========================================================
+``{"every": "1h30m"}``             with ``"align": true`` where it is
+``{"cron": "0 3 * * *"}``          with ``"tz"`` and ``"seconds"`` where they are given
+``{"at": "2026-12-01T09:00Z"}``
+``{"rrule": "FREQ=DAILY"}``        with ``"tz"`` and ``"start"`` where they are given
+``{"crontab": [0, "*/4", …]}``     and all other kinds: as they are stored
+``30``, ``"30s"``                  Celery's own interval
+=================================  ==========================================================
+
+The stored form counts milliseconds, which nobody wants to write or to read; see
+:mod:`redbeat_lite.schedules.stored_form`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from math import inf
+from typing import Any
+
+from celery.schedules import BaseSchedule
+
+from ..errors import InvalidEntry
+from ..instants import aware, from_ms, to_ms
+from ..schedules import coerce_schedule, decode_schedule, encode_schedule
+
+_UNITS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|w|d|h|min|m|s)")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def schedule_fields(schedule: BaseSchedule) -> dict[str, Any]:
+    """A schedule as it is written in a file.
+
+    Raises:
+        InvalidEntry: it is of a class that cannot be stored.
+    """
+    stored = encode_schedule(schedule)
+    if "every" in stored:
+        stored["every"] = duration_text(stored["every"])
+    if "at" in stored:
+        stored["at"] = from_ms(stored["at"]).isoformat()
+    return stored
+
+
+def schedule_from(value: object) -> BaseSchedule:
+    """The schedule that somebody wrote.
+
+    Raises:
+        InvalidEntry: it is none.
+    """
+    if isinstance(value, str):
+        if not re.match(r"\s*\d", value):
+            coerce_schedule(value)  # raises, with a hint
+        return coerce_schedule(seconds_from("schedule", value))
+    if not isinstance(value, Mapping):
+        return coerce_schedule(value)
+    stored = dict(value)
+    if "every" in stored:
+        stored["every"] = round(seconds_from("schedule.every", stored["every"]) * 1000)
+    if "at" in stored:
+        stored["at"] = to_ms(instant_from("schedule.at", stored["at"]))
+    if isinstance(stored.get("start"), datetime):  # TOML has them
+        stored["start"] = stored["start"].isoformat()
+    return decode_schedule(stored)
+
+
+def schedule_text(schedule: BaseSchedule) -> str:
+    """A schedule in a few words, for a table."""
+    try:
+        fields = schedule_fields(schedule)
+    except InvalidEntry:
+        return repr(schedule)
+    zone = f" {fields['tz']}" if "tz" in fields else ""
+    if "every" in fields:
+        return f"every {fields['every']}{' aligned' if 'align' in fields else ''}"
+    if "schedule" in fields:
+        return f"every {duration_text(round(fields['schedule'] * 1000))}"
+    if "at" in fields:
+        return f"at {fields['at']}"
+    if "crontab" in fields:
+        minute, hour, weekday, day, month = (_crontab_field(field) for field in fields["crontab"])
+        return f"crontab {minute} {hour} {day} {month} {weekday}"
+    if "solar" in fields:
+        event, latitude, longitude = fields["solar"]
+        return f"{event} at {latitude:g}, {longitude:g}"
+    kind = "cron" if "cron" in fields else "rrule" if "rrule" in fields else "custom"
+    return f"{kind} {fields[kind]}{zone}"
+
+
+def _crontab_field(field: object) -> str:
+    return ",".join(map(str, field)) if isinstance(field, list) else str(field)
+
+
+def duration_text(ms: int) -> str:
+    """Milliseconds as ``1h30m``; whatever :func:`seconds_from` reads back."""
+    parts = []
+    for unit, size in _UNITS.items():
+        if ms >= size and unit != "w":
+            parts.append(f"{ms // size}{unit}")
+            ms %= size
+    return "".join(parts) or "0s"
+
+
+def seconds_from(field: str, value: object) -> float:
+    """The seconds of a number, or of a text such as ``30``, ``30s``, ``1h30m``, ``250ms``, ``2d``.
+
+    Parameters:
+        field: what to name in an error.
+
+    Raises:
+        InvalidEntry: it is neither.
+    """
+    found = _seconds(value)
+    if found is None or not -inf < found < inf:  # JSON has NaN and Infinity, and so have floats of many digits
+        raise InvalidEntry(field, 'seconds, or a length of time such as "30s" or "1h30m"', value)
+    return found
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    text = value.strip() if isinstance(value, str) else ""
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    parts = _PART.findall(text)
+    if not parts or _PART.sub("", text).strip():
+        return None
+    return sum(float(number) * _UNITS["m" if unit == "min" else unit] for number, unit in parts) / 1000
+
+
+def instant_from(field: str, value: object) -> datetime:
+    """The aware datetime of an ISO 8601 text, or of a datetime (TOML has them).
+
+    Parameters:
+        field: what to name in an error.
+
+    Raises:
+        InvalidEntry: it is none, or lacks an offset.
+    """
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise InvalidEntry(field, "an instant such as 2026-12-01T09:00+01:00", value) from None
+    if isinstance(value, datetime) and value.tzinfo is None:
+        hint = f"add the offset, as in {value.isoformat(timespec='minutes')}+01:00"
+        raise InvalidEntry(field, "an instant with its offset from UTC", value.isoformat(), hint=hint)
+    return aware(field, value)
+
+
+def schedule_words(schedule: BaseSchedule) -> list[str]:
+    """The options of the command line that make this schedule; what they cannot say is ``--schedule`` with JSON.
+
+    Raises:
+        InvalidEntry: it is of a class that cannot be stored.
+    """
+    fields = schedule_fields(schedule)
+    kind = next((kind for kind in ("every", "cron", "at", "rrule") if kind in fields), None)
+    if kind is None:
+        return ["--schedule", json.dumps(fields, ensure_ascii=False)]
+    words = [f"--{kind}", fields[kind]]
+    for field, name in (("tz", "--tz"), ("seconds", "--cron-seconds"), ("start", "--rrule-start")):
+        if field in fields:
+            words += [name, fields[field]]
+    return [*words, "--align"] if "align" in fields else words

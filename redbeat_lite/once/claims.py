@@ -1,0 +1,128 @@
+"""The beat's side: take the locks of due entries before they are published.
+
+How the dispatcher uses it, for one batch of due occurrences::
+
+    claims = [Claim(entry.name, entry.task, entry.args, entry.kwargs, entry.once, task_id,
+                    task=app.tasks.get(entry.task)) for each occurrence whose entry has a once]
+    for claim, taken in zip(claims, take(store, claims)):        # one round trip, store = LockStore(client, key_prefix)
+        if taken:
+            options["headers"] = {**options.get("headers", {}), **headers(claim)}    # then publish
+        else:
+            ...                                                  # count a skip, log INFO, advance the entry
+    give_back(store, failed)                                     # claims whose publish failed
+
+Taking is idempotent for one task id. Nevertheless a publish that failed gives its lock back: what is published in its
+place may be a later occurrence, under another id. What a beat that dies leaves behind runs out, or is kept while there
+is something in its queue.
+
+An entry with ``scope="run"`` or ``on_conflict="wait"`` takes nothing here and is always published: the worker decides
+in the first case, and parks the message until its turn in the second.
+
+A dispatcher that goes through ``apply_async`` of a :class:`redbeat_lite.Task` passes these headers all the same: the
+task sees from them that its lock is held, and takes nothing itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from .lock_key import key_of
+from .policy import Once
+from .store import DOWN, LockStore, Wanted
+
+#: Message header: the key of the once-lock, the policy, and whether the lock is held under the task id already.
+ONCE_HEADER = "redbeat_once"
+
+#: Message header: epoch ms after which the message is too old to run, because the guard may have forgotten it.
+DEADLINE_HEADER = "redbeat_deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One occurrence that wants its lock.
+
+    Parameters:
+        entry_name: shown as the holder while the task is queued.
+        task_name, args, kwargs: what will be published.
+        once: the entry's policy.
+        task_id: the occurrence's id.
+        task: the registered task, where this process has it: then ``f(1)`` and ``f(x=1)`` are one key.
+        queue: where it goes, so that a worker of that queue can tell whether it is still there.
+        key: the key of the lock; worked out from the rest.
+    """
+
+    entry_name: str
+    task_name: str
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
+    once: Once
+    task_id: str
+    task: Any = None
+    queue: str = ""
+    key: str = field(default="")
+
+    def __post_init__(self) -> None:
+        if not self.key:
+            key = key_of(self.once, self.task_name, self.args, self.kwargs, _signature(self.task))
+            object.__setattr__(self, "key", key)
+
+    @property
+    def at_publish(self) -> bool:
+        """Whether the lock is taken here, rather than by the worker."""
+        return self.once.scope == "queue" and self.once.on_conflict != "wait"
+
+
+def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
+    """Take the locks of a batch, in one round trip.
+
+    Returns:
+        for each claim, whether it may be published: its lock was taken, had been taken under the same task id before,
+        or is none of the beat's business. ``False``: another task of its key is queued, running or waiting.
+
+    Raises:
+        redis.exceptions.RedisError: the server did not answer. Where only its reply was lost, the locks are given back
+            if it answers then; otherwise they may or may not be taken. Taking again is safe.
+    """
+    mine = [claim for claim in claims if claim.at_publish]
+    wanted = [Wanted(c.key, c.task_id, round(c.once.lease * 1000), 0, f"entry {c.entry_name}", c.queue) for c in mine]
+    try:
+        replies = store.take(wanted) if wanted else []
+    except DOWN:
+        with suppress(*DOWN):
+            give_back(store, mine)
+        raise
+    taken = dict(zip((id(claim) for claim in mine), replies, strict=True))
+    return [taken.get(id(claim), True) for claim in claims]
+
+
+def headers(claim: Claim) -> dict[str, Any]:
+    """The message headers that tell the worker which lock, under which policy, belongs to the message."""
+    return {ONCE_HEADER: once_header(claim.key, claim.once, queued=claim.at_publish)}
+
+
+def once_header(key: str, once: Once, *, queued: bool) -> dict[str, Any]:
+    """The value of ``ONCE_HEADER``."""
+    # The key is written out beside it, which a callable could not be and a template need not be again.
+    return {"key": key, "policy": once.but(key=None).encode(), "queued": queued}
+
+
+def give_back(store: LockStore, claims: Sequence[Claim]) -> None:
+    """Release the locks of occurrences that were not published after all, in one round trip.
+
+    Whoever came to wait for one of them meanwhile is woken by a worker within a second.
+    """
+    store.leave_all([(claim.key, claim.task_id) for claim in claims if claim.at_publish])
+
+
+def _signature(task: Any) -> inspect.Signature | None:
+    run = getattr(task, "run", None)
+    if run is None:
+        return None
+    try:
+        return inspect.signature(run)
+    except (TypeError, ValueError):
+        return None

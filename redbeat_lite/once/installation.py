@@ -1,0 +1,54 @@
+"""``install(app)``: the worker's side, hooked into Celery's signals and its consumer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery import signals
+from celery.utils.log import get_logger
+
+from ..errors import text_of
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+_STEP = "redbeat_lite.once.worker.step:OnceStep"
+
+
+def install(app: Celery) -> None:
+    """Prepare an app for its workers. Call it once where the app is made; again does nothing, in a beat or a web
+    process it costs nothing.
+
+    A worker of this app then gives back the locks of tasks that crash, expire or are revoked, wakes tasks that wait,
+    keeps the locks of queued tasks, keeps a Redis broker from delivering again what it still has, and holds back and
+    guards tasks of other classes whose entry says ``once``. No connection is opened before the worker starts.
+
+    Parameters:
+        app: the Celery app.
+    """
+    from . import task  # noqa: F401 - connects the release of locks to the end of a run
+
+    if _STEP not in app.steps["consumer"]:
+        app.steps["consumer"].add(_STEP)
+    signals.task_revoked.connect(_leave, weak=False, dispatch_uid="redbeat_lite.once.leave")
+
+
+def _leave(sender: Any = None, request: Any = None, terminated: bool = False, **_: Any) -> None:
+    """A message was discarded, revoked or expired: in the main process, where nothing else will end it."""
+    from .hold import attempt_of, is_guarded, policy_of
+    from .runtime import Runtime
+
+    if terminated:
+        return  # The run gives back by itself, or the departure of its child does.
+    fields, task_id = request.__dict__, str(request.id)
+    if is_guarded(sender, fields):
+        Runtime.of(sender.app).discard(task_id, attempt_of(fields))
+    try:
+        found = policy_of(sender, fields)
+    except Exception as exc:  # noqa: BLE001 - a callable key may raise anything; the lease frees the lock
+        logger.warning("Cannot tell the once-lock of task %s: %s", request.id, text_of(exc))
+        return
+    if found is not None:  # whatever the policy: a retry that waits holds its lock too
+        Runtime.of(sender.app).leave(found[1], task_id)

@@ -1,0 +1,124 @@
+"""Children of a prefork pool that died, or are about to: their locks are given back as soon as they are gone.
+
+Celery learns of a hard time limit, a revoke or an exit before the child is dead. A lock given back at that moment would
+let the next task overlap with the last breaths of this one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.log import get_logger
+
+from ...errors import text_of
+from ...forks import held_off
+from ..hold import Hold
+from ..parked_message import DELIVERY
+from ..runtime import Runtime
+from ..settle import has_succeeded
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+#: Seconds between two looks at a dying child.
+_LOOK = 0.02
+
+#: Seconds after which a child that does not die is left to its lease.
+_GIVE_UP = 60.0
+
+_ATTRIBUTE = "_redbeat_lite_departures"
+
+
+class Departures:
+    """The dying children of one worker."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        #: Tokens of the runs whose end is known and whose process is not gone yet.
+        self.awaited: set[str] = set()
+
+    @classmethod
+    def of(cls, app: Celery) -> Departures:
+        """The one of this app in this process."""
+        name = f"{_ATTRIBUTE}_{os.getpid()}"
+        found: Departures | None = app.__dict__.get(name)
+        if found is None:
+            # Atomic, as the thread that looks at the children and the main thread may come here at once.
+            found = app.__dict__.setdefault(name, cls(app))
+        return found
+
+    def watch(self, request: Any, *, again: bool) -> None:
+        """Give back what the run of ``request`` holds as soon as its child is gone. Waits for nothing itself.
+
+        Parameters:
+            request: the worker's request.
+            again: a copy of the task may run, unless the child died between storing its success and giving back.
+        """
+        if not is_child(request.worker_pid):
+            return  # A thread or a greenlet of this process ends by itself, and gives back by itself.
+        hold = hold_of_request(request)
+        if hold is None:
+            return
+        self.awaited.add(hold.held.token)
+        args = (request, hold, again)
+        threading.Thread(target=self._follow, args=args, name="redbeat-lite-departure", daemon=True).start()
+
+    def _follow(self, request: Any, hold: Hold, again: bool) -> None:
+        pid = request.worker_pid
+        try:
+            deadline = time.monotonic() + _GIVE_UP
+            while not is_gone(pid):
+                if time.monotonic() > deadline:
+                    logger.warning("Process %s does not end; task %s keeps its lock", pid, hold.held.task_id)
+                    return
+                time.sleep(_LOOK)
+            # Forked in the middle of this, the child that takes the place of the one that is gone could hang.
+            with held_off():
+                again = again and not has_succeeded(request.task, request.id)
+                Runtime.of(self._app).end(hold, again=again, patient=True)
+        finally:
+            self.awaited.discard(hold.held.token)
+
+
+def token_of(request: Any) -> str | None:
+    """The token of a worker's request; ``None`` where it is no affair of ours."""
+    noted = request.request_dict.get(DELIVERY)
+    return str(noted["token"]) if noted else None
+
+
+def hold_of_request(request: Any) -> Hold | None:
+    """What the run of a worker's request holds, worked out from the message alone; ``None`` for nothing."""
+    if token_of(request) is None:
+        return None
+    try:
+        return Runtime.of(request.app).hold(request.task, request.request_dict)
+    except Exception as exc:  # noqa: BLE001 - a callable key may raise anything, and has raised in the child already
+        logger.warning("Cannot tell the once-lock of task %s: %s", request.id, text_of(exc))
+        return None
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process runs no more; a zombie does not."""
+    try:
+        os.kill(pid, 0)
+    except OSError as exc:
+        return exc.errno == errno.ESRCH
+    try:
+        # The state comes after the name, which may hold anything, in parentheses.
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False  # No /proc here: the pool reaps its children within a second anyway.
+    return state in "ZX"
+
+
+def is_child(pid: Any) -> bool:
+    """Whether what a pool reports as the process of a run is one: the threads and solo pools report this process,
+    gevent the identity of a greenlet."""
+    return isinstance(pid, int) and pid != os.getpid() and 0 < pid < 2**31

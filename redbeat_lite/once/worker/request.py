@@ -1,0 +1,104 @@
+"""The worker's main process: what it knows of a message, and what it does when the child that ran it is gone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from billiard.einfo import ExceptionWithTraceback
+from celery.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.utils.log import get_logger
+from celery.worker.request import Request as CeleryRequest
+
+from ...errors import text_of
+from ..hold import attempt_of, is_guarded
+from ..parked_message import DELIVERY, delivery
+from ..runtime import Runtime
+from ..settle import is_final
+from ..store import DOWN, Seen
+from .dead_children import Departures
+
+logger = get_logger(__name__)
+
+
+if TYPE_CHECKING:
+    _Base: Any = object  # whatever class stands behind the mixin; Celery has no types
+else:
+    _Base = object
+
+
+class RequestMixin(_Base):  # type: ignore[misc] # as above
+    """Goes in front of a ``Request`` class. :func:`redbeat_lite.install` puts it in front of a task's own one.
+
+    Nothing of ``execute_using_pool`` or ``on_success``: Celery's own optimisation passes those by.
+    """
+
+    def __init__(self, message: Any, *args: Any, headers: Any = None, **kwargs: Any) -> None:
+        super().__init__(message, *args, headers=headers, **kwargs)
+        fields = self.request_dict
+        if is_guarded(self.task, fields):
+            # A token for this delivery, known to both processes: so the parent can renew and release for its child.
+            wire = message.headers if headers is None else headers
+            fields[DELIVERY] = delivery(uuid4().hex, wire or {}, message.content_type, message.content_encoding)
+
+    def revoked(self) -> bool:
+        """Celery's, but a copy that expired while the first one runs, or after it, is dropped without a word: Celery
+        would write REVOKED over the result of the first."""
+        if self.expires and not self._already_revoked and self._is_expired_copy():  # type: ignore[has-type] # no types
+            logger.info("An expired copy of task %s is dropped", self.id)
+            self.acknowledge()
+            self._already_revoked = True
+            return True
+        return bool(super().revoked())
+
+    def _is_expired_copy(self) -> bool:
+        expires = self.expires
+        if not is_guarded(self.task, self.request_dict) or datetime.now(UTC if expires.tzinfo else None) <= expires:
+            return False
+        try:
+            seen = Runtime.of(self.app).store.seen(self.id, attempt_of(self.request_dict))
+        except DOWN as exc:
+            logger.warning("Cannot tell whether the expired task %s is a copy: %s", self.id, text_of(exc))
+            return False
+        if seen is Seen.REFUSED:
+            # Its first copy may have died before it could say so; Celery ends it then.
+            return is_final(self.task, self.id)
+        return seen is Seen.COPY
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+        """Celery's, and the lock of a child that is gone is given back: with a requeue, no signal would tell."""
+        exc = exc_info.exception
+        if isinstance(exc, ExceptionWithTraceback):
+            exc = exc.exc
+        if isinstance(exc, (WorkerLostError, SystemExit, KeyboardInterrupt)):
+            Departures.of(self.app).watch(self, again=True)
+        elif isinstance(exc, TimeLimitExceeded):
+            task = self.task
+            Departures.of(self.app).watch(self, again=task.acks_late and not task.acks_on_timeout)
+        elif isinstance(exc, Terminated):
+            Departures.of(self.app).watch(self, again=bool(self._already_cancelled))
+        return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+
+    def terminate(self, pool: Any, signal: Any = None) -> Any:
+        """Celery's, for a revoke: the lock is given back once the child is gone."""
+        if self.time_start:
+            # First, so that whoever finds the child dead knows that no copy may run.
+            Departures.of(self.app).watch(self, again=False)
+        return super().terminate(pool, signal)
+
+    def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> Any:
+        """Celery's, for a lost connection and a cold shutdown: the message comes again, so a copy may run."""
+        Departures.of(self.app).watch(self, again=True)
+        return super().cancel(pool, signal, emit_retry=emit_retry)
+
+
+class Request(RequestMixin, CeleryRequest):  # type: ignore[misc] # Celery has no types
+    """The request class of tasks that have none of their own."""
+
+
+def with_mixin(request: type) -> type:
+    """``request`` with :class:`RequestMixin` in front."""
+    if issubclass(request, RequestMixin):
+        return request
+    return type(request.__name__, (RequestMixin, request), {"__module__": request.__module__})

@@ -1,0 +1,116 @@
+"""The visibility heartbeat: a Redis broker never delivers again what a living worker still has.
+
+Kombu gives an unacknowledged message to another worker after ``visibility_timeout``, alive or not. Every third of that
+time the worker's main process marks its messages as taken just now. ``XX`` keeps what was acknowledged meanwhile from
+coming back.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from ...storage.replies import server_ms
+from ..runtime import Runtime
+
+logger = get_logger(__name__)
+
+#: Marks within one visibility timeout.
+PER_TIMEOUT = 3
+
+#: Seconds between two reports of a worker, and after how many of them it counts as gone.
+REPORT = 10.0
+_GONE_AFTER = 60.0
+_FORGOTTEN_AFTER = 3600.0
+
+#: Members of one ZADD.
+_BATCH = 1000
+
+
+class Heartbeat:
+    """Marks the unacknowledged messages of one consumer's channel.
+
+    Parameters:
+        channel: a channel of kombu's Redis transport.
+    """
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+        # A pool of its own: the channel's belongs to the worker's event loop.
+        self._client = channel.Client(connection_pool=channel._get_pool())
+        self.timeout = float(channel.visibility_timeout)
+
+    @property
+    def period(self) -> float:
+        """Seconds between two marks."""
+        return self.timeout / PER_TIMEOUT
+
+    def mark(self) -> None:
+        """Mark everything as taken now, by the server's clock: kombu's own marks are as wrong as the worker's."""
+        tags = self._tags()
+        for start in range(0, len(tags), _BATCH):
+            marks = dict.fromkeys(tags[start : start + _BATCH], server_ms(self._client) / 1000)
+            self._client.zadd(self._channel.unacked_index_key, marks, xx=True)
+
+    def _tags(self) -> list[str]:
+        qos = self._channel._qos
+        for _ in range(100):
+            try:
+                return [] if qos is None else [tag for tag in qos._delivered if tag not in qos._dirty]
+            except RuntimeError:
+                continue  # The main thread took or acknowledged a message meanwhile.
+        return []
+
+    def close(self) -> None:
+        self._client.connection_pool.disconnect()
+
+
+def heartbeat_for(consumer: Any) -> Heartbeat | None:
+    """The heartbeat for a worker's consumer; ``None`` where the broker is not Redis, or does without timeouts."""
+    transport = consumer.connection.transport
+    channel = getattr(consumer.task_consumer, "channel", None)
+    if transport.driver_type != "redis" or channel is None or not getattr(channel, "ack_emulation", False):
+        return None
+    return Heartbeat(channel)
+
+
+def report(runtime: Runtime, hostname: str, queues: list[str], timeout: float | None) -> dict[str, Any]:
+    """Say that this worker lives, and read what the others said.
+
+    Returns:
+        node name -> ``{"queues", "visibility_timeout", "at"}`` of every worker heard of within the last minute.
+    """
+    store = runtime.store
+    mine = {"queues": queues, "visibility_timeout": timeout, "at": server_ms(store.client) / 1000}
+    store.client.hset(store.keys.workers, hostname, json.dumps(mine))
+    return workers(runtime)
+
+
+def workers(runtime: Runtime) -> dict[str, Any]:
+    """The workers with ``install()`` that were heard of within the last minute; as :func:`report` returns them."""
+    store = runtime.store
+    now = server_ms(store.client) / 1000
+    alive = {}
+    for name, text in store.client.hgetall(store.keys.workers).items():
+        said = json.loads(text)
+        if now - said["at"] > _FORGOTTEN_AFTER:
+            store.client.hdel(store.keys.workers, name)
+        elif now - said["at"] <= _GONE_AFTER:
+            alive[name.decode()] = said
+    return alive
+
+
+def disagreements(hostname: str, alive: dict[str, Any]) -> list[str]:
+    """One sentence for every worker that shares a queue with ``hostname`` and has another visibility timeout."""
+    mine = alive.get(hostname)
+    if mine is None or mine["visibility_timeout"] is None:
+        return []
+    return [
+        f"{other} consumes {', '.join(sorted(shared))} with visibility_timeout {said['visibility_timeout']:g}s, "
+        f"this worker with {mine['visibility_timeout']:g}s; the shorter one decides for both"
+        for other, said in sorted(alive.items())
+        if (shared := set(said["queues"]) & set(mine["queues"]))
+        and said["visibility_timeout"] not in (None, mine["visibility_timeout"])
+    ]

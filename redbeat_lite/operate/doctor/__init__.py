@@ -1,0 +1,72 @@
+"""``doctor``: what about the server, the settings and the entries will be trouble, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ...api.reader import Reader
+from ...beat.status import read
+from ...settings import Settings
+from ...storage.connections import Backend
+from ...storage.keys import Keys
+from ...storage.store import Store
+from . import clock as doctor_time
+from . import entries as doctor_entries
+from . import messages as doctor_messages
+from . import server as doctor_server
+from .finding import SEVERITIES, Finding
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: Entries that are looked at, those that are due next first: some seconds' work.
+LIMIT = 50_000
+
+
+def examine(app: Celery) -> list[Finding]:
+    """Look for what is or will be trouble; the gravest first. Changes nothing.
+
+    Parameters:
+        app: with all of its tasks.
+
+    Raises:
+        ConfigurationError: the app's settings are wrong.
+        redis.exceptions.RedisError: the server does not answer.
+    """
+    settings = Settings.from_app(app)
+    backend = Backend(settings)
+    try:
+        found = [*_findings(app, settings, backend)]
+    finally:
+        backend.close()
+    return sorted(found, key=lambda finding: -SEVERITIES.index(finding.severity))
+
+
+def _findings(app: Celery, settings: Settings, backend: Backend) -> Iterator[Finding]:
+    keys = Keys.of(settings.key_prefix)
+    store = Store(backend, keys)
+    yield from doctor_server.clock_and_line(backend, keys, settings)
+    yield from doctor_server.server(backend)
+    yield from doctor_server.lease_and_loop(settings, app)
+    status = read(backend.scripts, keys)
+    entries, unreadable = doctor_entries.sorted_out(Reader(app, settings, store), islice(store.pages(), LIMIT))
+    if status.entries > LIMIT:
+        yield Finding(
+            "entries",
+            "note",
+            f"only the {LIMIT} entries that are due next were looked at, of {status.entries}",
+            "What is wrong with the others is not in this list.",
+            "Nothing; come back when they are due.",
+        )
+    yield from doctor_entries.overdue(status, entries)
+    yield from doctor_entries.unreadable(unreadable)
+    yield from doctor_entries.quarantined(store)
+    yield from doctor_entries.unregistered(app, entries)
+    yield from doctor_entries.clashes(app, settings, store, status)
+    yield from doctor_entries.unattended(settings, store, status)
+    yield from doctor_time.clock_changes(app.timezone, entries)
+    yield from doctor_time.hot_spots(app.timezone, entries)
+    yield from doctor_messages.lifetimes(app, entries)
+    yield from doctor_messages.once(app, entries)

@@ -1,0 +1,158 @@
+"""The doctor's look at the entries: late ones, unusable ones, names that two want, tasks that nobody knows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from ...api.reader import Reader
+from ...beat.config_entries import not_stored
+from ...beat.neighbours import left_behind
+from ...beat.status import OVERDUE_MS, Status
+from ...entries.entry import Entry
+from ...entries.words import counted, listed
+from ...errors import CorruptEntry, UnsupportedFormat
+from ...settings import Settings
+from ...storage.store import Store, Stored
+from .finding import Finding
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+def sorted_out(reader: Reader, found: Iterable[Stored]) -> tuple[list[Entry], dict[str, str]]:
+    """The entries that can be read, and what is wrong with the others, by their names."""
+    entries, wrong = [], {}
+    for stored in found:
+        try:
+            entries.append(reader.entry(stored))
+        except (CorruptEntry, UnsupportedFormat, UnicodeDecodeError) as exc:
+            wrong[stored.name.decode(errors="backslashreplace")] = str(exc)
+    return entries, wrong
+
+
+def unreadable(wrong: Mapping[str, str]) -> Iterator[Finding]:
+    """Entries that nobody can read, the beat neither.
+
+    Parameters:
+        wrong: what is wrong, by their names.
+    """
+    if wrong:
+        yield Finding(
+            "unreadable",
+            "error",
+            f"{counted(len(wrong), 'entry', 'entries')} cannot be read: {listed(wrong)}",
+            f"They do not run: the beat sets each aside when it is due. The first one: {next(iter(wrong.values()))}.",
+            "Add them anew, or restore them from a backup. Those of a newer redbeat_lite need that version here.",
+            tuple(wrong),
+        )
+
+
+def overdue(status: Status, entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Entries whose time has come long ago, or nobody who would send them."""
+    if status.leader is None and status.entries:
+        last = "no beat has ever led" if status.silence is None else f"a leader last ticked {status.silence:.0f} s ago"
+        yield Finding(
+            "leader",
+            "error",
+            f"no beat leads; {last}",
+            "Nothing is sent.",
+            "Start a beat: celery -A proj beat -S redbeat_lite.Scheduler. If one runs, look at its log.",
+        )
+    if not status.overdue:
+        return
+    now = status.now.timestamp() * 1000
+    late = tuple(entry.name for entry in entries if entry.due is not None and now - entry.due > OVERDUE_MS)
+    trouble = status.leader.why if status.leader is not None and status.leader.failing_for is not None else ""
+    yield Finding(
+        "overdue",
+        "error",
+        f"{counted(status.overdue, 'entry is', 'entries are')} overdue, the first one by {status.lag:.0f} s"
+        + (f": {listed(late)}" if late else ""),
+        "They should have been sent by now.",
+        f"The leading beat says: {trouble}." if trouble else "Look at status, and at the log of the leading beat.",
+        late,
+    )
+
+
+def quarantined(store: Store) -> Iterator[Finding]:
+    """Entries that were set aside."""
+    found = store.quarantined()
+    if found:
+        first = next(iter(found))
+        yield Finding(
+            "quarantine",
+            "error",
+            f"{counted(len(found), 'entry is', 'entries are')} in quarantine: {listed(found)}",
+            f"They could not be used and do not run. The first one: {found[first].get('error')}.",
+            "Mend the cause, then release them, or add them anew.",
+            tuple(found),
+        )
+
+
+def unregistered(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Tasks that this app does not know."""
+    by_task = defaultdict(list)
+    for entry in entries:
+        if entry.task not in app.tasks:
+            by_task[entry.task].append(entry.name)
+    for task, names in by_task.items():
+        near = get_close_matches(task, [each for each in app.tasks if not each.startswith("celery.")], n=1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        yield Finding(
+            "task",
+            "warning",
+            f"{listed(names)} {'sends' if len(names) == 1 else 'send'} {task!r}, which is no task of this app",
+            "A worker of this app throws such a message away, with an error in its log.",
+            f"{hint}Correct the name, or import the task's module; nothing, if workers of another app run it.",
+            tuple(names),
+        )
+
+
+def clashes(app: Celery, settings: Settings, store: Store, status: Status) -> Iterator[Finding]:
+    """Config entries of this app that are not stored: somebody else has the name, or another app's beat leads."""
+    taken: dict[str | None, list[str]] = defaultdict(list)
+    waiting = []
+    for name, existing in not_stored(app, store, settings):
+        if existing is None:
+            waiting.append(name)
+        else:
+            taken[existing.owner].append(name)
+    for owner, names in taken.items():
+        whose = "are runtime entries" if owner is None else f"belong to the configuration of {owner!r}"
+        yield Finding(
+            "clash",
+            "error",
+            f"{counted(len(names), 'name', 'names')} of beat_schedule {whose} in Redis: {listed(names)}",
+            f"The entries of {settings.owner!r} by these names are left out.",
+            "Rename one of the two, or remove the one in Redis. Apps that share a prefix need names of their own.",
+            tuple(names),
+        )
+    waiting = [name for name in waiting if name not in store.quarantined()] if waiting else []
+    if waiting and status.leader is not None and status.leader.owner != settings.owner:
+        yield Finding(
+            "not-stored",
+            "warning",
+            f"{counted(len(waiting), 'entry', 'entries')} of beat_schedule not stored: {listed(waiting)}",
+            f"A beat of {status.leader.owner!r} leads, which does not know them; they run once one of "
+            f"{settings.owner!r} leads.",
+            "Nothing, if the two apps are to share a schedule. Else give each a redbeat_lite_key_prefix of its own.",
+            tuple(waiting),
+        )
+
+
+def unattended(settings: Settings, store: Store, status: Status) -> Iterator[Finding]:
+    """Config entries of which no beat is there that knows them."""
+    for owner, names in left_behind(store, {*status.owners(), settings.owner}).items():
+        yield Finding(
+            "owner",
+            "warning",
+            f"{counted(len(names), 'entry', 'entries')} of the configuration of {owner!r} without a beat of "
+            f"{owner!r}: {listed(names)}",
+            "They go on as they were stored last. If the app was renamed, nobody will ever change or remove them.",
+            f"Nothing, if that beat is only down. Else set redbeat_lite_owner = {owner!r}, or remove each that is not "
+            "wanted: celery -A ... redbeat remove NAME.",
+            tuple(names),
+        )

@@ -1,0 +1,35 @@
+"""What the doctor says: one finding, and how grave it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+#: From the least grave to the gravest. A note is something to know; a warning will be trouble some day; an error is.
+SEVERITIES = ("note", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that somebody should look at.
+
+    Parameters:
+        check: which check found it, in a word that stays.
+        severity: one of :data:`SEVERITIES`.
+        what: what was found.
+        why: why that matters.
+        todo: what to do about it.
+        entries: the names of the entries it is about.
+    """
+
+    check: str
+    severity: str
+    what: str
+    why: str
+    todo: str
+    entries: tuple[str, ...] = ()
+
+
+def gravest(findings: Iterable[Finding]) -> str | None:
+    """The gravest severity among these; ``None`` if there are none."""
+    return max((finding.severity for finding in findings), key=SEVERITIES.index, default=None)

@@ -1,0 +1,107 @@
+"""The doctor's look at what becomes of messages: how long they live, and which workers keep the locks of once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Any
+
+from ...beat.dispatch.broker import broker_connection
+from ...clock import wall_ms
+from ...entries.entry import Entry
+from ...entries.words import counted, listed
+from ...once.runtime import Runtime
+from ...once.worker.visibility import workers
+from ...schedules import Question, next_ms
+from .finding import Finding
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: Kombu's default for the Redis transport, in seconds.
+_VISIBILITY_TIMEOUT = 3600.0
+
+#: Celery's own daily entry. Its messages live for half a day, and a second run finds nothing left to do.
+_CLEANUP = "celery.backend_cleanup"
+
+
+def lifetimes(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Messages that outlive the visibility timeout where no worker keeps them from being delivered again."""
+    connection = broker_connection(app)
+    if connection.transport.driver_type != "redis":
+        return
+    timeout = float(connection.transport_options.get("visibility_timeout", _VISIBILITY_TIMEOUT))
+    kept = {queue for said in _workers(app) if said["visibility_timeout"] is not None for queue in said["queues"]}
+    long_lived = [
+        entry.name
+        for entry in entries
+        if entry.due is not None
+        and entry.task != _CLEANUP
+        and _lifetime(entry, app.timezone) >= timeout
+        and _queue(app, entry) not in kept
+    ]
+    if long_lived:
+        yield Finding(
+            "expires",
+            "warning",
+            f"messages of {counted(len(long_lived), 'entry', 'entries')} live as long as the broker's visibility "
+            f"timeout ({timeout:g} s) or longer, and no worker with install() reads their queue: {listed(long_lived)}",
+            "A message that a worker has had for that long, fetched ahead or running with acks_late, is delivered to "
+            "another one while it is still valid. The task then runs twice.",
+            "Call redbeat_lite.install(app) where the app is made and restart the workers; or let the messages expire "
+            "sooner; or raise visibility_timeout in broker_transport_options.",
+            tuple(long_lived),
+        )
+
+
+def once(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Entries with a once-lock whose queue no worker reads that could look after the lock."""
+    served = {queue for said in _workers(app) for queue in said["queues"]}
+    alone = [
+        entry.name
+        for entry in entries
+        if entry.due is not None and entry.once is not None and _queue(app, entry) not in served
+    ]
+    if alone:
+        yield Finding(
+            "once",
+            "warning",
+            f"{counted(len(alone), 'entry has', 'entries have')} a once-lock, and no worker with install() that reads "
+            f"the queue was heard of within the last minute: {listed(alone)}",
+            "Only tasks of the class redbeat_lite.Task then give their lock back when they end; and none is given back "
+            "when a worker dies or a message expires. Further runs are left out until the lease is over.",
+            "Call redbeat_lite.install(app) where the app is made, and restart the workers.",
+            tuple(alone),
+        )
+
+
+def _workers(app: Celery) -> list[dict[str, Any]]:
+    return [*workers(Runtime.of(app)).values()]
+
+
+def _lifetime(entry: Entry, zone: tzinfo) -> float:
+    """Seconds until the next message of an entry expires."""
+    expires = entry.options.get("expires", entry.expires)
+    if isinstance(expires, datetime):
+        # One without a zone is Celery's to read: in the zone of the app.
+        ends = expires if expires.tzinfo is not None else expires.replace(tzinfo=zone)
+        return max(ends.timestamp() - (entry.due or wall_ms()) / 1000, 0.0)
+    if isinstance(expires, (int, float)):
+        return expires
+    if isinstance(expires, timedelta):
+        return expires.total_seconds()
+    if expires != "interval" or entry.known_state.nominal is None or "schedule" in entry.local:
+        return float("inf") if expires is None else 0.0
+    nominal = entry.known_state.nominal
+    following = next_ms(entry.rule(zone), nominal)
+    return float("inf") if following is None or isinstance(following, Question) else (following - nominal) / 1000
+
+
+def _queue(app: Celery, entry: Entry) -> str:
+    """The queue that an entry's messages go to."""
+    try:
+        routed = app.amqp.router.route(dict(entry.options), entry.task, entry.args, entry.kwargs)
+    except Exception:  # noqa: BLE001 - a router is somebody else's code; without an answer the default holds
+        routed = {}
+    queue = routed.get("queue")
+    return str(getattr(queue, "name", queue) or app.conf.task_default_queue)

@@ -1,0 +1,134 @@
+"""The doctor's look at the server: its clock, the line to it, and whether it keeps what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ...beat.status import read
+from ...clock import elapsed, wall_ms
+from ...settings import RENEWALS_PER_LEASE, Settings
+from ...storage.connections import Backend
+from ...storage.keys import Keys
+from ...storage.server_check import needed, server_of
+from .finding import Finding
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: Seconds of difference between two clocks that are worth a word, and that are grave.
+_SKEW, _GRAVE_SKEW = 0.5, 30.0
+
+#: Questions put to the server; the slowest answer counts.
+_QUESTIONS = 5
+
+#: Lowest ``beat_max_loop_interval`` that nobody sets because he hopes for something from it.
+_SHORT_LOOP = 10.0
+
+
+def clock_and_line(backend: Backend, keys: Keys, settings: Settings) -> Iterator[Finding]:
+    """The difference between the clocks, and how long the server takes to answer."""
+    read(backend.scripts, keys)  # opens the connection and loads the script
+    answers = [_answer(backend, keys) for _ in range(_QUESTIONS)]
+    _, skew = min(answers)
+    if abs(skew) >= _SKEW:
+        ahead = "ahead of" if skew < 0 else "behind"
+        yield Finding(
+            "clock",
+            "error" if abs(skew) >= _GRAVE_SKEW else "warning",
+            f"the clock of this machine is {abs(skew):.1f} s {ahead} the server's",
+            "An entry fires when the clock of the leading beat says so, and its message expires by the clock of the "
+            "worker. Who leads does not depend on clocks.",
+            "Run NTP on every machine. If a beat runs here, mend this one first.",
+        )
+    slowest, _ = max(answers)
+    bound = settings.lease / RENEWALS_PER_LEASE / 2
+    if slowest > bound:
+        yield Finding(
+            "lease",
+            "error",
+            f"the server took {slowest:.2f} s to answer, and the lease of {settings.lease:g} s is renewed every "
+            f"{settings.lease / RENEWALS_PER_LEASE:g} s",
+            "A leader whose renewals come late stands down, so the lead wanders from beat to beat.",
+            f"Find out why the server is slow, or set redbeat_lite_lease to {_enough(slowest)} or more.",
+        )
+
+
+def _answer(backend: Backend, keys: Keys) -> tuple[float, float]:
+    """How long the server took, and by how many seconds its clock is ahead of ours."""
+    before, sent = wall_ms(), elapsed()
+    status = read(backend.scripts, keys)
+    took = elapsed() - sent
+    return took, status.now.timestamp() - (before + 1000 * took / 2) / 1000
+
+
+def _enough(slowest: float) -> int:
+    return int(slowest * RENEWALS_PER_LEASE * 2) + 1
+
+
+def server(backend: Backend) -> Iterator[Finding]:
+    """Version, eviction and persistence."""
+    found = server_of(backend.client)
+    if found is None:
+        yield Finding(
+            "permission",
+            "note",
+            "this user may not ask the server about itself (INFO)",
+            "Whether it is too old, evicts keys or keeps nothing on disk was not looked at.",
+            "Run it as a user with +info.",
+        )
+        return
+    if found.too_old:
+        yield Finding(
+            "version",
+            "error",
+            f"the server is version {found.version}",
+            f"The scripts use commands that came with {needed()}.",
+            f"Update it to {needed()} or later; any Valkey will do.",
+        )
+    if found.evicts:
+        yield Finding(
+            "eviction",
+            "error",
+            f"the server evicts keys when memory runs out (maxmemory-policy {found.policy})",
+            "The schedule is among the keys it may evict. Config entries come back; all else does not.",
+            "Set maxmemory-policy noeviction, or give the schedule a server of its own.",
+        )
+    if found.persistent is None:
+        yield Finding(
+            "permission",
+            "note",
+            "this user may not ask the server whether it takes snapshots (CONFIG GET)",
+            "It has no append-only file, so it is not known whether it keeps anything on disk.",
+            "Ask it yourself (CONFIG GET save), as an administrator: the right to ask reads the passwords, too.",
+        )
+    if found.persistent is False:
+        yield Finding(
+            "persistence",
+            "warning",
+            "the server keeps nothing on disk",
+            "After its restart only config entries come back, without their history; runtime entries are gone.",
+            "Set appendonly yes, or accept it if all your entries are in beat_schedule.",
+        )
+
+
+def lease_and_loop(settings: Settings, app: Celery) -> Iterator[Finding]:
+    """A lease or a loop interval that was chosen for another scheduler."""
+    if settings.lease > settings.stall_timeout:
+        yield Finding(
+            "lease",
+            "warning",
+            f"redbeat_lite_lease is {settings.lease:g} s",
+            f"When a leader crashes, nobody leads for up to that long. It need not fit beat_max_loop_interval "
+            f"({app.conf.beat_max_loop_interval or 300:g} s): a thread renews it, whatever the loop does.",
+            "Leave it at 4 s, unless the line to the server is bad.",
+        )
+    loop = app.conf.beat_max_loop_interval
+    if loop and loop < _SHORT_LOOP:
+        yield Finding(
+            "loop",
+            "note",
+            f"beat_max_loop_interval is {loop:g} s",
+            "A change wakes the beat at once, so it notices nothing sooner; it only asks the server more often.",
+            "Remove the setting.",
+        )

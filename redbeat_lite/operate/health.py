@@ -1,0 +1,110 @@
+"""Whether a beat is well, or whether any beat leads: asked of Redis, or of the beat's heartbeat file.
+
+A beat is well if its loop lives, be it the leader or a stand-by, and if it has not failed for too long to reach the
+server and the broker.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+
+from ..beat.heartbeat import Verdict, judge
+from ..beat.status import Leader, StandBy, Status, status_of
+from ..errors import RedbeatError
+from ..settings import RENEWALS_PER_LEASE, Settings
+
+#: Shortest limit in seconds that makes sense: a waiting loop gives two signs of life a second.
+_LEAST = 1.0
+
+
+def default_limit(settings: Settings) -> float:
+    """Seconds that a beat may be silent where nobody says: until a leader gives up its lease for it."""
+    return max(settings.stall_timeout, settings.lease)
+
+
+def health(
+    settings: Settings, *, limit: float | None = None, pid: int | None = None, timeout: float | None = None
+) -> Verdict:
+    """Judge a beat of this host: by its heartbeat file where the settings name one, else by what it left in Redis.
+
+    Parameters:
+        limit: seconds that its loop may be silent, and that it may fail to reach the server or the broker; by default
+            :func:`default_limit`.
+        pid: its process, asked of Redis. Without it, it is enough that one beat of this host is well.
+        timeout: seconds until a server that does not answer is given up.
+
+    Raises:
+        RedbeatError: the limit is too short to tell, or has no end.
+        redis.exceptions.RedisError: the server does not answer.
+    """
+    limit = default_limit(settings) if limit is None else limit
+    if settings.heartbeat_file is not None and pid is None:
+        return judge(settings.heartbeat_file, _checked(limit, _LEAST))
+    limit = _checked(limit, _shortest(settings))
+    return _one(status_of(settings, timeout=timeout), socket.gethostname(), pid, limit)
+
+
+def cluster_health(settings: Settings, *, limit: float | None = None, timeout: float | None = None) -> Verdict:
+    """Judge all beats of a schedule together: one of them must lead and tick, and reach the broker.
+
+    Parameters:
+        limit: seconds for which it may be that none does; by default :func:`default_limit`.
+        timeout: seconds until a server that does not answer is given up.
+
+    Raises:
+        RedbeatError: the limit is too short to tell, or has no end.
+        redis.exceptions.RedisError: the server does not answer.
+    """
+    limit = _checked(default_limit(settings) if limit is None else limit, _shortest(settings))
+    found = status_of(settings, timeout=timeout)
+    if found.silence is None:
+        return Verdict(False, "no beat has ever led")
+    if found.silence > limit:
+        return Verdict(False, f"no leader has ticked for {found.silence:.1f} s")
+    if found.leader is None:
+        return Verdict(True, f"nobody leads at the moment; a leader ticked {found.silence:.1f} s ago")
+    return _of_leader(found.leader, found.silence, limit)
+
+
+def _shortest(settings: Settings) -> float:
+    # A leader reports when it renews its lease. Twice that leaves room for one report to be late.
+    return max(_LEAST, 2 * settings.lease / RENEWALS_PER_LEASE)
+
+
+def _checked(limit: float, least: float) -> float:
+    if not math.isfinite(limit):  # more than any silence, which would then never be red
+        raise RedbeatError(f"limit: expected a number of seconds; got {limit:g}")
+    if limit < least:
+        raise RedbeatError(f"limit: expected at least {least:g} seconds, as often as a beat reports; got {limit:g}")
+    return limit
+
+
+def _one(found: Status, host: str, pid: int | None, limit: float) -> Verdict:
+    verdicts = []
+    leader = found.leader
+    if leader is not None and leader.host == host and pid in (None, leader.pid):
+        verdicts.append(_of_leader(leader, found.silence or 0.0, limit))
+    for standby in found.standbys:
+        if standby.host == host and pid in (None, standby.pid):
+            verdicts.append(_of_standby(standby, limit))
+    if not verdicts:
+        which = host if pid is None else f"{host} with pid {pid}"
+        return Verdict(False, f"no beat of {which} has given a sign of life within the last hour")
+    return max(verdicts)  # a healthy one, if there is one
+
+
+def _of_leader(leader: Leader, silence: float, limit: float) -> Verdict:
+    who = f"leader (pid {leader.pid} on {leader.host})"
+    if silence > limit:
+        return Verdict(False, f"{who}: no sign of life for {silence:.1f} s")
+    if leader.failing_for is not None and leader.failing_for > limit:
+        return Verdict(False, f"{who}: {leader.why}, for {leader.failing_for:.1f} s")
+    return Verdict(True, f"{who}: alive {silence:.1f} s ago")
+
+
+def _of_standby(standby: StandBy, limit: float) -> Verdict:
+    who = f"stand-by (pid {standby.pid} on {standby.host})"
+    if standby.silent_for > limit:
+        return Verdict(False, f"{who}: a sign of life has been overdue for {standby.silent_for:.1f} s")
+    return Verdict(True, f"{who}: alive")

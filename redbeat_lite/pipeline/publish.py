@@ -1,0 +1,143 @@
+"""Publishing: what a script put into the outbox goes to the broker, and out of the outbox.
+
+The ids come from the run, the stage, the step and its round, so whoever publishes, and however often, publishes the
+same tasks; a copy is dropped where it arrives. Whoever dies in between leaves the outbox to the sweeper.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import SoftTimeLimitExceeded
+from celery.result import denied_join_result
+from celery.utils.log import get_logger
+from kombu.exceptions import OperationalError
+
+from ..errors import CorruptEntry, describe, storable
+from ..once.errors import LockUnavailable, OnceRejected
+from ..once.store import DOWN
+from . import params as values
+from .definition import Definition, Step, task_id
+from .store import Outbox, PipelineStore, Ref
+from .task_notes import task_of
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+#: Message header: which step of which run this is. The params stay in Redis.
+HEADER = "redbeat_pipeline"
+
+#: What keeps a stage from being published for now: an outage, or the time limit of the step that ended the one before.
+_LATER: tuple[type[Exception], ...] = (*DOWN, OperationalError, LockUnavailable, SoftTimeLimitExceeded)
+
+#: Why a step failed whose worker died, where its task allows no second run.
+LOST = "its worker is gone, and the step may not run again"
+
+#: Longest reason that is kept, in characters.
+_MAX_ERROR = 2_000
+
+
+def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> None:
+    """Publish these steps of a run and take them out of its outbox.
+
+    What the broker does not take stays in the outbox, with a warning; a step that cannot be published at all ends the
+    run.
+
+    Raises:
+        redis.exceptions.RedisError: the server does not answer; the sweeper repeats what is left.
+    """
+    if not outbox:
+        return
+    definition = store.definition(run_id)
+    if definition is None:
+        return
+    stage = definition.stage_of(next(iter(outbox)))
+    refs = [Ref(run_id, number, stage, round_, attempt) for number, (round_, attempt) in outbox.items()]
+    if stage and not _set_params(app, store, definition, refs[0]):
+        return
+    steps = definition.steps
+    sent: Outbox = {}
+    try:
+        for ref in refs:
+            try:
+                _publish(app, definition, steps[ref.step], ref)
+            except _LATER as exc:
+                logger.warning("Pipeline %s: cannot publish its steps, trying again later: %s", run_id, describe(exc))
+                return
+            except OnceRejected as exc:
+                conclude(app, store, ref, "FAILED", f"was not run: {exc}")
+                return
+            except Exception as exc:
+                # A router or a serializer may raise anything, and would again.
+                logger.exception("Pipeline %s: step %d cannot be published", run_id, ref.step)
+                conclude(app, store, ref, "FAILED", f"cannot be published: {describe(exc)}")
+                return
+            sent[ref.step] = outbox[ref.step]
+    finally:
+        if sent:
+            store.sent(run_id, sent)
+
+
+def _set_params(app: Celery, store: PipelineStore, definition: Definition, first: Ref) -> bool:
+    """Merge what the stage of this step begins with; false where that is lost, which ends the run."""
+    before = first.stage - 1
+    try:
+        params = values.merge(store.results(first.run, before, definition.numbers(before)))
+    except CorruptEntry as exc:
+        conclude(app, store, first, "FAILED", f"its params cannot be read: {exc}")
+        return False
+    store.set_params(first.run, definition, first.stage, params)
+    return True
+
+
+def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: str) -> str:
+    """Record how a step ended, and do what follows from it: publish the next stage, revoke siblings.
+
+    Returns:
+        the word of ``pipeline_complete.lua``.
+    """
+    done = store.complete(ref, outcome, storable(text)[:_MAX_ERROR] if outcome != "SUCCEEDED" else text)
+    if done.word == "stale":
+        logger.info("Pipeline %s: step %d had been taken over by another copy", ref.run, ref.step)
+    elif done.word == "done" and done.state != "RUNNING":
+        logger.info("Pipeline %s ended: %s", ref.run, done.state)
+    try:
+        if done.revoke:
+            revoke(app, store, ref.run, done.revoke)
+        if done.word == "done" and done.state != "RUNNING":
+            store.index.ended(ref.run)
+        dispatch(app, store, ref.run, done.outbox)
+    except _LATER as exc:
+        # The step has ended, whatever becomes of the next ones.
+        logger.warning("Pipeline %s: cannot go on, leaving it to the sweeper: %s", ref.run, describe(exc))
+    return done.word
+
+
+def revoke(app: Celery, store: PipelineStore, run_id: str, task_ids: list[str]) -> None:
+    """End the running siblings of a step that failed."""
+    app.control.revoke(task_ids, terminate=True)
+    store.revoked(run_id)
+
+
+def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:
+    header: dict[str, Any] = {
+        "run": ref.run, "step": ref.step, "stage": ref.stage, "round": ref.round, "name": step.name,
+        "seed": None if definition.seed is None else {**definition.seed, "queue": definition.names(ref.stage)},
+    }  # fmt: skip
+    options = dict(step.options)
+    options["headers"] = {**(options.get("headers") or {}), HEADER: header}
+    options["task_id"] = task_id(ref.run, ref.stage, ref.step, ref.round)
+    if ref.attempt:
+        options["retries"] = ref.attempt
+    # The body gets the params in place of the run's id.
+    args = (ref.run, *step.args)
+    task = task_of(app, step, options)
+    once = task.once_policy
+    if once is not None and once.scope == "queue" and (options.get("on_conflict") or once.on_conflict) == "skip":
+        # A call that is skipped looks like one that was published, and nothing would ever be heard of its step.
+        options["on_conflict"] = "raise"
+    # A step publishes the next stage from within its own task, and is nobody's parent for that.
+    with denied_join_result():
+        task.apply_async(args, dict(step.kwargs), add_to_parent=False, **options)

@@ -1,0 +1,84 @@
+"""Which runs there are: those that have not ended, for the sweeper, and the latest of those that have, for people."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ..storage.replies import server_ms, text, texts
+from .keys import ended_key, index_key
+
+#: Runs that have ended of which it is remembered that they were, the latest ones.
+MAX_ENDED = 10_000
+
+#: Ids read in one round trip.
+_PAGE = 200
+
+#: Seconds for which the difference between the server's clock and ours is believed.
+_CLOCK_LIFE = 60.0
+
+
+class Index:
+    """The runs under one prefix, by id.
+
+    Parameters:
+        client: a redis-py client whose replies are bytes.
+        prefix: ``key_prefix`` of the settings.
+        period: seconds between two looks of the sweeper at one run.
+    """
+
+    def __init__(self, client: Any, prefix: str, period: float) -> None:
+        self._client = client
+        self._open, self._ended = index_key(prefix), ended_key(prefix)
+        self.period = period
+        self._clock = (0, float("-inf"))
+
+    def look_again(self, run_id: str) -> None:
+        """Have the sweeper look at a run after its period."""
+        self._client.zadd(self._open, {run_id: self._now() + round(1000 * self.period)})
+
+    def due(self, limit: int) -> list[str]:
+        """Runs to be looked at now. What is no id of a run leaves the index, or it would take their places for good."""
+        found = self._client.zrangebyscore(self._open, "-inf", self._now(), start=0, num=limit)
+        foreign = [each for each in found if text(each).encode() != each]
+        if foreign:
+            self._client.zrem(self._open, *foreign)
+        return [text(each) for each in found if each not in foreign]
+
+    def ended(self, run_id: str) -> None:
+        """The sweeper need not look at this run any more; it is among the latest that have ended."""
+        pipe = self._client.pipeline(transaction=False)
+        # Told twice, it ended the first time.
+        pipe.zadd(self._ended, {run_id: self._now()}, nx=True)
+        pipe.zremrangebyrank(self._ended, 0, -MAX_ENDED - 1)
+        pipe.zrem(self._open, run_id)
+        pipe.execute()
+
+    def forget(self, run_id: str) -> None:
+        """There is no such run any more."""
+        pipe = self._client.pipeline(transaction=False)
+        pipe.zrem(self._open, run_id)
+        pipe.zrem(self._ended, run_id)
+        pipe.execute()
+
+    def open_ids(self) -> list[str]:
+        """Every run that has not ended."""
+        return texts(self._client.zrange(self._open, 0, -1))
+
+    def ended_ids(self) -> Iterator[str]:
+        """The latest runs that have ended, from the last one back; their records may be gone."""
+        seen: set[str] = set()
+        start = 0
+        while page := texts(self._client.zrevrange(self._ended, start, start + _PAGE - 1)):
+            # Whoever ends meanwhile moves the others towards the end, so one may be met twice.
+            yield from (run_id for run_id in page if run_id not in seen)
+            seen.update(page)
+            start += _PAGE
+
+    def _now(self) -> int:
+        """The server's time in ms, asked for once a minute: here a second more or less is nothing."""
+        elapsed = time.monotonic()
+        if elapsed - self._clock[1] > _CLOCK_LIFE:
+            self._clock = (server_ms(self._client), elapsed)
+        return self._clock[0] + round(1000 * (elapsed - self._clock[1]))

@@ -1,0 +1,144 @@
+"""Schedules that are known only by Celery's interface, and Celery's rounded intervals.
+
+Celery asks a schedule whether it is due, and it says when to ask again. Most say when they will be due, so that two
+questions tell the next occurrence in advance. One that says "in five seconds", or asks a clock of its own, does not: it
+is asked again at the time it said, in real time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+from celery.schedules import BaseSchedule
+from celery.utils.time import remaining
+
+from ..instants import MAX_MS, from_ms, to_ms
+from .rule import Question
+from .zones import zone_name
+
+#: Questions in advance, before a schedule is taken for one that does not know its next occurrence.
+_QUESTIONS = 10
+_SHORTEST = timedelta(milliseconds=50)
+#: Milliseconds between two questions in real time, at least.
+_PATIENCE = 1000
+
+
+class RelativeRule:
+    """``schedule(interval, relative=True)``: Celery rounds its end down to whole minutes, hours or days."""
+
+    __slots__ = ("interval", "zone")
+
+    def __init__(self, interval: timedelta, zone: tzinfo) -> None:
+        self.interval, self.zone = interval, zone
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        try:
+            local = instant.astimezone(self.zone)
+            rest = remaining(local, self.interval, local, relative=True)
+            # Celery before 5.7 can round back to the start, where the clock jumps.
+            return instant.astimezone(UTC) + (rest if rest > timedelta(0) else self.interval)
+        except (OverflowError, ValueError):
+            return None
+
+    def _key(self) -> tuple[timedelta, str]:
+        return self.interval, zone_name(self.zone)
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, RelativeRule) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"RelativeRule({self.interval!r}, {zone_name(self.zone)!r})"
+
+
+class _Wrapped:
+    """Somebody else's schedule, wrapped because Celery's are equal when their clocks are, which says nothing about when
+    they run.
+
+    Parameters:
+        identity: what makes two such schedules the same; by default only the object itself is.
+    """
+
+    def __init__(self, schedule: BaseSchedule, zone: tzinfo, identity: Hashable = None) -> None:
+        self.schedule, self.zone = schedule, zone
+        self._identity = id(schedule) if identity is None else identity
+
+    def _key(self) -> tuple[type, Hashable, str]:
+        return type(self.schedule), self._identity, zone_name(self.zone)
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, _Wrapped) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.schedule!r}, {zone_name(self.zone)!r})"
+
+
+class ForeignRule(_Wrapped):
+    """Any other ``BaseSchedule``, asked through ``is_due`` with a clock that stands where we want it."""
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The next occurrence, or the instant at which the schedule wants to be asked about it."""
+        found = self.next_ms(to_ms(instant))
+        return None if found is None else from_ms(found)
+
+    def next_ms(self, ms: int) -> int | None:
+        """The next occurrence; a `Question` where the schedule does not tell."""
+        last = now = from_ms(ms)
+        question: int | None = None
+        try:
+            for _ in range(_QUESTIONS):
+                due, wait = self._ask(last, now)
+                if due and now > last:
+                    return to_ms(now)
+                question = _question(now, wait, ms) if question is None else question
+                if wait is None or wait == math.inf:
+                    return None
+                now += max(_SHORTEST, timedelta(seconds=wait))
+        except OverflowError:
+            return None
+        return question
+
+    def answer(self, question: Question, now: int) -> int | None:
+        """What comes of a question at ``now``: ``question`` itself if it is due, else the next one."""
+        due, wait = self._ask(from_ms(question.asked), from_ms(now))
+        return question if due else _question(from_ms(now), wait, question.asked)
+
+    def _ask(self, last: datetime, now: datetime) -> tuple[bool, float | None]:
+        due, wait = self._clock_at(now).is_due(last.astimezone(self.zone))
+        return bool(due), wait
+
+    def _clock_at(self, now: datetime) -> Any:
+        """A copy that takes ``now`` for the present; made by hand, because ``__reduce__`` may drop what it has."""
+        copy = self.schedule.__class__.__new__(self.schedule.__class__)
+        local = now.astimezone(self.zone)
+        copy.__dict__.update(self.schedule.__dict__, nowfun=lambda: local)
+        copy.__dict__.setdefault("tz", self.zone)
+        return copy
+
+
+def _question(now: datetime, wait: float | None, asked: int) -> Question | None:
+    """When to ask again about an occurrence after ``asked``, ``wait`` seconds from ``now``."""
+    if wait is None or wait == math.inf:
+        return None
+    try:
+        at = to_ms(now + timedelta(seconds=wait))
+    except OverflowError:
+        return None
+    at = max(at, to_ms(now) + _PATIENCE)
+    return Question(at, asked) if at <= MAX_MS else None
+
+
+class AnsweringRule(_Wrapped):
+    """A schedule that has a ``next_after`` of its own, which knows best."""
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        answer: datetime | None = self.schedule.next_after(instant)
+        return answer

@@ -1,0 +1,248 @@
+"""Reading a cron expression: five or six fields of text to the numbers they name.
+
+The grammar is the one croniter documents (and its answers in UTC are the same), with three exceptions that follow
+older crons: ``5-5`` is one value and not the whole cycle, a step keeps its stride where a reversed range wraps, and
+a step longer than its field is an error, because ``*/90`` minutes was never meant to be hourly.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any, NamedTuple, NoReturn
+
+from ..errors import InvalidEntry
+from .wall_times import Days, WallTimes
+
+MONTHS = [
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+]
+WEEKDAYS = ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"]
+ALIASES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+#: Longer text is no rule that a person wrote.
+MAX_LENGTH = 500
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column of an expression: its bounds and the words it knows."""
+
+    name: str
+    low: int
+    high: int
+    words: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return self.high - self.low + 1
+
+
+SECOND = Field("seconds", 0, 59)
+MINUTE = Field("minutes", 0, 59)
+HOUR = Field("hours", 0, 23)
+DAY = Field("day of month", 1, 31)
+MONTH = Field("month", 1, 12, tuple(MONTHS))
+WEEKDAY = Field("day of week", 0, 6, tuple(WEEKDAYS))
+
+
+class Item(NamedTuple):
+    """One part of a comma list, expanded."""
+
+    values: tuple[int, ...]
+    step: int
+
+
+@lru_cache(maxsize=2048)
+def parse(expression: str, seconds: str = "last") -> WallTimes:
+    """The wall-clock times that an expression names.
+
+    Parameters:
+        expression: five fields (minute, hour, day of month, month, day of week), six with seconds, or ``@daily``
+            and its like.
+        seconds: whether the seconds are the ``"first"`` or the ``"last"`` of six fields.
+
+    Raises:
+        InvalidEntry: the expression is malformed, or matches no day at all.
+    """
+    texts = split(expression, seconds)
+    parser = _Parser(expression)
+    second, minute, hour, day, month, weekday = texts
+    times = WallTimes(
+        # In the order in which people write and read them: the first that is wrong is the one to name.
+        minutes=parser.numbers(minute, MINUTE),
+        hours=parser.numbers(hour, HOUR),
+        seconds=parser.numbers(second, SECOND),
+        days=Days(
+            months=parser.numbers(month, MONTH),
+            either=_restricted(day) and _restricted(weekday),
+            **parser.days(day),
+            **parser.weekdays(weekday),
+        ),
+        running=runs_every_hour(parser.items(hour, HOUR)),
+    )
+    if times.never:
+        raise InvalidEntry("schedule", "an expression that matches some day", expression)
+    return times
+
+
+def runs_every_hour(items: list[Item]) -> bool:
+    """Whether an hour field runs through real hours: it means all 24, or steps over more than one hour."""
+    if len({hour for item in items for hour in item.values}) == HOUR.size:
+        return True
+    return any(item.step > 1 and len(item.values) > 1 for item in items)
+
+
+def split(expression: str, seconds: str) -> list[str]:
+    """The fields in lower case, seconds first: ``"0"`` where an expression has none.
+
+    Raises:
+        InvalidEntry: there are not as many as there should be.
+    """
+    if seconds not in ("first", "last"):
+        raise InvalidEntry("seconds", '"first" or "last"', seconds)
+    if len(expression) > MAX_LENGTH:
+        raise InvalidEntry("schedule", f"a cron expression of at most {MAX_LENGTH} characters", expression)
+    lowered = expression.strip().lower()
+    if lowered.startswith("@"):
+        lowered = _alias(lowered, expression)
+    texts = lowered.split()
+    if len(texts) == 5:
+        return ["0", *texts]
+    if len(texts) == 6:
+        return texts if seconds == "first" else [texts[5], *texts[:5]]
+    hint = "there is no field for the year: use end_at or at(...)" if len(texts) == 7 else _example(texts)
+    raise InvalidEntry("schedule", "a cron expression of five or six fields", expression, hint=hint)
+
+
+def _alias(lowered: str, expression: str) -> str:
+    if lowered in ALIASES:
+        return ALIASES[lowered]
+    if lowered.startswith("@every"):
+        hint: str | None = "write every(seconds)"
+    elif lowered == "@reboot":
+        hint = "a schedule has no start of its own: send the task when your program starts"
+    else:
+        near = get_close_matches(lowered, ALIASES, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ALIASES)}"
+    raise InvalidEntry("schedule", "a cron expression", expression, hint=hint)
+
+
+def _example(texts: list[str]) -> str | None:
+    if 0 < len(texts) < 5:
+        return f"did you mean {' '.join(texts + ['*'] * (5 - len(texts)))!r}?"
+    return 'for example "0 3 * * *"'
+
+
+def _restricted(text: str) -> bool:
+    return text not in ("*", "?", "*/1")
+
+
+class _Parser:
+    """Reads the fields of one expression, which it names in its errors."""
+
+    def __init__(self, expression: str) -> None:
+        self.expression = expression
+
+    def numbers(self, text: str, field: Field) -> tuple[int, ...]:
+        return tuple(sorted({value for item in self.items(text, field) for value in item.values}))
+
+    def items(self, text: str, field: Field) -> list[Item]:
+        return [self.item(part, field) for part in text.split(",")]
+
+    def days(self, text: str) -> dict[str, Any]:
+        """The day-of-month field: numbers, ``L`` for the last day, ``15W`` for the weekday nearest to the 15th."""
+        if nearest := re.fullmatch(r"(\d{1,2})w|w(\d{1,2})", text, re.ASCII):
+            return {"nearest_weekday": self.number(nearest[1] or nearest[2], DAY)}
+        parts = ["*" if text == "?" else part for part in text.split(",")]
+        if any(re.fullmatch(r"\d{0,2}w\d{0,2}|lw|wl", part) for part in parts):
+            self.refuse(DAY, text, "W stands alone, with one day: 15W")
+        if any(re.fullmatch(r"l\d+|\d+l", part) for part in parts):
+            self.refuse(DAY, text, "L alone is the last day of the month; L5, the last Friday, is a day of week")
+        plain = [re.sub(r"-l(?=/|$)", "-31", part) for part in parts if part != "l"]
+        numbers = {value for part in plain for value in self.item(part, DAY).values}
+        return {"month_days": tuple(sorted(numbers)), "last_day": "l" in parts}
+
+    def weekdays(self, text: str) -> dict[str, Any]:
+        """The day-of-week field: 0 to 7 or names, ``fri#2`` for the second Friday, ``L5`` or ``5L`` for the last."""
+        plain: set[int] = set()
+        nth: set[tuple[int, int]] = set()
+        for part in ["*"] if text == "?" else text.split(","):
+            if last := re.fullmatch(r"l([0-7]|[a-z]{3,9})|([0-7]|[a-z]{3,9})l", part):
+                nth.add((self.number(last[1] or last[2], WEEKDAY), -1))
+            elif "#" in part:
+                days, _, count = part.partition("#")
+                if not re.fullmatch("[1-5]", count):
+                    self.refuse(WEEKDAY, part, "the number after # is 1 to 5")
+                nth.update((day, int(count)) for day in self.item(days, WEEKDAY).values)
+            elif part == "l":
+                self.refuse(WEEKDAY, text, "L alone belongs to the day of month; L5 is the last Friday")
+            else:
+                plain.update(self.item(part, WEEKDAY).values)
+        return {"weekdays": tuple(sorted(plain)), "nth_weekdays": tuple(sorted(nth))}
+
+    def item(self, part: str, field: Field) -> Item:
+        """``*``, ``5``, ``1-5``, ``22-4`` (which wraps), each with an optional ``/step``; ``5/15`` runs to the end."""
+        spec, slash, stride = part.partition("/")
+        step = self.step(stride, part, field) if slash else 1
+        if spec == "*":
+            return Item(tuple(range(field.low, field.high + 1, step)), step)
+        first, dash, last = spec.partition("-")
+        if dash and not first:
+            self.refuse(field, part, "there are no negative values")
+        low = self.number(first, field)
+        if dash:
+            # Sunday may close a range as 7: 5-7 is Friday to Sunday and 0-7 the whole week.
+            high = 7 if field is WEEKDAY and last == "7" and first != "7" else self.number(last, field)
+        else:
+            high = field.high if slash else low
+        length = high - low + 1 if high >= low else high - low + 1 + field.size
+        values = {field.low + (low - field.low + i) % field.size for i in range(0, length, step)}
+        return Item(tuple(sorted(values)), step)
+
+    def step(self, text: str, part: str, field: Field) -> int:
+        if not re.fullmatch(r"\d{1,4}", text, re.ASCII) or not 1 <= int(text) <= field.size:
+            hint = (
+                "a step starts again with each field: use every(seconds)" if text.isdecimal() and text != "0" else None
+            )
+            self.refuse(field, part, hint, expected=f"a step of 1 to {field.size}")
+        return int(text)
+
+    def number(self, text: str, field: Field) -> int:
+        if re.fullmatch(r"\d{1,4}", text, re.ASCII):
+            value = 0 if field is WEEKDAY and text == "7" else int(text)
+            if field.low <= value <= field.high:
+                return value
+            self.refuse(field, text)
+        if field.words and len(text) >= 3:
+            for index, word in enumerate(field.words):
+                if text == word[:3] or text == word:
+                    return field.low + index
+        return self.refuse(field, text, _hint(text, field))
+
+    def refuse(self, field: Field, text: str, hint: str | None = None, *, expected: str | None = None) -> NoReturn:
+        wanted = expected or f"{field.low} to {field.high}{_words(field)}"
+        place = f'in "{self.expression}"'
+        raise InvalidEntry("schedule", f"{field.name} of {wanted}", text, hint=f"{place}; {hint}" if hint else place)
+
+
+def _words(field: Field) -> str:
+    return f" or {field.words[0][:3]} to {field.words[-1][:3]}" if field.words else ""
+
+
+def _hint(text: str, field: Field) -> str | None:
+    if re.fullmatch(r"[hr](\(\d+-\d+\))?", text):
+        return "drawing a time by lot would differ from process to process: use jitter, which spreads the same way"
+    short = {word[:3]: word[:3] for word in field.words} | {word: word for word in field.words}
+    near = get_close_matches(text, short, n=1)
+    return f"did you mean {near[0]}?" if near else None

@@ -1,0 +1,129 @@
+"""From a schedule to its occurrences: the one path that the beat and every preview take."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, timedelta, tzinfo
+from functools import lru_cache
+from typing import Any
+
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+
+from ..errors import InvalidEntry
+from ..instants import from_ms, to_ms
+from .celery_schedules import AnsweringRule, ForeignRule, RelativeRule
+from .clock_changes import CountedRule
+from .cron import Cron, crontab_rule
+from .intervals import At, Every, interval_ms
+from .rrules import RecurrenceRule, RRule
+from .rule import SAMPLE, Question, Rule
+from .solar_events import SolarRule
+from .stored_form import coerce_schedule, encode_schedule
+from .zones import portable
+
+
+def rule_of(schedule_: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
+    """The rule behind a schedule.
+
+    Parameters:
+        zone: that of the Celery app, for schedules without one of their own.
+
+    Raises:
+        InvalidEntry: not a schedule, or an interval out of bounds.
+    """
+    found = coerce_schedule(schedule_)
+    if isinstance(found, (Cron, RRule)):
+        return found.in_zone(zone)
+    if isinstance(found, (Every, At)):
+        return found
+    if type(found) is crontab:
+        return crontab_rule(found, zone)
+    if type(found) is schedule:
+        return _interval_rule(found, zone)
+    if type(found) is solar:
+        return SolarRule(found)
+    kind = AnsweringRule if hasattr(found, "next_after") else ForeignRule
+    return kind(found, portable(zone), _identity(found))
+
+
+def next_ms(rule: Rule, ms: int) -> int | None:
+    """The first occurrence strictly later than an instant, both in milliseconds since 1970; None for never again.
+
+    A schedule that does not know it in advance answers with the `Question` to ask it later.
+    """
+    # Arithmetic is cheaper than remembering what came out of it.
+    return rule.next_ms(ms) if isinstance(rule, (Every, At)) else _remembered(rule, ms)
+
+
+def first_ms(rule: Rule, now_ms: int, start_ms: int | None) -> int | None:
+    """The first occurrence of a new entry, in milliseconds since 1970.
+
+    Parameters:
+        start_ms: the entry's ``start_at``. An interval counts from it (and its first occurrence is the start itself,
+            if that is still to come); any other rule has its first match not earlier than it.
+
+    A one-off has its instant even when that is past, so that an entry that comes late runs rather than vanishes; it has
+    none when it lies before the start.
+    """
+    if isinstance(rule, At):
+        return rule.ms if start_ms is None or start_ms <= rule.ms else None
+    if start_ms is None:
+        return next_ms(rule, now_ms)
+    if isinstance(rule, Every) and not rule.align:
+        return start_ms if start_ms > now_ms else rule.first_ms_from(start_ms, now_ms + 1)
+    return next_ms(rule, max(start_ms - 1, now_ms))
+
+
+def shortest_gap_ms(rule: Rule, from_ms: int) -> int | None:
+    """How close two occurrences of a rule come, in milliseconds; None when there are no two.
+
+    Exact for intervals. For cron a lower bound from the times of day, which no clock change is counted in. For other
+    rules the closest among the first occurrences after ``from_ms``.
+    """
+    if isinstance(rule, Every):
+        return rule.ms
+    if isinstance(rule, CountedRule) and (gap := getattr(rule.walls, "shortest_gap", None)):
+        return int(gap() * 1000)
+    if isinstance(rule, RecurrenceRule):
+        return rule.shortest_gap_ms(from_ms)
+    gaps, ms = [], next_ms(rule, from_ms)
+    for _ in range(SAMPLE):
+        if ms is None or isinstance(ms, Question) or (following := next_ms(rule, ms)) is None:
+            break
+        if isinstance(following, Question):
+            break
+        gaps.append(following - ms)
+        ms = following
+    return min(gaps, default=None)
+
+
+@lru_cache(maxsize=16_384)
+def _remembered(rule: Rule, ms: int) -> int | None:
+    quick: Any = getattr(rule, "next_ms", None)
+    if quick is not None:
+        answer: int | None = quick(ms)
+        return answer
+    try:
+        following = rule.next_after(from_ms(ms))
+    except OverflowError:
+        return None
+    if following is None:
+        return None
+    if (answer := to_ms(following)) <= ms:
+        raise InvalidEntry("schedule", f"an occurrence later than {from_ms(ms).isoformat()}", following.astimezone(UTC))
+    return answer
+
+
+def _interval_rule(found: schedule, zone: tzinfo) -> Rule:
+    ms = interval_ms(found.run_every, exact=False)
+    # Celery rounds only to minutes and more.
+    if found.relative and found.run_every >= timedelta(minutes=1):
+        return RelativeRule(found.run_every, portable(zone))
+    return Every(timedelta(milliseconds=ms))
+
+
+def _identity(found: BaseSchedule) -> str | None:
+    try:
+        return json.dumps(encode_schedule(found), sort_keys=True)
+    except (InvalidEntry, TypeError, ValueError):
+        return None

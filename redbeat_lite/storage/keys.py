@@ -1,0 +1,70 @@
+"""The data model: every key the scheduler owns, and what it holds.
+
+All keys carry the prefix in braces, ``{redbeat-lite}:due``, so that Redis Cluster puts them in one hash slot and a
+script may touch them together.
+
+====================  =======  ======================================================================================
+key                   type     holds
+====================  =======  ======================================================================================
+``{p}:due``           zset     entry name -> due time, whole epoch milliseconds; ``+inf`` for an entry that will not
+                               fire by itself (paused, disabled, finished). Every stored entry has a score, so one
+                               ``ZRANGE`` lists all of them in due order.
+``{p}:entries``       hash     name -> definition, versioned JSON (:mod:`redbeat_lite.storage.json_values`)
+``{p}:state``         hash     name -> state, compact text (:mod:`redbeat_lite.entries.state`)
+``{p}:leader``        hash     ``token``, ``term``, ``host``, ``pid``, ``since``, ``report`` (JSON, at each renewal);
+                               lives as long as the leader's lease
+``{p}:beats``         zset     token of a beat (``host:pid:random:owner``) -> when its next sign of life is due, in
+                               epoch milliseconds of the server; lives for an hour after the last one
+``{p}:meta``          hash     ``format``; ``term``, the last term given out; ``clock``, the leader's last wall-clock
+                               reading; ``ticked``, the last sign of life of any leader's loop, in epoch milliseconds
+                               of the server; ``config:<owner>`` -> JSON list of that owner's config entries;
+                               ``removed``, not empty: config entries were removed by hand, and the leader has not put
+                               them back yet; ``commit``, the id of the leader's last commit and the reply to it;
+                               ``zones``, JSON list of the time zones by which entries are planned; ``ahead``, not
+                               empty: a clock reading by which some are that is ahead of the leader's; ``mark``, by
+                               which the leader knows this database again over its connection to the broker
+``{p}:quarantine``    hash     name -> JSON of the error, the definition and the state that could not be used
+``{p}:reply:<id>``    string   what became of the entries of one call that wrote some, for a minute: who lost the reply
+                               sends the same call again, and is given the same
+``{p}:wake``          channel  something changed that a waiting beat should look at
+====================  =======  ======================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Version of everything above. A process refuses to touch a schedule whose number is higher than its own.
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The names of the keys and the channel under one prefix."""
+
+    due: str
+    entries: str
+    state: str
+    leader: str
+    beats: str
+    meta: str
+    quarantine: str
+    wake: str
+
+    @classmethod
+    def of(cls, prefix: str) -> Keys:
+        """Name the keys under ``prefix``, for example ``"redbeat-lite"``."""
+        return cls(*(f"{{{prefix}}}:{part}" for part in cls.__slots__))
+
+    def reply(self, call: str) -> str:
+        """The key that keeps the reply to one call.
+
+        Parameters:
+            call: its id.
+        """
+        return f"{{{self.prefix}}}:reply:{call}"
+
+    @property
+    def prefix(self) -> str:
+        """What :meth:`of` was told."""
+        return self.due[1:].removesuffix("}:due")

@@ -1,0 +1,62 @@
+"""The documentation is complete where it claims to be, and leads nowhere that is not."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import redbeat_lite
+from redbeat_lite.entries.entry import DEFINITION_FIELDS
+from redbeat_lite.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")))
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\((?!\w+:)([^)#]*)#?([^)]*)\)", page.read_text()):
+        path = page.parent / target if target else page
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)
+def test_every_setting_is_in_the_reference_with_its_default(field: object) -> None:
+    default = {"url": "the broker's URL", "owner": "the app's name", "redis_options": "`{}`"}
+    name = field.name  # type: ignore[attr-defined]
+    shown = default.get(name) or "`" + repr(field.default).replace("'", '"') + "`"  # type: ignore[attr-defined]
+    assert f"| `redbeat_lite_{name}` | {shown} |" in REFERENCE
+
+
+@pytest.mark.parametrize("name", sorted({*redbeat_lite.__all__, *DEFINITION_FIELDS} - {"__version__", "Scheduler"}))
+def test_every_public_name_and_field_is_in_the_reference(name: str) -> None:
+    assert re.search(rf"`{name}\b", REFERENCE)
+
+
+def lines_of_the_beat() -> Iterator[str]:
+    """What the beat logs, from INFO up, as far as it is fixed text."""
+    for path in sorted((ROOT / "redbeat_lite").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+                words = node.args[0]
+                logs = node.func.attr in ("info", "warning", "error", "exception")
+                if logs and isinstance(words, ast.Constant) and str(words.value).startswith("beat: "):
+                    yield str(words.value)
+
+
+@pytest.mark.parametrize("line", sorted(set(lines_of_the_beat())))
+def test_every_line_that_the_beat_logs_is_in_the_reference(line: str) -> None:
+    fixed = max(re.split(r"%[\d.]*\w|\n", line.removeprefix("beat: ")), key=len).strip(" ,;:()")
+    assert fixed in REFERENCE

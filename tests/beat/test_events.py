@@ -1,0 +1,208 @@
+"""What a beat tells its hooks, and that no hook can harm it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Scheduler, Schedules, every
+from redbeat_lite.beat.announcer import BACKLOG, Announcer
+from redbeat_lite.events import (
+    Dispatched,
+    Event,
+    Failed,
+    Hooks,
+    LeaderGained,
+    Misfired,
+    Quarantined,
+    Skipped,
+    Ticked,
+    subscribe,
+)
+from redbeat_lite.storage.keys import Keys
+from tests.support.frozen import Clock
+from tests.support.messages import queued
+from tests.support.waiting import eventually
+
+KEYS = Keys.of("redbeat-lite")
+MakeBeat = Callable[[Celery], Scheduler]
+
+
+class Listener(Hooks):
+    """Writes down every event."""
+
+    def __init__(self) -> None:
+        self.heard: list[Event] = []
+
+    def _note(self, event: Any) -> None:
+        self.heard.append(event)
+
+    dispatched = misfired = skipped = failed = quarantined = leader_gained = leader_lost = ticked = _note
+
+    def wait_for(self, kind: type, count: int = 1) -> list[Any]:
+        return eventually(lambda: found if len(found := self.of(kind)) >= count else None, what=kind.__name__)
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.heard if type(event) is kind]
+
+
+@pytest.fixture
+def listener(app: Celery) -> Listener:
+    found = Listener()
+    subscribe(app, found)
+    return found
+
+
+@pytest.mark.parametrize("dispatch", ["auto", "plain"])
+def test_each_occurrence_is_told_once_with_its_id_and_how_late_it_went_out(
+    make_app: Callable[..., Celery], make_beat: MakeBeat, clock: Clock, client: redis.Redis, dispatch: str
+) -> None:
+    app, listener = make_app(redbeat_lite_dispatch=dispatch), Listener()
+    subscribe(app, listener)
+    schedules, beat = Schedules(app), make_beat(app)
+    schedules.add("a", "add", every(10), misfire="all")
+    schedules.add("b", "add", every(10), jitter=5)
+    beat.run_due()
+    clock.forward(31)
+    beat.run_due()
+    told = listener.wait_for(Dispatched, 4)
+    sent = {(message.entry, message.id, message.scheduled_at) for message in queued(client)}
+    assert {(event.name, event.task_id, event.nominal) for event in told} == sent
+    assert sorted(event.lateness for event in told if event.name == "a") == [1, 11, 21]
+    [late] = [event.lateness for event in told if event.name == "b"]
+    due = (clock.now - schedules["b"].next_run_at).total_seconds()  # type: ignore[operator]
+    assert -10 <= due < late <= 31, "the jitter is not lateness"
+    assert {event.task for event in told} == {"add"}
+    assert (beat.vitals.sent, beat.vitals.failed) == (4, 0)
+
+
+def test_what_was_left_out_failed_or_set_aside_is_told(
+    app: Celery, schedules: Schedules, listener: Listener, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+) -> None:
+    beat = make_beat(app)
+    beat.run_due()
+    schedules.add("late", "add", every(10))
+    schedules.add("held", "add", every(10), once=True)
+    schedules.add("broken", "add", every(10), options={"queue": "not-a-list"})
+    schedules.add("corrupt", "add", every(10))
+    client.hset(KEYS.entries, "corrupt", "{")
+    client.set("not-a-list", "text")
+    clock.forward(10)
+    beat.run_due()
+    clock.forward(35)
+    beat.run_due()
+    client.delete("not-a-list")
+    [quarantined] = listener.wait_for(Quarantined)
+    assert quarantined.name == "corrupt"
+    assert "JSON" in quarantined.error
+    [skipped] = listener.wait_for(Skipped)
+    assert (skipped.name, skipped.task) == ("held", "add")
+    missed = {event.name: event.missed for event in listener.wait_for(Misfired, 2)}
+    assert missed == {"late": 2, "held": 2}
+    failures = listener.wait_for(Failed, 2)
+    assert {(event.name, event.task) for event in failures} == {("broken", "add")}
+    assert [event.attempts for event in failures] == [1, 2]
+    assert "WRONGTYPE" in failures[0].error
+    vitals = beat.vitals
+    assert (vitals.failed, vitals.sent) == (2, len(listener.of(Dispatched)))
+    assert vitals.skipped == sum(missed.values()) + 1
+
+
+def test_gaining_and_losing_the_lead_is_told(
+    app: Celery, listener: Listener, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    beat = make_beat(app)
+    beat.run_due()
+    client.delete(KEYS.leader)
+    beat.run_due()
+    beat.run_due()
+    beat.close()
+    kinds = [(type(event).__name__, event) for event in listener.heard if type(event) is not Ticked]
+    assert [kind for kind, _ in kinds] == ["LeaderGained", "LeaderLost", "LeaderGained", "LeaderLost"]
+    assert [event.term for kind, event in kinds if kind == "LeaderGained"] == [1, 2]
+    assert "gone from Redis" in kinds[1][1].reason
+    assert kinds[3][1].reason == "the beat was stopped"
+
+
+class Harmful(Hooks):
+    """Raises, and hangs."""
+
+    def __init__(self, release: threading.Event) -> None:
+        self.release, self.calls = release, 0
+
+    def dispatched(self, event: Dispatched) -> None:
+        self.calls += 1
+        raise RuntimeError("a hook that somebody wrote")
+
+    def leader_gained(self, event: LeaderGained) -> None:
+        self.release.wait(30)
+
+
+def test_a_hook_that_hangs_and_raises_neither_delays_nor_breaks_the_beat_nor_other_hooks(
+    app: Celery,
+    schedules: Schedules,
+    listener: Listener,
+    make_beat: MakeBeat,
+    clock: Clock,
+    client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harmful = Harmful(threading.Event())
+    subscribe(app, harmful)
+    beat = make_beat(app)
+    schedules.add("a", "add", every(1), misfire="all")
+    beat.run_due()
+    for _ in range(3):
+        clock.forward(1)
+        beat.run_due()
+    listener.wait_for(Dispatched, 3)
+    assert len(queued(client)) == 3
+    assert harmful.calls == 0, "it hangs in the first event"
+    with caplog.at_level(logging.ERROR):
+        harmful.release.set()
+        eventually(lambda: harmful.calls == 3, what="the events that waited")
+        clock.forward(1)
+        beat.run_due()
+        eventually(lambda: harmful.calls == 4, what="the next event")
+    [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert line.startswith("beat: hook Harmful.dispatched failed, which is said once: RuntimeError('a hook that")
+
+
+def test_a_hook_that_is_slower_for_long_loses_events_and_not_memory(caplog: pytest.LogCaptureFixture) -> None:
+    harmful = Harmful(threading.Event())
+    announcer = Announcer([harmful])
+    announcer.tell([LeaderGained(1)])
+    event = Ticked(0.1), LeaderGained(2)
+    for _ in range(BACKLOG + 10):
+        announcer.tell(event)
+    [subscriber] = announcer._subscribers
+    assert subscriber._told == BACKLOG + 1, "events that nobody wants to hear are not kept, and the rest is bounded"
+    assert [record.getMessage() for record in caplog.records] == [
+        "beat: hooks Harmful are slower than the beat; events are dropped from now on"
+    ]
+    harmful.release.set()
+    announcer.close()
+
+
+def test_something_that_is_no_hooks_is_refused(app: Celery) -> None:
+    with pytest.raises(TypeError, match=r"hooks: expected an instance of redbeat_lite\.events\.Hooks, got 7"):
+        subscribe(app, 7)  # type: ignore[arg-type]
+
+
+def test_a_beat_without_hooks_starts_no_thread_for_them(
+    app: Celery, schedules: Schedules, make_beat: MakeBeat, clock: Clock
+) -> None:
+    beat = make_beat(app)
+    schedules.add("a", "add", every(1))
+    beat.run_due()
+    clock.forward(1)
+    beat.run_due()
+    assert beat.vitals.sent == 1
+    names = {thread.name for thread in threading.enumerate()}
+    assert not {name for name in names if name.startswith("redbeat-lite") and name != "redbeat-lite-renewal"}

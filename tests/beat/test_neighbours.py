@@ -1,0 +1,167 @@
+"""Apps that share a schedule, and an app that changes its name: whose an entry is, and who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab
+
+from redbeat_lite import Scheduler, Schedules
+from redbeat_lite.beat.tokens import Beat, beat_of, token_of
+from redbeat_lite.storage.keys import Keys
+from tests.support.frozen import NOW, Clock
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+MakeApp = Callable[..., Celery]
+MakeBeat = Callable[[Celery], Scheduler]
+
+KEYS = Keys.of("redbeat-lite")
+
+
+def entry(task: str = "t", seconds: float = 3600, **fields: Any) -> dict[str, Any]:
+    return {"task": task, "schedule": seconds, **fields}
+
+
+def one_turn(app: Celery, make_beat: MakeBeat) -> Schedules:
+    beat = make_beat(app)
+    beat.run_due()
+    beat.close()
+    return Schedules(app)
+
+
+def dies(beat: Scheduler, client: redis.Redis, at: str = "leader") -> None:
+    """As after a SIGKILL: nothing is given back, and its lease has run out."""
+    token = beat.leader._token
+    seconds, _ = client.time()  # type: ignore[misc]
+    client.zadd(KEYS.beats, {token: 1000 * (seconds - 600)})
+    if at == "leader":
+        client.delete(KEYS.leader)
+
+
+class TestRenamedApp:
+    @pytest.mark.parametrize("end", ["stopped", "killed"])
+    def test_goes_on_with_its_entries_and_their_history(
+        self,
+        make_app: MakeApp,
+        make_beat: MakeBeat,
+        clock: Clock,
+        client: redis.Redis,
+        caplog: pytest.LogCaptureFixture,
+        end: str,
+    ) -> None:
+        old = make_app("old", beat_schedule={"report": entry("old.report"), "paused": entry()})
+        beat = make_beat(old)
+        beat.run_due()
+        clock.forward(3600)
+        beat.run_due()
+        Schedules(old).pause("paused", "operator")
+        clock.forward(600)
+        beat.close() if end == "stopped" else dies(beat, client)
+        new = make_app("new", beat_schedule={"report": entry("new.report"), "paused": entry()})
+        schedules = one_turn(new, make_beat)
+        report = schedules["report"]
+        assert (report.task, report.source, report.total_run_count) == ("new.report", "config:new", 1)
+        assert report.next_run_at == NOW + timedelta(seconds=7200)
+        assert schedules["paused"].paused_note == "operator"
+        line = (
+            "beat: 2 entries taken over from the configuration of 'old', of which no beat is there: 'paused', 'report'"
+        )
+        assert line in caplog.messages
+        caplog.clear()
+        one_turn(new, make_beat)
+        assert "of which no beat" not in caplog.text
+        new.conf.beat_schedule = {}
+        assert len(one_turn(new, make_beat)) == 0
+
+    def test_is_told_what_nobody_looks_after_any_more(
+        self, make_app: MakeApp, make_beat: MakeBeat, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        one_turn(make_app("old", beat_schedule={"gone": entry(), "report": entry()}), make_beat)
+        new = make_app("new", beat_schedule={"report": entry()})
+        schedules = one_turn(new, make_beat)
+        assert sorted(schedules) == ["gone", "report"], "it may be another app, whose beat is down"
+        [line] = [each for each in caplog.messages if "without a beat" in each]
+        assert "1 entry of the configuration of 'old' without a beat of 'old': 'gone'; " in line
+        assert "redbeat_lite_owner = 'old'" in line
+        assert "redbeat remove NAME" in line
+        caplog.clear()
+        schedules.remove("gone")
+        one_turn(new, make_beat)
+        assert "without a beat" not in caplog.text
+
+    def test_has_a_name_as_soon_as_the_last_beat_of_its_old_name_has_gone(
+        self, make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        # A roll-out with two beats of each: the first new one leads while an old one still stands by.
+        old = make_app("old", beat_schedule={"a": entry("old.a")})
+        leader, stand_by = make_beat(old), make_beat(old)
+        leader.run_due()
+        stand_by.run_due()
+        leader.close()
+        new = make_app("new", beat_schedule={"a": entry("new.a")}, redbeat_lite_lease=600)
+        beat = make_beat(new)
+        assert beat.run_due() <= 600, "it looks again"
+        assert Schedules(new)["a"].task == "old.a"
+        assert "config entry 'a' is left out: the name is taken by the configuration of 'old'" in caplog.text
+        dies(stand_by, client, at="stand-by")
+        beat._next_look = 0.0  # a lease later
+        beat.run_due()
+        assert Schedules(new)["a"].task == "new.a"
+        assert not beat._config.contested
+
+
+class TestTwoApps:
+    def test_share_without_a_word_what_both_have(
+        self, make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        cleanup = {"task": "celery.backend_cleanup", "schedule": crontab("0", "4", "*")}
+        first, second = (make_app(name, beat_schedule={"cleanup": cleanup}) for name in ("first", "second"))
+        leader, stand_by, other = make_beat(first), make_beat(first), make_beat(second)
+        for beat in (leader, stand_by, other):
+            beat.run_due()
+        leader.close()
+        other.run_due()
+        assert other.leader.leading
+        assert Schedules(second)["cleanup"].source == "config:first"
+        assert "cleanup" not in caplog.text
+        assert not other._config.contested
+
+    def test_are_told_which_entries_wait_for_their_own_beat(
+        self, make_app: MakeApp, make_beat: MakeBeat, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        first = make_app("first", beat_schedule={"a": entry(), "both": entry()})
+        second = make_app("second", beat_schedule={"b": entry(), "both": entry()})
+        leader, stand_by, same = make_beat(first), make_beat(second), make_beat(first)
+        for _ in range(2):
+            for beat in (leader, stand_by, same):
+                beat.run_due()
+        lines = [each for each in caplog.messages if "not stored until" in each]
+        assert lines == [
+            "beat: not stored until a beat of 'second' leads, while one of 'first' does: 'b'; "
+            "a redbeat_lite_key_prefix for each app keeps the two apart"
+        ]
+        leader.close()
+        stand_by.run_due()
+        assert sorted(Schedules(first)) == ["a", "b", "both"]
+
+
+@pytest.mark.parametrize("owner", ["proj", "a:b:7:00ff:c", "", "Ünïcode\n"])
+def test_a_token_tells_the_beat_whatever_its_owner_is_called(owner: str) -> None:
+    token = token_of(owner)
+    beat = beat_of(token.encode())
+    assert beat is not None
+    assert beat.owner == owner
+    assert str(beat) == f"pid {beat.pid} on {beat.host}"
+    assert token != token_of(owner)
+
+
+@pytest.mark.parametrize("token", [b"", b"host", b"host:1:ff", b"host:x:ff:o", b":1:ff:o", b"host:1::o"])
+def test_what_is_no_token_is_none(token: bytes) -> None:
+    assert beat_of(token) is None
+    assert beat_of(b"host:1:ff:" + b"\xff") == Beat("host", 1, "\\xff")

@@ -1,0 +1,91 @@
+"""What hiredis is given to pack, where it is installed. A signal while it packs a number ends the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+import pytest
+import redis.connection
+from celery import Celery
+from kombu import Exchange, Queue
+from redis.connection import PythonRespSerializer
+
+from redbeat_lite import Entry, Scheduler, Schedules, every
+from redbeat_lite.beat import packing
+from redbeat_lite.schedules import Question
+from tests.support.frozen import Clock
+from tests.support.messages import queued
+from tests.support.server import Server
+
+
+class Hiredis:
+    """Stands in for hiredis: packs as redis-py would without it, and keeps what is no text."""
+
+    def __init__(self) -> None:
+        self.commands = 0
+        self.numbers: list[tuple[Any, ...]] = []
+        encode = redis.connection.Encoder("utf-8", "strict", False).encode  # type: ignore[no-untyped-call]
+        self._packer = PythonRespSerializer(6000, encode)  # type: ignore[no-untyped-call]
+
+    def pack_command(self, args: tuple[Any, ...]) -> bytes:
+        self.commands += 1
+        if not all(isinstance(arg, (str, bytes)) for arg in args):
+            self.numbers.append(args[:4])
+        return b"".join(self._packer.pack(*args))  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+def hiredis(monkeypatch: pytest.MonkeyPatch) -> Hiredis:
+    """From now on new connections pack with it."""
+    spy = Hiredis()
+    monkeypatch.setattr(redis.connection.HiredisRespSerializer, "pack", packing._pack)
+    monkeypatch.setattr(redis.connection, "hiredis", spy, raising=False)
+    monkeypatch.setattr(redis.connection, "HIREDIS_AVAILABLE", True)
+    monkeypatch.setattr(redis.connection, "HIREDIS_PACK_AVAILABLE", True, raising=False)  # in redis-py 5
+    return spy
+
+
+@pytest.mark.parametrize("broker", [0, 1])
+@pytest.mark.parametrize("dispatch", ["auto", "plain"])
+def test_no_number_of_a_beat_is_left_to_it(
+    make_app: Callable[..., Celery],
+    make_beat: Callable[[Celery], Scheduler],
+    server: Server,
+    clock: Clock,
+    hiredis: Hiredis,
+    broker: int,
+    dispatch: str,
+) -> None:
+    app = make_app(
+        broker_url=f"{server.url.removesuffix('/0')}/{broker}",
+        redbeat_lite_url=server.url,
+        redbeat_lite_dispatch=dispatch,
+        beat_schedule={"configured": {"task": "t", "schedule": 10}},
+        task_queues=[Queue("celery"), Queue("short", Exchange("short", type="topic"), routing_key="#", expires=100)],
+    )
+    beat = make_beat(app)
+    schedules = Schedules(app)
+    schedules.add("locked", "t", every(10), once=True)
+    schedules.add("short", "t", every(10), options={"queue": "short"})
+    schedules.add_many(Entry(f"e{number}", "t", every(10), (number,)) for number in range(20))
+    beat.max_interval = 0.01
+    for _ in range(2):
+        beat.tick()
+        clock.forward(10)
+    beat.tick()
+    beat.close()
+    with server.client(db=broker) as client:
+        assert len(queued(client)) >= 40
+    assert hiredis.commands > 20
+    assert hiredis.numbers == []
+
+
+def test_every_kind_of_number_is_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Count(IntEnum):
+        SEVEN = 7
+
+    monkeypatch.setattr(packing, "_pack", lambda self, *args: args)
+    given = (1, 2.5, Count.SEVEN, Question(1772453250000, 5), "text", b"bytes", True)
+    assert packing._packed(None, *given) == ("1", "2.5", "7", "1772453250000", "text", b"bytes", True)  # type: ignore[arg-type]

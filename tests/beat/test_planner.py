@@ -1,0 +1,88 @@
+"""Decoded entries are remembered between ticks, as many as may be."""
+
+from __future__ import annotations
+
+import tracemalloc
+from datetime import UTC
+from functools import cache
+from typing import Any
+
+from redbeat_lite import Entry, every
+from redbeat_lite.beat.dispatch.planner import Planner
+from redbeat_lite.entries.definition import encode
+from redbeat_lite.entries.state import State
+from redbeat_lite.storage.store import Stored
+
+NOW = 1_800_000_000_000
+
+
+STATE = State.new(NOW).encode().encode()
+
+
+@cache
+def definition(size: int, task: str, misfire: str) -> bytes:
+    """What is stored of an entry; it is the same whatever its name."""
+    return encode(Entry("any", task, every(60), args=["x" * size], misfire=misfire)).encode()
+
+
+def stored(name: str, *, size: int = 0, task: str = "add", misfire: str = "coalesce") -> Stored:
+    # Each with bytes of its own, as if it had just been read.
+    return Stored(name.encode(), NOW, bytes(bytearray(definition(size, task, misfire))), STATE)
+
+
+def planner(**instead: Any) -> Planner:
+    asked = {"tasks": lambda name: None, "local": lambda name: None, "progress": lambda doing: None, **instead}
+    return Planner(zone=UTC, prefix="redbeat-lite", **asked)
+
+
+def planned(own: Planner, due: Stored) -> Entry:
+    [job], bad = own.plan([due], NOW)
+    assert bad == []
+    return job.entry
+
+
+def test_thirty_thousand_entries_in_turn_are_decoded_once() -> None:
+    own = planner()
+    everybody = [stored(f"e{number}") for number in range(30_000)]
+    first = [planned(own, each) for each in everybody]
+    assert all(planned(own, each) is entry for each, entry in zip(everybody, first, strict=True))
+
+
+def test_a_changed_definition_is_decoded_anew() -> None:
+    own = planner()
+    assert planned(own, stored("a")).task == "add"
+    assert planned(own, stored("a", task="other")).task == "other"
+
+
+def test_large_definitions_do_not_fill_the_memory() -> None:
+    own = planner()
+    tracemalloc.start()
+    try:
+        for number in range(2000):
+            planned(own, stored(f"e{number}", size=50_000))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 64_000_000
+
+
+def test_long_messages_make_short_batches() -> None:
+    """Each is there several times over until it is sent: in this process, on its way, in the script, in the queue."""
+    own = planner()
+    due = [stored(f"e{number}", size=50_000, misfire="all") for number in range(50)]
+    jobs, bad = own.plan(due, NOW + 99 * 60_000)
+    assert bad == []
+    assert 1 < len(jobs) < 10
+    assert {len(job.plan.emit) for job in jobs} == {100}
+    assert len(own.plan(due, NOW)[0]) == 50
+
+
+def test_whoever_asks_what_takes_so_long_is_told_the_entry() -> None:
+    """Once is enough for a batch that takes no time; what is told then goes with the times."""
+    told: list[object] = []
+    asked: list[str] = []
+    own = planner(progress=told.append, tasks=lambda name: asked.append(str(told[-1])))
+    locked = encode(Entry("any", "add", every(60), once=True)).encode()
+    own.plan([Stored(name, NOW, locked, STATE) for name in (b"a", b"b", b"c")], NOW)
+    assert asked == ["planning 'a'", "planning 'b'", "planning 'c'"]
+    assert len(told) == 1

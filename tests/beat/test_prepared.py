@@ -1,0 +1,487 @@
+"""A prepared message is the one the full way would have made, but for ids and times."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import celery.app.amqp
+import celery.app.task
+import celery.beat
+import kombu.messaging
+import kombu.transport.redis
+import kombu.transport.virtual.base
+import pytest
+from celery import Celery, signals
+from celery.app.task import Task
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+from kombu import serialization
+
+from redbeat_lite import Entry, Scheduler, every
+from redbeat_lite.beat.dispatch.prepared import obstacle
+from redbeat_lite.beat.dispatch.publisher import Publisher
+from redbeat_lite.entries.message import Occurrence
+from redbeat_lite.instants import from_ms
+from redbeat_lite.storage.store import Command
+from tests.support.examples import examples
+from tests.support.server import Server
+
+HOUR = 3_600_000
+NOMINAL = 4_000_000_000_000  # far in the future, so that no message expires before it is made
+
+options = st.fixed_dictionaries(
+    {},
+    optional={
+        "queue": st.sampled_from(["celery", "other", "100% full"]),
+        "priority": st.integers(0, 9),
+        "serializer": st.sampled_from(["json", "pickle"]),
+        "compression": st.sampled_from(["zlib", "bzip2"]),
+        "time_limit": st.integers(10, 100),
+        "soft_time_limit": st.integers(1, 9),
+        "ignore_result": st.booleans(),
+        "headers": st.dictionaries(st.sampled_from(["x", "y", "%s"]), st.text(max_size=5), max_size=2),
+        "argsrepr": st.just("(hidden)"),
+        "shadow": st.text(min_size=1, max_size=5),
+        "expires": st.integers(1, 10_000),
+        "chain": st.just([{"task": "plain", "args": [1], "kwargs": {}, "options": {}, "subtask_type": None}]),
+    },
+)
+arguments = st.tuples(
+    st.lists(st.integers() | st.text(), max_size=3), st.dictionaries(st.text(max_size=3), st.integers())
+)
+
+
+@pytest.fixture(scope="module")
+def app(shared_server: Server) -> Iterator[Celery]:
+    app = Celery("prepared", broker=shared_server.url, set_as_current=False)
+    app.conf.task_routes = {"routed": {"queue": "routes"}, "pattern.*": "patterns"}
+
+    @app.task(shared=False, name="plain", typing=False)
+    def plain(*args: Any, **kwargs: Any) -> None: ...
+
+    @app.task(
+        shared=False, name="limited", typing=False, time_limit=5, priority=3, serializer="pickle", ignore_result=True
+    )
+    def limited(*args: Any, **kwargs: Any) -> None: ...
+
+    yield app
+    app.close()
+
+
+def connected(scheduler: Scheduler) -> Publisher:
+    scheduler.run_due()
+    publisher: Publisher = scheduler._publisher
+    publisher.connect(scheduler.store, scheduler.leader.term)
+    return publisher
+
+
+@pytest.fixture(scope="module")
+def publishers(app: Celery, shared_server: Server) -> Iterator[tuple[Publisher, Publisher]]:
+    """One that prepares, and one that takes the full way."""
+    schedulers = []
+    for number, dispatch in enumerate(("auto", "batch")):
+        app.conf.update(redbeat_lite_dispatch=dispatch, redbeat_lite_key_prefix=f"prepared-{number}")
+        schedulers.append(Scheduler(app))
+    yield connected(schedulers[0]), connected(schedulers[1])
+    for scheduler in schedulers:
+        scheduler.close()
+
+
+def publish(publisher: Publisher, occurrence: Occurrence) -> list[Command]:
+    with publisher.batch() as send:
+        return send(occurrence)
+
+
+def occurrence(entry: Entry, number: int) -> Occurrence:
+    nominal = NOMINAL + number * HOUR
+    return Occurrence(entry, f"00000000-0000-5000-8000-{number:012d}", nominal, nominal + HOUR)
+
+
+def comparable(commands: list[Command]) -> Any:
+    """The commands, without what differs between any two messages."""
+    [(name, target, payload), *rest] = commands
+    message = json.loads(payload)
+    assert message["properties"].pop("delivery_tag")
+    # A lifetime in seconds ends at another instant a moment later; which instant, its own test says.
+    lifetime = message["properties"].pop("expiration", None)
+    expires = message["headers"].pop("expires")
+    return name, target, message, rest, lifetime is None, expires is None
+
+
+@examples(120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(options, arguments, st.sampled_from(["plain", "limited", "routed", "pattern.x", "unknown"]))
+def test_prepared_and_full_messages_are_equal_but_for_ids_and_times(
+    publishers: tuple[Publisher, Publisher],
+    options: dict[str, Any],
+    arguments: tuple[list[Any], dict[str, Any]],
+    task: str,
+) -> None:
+    preparing, full = publishers
+    entry = Entry("e", task, every(3600), *arguments, options)
+    publish(preparing, occurrence(entry, 1))
+    assert entry.template is not None, "the first message was not kept as a template"
+    prepared = publish(preparing, occurrence(entry, 2))
+    expected = publish(full, occurrence(Entry("e", task, every(3600), *arguments, options), 2))
+    assert comparable(prepared) == comparable(expected)
+
+
+@pytest.mark.parametrize("expires", [None, 90.0, "interval"])
+def test_expiry_of_a_prepared_message_is_that_of_the_full_one(
+    publishers: tuple[Publisher, Publisher], expires: Any
+) -> None:
+    preparing, full = publishers
+    entry = Entry("e", "plain", every(3600), expires=expires)
+    publish(preparing, occurrence(entry, 1))
+    messages = [json.loads(publish(publisher, occurrence(entry, 2))[0][2]) for publisher in (preparing, full)]
+    prepared, expected = ((each["headers"]["expires"], each["properties"].get("expiration")) for each in messages)
+    if expires == "interval":
+        assert prepared[0] == expected[0] == from_ms(NOMINAL + 3 * HOUR).isoformat()
+        assert abs(int(prepared[1]) - int(expected[1])) < 5_000
+    elif expires:
+        assert prepared[1] == expected[1] == "90000"
+        assert prepared[0][:15] == expected[0][:15] or prepared[0] < expected[0]
+    else:
+        assert prepared == expected == (None, None)
+
+
+def test_the_last_occurrence_has_nothing_to_expire_with(publishers: tuple[Publisher, Publisher]) -> None:
+    preparing, _ = publishers
+    entry = Entry("e", "plain", every(3600))
+    publish(preparing, occurrence(entry, 1))
+    message = json.loads(publish(preparing, occurrence(entry, 2)._replace(following=None))[0][2])
+    assert message["headers"]["expires"] is None
+    assert "expiration" not in message["properties"]
+
+
+@pytest.mark.parametrize(
+    "argument", ["100% %s %(id)s", 'a "quoted" one', "\\ and \n", "é", "x" * 5000, [[[[["deep"]]]]]]
+)
+def test_the_first_message_of_an_entry_like_another_is_the_full_one(
+    publishers: tuple[Publisher, Publisher], argument: Any
+) -> None:
+    preparing, full = publishers
+    publish(preparing, occurrence(Entry("like", "plain", every(3600), [1]), 1))
+    name = str(argument)[:20].replace("\n", "")
+    [made, expected] = [Entry(name, "plain", every(3600), [argument], {"k": argument}) for _ in range(2)]
+    with mock.patch.object(preparing, "_publish_in_full", side_effect=AssertionError("not prepared")):
+        prepared = publish(preparing, occurrence(made, 2))
+    assert comparable(prepared) == comparable(publish(full, occurrence(expected, 2)))
+
+
+def test_ids_and_delivery_tags_are_each_messages_own(publishers: tuple[Publisher, Publisher]) -> None:
+    preparing, _ = publishers
+    entry = Entry("e", "plain", every(3600))
+    messages = [json.loads(publish(preparing, occurrence(entry, number))[0][2]) for number in range(4)]
+    for number, message in enumerate(messages):
+        own = occurrence(entry, number).id
+        assert (message["headers"]["id"], message["headers"]["root_id"], message["properties"]["correlation_id"]) == (
+            own,
+            own,
+            own,
+        )
+    assert len({message["properties"]["delivery_tag"] for message in messages}) == 4
+
+
+def test_a_message_that_no_template_can_be_made_of_is_sent_all_the_same(
+    publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any) -> bool:
+        raise KeyError("id")
+
+    monkeypatch.setattr("redbeat_lite.beat.dispatch.prepared._mark_gaps", broken)
+    entry = Entry("e", "plain", every(3600), options={"headers": {"unlike": "any other"}})
+    assert publish(publishers[0], occurrence(entry, 1))[0][0] == "lpush"
+    assert entry.template is None
+
+
+def test_a_task_that_takes_models_dumps_each_entrys_arguments(
+    app: Celery, publishers: tuple[Publisher, Publisher]
+) -> None:
+    """Celery dumps models to JSON for a task with ``pydantic=True``, by a function that it puts there."""
+
+    def dump(args: Any, kwargs: Any) -> Any:
+        return [min(each, 9) for each in args], kwargs
+
+    @app.task(shared=False, name="models", typing=False, _dump_pydantic_arguments=staticmethod(dump))
+    def models(*args: Any) -> None: ...
+
+    preparing, full = publishers
+    publish(preparing, occurrence(Entry("like", "models", every(3600), [1]), 1))  # which dumps to itself
+    [made, expected] = [Entry("e", "models", every(3600), [20]) for _ in range(2)]
+    assert comparable(publish(preparing, occurrence(made, 2))) == comparable(publish(full, occurrence(expected, 2)))
+
+
+@pytest.fixture
+def own_json() -> Iterator[str]:
+    """A serializer that says of its texts that they are JSON, as they are, but writes them in a way of its own."""
+
+    def encode(value: Any) -> str:
+        _, _, text = serialization.dumps(value, serializer="json")
+        return str(text).replace("20", "2e1")
+
+    serialization.register("own-json", encode, json.loads, content_type="application/json", content_encoding="utf-8")
+    yield "own-json"
+    serialization.unregister("own-json")
+    serialization.register_json()
+
+
+def test_another_serializer_of_json_writes_each_entrys_arguments(
+    publishers: tuple[Publisher, Publisher], own_json: str
+) -> None:
+    preparing, full = publishers
+    options = {"serializer": own_json}
+    publish(preparing, occurrence(Entry("like", "plain", every(3600), [1], options=options), 1))
+    [made, expected] = [Entry("e", "plain", every(3600), [20], options=options) for _ in range(2)]
+    assert comparable(publish(preparing, occurrence(made, 2))) == comparable(publish(full, occurrence(expected, 2)))
+
+
+def test_arguments_that_do_not_fit_the_task_fail_as_in_full(
+    app: Celery, publishers: tuple[Publisher, Publisher]
+) -> None:
+    @app.task(shared=False, name="one argument")
+    def one_argument(number: int) -> None: ...
+
+    preparing, full = publishers
+    publish(preparing, occurrence(Entry("like", "one argument", every(3600), [1]), 1))
+    failures = []
+    for publisher in (preparing, full):
+        with pytest.raises(Exception, match="takes 1 positional argument but 2 were given") as failure:
+            publish(publisher, occurrence(Entry("e", "one argument", every(3600), [1, 2]), 2))
+        failures.append((failure.type, str(failure.value)))
+    assert failures[0] == failures[1]
+
+
+class FunctionProxy:
+    """Wraps a function as tracing libraries do, with wrapt: it has whatever attributes the function has."""
+
+    def __init__(self, wrapped: Any) -> None:
+        self._wrapped = wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> FunctionProxy:
+        return self if instance is None else FunctionProxy(self._wrapped.__get__(instance, owner))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._wrapped(*args, **kwargs)
+
+
+class Own(Task):
+    """A task class that has a say in every message."""
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        return super().apply_async(*args, **options)
+
+
+class Shadowed(Task):
+    """A task class that names each message."""
+
+    def shadow_name(self, *args: Any) -> str:
+        return "shadowed"
+
+
+class Urgent(Task):
+    """A task class that says anew for each message with what options it goes out."""
+
+    def _get_exec_options(self) -> dict[str, Any]:
+        return {**super()._get_exec_options(), "priority": 9}
+
+
+@pytest.mark.parametrize("options", [{"base": Own}, {"base": Shadowed}, {"base": Urgent}, {"expires": 30}])
+def test_a_task_that_has_a_say_in_its_messages_is_asked_every_time(
+    app: Celery, publishers: tuple[Publisher, Publisher], options: dict[str, Any]
+) -> None:
+    @app.task(shared=False, name=f"own {options}", typing=False, **options)
+    def own() -> None: ...
+
+    entry = Entry("e", own.name, every(3600), expires=None)
+    publish(publishers[0], occurrence(entry, 1))
+    assert entry.template is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"countdown": 5},
+        {"eta": "2096-01-01T00:00:00+00:00"},
+        {"link": [{"task": "plain", "args": [], "kwargs": {}, "options": {}, "subtask_type": None}]},
+        {"stamped_headers": ["by"], "by": "me"},
+    ],
+)
+def test_a_message_with_what_no_template_knows_is_not_prepared(
+    publishers: tuple[Publisher, Publisher], options: dict[str, Any]
+) -> None:
+    entry = Entry("e", "plain", every(3600))
+    entry.options = options
+    publish(publishers[0], occurrence(entry, 1))
+    assert entry.template is None
+
+
+def test_a_lazy_argument_is_asked_every_time(publishers: tuple[Publisher, Publisher]) -> None:
+    numbers = iter(range(2))
+    entry = Entry("e", "plain", every(3600))
+    entry.args = (celery.beat.BeatLazyFunc(lambda: next(numbers)),)
+    shown = [json.loads(publish(publishers[0], occurrence(entry, n))[0][2])["headers"]["argsrepr"] for n in range(2)]
+    assert shown == ["(0,)", "(1,)"] or shown == ["[0]", "[1]"]
+
+
+def test_further_headers_are_those_of_the_occurrence(publishers: tuple[Publisher, Publisher]) -> None:
+    entry = Entry("e", "plain", every(3600))
+    further: list[dict[str, Any] | None] = [None, {"lock": "a"}, {"lock": "b"}, None]
+    messages = [
+        json.loads(publish(publishers[0], occurrence(entry, number)._replace(extra=extra))[0][2])
+        for number, extra in enumerate(further)
+    ]
+    assert [message["headers"].get("lock") for message in messages] == [None, "a", "b", None]
+
+
+class TestObstacle:
+    @pytest.fixture
+    def scheduler(self, app: Celery) -> Scheduler:
+        return Scheduler(app, lazy=True)
+
+    @pytest.fixture
+    def why(self, scheduler: Scheduler, app: Celery) -> Callable[[], str | None]:
+        return lambda: obstacle(scheduler, app, kombu.transport.redis.Channel)
+
+    def test_none_by_default(self, why: Callable[[], str | None]) -> None:
+        assert why() is None
+
+    @pytest.mark.parametrize("name", ["before_task_publish", "after_task_publish"])
+    def test_a_signal_receiver(self, why: Callable[[], str | None], name: str) -> None:
+        def receiver(**kwargs: Any) -> None: ...
+
+        signal = getattr(signals, name)
+        signal.connect(receiver)
+        assert why() == f"something listens to {name}"
+        signal.disconnect(receiver)
+        assert why() is None
+
+    def test_a_patched_apply_entry(self, why: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch) -> None:
+        original = celery.beat.Scheduler.apply_entry
+
+        def patched(*args: Any, **kwargs: Any) -> Any:
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(celery.beat.Scheduler, "apply_entry", patched)
+        assert why() == "the scheduler's apply_entry or send_task is not Celery's own"
+
+    def test_a_patched_send_task(
+        self, why: Callable[[], str | None], app: Celery, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(app, "send_task", lambda *args, **kwargs: None)
+        assert why() == "app.send_task is not Celery's own"
+
+    def test_a_patched_task_class(
+        self, publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        original = Task.apply_async
+        monkeypatch.setattr(Task, "apply_async", lambda *args, **options: original(*args, **options))
+        entry = Entry("e", "plain", every(3600))
+        publish(publishers[0], occurrence(entry, 1))
+        assert entry.template is None
+
+    @pytest.mark.parametrize(
+        ("owner", "name", "reason"),
+        [
+            (celery.beat.Scheduler, "apply_async", "celery.beat.Scheduler.apply_async is not Celery's own"),
+            (celery.app.amqp.AMQP, "as_task_v2", "app.amqp makes messages in a way of its own"),
+            (celery.app.task.Task, "apply_async", "Task.apply_async is not Celery's own"),
+            (kombu.messaging.Producer, "publish", "kombu's producer or channel is not its own"),
+            (kombu.messaging.Producer, "_publish", "kombu's producer or channel is not its own"),
+            (kombu.transport.virtual.base.Channel, "basic_publish", "kombu's producer or channel is not its own"),
+            (kombu.transport.virtual.base.Channel, "prepare_message", "kombu's producer or channel is not its own"),
+            (kombu.transport.redis.Channel, "basic_publish", "kombu's producer or channel is not its own"),
+            (kombu.transport.redis.Channel, "prepare_message", "kombu's producer or channel is not its own"),
+            (kombu.transport.redis.Channel, "_inplace_augment_message", "kombu's producer or channel is not its own"),
+            (kombu.transport.redis.Channel, "_put", "kombu's producer or channel is not its own"),
+        ],
+    )
+    def test_a_function_that_somebody_has_wrapped(
+        self, why: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, reason: str
+    ) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, wrapped, raising=False)
+        assert why() == reason
+
+    @pytest.mark.parametrize(
+        ("owner", "name", "reason"),
+        [
+            (celery.beat.Scheduler, "apply_entry", "the scheduler's apply_entry or send_task is not Celery's own"),
+            (celery.app.task.Task, "apply_async", "Task.apply_async is not Celery's own"),
+            (kombu.messaging.Producer, "publish", "kombu's producer or channel is not its own"),
+        ],
+    )
+    def test_a_function_behind_a_proxy(
+        self, why: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, reason: str
+    ) -> None:
+        monkeypatch.setattr(owner, name, FunctionProxy(getattr(owner, name)))
+        assert why() == reason
+
+    def test_a_scheduler_that_publishes_in_a_way_of_its_own(self, app: Celery) -> None:
+        class Careful(Scheduler):
+            def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+                return super().apply_async(*args, **kwargs)
+
+        assert (
+            obstacle(Careful(app, lazy=True), app, kombu.transport.redis.Channel)
+            == "the scheduler's apply_async is not redbeat_lite's own"
+        )
+
+    def test_a_scheduler_that_was_patched_itself(
+        self, why: Callable[[], str | None], scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        original = scheduler.apply_entry
+        monkeypatch.setattr(scheduler, "apply_entry", lambda *args, **kwargs: original(*args, **kwargs))
+        assert why() == "the scheduler's apply_entry or send_task is not Celery's own"
+
+    def test_a_task_that_was_patched_itself(
+        self, app: Celery, publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task = app.tasks["plain"]
+        original = task.apply_async
+        monkeypatch.setattr(task, "apply_async", lambda *args, **options: original(*args, **options))
+        entry = Entry("e", "plain", every(3600), options={"shadow": "patched"})
+        publish(publishers[0], occurrence(entry, 1))
+        assert entry.template is None
+
+    def test_a_wrapped_maker_of_messages(
+        self, why: Callable[[], str | None], app: Celery, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        original = app.amqp.send_task_message
+        monkeypatch.setattr(app.amqp, "send_task_message", lambda *args, **kwargs: original(*args, **kwargs))
+        assert why() == "app.amqp makes messages in a way of its own"
+
+    def test_a_producer_of_the_apps_own(self, why: Callable[[], str | None], app: Celery) -> None:
+        class Own(kombu.Producer):
+            pass
+
+        app.amqp.Producer = Own
+        assert why() == "kombu's producer or channel is not its own"
+
+    def test_the_old_protocol(self, scheduler: Scheduler, make_app: Callable[..., Celery]) -> None:
+        assert obstacle(scheduler, make_app(task_protocol=1), kombu.transport.redis.Channel) == "task_protocol is not 2"
+
+    def test_a_router_function(self, scheduler: Scheduler, make_app: Callable[..., Celery]) -> None:
+        other = make_app(task_routes=[lambda name, *args, **kwargs: None])
+        assert obstacle(scheduler, other, kombu.transport.redis.Channel) == "task_routes holds a function"
+
+    @pytest.mark.parametrize("setting", ["task_send_sent_event", "task_always_eager"])
+    def test_what_does_more_or_less_than_sending(
+        self, scheduler: Scheduler, make_app: Callable[..., Celery], setting: str
+    ) -> None:
+        other = make_app(**{setting: True})
+        assert (
+            obstacle(scheduler, other, kombu.transport.redis.Channel)
+            == "task_send_sent_event or task_always_eager is set"
+        )

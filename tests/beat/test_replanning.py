@@ -1,0 +1,266 @@
+"""Next runs that were planned by a clock or a time zone that is no more, and are planned anew."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab, schedule, solar
+
+from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
+from redbeat_lite.storage.keys import Keys
+from redbeat_lite.storage.store import Store
+from tests.support.frozen import NOW, Clock
+from tests.support.messages import of_entry
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+MakeApp = Callable[..., Celery]
+MakeBeat = Callable[[Celery], Scheduler]
+
+KEYS = Keys.of("redbeat-lite")
+LOS_ANGELES = ZoneInfo("America/Los_Angeles")
+
+
+class Subclass(schedule):  # type: ignore[misc]  # Celery ships no types
+    """Somebody's own class, which is asked in the app's zone and does not care."""
+
+
+def one_turn(app: Celery, make_beat: MakeBeat) -> Schedules:
+    beat = make_beat(app)
+    beat.run_due()
+    beat.close()
+    return Schedules(app)
+
+
+def local(entry: Entry, zone: Any = LOS_ANGELES) -> datetime:
+    assert entry.next_run_at is not None
+    return entry.next_run_at.astimezone(zone)
+
+
+class TestZone:
+    def test_what_goes_by_it_waits_for_its_time_in_the_new_one(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def deploy(zone: str) -> Schedules:
+            config = {"yearly": {"task": "t", "schedule": crontab(0, 9, day_of_month=1, month_of_year=6)}}
+            return one_turn(make_app(timezone=zone, beat_schedule=config), make_beat)
+
+        schedules = deploy("UTC")
+        schedules.add("daily", "t", cron("0 9 * * *"))
+        schedules.add("rrule", "t", rrule("FREQ=DAILY;BYHOUR=9;BYMINUTE=0;BYSECOND=0"))
+        schedules.add("paused", "t", crontab(0, 9))
+        schedules.pause("paused")
+        schedules.add("later", "t", cron("0 9 * * *"), start_at=datetime(2026, 7, 1, tzinfo=UTC))
+        stay = {
+            "zoned": cron("0 9 * * *", tz="Asia/Tokyo"),
+            "interval": every(86_400),
+            "celerys": schedule(86_400),
+            "sunset": solar("sunset", 52.5, 13.4),
+        }
+        for name, written in stay.items():
+            schedules.add(name, "t", written)
+        before = {name: schedules[name].next_run_at for name in stay}
+        clock.forward(60)
+        schedules = deploy("America/Los_Angeles")
+        assert local(schedules["yearly"]) == datetime(2026, 6, 1, 9, tzinfo=LOS_ANGELES)
+        assert local(schedules["daily"]) == datetime(2026, 3, 2, 9, tzinfo=LOS_ANGELES)
+        assert local(schedules["rrule"]) == datetime(2026, 3, 2, 9, tzinfo=LOS_ANGELES)
+        assert local(schedules.resume("paused")) == datetime(2026, 3, 2, 9, tzinfo=LOS_ANGELES)
+        assert local(schedules["later"]) == datetime(2026, 7, 1, 9, tzinfo=LOS_ANGELES)
+        assert {name: schedules[name].next_run_at for name in stay} == before
+        assert {schedules[name].version for name in stay} == {1}
+        upcoming = [each.nominal for each in schedules.upcoming(datetime(2026, 6, 2, tzinfo=UTC), limit=10_000)]
+        assert upcoming.count(datetime(2026, 6, 1, 9, tzinfo=LOS_ANGELES)) >= 2
+        [line] = [each for each in caplog.messages if "time zone" in each]
+        assert line == (
+            "beat: the app's time zone is 'America/Los_Angeles', and was 'UTC'; planning anew what goes by it"
+        )
+        caplog.clear()
+        deploy("America/Los_Angeles")
+        assert "time zone" not in caplog.text
+
+    def test_each_day_has_its_run_and_no_past_one_is_sent(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        Schedules(make_app(timezone="UTC")).add("daily", "t", cron("0 13 * * *"))
+        for zone in ("UTC", "America/Los_Angeles", "Asia/Tokyo", "UTC"):
+            for _ in range(12):
+                one_turn(make_app(timezone=zone), make_beat)
+                clock.forward(7200)
+        sent = [message.scheduled_at for message in of_entry(client, "daily")]
+        assert sent == [
+            datetime(2026, 3, 2, 13, tzinfo=UTC),
+            datetime(2026, 3, 3, 13, tzinfo=LOS_ANGELES),
+            datetime(2026, 3, 5, 13, tzinfo=ZoneInfo("Asia/Tokyo")),
+            datetime(2026, 3, 5, 13, tzinfo=UTC),
+        ]
+
+    def test_what_is_due_already_stays_due(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules = one_turn(make_app(timezone="UTC"), make_beat)
+        schedules.add("daily", "t", cron("0 13 * * *"))
+        clock.forward(3600)
+        one_turn(make_app(timezone="America/Los_Angeles"), make_beat)
+        assert [each.scheduled_at for each in of_entry(client, "daily")] == [datetime(2026, 3, 2, 13, tzinfo=UTC)]
+        assert local(schedules["daily"]) == datetime(2026, 3, 2, 13, tzinfo=LOS_ANGELES)
+
+    def test_a_class_of_ones_own_that_does_not_care_is_left_alone(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock
+    ) -> None:
+        def deploy(zone: str) -> Schedules:
+            config = {"own": {"task": "t", "schedule": Subclass(timedelta(days=30))}}
+            return one_turn(make_app(timezone=zone, beat_schedule=config), make_beat)
+
+        deploy("UTC")
+        clock.forward(60)
+        assert deploy("Asia/Tokyo")["own"].next_run_at == NOW + timedelta(days=30)
+
+    @pytest.mark.parametrize("noted", ['["<LocalTimezone: UTC+00>"]', "garbage", "7", "[7]", "[]", '["../etc"]'])
+    def test_one_that_nobody_knows_is_replaced(
+        self, make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, noted: str
+    ) -> None:
+        schedules = one_turn(make_app(timezone="UTC"), make_beat)
+        schedules.add("daily", "t", cron("0 13 * * *"))
+        client.hset(KEYS.meta, "zones", noted)
+        schedules = one_turn(make_app(timezone="UTC"), make_beat)
+        assert client.hget(KEYS.meta, "zones") == b'["UTC"]'
+        assert schedules["daily"].version == 1
+
+    @pytest.mark.parametrize("heir", ["America/Los_Angeles", "UTC", "Asia/Tokyo"])
+    def test_a_leader_that_comes_to_no_end_leaves_the_rest_to_the_next(
+        self, make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, heir: str
+    ) -> None:
+        schedules = one_turn(make_app(timezone="UTC"), make_beat)
+        schedules.add_many(Entry(f"e{number}", "t", cron("0 13 * * *")) for number in range(1500))
+        monkeypatch.setattr("redbeat_lite.beat.replanning._SLICE", 0)
+        beat = make_beat(make_app(timezone="America/Los_Angeles"))
+        beat.run_due()
+        assert len({score for _, score in client.zrange(KEYS.due, 0, -1, withscores=True)}) == 2, "half of it is done"
+        beat.close()
+        beat = make_beat(make_app(timezone=heir))
+        while beat.run_due() == 0.0:
+            pass
+        following = datetime(2026, 3, 2, 13, tzinfo=ZoneInfo(heir))
+        following += timedelta(days=following < NOW)
+        scores = {score for _, score in client.zrange(KEYS.due, 0, -1, withscores=True)}
+        assert scores == {following.timestamp() * 1000}
+
+
+class TestClockBehind:
+    @pytest.fixture
+    def ahead(self, client: redis.Redis, clock: Clock) -> Callable[..., None]:
+        """Makes it seem that another beat led until now, whose clock is so much ahead."""
+
+        def make(seconds: float, nominals: dict[str, int]) -> None:
+            for name, nominal in nominals.items():
+                version, generation, _, _, _, *rest = client.hget(KEYS.state, name).decode().split("|")  # type: ignore[union-attr]
+                state = "|".join([version, generation, str(nominal), str(nominal - 10_000), "5", *rest])
+                client.hset(KEYS.state, name, state)
+                client.zadd(KEYS.due, {name: nominal})
+            client.hset(KEYS.meta, "clock", round((clock.now.timestamp() + seconds) * 1000))
+
+        return make
+
+    def test_leaves_intervals_their_phases(
+        self,
+        schedules: Schedules,
+        inner_beat: Scheduler,
+        clock: Clock,
+        client: redis.Redis,
+        ahead: Callable[..., None],
+    ) -> None:
+        schedules.add_many([Entry(f"e{number}", "add", every(10)) for number in range(200)])
+        now = round(clock.now.timestamp() * 1000)
+        draw = random.Random(7)
+        planned = {f"e{number}": now + 30_000 + draw.randrange(1, 10_000) for number in range(200)}
+        ahead(30, planned)
+        inner_beat.run_due()
+        scores = {name.decode(): score for name, score in client.zrange(KEYS.due, 0, -1, withscores=True)}
+        assert scores == {name: nominal - 30_000 for name, nominal in planned.items()}
+
+    def test_sends_while_a_large_schedule_is_planned_anew(
+        self,
+        schedules: Schedules,
+        inner_beat: Scheduler,
+        clock: Clock,
+        client: redis.Redis,
+        monkeypatch: pytest.MonkeyPatch,
+        ahead: Callable[..., None],
+    ) -> None:
+        monkeypatch.setattr("redbeat_lite.beat.replanning._SLICE", 0)
+        schedules.add_many(Entry(f"e{number}", "add", every(86_400)) for number in range(2500))
+        schedules.add("soon", "add", every(10))
+        now = round(clock.now.timestamp() * 1000)
+        ahead(3600, {"soon": now + 3_610_000})
+        waits = []
+        while not waits or waits[-1] == 0.0:
+            waits.append(inner_beat.run_due())
+            clock.forward(10)
+        assert len(waits) == 1 + 3 + 3, "pages in due order, and the names once more"
+        assert [(each.scheduled_at - NOW).total_seconds() for each in of_entry(client, "soon")] == [
+            10,
+            20,
+            30,
+            40,
+            50,
+            60,
+        ]
+        assert client.hget(KEYS.meta, "ahead") == b""
+
+    def test_is_remembered_until_every_entry_is_planned(
+        self,
+        app: Celery,
+        schedules: Schedules,
+        make_beat: MakeBeat,
+        clock: Clock,
+        client: redis.Redis,
+        monkeypatch: pytest.MonkeyPatch,
+        ahead: Callable[..., None],
+    ) -> None:
+        monkeypatch.setattr("redbeat_lite.beat.replanning._SLICE", 0)
+        schedules.add_many(Entry(f"e{number:04}", "add", every(10)) for number in range(1500))
+        now = round(clock.now.timestamp() * 1000)
+        ahead(3600, {f"e{number:04}": now + 3_601_000 + number for number in range(1500)})
+        first = make_beat(app)
+        first.run_due()
+        # It commits by its own clock, and dies in the middle.
+        client.hset(KEYS.meta, "clock", now)
+        first.close()
+        assert client.zcount(KEYS.due, "-inf", now + 10_000) == 1000
+        second = make_beat(app)
+        while second.run_due() == 0.0:
+            pass
+        assert client.zcount(KEYS.due, "-inf", now + 10_000) == 1500
+
+    def test_is_begun_anew_where_the_server_breaks_it_off(
+        self,
+        schedules: Schedules,
+        inner_beat: Scheduler,
+        clock: Clock,
+        client: redis.Redis,
+        monkeypatch: pytest.MonkeyPatch,
+        ahead: Callable[..., None],
+    ) -> None:
+        schedules.add("a", "add", every(10))
+        ahead(3600, {"a": round(clock.now.timestamp() * 1000) + 3_605_000})
+        page, broken = Store.page, []
+
+        def breaking(store: Store, *span: int) -> Any:
+            if not broken:
+                broken.append(span)
+                raise redis.ConnectionError("gone")
+            return page(store, *span)
+
+        monkeypatch.setattr(Store, "page", breaking)
+        with pytest.raises(redis.ConnectionError):
+            inner_beat.run_due()
+        inner_beat.run_due()
+        assert schedules["a"].next_run_at == NOW + timedelta(seconds=5)

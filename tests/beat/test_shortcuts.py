@@ -1,0 +1,185 @@
+"""Whatever is done in a cheaper way gives what the plain way gives."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid5
+
+import pytest
+from celery import Celery
+from hypothesis import HealthCheck, example, given
+from hypothesis import strategies as st
+
+from redbeat_lite import Entry, Misfire, cron, every
+from redbeat_lite.beat.dispatch.dispatcher import _no_collection
+from redbeat_lite.beat.dispatch.prepared import _text
+from redbeat_lite.beat.dispatch.publisher import Publisher
+from redbeat_lite.entries import lifecycle
+from redbeat_lite.entries.state import State
+from redbeat_lite.schedules.misfire import plan
+from redbeat_lite.storage.uuids import named_uuid, random_uuid
+from tests.beat.test_prepared import arguments, comparable, connected, occurrence, options, publish
+from tests.support.examples import examples
+from tests.support.server import Server
+
+NOW = 1_800_000_000_000
+instants = st.integers(0, 4_000_000_000_000)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+
+
+@given(st.uuids(), texts)
+def test_a_named_uuid_is_the_standard_librarys(namespace: UUID, name: str) -> None:
+    assert named_uuid(namespace.bytes, name) == str(uuid5(namespace, name))
+
+
+def test_random_uuids_are_of_version_4_and_distinct() -> None:
+    drawn = [UUID(random_uuid()) for _ in range(1000)]
+    assert {each.version for each in drawn} == {4}
+    assert {each.variant for each in drawn} == {"specified in RFC 4122"}
+    assert len(set(drawn)) == 1000
+
+
+@given(instants)
+@example(0)
+@example(NOW)
+def test_an_instant_is_written_as_isoformat_writes_it(instant: int) -> None:
+    assert datetime.fromisoformat(_text(instant)).timestamp() == instant / 1000
+    assert _text(instant) == datetime.fromisoformat(_text(instant)).astimezone(UTC).isoformat()
+
+
+@given(
+    st.sampled_from([every(60), every(0.05), every(10, align=True), cron("*/5 * * * *"), cron("0 9 * * mon")]),
+    st.sampled_from(["coalesce", "all", "skip", Misfire("coalesce", grace=3), Misfire("all", limit=2)]),
+    st.integers(-100_000, 1_000_000),
+    st.none() | st.integers(1, 3),
+)
+def test_a_single_occurrence_is_planned_as_any_other(schedule: Any, misfire: Any, late: int, runs: int | None) -> None:
+    entry = Entry("e", "t", schedule, misfire=misfire, max_runs=runs)
+    state = State(1, "g", NOW - late)
+    expected = plan(entry.rule(UTC), NOW - late, NOW, entry.misfire, runs_left=runs)
+    assert lifecycle.plan(entry, state, NOW, UTC) == expected
+
+
+@pytest.fixture(scope="module")
+def publishers(shared_server: Server) -> Iterator[tuple[Publisher, Publisher]]:
+    """One that prepares, and one that takes the full way."""
+    from redbeat_lite import Scheduler
+
+    app = Celery("shapes", broker=shared_server.url, set_as_current=False)
+    app.conf.task_routes = {"routed": {"queue": "routes"}, "pattern.*": "patterns"}
+
+    @app.task(name="plain", typing=False, shared=False)
+    def plain(*args: Any, **kwargs: Any) -> None: ...
+
+    @app.task(name="strict", shared=False)
+    def strict(x: int) -> None: ...
+
+    schedulers = []
+    for number, dispatch in enumerate(("auto", "batch")):
+        app.conf.update(redbeat_lite_dispatch=dispatch, redbeat_lite_key_prefix=f"shapes-{number}")
+        schedulers.append(Scheduler(app))
+    yield connected(schedulers[0]), connected(schedulers[1])
+    for scheduler in schedulers:
+        scheduler.close()
+    app.close()
+
+
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(options, arguments, arguments, st.sampled_from(["plain", "routed", "pattern.x", "unknown"]), texts)
+def test_an_entry_is_prepared_from_the_message_of_another(
+    publishers: tuple[Publisher, Publisher],
+    options: dict[str, Any],
+    known: tuple[list[Any], dict[str, Any]],
+    new: tuple[list[Any], dict[str, Any]],
+    task: str,
+    name: str,
+) -> None:
+    preparing, full = publishers
+    publish(preparing, occurrence(Entry("known", task, every(3600), *known, options), 1))
+    name = "new" + "".join(char for char in name if char.isprintable())
+    entry = Entry(name, task, every(3600), *new, options)
+    prepared = publish(preparing, occurrence(entry, 2))
+    expected = publish(full, occurrence(Entry(name, task, every(3600), *new, options), 2))
+    assert comparable(prepared) == comparable(expected)
+
+
+def in_full(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the entries that go the full way from now on."""
+    names: list[str] = []
+    emit = publisher._emit
+
+    def noted(entry: Entry, producer: Any) -> None:
+        names.append(entry.name)
+        emit(entry, producer)
+
+    monkeypatch.setattr(publisher, "_emit", noted)
+    return names
+
+
+def test_only_the_first_entry_of_its_kind_goes_the_full_way(
+    publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = in_full(publishers[0], monkeypatch)
+    for kind in ("a", "b"):
+        for number in range(5):
+            entry = Entry(f"{kind}{number}", "plain", every(3600), (number,), options={"shadow": kind})
+            publish(publishers[0], occurrence(entry, number))
+    assert names == ["a0", "b0"]
+
+
+def test_an_entry_of_another_expiry_is_of_another_kind(publishers: tuple[Publisher, Publisher]) -> None:
+    preparing, full = publishers
+    for expires in (None, 30, "interval", 40):
+        made = [
+            publish(publisher, occurrence(Entry("e", "plain", every(3600), expires=expires), 1))
+            for publisher in (preparing, full)
+        ]
+        assert comparable(made[0]) == comparable(made[1])
+
+
+def test_arguments_that_do_not_fit_the_task_still_fail(publishers: tuple[Publisher, Publisher]) -> None:
+    publish(publishers[0], occurrence(Entry("good", "strict", every(3600), (1,)), 1))
+    with pytest.raises(TypeError):
+        publish(publishers[0], occurrence(Entry("bad", "strict", every(3600), (1, 2, 3)), 1))
+
+
+def test_an_expiry_at_an_instant_of_its_own_is_kept(publishers: tuple[Publisher, Publisher]) -> None:
+    instant = "2097-01-01T00:00:00+00:00"
+    for number in (1, 2):
+        entry = Entry("e", "plain", every(3600), options={"expires": datetime.fromisoformat(instant)})
+        [(_, _, payload), *_] = publish(publishers[0], occurrence(entry, number))
+        assert f'"expires": "{instant}"' in payload
+
+
+def test_headers_of_a_once_lock_are_part_of_the_template(
+    publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = Entry("locked", "plain", every(3600))
+    extra = {"redbeat_once": {"key": "k", "policy": {}, "queued": True}}
+    publish(publishers[0], occurrence(entry, 1)._replace(extra=extra))
+    names = in_full(publishers[0], monkeypatch)
+    prepared = publish(publishers[0], occurrence(entry, 2)._replace(extra=dict(extra)))
+    assert names == []
+    expected = publish(publishers[1], occurrence(Entry("locked", "plain", every(3600)), 2)._replace(extra=extra))
+    assert comparable(prepared) == comparable(expected)
+    publish(publishers[0], occurrence(entry, 3))
+    assert names == ["locked"], "other headers, another message"
+
+
+def collector_in_a_batch() -> bool:
+    with _no_collection():
+        return gc.isenabled()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_left_as_it_was_found(enabled: bool) -> None:
+    found = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        assert collector_in_a_batch() is False
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if found else gc.disable)()

@@ -1,0 +1,251 @@
+"""What a new leader owes the schedule is done, even if the server goes away in the middle of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Entry, Scheduler, Schedules, every
+from redbeat_lite.beat.leader import Leader
+from redbeat_lite.beat.repair import Repair
+from redbeat_lite.clock import wall_ms
+from redbeat_lite.storage.scripts import Scripts
+from redbeat_lite.storage.server_check import server_warnings
+from redbeat_lite.storage.store import Lost, Stored, Term
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+
+def test_a_term_that_broke_off_at_its_beginning_is_begun_anew(
+    make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(beat_schedule={"configured": {"task": "add", "schedule": 60}})
+    scheduler = Scheduler(app)
+    with monkeypatch.context() as patch:
+
+        def gone(*args: object) -> None:
+            raise redis.ConnectionError("the server went away")
+
+        patch.setattr(scheduler._config, "sync", gone)
+        with pytest.raises(redis.ConnectionError):
+            scheduler.run_due()
+    assert scheduler.leader.leading
+    scheduler.run_due()
+    assert "configured" in Schedules(app)
+    scheduler.close()
+
+
+def test_a_beat_that_is_stopped_while_it_asks_for_the_lease_gives_it_back(
+    make_app: Callable[..., Celery], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Scheduler(make_app())
+    scripts = scheduler.backend.scripts
+
+    class Interrupted:
+        def run(self, *args: Any) -> Any:
+            scripts.run(*args)
+            assert client.exists(scheduler.keys.leader)
+            scheduler.close()
+            raise SystemExit
+
+    monkeypatch.setitem(vars(scheduler.backend), "scripts", Interrupted())
+    with pytest.raises(SystemExit):
+        scheduler.tick()
+    assert not client.exists(scheduler.keys.leader)
+
+
+def test_the_end_of_the_lease_in_an_outage_is_not_the_end_of_the_outage(
+    make_app: Callable[..., Celery], own_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = own_server()
+    options = {"socket_timeout": 0.3, "socket_connect_timeout": 0.3}
+    app = make_app(broker_url=server.url, redbeat_lite_lease=1, redbeat_lite_redis_options=options)
+    scheduler = Scheduler(app, max_interval=0.05)
+    scheduler.tick()
+    server.freeze()
+    while scheduler.leader.in_office:
+        scheduler.tick()
+    assert "cannot use" in caplog.text
+    assert "working again" not in caplog.text
+    server.thaw()
+    while not scheduler.leader.in_office:
+        scheduler.tick()
+    assert "working again" in caplog.text
+    scheduler.close()
+
+
+def test_mending_a_large_schedule_is_progress_for_the_watchdog(make_app: Callable[..., Celery], server: Server) -> None:
+    app = make_app()
+    Schedules(app).add_many(Entry(f"e{number}", "add", every(60)) for number in range(2500))
+    scheduler = Scheduler(app)
+    told: list[str] = []
+    repair = Repair(scheduler.backend, scheduler.store, scheduler.keys, UTC, told.append)
+    with server.client() as client:
+        client.delete(scheduler.keys.due)
+        scheduler.leader.acquire()
+        repair.run(scheduler.leader.term, wall_ms())
+        assert client.zcard(scheduler.keys.due) == 2500
+    assert len(told) == 3
+    scheduler.close()
+
+
+class TestAStalledLeader:
+    """One that wakes in the middle of its work, after its successor has done the same, writes nothing."""
+
+    @pytest.fixture
+    def contents(self, client: redis.Redis) -> Callable[[], dict[bytes, bytes | None]]:
+        """All that the server holds, but for the lease, which is renewed all the time."""
+        return lambda: {key: client.dump(key) for key in client.keys("*") if not key.endswith((b"leader", b"standbys"))}
+
+    @pytest.fixture
+    def asleep(self, make_app: Callable[..., Celery], client: redis.Redis) -> Iterator[tuple[Scheduler, Term]]:
+        """A leader of an older configuration, whose successor leads by now and has begun its term."""
+        shared = {"task": "add", "schedule": 3600}
+        old = Scheduler(make_app(beat_schedule={"both": {**shared, "args": [1]}, "before": shared}))
+        old.leader.acquire()
+        term = old.leader.term
+        client.delete(old.keys.leader)  # the lease ran out while it slept
+        new = Scheduler(make_app(beat_schedule={"both": {**shared, "args": [2]}, "after": shared}))
+        new.run_due()
+        yield old, term
+        for each in (old, new):
+            each.close()
+
+    def test_in_the_reading_of_its_configuration(
+        self, asleep: tuple[Scheduler, Term], contents: Callable[[], dict[bytes, bytes | None]]
+    ) -> None:
+        old, term = asleep
+        before = contents()
+        with pytest.raises(Lost):
+            old._config.sync(term, wall_ms())
+        with pytest.raises(Lost):
+            old.store.set_config_names("proj", ["before"], term)
+        assert contents() == before
+
+    @pytest.mark.parametrize("part", ["due", "state"])
+    def test_in_mending(
+        self,
+        asleep: tuple[Scheduler, Term],
+        contents: Callable[[], dict[bytes, bytes | None]],
+        client: redis.Redis,
+        monkeypatch: pytest.MonkeyPatch,
+        part: str,
+    ) -> None:
+        old, term = asleep
+        client.delete(f"{{redbeat-lite}}:{part}")
+        before = contents()
+        monkeypatch.setattr(old.store, "drop_foreign", lambda *args: [])  # it had come past that
+        with pytest.raises(Lost):
+            old._repair.run(term, wall_ms())
+        assert contents() == before
+
+    def test_in_removing_what_is_of_a_foreign_type(
+        self, asleep: tuple[Scheduler, Term], contents: Callable[[], dict[bytes, bytes | None]], client: redis.Redis
+    ) -> None:
+        old, term = asleep
+        client.set(old.keys.quarantine, "foreign")
+        before = contents()
+        with pytest.raises(Lost):
+            old._repair.run(term, wall_ms())
+        assert contents() == before
+
+    def test_in_planning_anew_after_its_clock_went_back(
+        self, asleep: tuple[Scheduler, Term], contents: Callable[[], dict[bytes, bytes | None]]
+    ) -> None:
+        old, term = asleep
+        before = contents()
+        with pytest.raises(Lost):
+            old._replanning.begin(term, wall_ms() + 7_200_000, "")
+        assert contents() == before
+
+    def test_loses_its_term_and_stands_by(
+        self, make_app: Callable[..., Celery], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scheduler = Scheduler(make_app(beat_schedule={"configured": {"task": "add", "schedule": 60}}))
+        read = scheduler.store.read
+
+        def slow(names: Sequence[str | bytes]) -> list[Stored]:
+            found = read(names)
+            client.hset(scheduler.keys.leader, mapping={"token": "successor", "term": 99})
+            return found
+
+        monkeypatch.setattr(scheduler.store, "read", slow)
+        assert scheduler.run_due() == 0.0
+        assert not scheduler.leader.in_office
+        assert client.hlen(scheduler.keys.entries) == 0
+        scheduler.close()
+
+
+def test_a_connection_that_breaks_while_the_server_is_looked_at_is_no_clean_bill() -> None:
+    class Gone:
+        def info(self, *sections: str) -> None:
+            raise redis.ConnectionError("the server went away")
+
+    with pytest.raises(redis.ConnectionError):
+        server_warnings(Gone())
+
+
+class Held(Scripts):
+    """Scripts whose replies are held up, by a clock that the test sets."""
+
+    now = 100.0
+    by = 0.0
+    renewals = 0
+
+    def run(self, name: str, *args: Any) -> Any:
+        reply = super().run(name, *args)
+        Held.now += Held.by
+        if name == "renew":
+            Held.renewals += 1
+            Held.by = 0.0
+            if Held.renewals > 1:
+                raise redis.ConnectionError("one renewal is enough")
+        return reply
+
+
+class TestTrust:
+    """The leader trusts its lease from the moment it asked for it, and for an eighth less than Redis keeps it."""
+
+    @pytest.fixture
+    def leader(
+        self, make_app: Callable[..., Celery], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Leader]:
+        scheduler = Scheduler(make_app(redbeat_lite_lease=request.param))
+        monkeypatch.setattr("redbeat_lite.beat.leader.elapsed", lambda: Held.now)
+        monkeypatch.setattr("redbeat_lite.beat.leader.Scripts", Held)
+        monkeypatch.setitem(vars(scheduler.backend), "scripts", Held(scheduler.backend.client))
+        for name, value in (("now", 100.0), ("by", 0.0), ("renewals", 0)):
+            monkeypatch.setattr(Held, name, value)
+        yield scheduler.leader
+        scheduler.close()
+
+    @pytest.mark.parametrize("leader", [600], indirect=True)
+    def test_after_the_lease_was_given_late(self, leader: Leader) -> None:
+        Held.by = 300.0
+        leader.acquire()
+        Held.now = 100 + 525 - 0.1
+        assert leader.leading
+        Held.now = 100 + 525 + 0.1
+        assert not leader.leading
+
+    @pytest.mark.parametrize("leader", [1], indirect=True)
+    def test_after_a_renewal_whose_reply_came_late(self, leader: Leader) -> None:
+        leader.acquire()
+        Held.now, Held.by = 100.4, 0.5
+        eventually(lambda: Held.renewals, what="a renewal")
+        Held.now = 100.4 + 0.875 - 0.01
+        eventually(lambda: leader.leading, what="trust in it")
+        Held.now = 100.4 + 0.875 + 0.01
+        assert not leader.leading
+
+    def test_who_has_stepped_down_renews_no_more(self, make_app: Callable[..., Celery], client: redis.Redis) -> None:
+        scheduler = Scheduler(make_app(redbeat_lite_lease=1))
+        scheduler.leader.acquire()
+        scheduler.leader.step_down()
+        eventually(lambda: not client.exists(scheduler.keys.leader), what="the end of the lease")
+        scheduler.close()

@@ -1,0 +1,426 @@
+"""Files of entries: what is exported comes back, what is wrong is named by its line, what is applied stays applied."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from unittest import mock
+from uuid import UUID
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab, schedule, solar
+
+from redbeat_lite import Misfire, Once, Scheduler, Schedules, at, cron, every, rrule
+from redbeat_lite.api import writer as writing
+from redbeat_lite.entries.definition import decode
+from redbeat_lite.interchange.document import line_of
+from redbeat_lite.storage.store import Edit, Store
+from tests.cli.conftest import Cli, Said
+from tests.support.frozen import Clock, frozen_clock
+
+LATER = datetime(2090, 12, 1, 8, tzinfo=UTC)
+KINDS = {
+    "every": every(0.25),
+    "aligned": every(3600, align=True),
+    "cron": cron("*/5 9-17 * * mon-fri", tz="Asia/Tokyo"),
+    "cron-seconds": cron("30 0 3 * * *", seconds="first"),
+    "at": at(LATER + timedelta(milliseconds=1)),
+    "rrule": rrule("FREQ=MONTHLY;BYDAY=-1FR", tz="Europe/Berlin", start=LATER),
+    "crontab": crontab(0, "*/4", day_of_week=[1, 2], month_of_year="1"),
+    "schedule": schedule(30, relative=True),
+    "solar": solar("sunset", 52.5, 13.4),
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "entries.json"
+
+
+def fill(schedules: Schedules) -> None:
+    for name, kind in KINDS.items():
+        schedules.add(name, "add", kind)
+    schedules.add(
+        *("full", "add", every(60)),
+        args=(1, {"id": UUID(int=7)}, Decimal("0.1"), LATER, b"bytes", {"__type__": "mine"}),
+        kwargs={"since": LATER},
+        options={"queue": "slow", "headers": {"team": "a"}},
+        expires=timedelta(minutes=5),
+        once=Once(key="full", lease=30),
+        misfire=Misfire("all", grace=60, limit=7),
+        jitter=1.5,
+        start_at=LATER,
+        end_at=LATER + timedelta(days=9),
+        max_runs=3,  # type: ignore[arg-type]
+        description="Every night, äöü \x1b",
+        remove_when_done=True,
+    )
+    schedules.add("disabled", "add", every(60), enabled=False)
+    schedules.add("none", "add", every(60), expires=None, misfire="skip")
+    schedules.pause("cron", "a note")
+
+
+def held(client: redis.Redis) -> dict[bytes, object]:
+    """What Redis holds of the schedule, but for the spelling of JSON."""
+    found: dict[bytes, object] = {}
+    for name, raw in client.hgetall("{redbeat-lite}:entries").items():
+        score = client.zscore("{redbeat-lite}:due", name)
+        found[name] = (json.loads(raw), client.hget("{redbeat-lite}:state", name), score)
+    return found
+
+
+class TestExport:
+    def test_everything_about_every_kind_of_entry_comes_back(
+        self, cli: Cli, schedules: Schedules, client: redis.Redis, file: Path
+    ) -> None:
+        fill(schedules)
+        name = b"every"  # as if it had run, been left out, and failed
+        version, generation, nominal, *_ = client.hget("{redbeat-lite}:state", name).decode().split("|")
+        state = f"{version}|{generation}|{nominal}|{int(nominal) - 250}|12|3|0|0|" + '{"error":"no broker"}'
+        client.hset("{redbeat-lite}:state", name, state)
+        before = held(client)
+        assert cli("export", str(file)).err == f"exported 12 entries to {file}, 0 left out\n"
+        schedules.clear()
+        cli("import", str(file))
+        assert len(schedules) == 0, "that was only a look"
+        assert "12 imported, 0 the same, 0 left out" in cli("import", str(file), "--apply").out
+        assert held(client) == before
+        assert (schedules["every"].total_run_count, schedules["every"].last_error) == (12, "no broker")
+        assert "0 imported, 12 the same, 0 left out" in cli("import", str(file), "--apply").out
+        assert held(client) == before
+
+    def test_what_is_stored_is_overwritten_only_with_replace(
+        self, cli: Cli, schedules: Schedules, client: redis.Redis, file: Path
+    ) -> None:
+        schedules.add("x", "add", every(60), args=(1,))
+        cli("export", str(file))
+        before = schedules["x"]
+        schedules.update("x", args=(2,))
+        schedules.pause("x")
+        said = cli("import", str(file), "--apply", code=3)
+        assert "left out 'x': it is stored already; --replace overwrites it" in said.out
+        assert schedules["x"].args == (2,)
+        cli("import", str(file), "--apply", "--replace")
+        after = schedules["x"]
+        assert (after, after.paused_note, after.next_run_at) == (before, None, before.next_run_at)
+        assert after.version > 2, "what is being sent by the old state is refused"
+        schedules.pause("x", "the state alone differs")
+        cli("import", str(file), "--apply", code=3)
+        assert schedules["x"].paused_note == "the state alone differs"
+
+    def test_what_cannot_be_exported_is_named(self, cli: Cli, schedules: Schedules, client: redis.Redis) -> None:
+        for name in ("good", "bad", "aside"):
+            schedules.add(name, "add", every(60))
+        client.hset("{redbeat-lite}:entries", "bad", "{")
+        schedules.remove("aside")
+        client.hset("{redbeat-lite}:quarantine", "aside", json.dumps({"error": "why"}))
+        said = cli("export")
+        assert [each["name"] for each in said.json["entries"]] == ["good"]
+        left = {each["name"]: each["reason"] for each in said.json["left_out"]}
+        assert left.keys() == {"bad", "aside"}
+        assert left["aside"] == "in quarantine: why"
+        assert "left out 'bad'" in said.err
+
+    def test_config_entries_come_back_with_their_state_and_go_with_their_configuration(
+        self,
+        make_app: Callable[..., Celery],
+        run_cli: Callable[..., Said],
+        client: redis.Redis,
+        file: Path,
+    ) -> None:
+        def beat(**entries: object) -> Celery:
+            app = make_app(beat_schedule=entries, result_expires=None)
+            scheduler = Scheduler(app)
+            scheduler.run_due()
+            scheduler.close()
+            return app
+
+        nightly = {"task": "add", "schedule": 3600.0, "args": (1,)}
+        app = beat(nightly=nightly, custom={"task": "add", "schedule": _Custom()})
+        Schedules(app).pause("nightly", "broken")
+        run_cli(app, "export", str(file))
+        before = held(client)
+        client.flushall()
+        run_cli(app, "import", str(file), "--apply")
+        assert held(client) == before
+        assert decode("custom", client.hget("{redbeat-lite}:entries", "custom")).local == ("schedule",)
+        app = beat(nightly=nightly)
+        assert [*Schedules(app)] == ["nightly"], "the other one has left the configuration"
+        assert Schedules(app)["nightly"].paused_note == "broken"
+        app = beat(nightly={**nightly, "schedule": 60.0})
+        run_cli(app, "import", str(file), "--apply", "--replace", code=0)
+        assert Schedules(app)["nightly"].schedule == schedule(60), "the configuration owns the definition"
+
+    @pytest.mark.parametrize(
+        ("state", "complaint"),
+        [
+            ({"count": -1}, "state.count: expected a whole number"),
+            ({"count": 10**15}, "state.count: expected a whole number"),
+            ({"note": "x" * 1001}, "state.note: expected text of at most 1000 characters"),
+            ({"error": "\ud800"}, "state.error: expected text"),
+            ({"next": "soon"}, "state.next: expected an instant"),
+            ({"generation": "a|b"}, "state.generation: expected at most 32 letters"),
+            ({"paused": 1}, "state.paused: expected true or false"),
+        ],
+    )
+    def test_a_state_that_is_wrong_is_refused_by_its_line(
+        self, cli: Cli, schedules: Schedules, file: Path, state: dict[str, object], complaint: str
+    ) -> None:
+        schedules.add("x", "add", every(60))
+        cli("export", str(file))
+        schedules.clear()
+        found = json.loads(file.read_text())
+        found["entries"][0]["state"] |= state
+        file.write_text(json.dumps(found, indent=1))
+        line = next(n for n, text in enumerate(file.read_text().splitlines(), 1) if f'"{next(iter(state))}":' in text)
+        said = cli("import", str(file), "--apply", code=1)
+        assert said.err.startswith(f"Error: {file}, line {line}: entry 'x': {complaint}")
+        assert len(schedules) == 0
+
+    def test_a_file_that_breaks_off_while_it_is_written_leaves_the_old_one(
+        self, cli: Cli, schedules: Schedules, file: Path
+    ) -> None:
+        file.write_text("old")
+        with mock.patch.object(Path, "replace", side_effect=OSError(28, "No space left on device")):
+            assert "No space left on device" in cli("export", str(file), code=1).err
+        assert file.read_text() == "old"
+        assert [*file.parent.iterdir()] == [file]
+
+
+class _Custom(schedule):  # type: ignore[misc]
+    """A schedule that cannot be stored."""
+
+    def __init__(self) -> None:
+        super().__init__(timedelta(hours=1))
+
+
+BAD_JSON = """{"entries": [
+  {"name": "a", "task": "add", "schedule": {"every": "5s"}},
+  {"name": "b", "task": "add",
+   "schedule": {
+     "every": "5s"},
+   "kwargs": {"x": 1,
+      "y": [1, "\\"}{", 3]},
+   %s}
+]}
+"""
+BAD_TOML = """
+[entries.a]
+task = "add"
+schedule = {every = "5s"}
+
+[entries."b c"]
+task = "add"
+%s
+"""
+
+
+_TOML = '[entries.x]\ntask = "add"\nschedule = 60\n'
+
+
+class TestBadFiles:
+    @pytest.mark.parametrize(
+        ("field", "line", "complaint"),
+        [
+            ('"jitter": -3', 8, "entry 'b': jitter: expected seconds"),
+            ('"jiter": 3', 8, "entry 'b': jiter: expected a known field"),
+            ('"misfire": {"policy": "all",\n"limit": 0}', 9, "entry 'b': misfire.limit: expected 1 to 1000"),
+            ('"start_at": "2026-01-01"', 8, "entry 'b': start_at: expected an instant with its offset"),
+            ('"name": "b"', None, "'name' comes twice"),
+            ('"args": [{"__type__": "no such", "__value__": 1}]', 8, "entry 'b': args: expected values"),
+            ('"remove_when_done": true', 8, "entry 'b': remove_when_done: expected false in a file"),
+            ('"jitter": 9', 8, "entry 'b': jitter: expected less than the shortest gap"),
+            ('"max_runs": 1}, 7, {"name": "c"', 8, "expected an object with task and schedule"),
+            ('"max_runs": 1}, {"task": "add"', 8, "name: expected text of 1 to 200 characters"),
+            ('"max_runs": 1}, {"name": "a"', 8, "entry 'a' comes a second time"),
+            ('"max_runs": 1}, {"name": "c"', 8, "entry 'c': task: expected"),
+        ],
+    )
+    def test_one_bad_entry_is_named_by_line_and_field_and_nothing_is_applied(
+        self, cli: Cli, schedules: Schedules, file: Path, field: str, line: int | None, complaint: str
+    ) -> None:
+        file.write_text(BAD_JSON % field)
+        said = cli("apply", str(file), code=1).err
+        assert complaint in said
+        assert said.count("\n") == 1
+        assert line is None or f"{file.name}, line {line}: " in said
+        assert len(schedules) == 0
+
+    @pytest.mark.parametrize(
+        ("text", "line", "complaint"),
+        [
+            ('schedule = {every = "5q"}', 8, "schedule.every: expected seconds"),
+            ('[entries."b c".schedule]\nevery = "5s"\nalign = 3', 10, "align: expected True or False"),
+            ("schedule = 5\njiter = 1", 9, "jiter: expected a known field"),
+            (
+                'schedule = 5\ndescription = """\njitter = 1\n[entries."b c"]"""\njitter = -1',
+                12,
+                "jitter: expected seconds",
+            ),
+            ("schedule = 5\ndescription = '''\njitter = 1\n'''\nmax_runs = 0", 12, "max_runs: expected"),
+            ("schedule = 5\nargs = [\n[1],\n'a]b', # ]\n]\nmax_runs = 0", 13, "max_runs: expected"),
+        ],
+    )
+    def test_in_toml_too(
+        self, cli: Cli, schedules: Schedules, file: Path, text: str, line: int, complaint: str
+    ) -> None:
+        file = file.with_suffix(".toml")
+        file.write_text(BAD_TOML % text)
+        said = cli("apply", str(file), code=1).err
+        assert complaint in said
+        assert f"line {line}: entry 'b c': " in said
+        assert len(schedules) == 0
+
+    @pytest.mark.parametrize(
+        ("text", "complaint"),
+        [
+            ("{", "line 1 column 2"),
+            ("[]", 'expected "entries"'),
+            ('{"entries": 3}', 'expected "entries"'),
+            ("[" * 100_000, "nested too deeply"),
+        ],
+    )
+    def test_what_is_no_file_of_entries_is_refused(self, cli: Cli, file: Path, text: str, complaint: str) -> None:
+        file.write_text(text)
+        assert complaint in cli("plan", str(file), code=1).err
+
+    def test_args_nested_hundreds_of_levels_deep_are_refused_with_the_name_of_their_entry(
+        self, cli: Cli, schedules: Schedules, file: Path
+    ) -> None:
+        deep = "[" * 900 + "]" * 900
+        file.write_text(BAD_JSON % f'"args": {deep}')
+        said = cli("apply", str(file), code=1).err
+        assert "entry 'b': args: expected" in said
+        assert "levels deep" in said
+        assert "args" in cli("add", "deep", "add", "--every", "5s", "--args", deep, code=1).err
+        assert len(schedules) == 0
+
+    def test_the_line_of_the_last_of_many_entries_is_found_in_one_pass(self, cli: Cli, file: Path) -> None:
+        number = 20_000
+        entries = [{"name": f"e{each}", "task": "add", "schedule": 60} for each in range(number)]
+        entries.append({"name": "bad", "task": "add", "schedule": 60, "jitter": -3})
+        text = json.dumps({"entries": entries}, indent=1)
+        file.write_text(text)
+        began = time.thread_time()
+        assert line_of(str(file), text, ("entries", number, "jitter")) == text.count("\n") - 2
+        assert time.thread_time() - began < 10, "the text was gone through once for each of its places"
+
+    @pytest.mark.parametrize("suffix", [".json", ".toml"])
+    def test_a_byte_order_mark_is_passed_over(self, cli: Cli, schedules: Schedules, file: Path, suffix: str) -> None:
+        text = {".json": '{"entries": {"x": {"task": "add", "schedule": 60}}}', ".toml": _TOML}[suffix]
+        file = file.with_suffix(suffix)
+        file.write_text(text, encoding="utf-8-sig")
+        cli("apply", str(file))
+        assert [*schedules] == ["x"]
+
+    def test_a_file_that_is_not_there_is_refused(self, cli: Cli, file: Path) -> None:
+        assert "No such file" in cli("plan", str(file), code=1).err
+
+
+class TestPlan:
+    def write(self, file: Path, **entries: object) -> str:
+        file.write_text(json.dumps({"entries": entries}))
+        return str(file)
+
+    def test_it_is_empty_after_apply_for_every_kind_of_entry(self, cli: Cli, schedules: Schedules, file: Path) -> None:
+        fill(schedules)
+        schedules.update("full", remove_when_done=False)
+        cli("export", str(file))
+        schedules.clear()
+        assert cli("plan", str(file)).lines[-1] == "12 to add, 0 to change, 0 to remove; 0 the same."
+        cli("apply", str(file))
+        assert cli("plan", str(file), "--prune", "--exit-code").out == (
+            "0 to add, 0 to change, 0 to remove; 12 the same.\n"
+        )
+
+    def test_the_difference_is_shown_field_by_field_and_then_made_none(
+        self, cli: Cli, schedules: Schedules, file: Path
+    ) -> None:
+        for name in ("same", "other", "gone"):
+            schedules.add(name, "add", every(60))
+        schedules.pause("other", "state is no part of it")
+        path = self.write(
+            file,
+            same={"task": "add", "schedule": {"every": "1m"}},
+            other={"task": "add", "schedule": {"every": "2m"}, "args": [1]},
+            new={"task": "add", "schedule": "30s"},
+        )
+        difference = [
+            "~ other",
+            "    schedule: every 1m -> every 2m",
+            "    args: (default) -> [1]",
+            "+ new  add  every 30s",
+        ]
+        assert cli("plan", path, "--exit-code", code=3).lines == [
+            *difference,
+            "1 to add, 1 to change, 0 to remove; 1 the same.",
+            "1 not in the file; --prune would remove them.",
+        ]
+        version = schedules["same"].version
+        said = cli("apply", path, "--prune").lines
+        assert said == [
+            *difference,
+            "- gone  add  every 1m",
+            "1 to add, 1 to change, 1 to remove; 1 the same.",
+            "Applied.",
+        ]
+        assert {*schedules} == {"same", "other", "new"}
+        assert (schedules["other"].args, schedules["other"].paused_note) == ((1,), "state is no part of it")
+        assert schedules["same"].version == version
+
+    def test_an_apply_that_is_interrupted_and_repeated_ends_in_the_same_state(
+        self, cli: Cli, schedules: Schedules, file: Path, client: redis.Redis
+    ) -> None:
+        for number in range(40):
+            schedules.add(f"old-{number}", "add", every(60))
+        entries = {f"new-{n}": {"task": "add", "schedule": 60 + n, "args": [n]} for n in range(40)}
+        path = self.write(file, **entries, **{"old-7": {"task": "add", "schedule": 5}})
+        put, calls = Store.put, iter(range(100))
+
+        def interrupted(store: Store, edits: Iterable[Edit]) -> list[bool]:
+            if next(calls) == 3:
+                raise KeyboardInterrupt
+            return put(store, edits)
+
+        with mock.patch.object(Store, "put", interrupted), mock.patch.object(writing, "PAGE", 7):
+            cli("apply", path, "--prune", code=1)
+        assert 0 < sum(name.startswith("new") for name in schedules) < 40, "it broke off in the middle"
+        cli("apply", path, "--prune")
+        assert {*schedules} == {*entries, "old-7"}
+        assert all(schedules[name].args == tuple(fields["args"]) for name, fields in entries.items())  # type: ignore[arg-type]
+        assert cli("plan", path, "--prune", "--exit-code").lines[-1].endswith("; 41 the same.")
+
+    def test_config_entries_are_not_fought_over(
+        self, make_app: Callable[..., Celery], run_cli: Callable[..., Said], file: Path
+    ) -> None:
+        app = make_app(beat_schedule={"tick": {"task": "add", "schedule": 5}}, result_expires=None)
+        path = self.write(file, tick={"task": "add", "schedule": 6})
+        assert "the configuration of 'proj' does not have" in run_cli(app, "apply", path, code=1).err
+        scheduler = Scheduler(app)
+        scheduler.run_due()
+        scheduler.close()
+        assert "the configuration of 'proj' does not have" in run_cli(app, "apply", path, code=1).err
+        run_cli(app, "apply", self.write(file), "--prune")
+        assert [*Schedules(app)] == ["tick"], "nothing of the configuration is pruned"
+        run_cli(app, "export", str(file))
+        said = run_cli(app, "plan", str(file), "--exit-code").lines
+        assert said[0] == "  tick: left alone, belongs to the configuration of 'proj'"
+
+    def test_a_one_off_that_has_run_does_not_come_back(
+        self, cli: Cli, schedules: Schedules, file: Path, client: redis.Redis
+    ) -> None:
+        with frozen_clock() as clock:
+            assert isinstance(clock, Clock)
+            path = self.write(
+                file, launch={"task": "add", "schedule": {"at": (clock.now + timedelta(hours=1)).isoformat()}}
+            )
+            clock.forward(7200)
+            assert "launch: left alone, its last run lies in the past" in cli("plan", path, "--exit-code").out
+            cli("apply", path)
+            assert len(schedules) == 0

@@ -1,0 +1,321 @@
+"""Everything wrong is refused where it comes in, with the field, what was expected, and what came."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery, chain, signature
+
+from redbeat_lite import Entry, InvalidEntry, Scheduler, Schedules, at, cron, every
+from redbeat_lite.entries.definition import decode
+from tests.support.frozen import NOW, Clock
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+class Unstorable:
+    """Something that nobody can store."""
+
+    def __repr__(self) -> str:
+        return "Unstorable()"
+
+
+NAME = "expected text of 1 to 200 characters without control characters, got "
+STORABLE = "expected a value that JSON or kombu's JSON types can hold (see kombu.utils.json.register_type), got "
+
+#: What is wrong -> how add() is called instead of add("a", "t", 60), and what its error says after "entry 'a': ".
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "task of a wrong type": ({"task": 5}, f"task: {NAME}5"),
+    "empty task": ({"task": ""}, f"task: {NAME}''"),
+    "no task": ({"task": None}, "task: expected the name of a task, a task, a signature or a Pipeline, got None"),
+    "over-long task": ({"task": "t" * 201}, f"task: {NAME}'{'t' * 118}…"),
+    "control character in the task": ({"task": "a\x00b"}, f"task: {NAME}'a\\x00b'"),
+    "no schedule": ({"schedule": None}, "schedule: expected seconds, a timedelta or a schedule, got None"),
+    "schedule of a wrong type": (
+        {"schedule": "*/5 * * * *"},
+        "schedule: expected seconds, a timedelta or a schedule, got '*/5 * * * *' (write cron(\"*/5 * * * *\"))",
+    ),
+    "schedule that is a truth": ({"schedule": True}, "schedule: expected seconds, a timedelta or a schedule, got True"),
+    "schedule that is an instant": (
+        {"schedule": datetime(2030, 1, 1, tzinfo=UTC)},
+        "schedule: expected seconds, a timedelta or a schedule, "
+        "got datetime.datetime(2030, 1, 1, 0, 0, tzinfo=datetime.timezone.utc) (to run once, write at(...))",
+    ),
+    "interval of nothing": ({"schedule": 0}, "schedule: expected an interval of at least 0.05 seconds, got 0"),
+    "interval of ages": ({"schedule": 10**10}, "schedule: expected an interval of at most 100 years, got "),
+    "interval without end": ({"schedule": float("inf")}, "schedule: expected a number, got inf"),
+    "args of a wrong type": (
+        {"args": "abc"},
+        "args: expected a list or tuple, got 'abc' (one argument is written (value,))",
+    ),
+    "kwargs of a wrong type": ({"kwargs": [1]}, "kwargs: expected a dict, got [1]"),
+    "kwargs with a number for a name": ({"kwargs": {1: 2}}, "kwargs: expected a dict with text keys, got 1"),
+    "options of a wrong type": ({"options": "queue"}, "options: expected a dict, got 'queue'"),
+    "misspelt option": (
+        {"options": {"queu": "mail"}},
+        "options.queu: expected a known option, got 'mail' (did you mean 'queue'?)",
+    ),
+    "misspelt option among others": (
+        {"options": {"team": "a", "queu": "mail"}},
+        "options.queu: expected a known option, got 'mail' (did you mean 'queue'?)",
+    ),
+    "option that is written as a field": (
+        {"queue": "mail"},
+        "queue: expected a known field, got 'mail' (it belongs into options: {'queue': ...})",
+    ),
+    "arguments beside a signature": (
+        {"task": signature("add", (1,)), "args": (2,)},
+        "args: expected none beside a signature, which has its own, got (2,)",
+    ),
+    "keyword arguments beside a signature": (
+        {"task": signature("add", (1,)), "kwargs": {"y": 2}},
+        "kwargs: expected none beside a signature, which has its own, got {'y': 2}",
+    ),
+    "several tasks": (
+        {"task": chain(signature("add", (1,)), signature("add", (2,)))},
+        "task: expected one task, got add(1) | add(2) (a task of yours may start it, and several tasks in stages are a "
+        "redbeat_lite.Pipeline)",
+    ),
+    "option expires that is no instant": (
+        {"options": {"expires": "tomorrow"}},
+        "options.expires: expected seconds up to 100 years, or a datetime or its ISO form, got 'tomorrow'",
+    ),
+    "option expires after ages": ({"options": {"expires": 1e300}}, "options.expires: expected seconds up to 100 years"),
+    "countdown that is text": (
+        {"options": {"countdown": "1"}},
+        "options.countdown: expected seconds up to 100 years, got '1'",
+    ),
+    "eta that is a number": ({"options": {"eta": 5}}, "options.eta: expected a datetime or its ISO form, got 5"),
+    "queue that is a number": (
+        {"options": {"queue": 5}},
+        "options.queue: expected the name of a queue or a kombu Queue, got 5",
+    ),
+    "unknown serializer": ({"options": {"serializer": "nope"}}, "options.serializer: expected one of "),
+    "serializer of a wrong type": ({"options": {"serializer": 5}}, "options.serializer: expected one of "),
+    "unknown compression": (
+        {"options": {"compression": "nope"}},
+        "options.compression: expected a compression that kombu has, got 'nope'",
+    ),
+    "headers of a wrong type": ({"options": {"headers": "x"}}, "options.headers: expected a dict, got 'x'"),
+    "argument that cannot be stored": ({"args": [1, Unstorable()]}, f"args[1]: {STORABLE}Unstorable()"),
+    "argument deep inside": (
+        {"kwargs": {"a": [{"b": Unstorable()}]}},
+        f"kwargs.a[0].b: {STORABLE}Unstorable()",
+    ),
+    "option that cannot be stored": (
+        {"options": {"headers": {"h": Unstorable()}}},
+        f"options.headers.h: {STORABLE}Unstorable()",
+    ),
+    "argument that cannot be sent": (
+        {"args": [{1, 2}]},
+        "args[0]: expected a value that the serializer 'json' can write, got {1, 2}",
+    ),
+    "argument that is no number": ({"args": [float("nan")]}, "args[0]: expected a finite number, got nan"),
+    "text that is no text": ({"kwargs": {"x": "\ud800"}}, "kwargs.x: expected text that can be written as UTF-8, got "),
+    "expires of a wrong type": (
+        {"expires": "soon"},
+        "expires: expected None, positive seconds, a timedelta or \"interval\", got 'soon'",
+    ),
+    "expires in the past": (
+        {"expires": -1},
+        'expires: expected None, positive seconds, a timedelta or "interval", got -1',
+    ),
+    "expires that is a truth": (
+        {"expires": True},
+        'expires: expected None, positive seconds, a timedelta or "interval", got True',
+    ),
+    "once of a wrong type": (
+        {"once": "yes"},
+        "once: expected True, False, a Once or a mapping of its fields, got 'yes'",
+    ),
+    "misfire of an unknown policy": (
+        {"misfire": "colaesce"},
+        'misfire.policy: expected "coalesce", "skip" or "all", got \'colaesce\' (did you mean coalesce?)',
+    ),
+    "misfire of a wrong type": (
+        {"misfire": 5},
+        "misfire: expected a policy's name, a Misfire or a mapping, got 5",
+    ),
+    "jitter of a wrong type": ({"jitter": "1"}, "jitter: expected seconds or a timedelta, not negative, got '1'"),
+    "negative jitter": ({"jitter": -0.1}, "jitter: expected seconds or a timedelta, not negative, got -0.1"),
+    "jitter as long as the interval": (
+        {"jitter": 60},
+        "jitter: expected less than the shortest gap between occurrences (60 s), got 60.0",
+    ),
+    "jitter as long as a cron's gap": (
+        {"schedule": cron("0,10 * * * *"), "jitter": timedelta(minutes=10)},
+        "jitter: expected less than the shortest gap between occurrences (600 s), got 600.0",
+    ),
+    "jitter of ages": (
+        {"schedule": at(NOW + timedelta(hours=1)), "jitter": 1e15},
+        "jitter: expected at most a year (31536000 s), got 1000000000000000.0",
+    ),
+    "jitter beyond all numbers": (
+        {"jitter": 10**400},
+        "jitter: expected seconds or a timedelta, not negative, got 1000",
+    ),
+    "expires after ages": ({"expires": 1e300}, "expires: expected at most 100 years, got 1e+300 (None is never)"),
+    "start_at of a wrong type": ({"start_at": "today"}, "start_at: expected an aware datetime, got 'today'"),
+    "naive start_at": (
+        {"start_at": datetime(2026, 1, 1)},
+        "start_at: expected an aware datetime, got datetime.datetime(2026, 1, 1, 0, 0) (add tzinfo, for example ",
+    ),
+    "naive end_at": (
+        {"end_at": datetime(2026, 1, 1)},
+        "end_at: expected an aware datetime, got datetime.datetime(2026, 1, 1, 0, 0) (add tzinfo, for example ",
+    ),
+    "end_at before start_at": (
+        {"start_at": datetime(2027, 1, 2, tzinfo=UTC), "end_at": datetime(2027, 1, 1, tzinfo=UTC)},
+        "end_at: expected an instant not before start_at (2027-01-02T00:00:00+00:00), got datetime.datetime(2027, 1, 1",
+    ),
+    "end_at in the past": (
+        {"end_at": datetime(2020, 1, 1, tzinfo=UTC)},
+        "schedule: expected a schedule with an occurrence still to come, got ",
+    ),
+    "one-off before start_at": (
+        {"schedule": at(NOW + timedelta(hours=1)), "start_at": NOW + timedelta(hours=2)},
+        "schedule: expected a schedule with an occurrence still to come, got at(",
+    ),
+    "max_runs of a wrong type": ({"max_runs": 1.5}, "max_runs: expected None or a whole number from 1, got 1.5"),
+    "no runs": ({"max_runs": 0}, "max_runs: expected None or a whole number from 1, got 0"),
+    "runs that are a truth": ({"max_runs": True}, "max_runs: expected None or a whole number from 1, got True"),
+    "enabled of a wrong type": ({"enabled": 1}, "enabled: expected True or False, got 1"),
+    "remove_when_done of a wrong type": (
+        {"remove_when_done": "no"},
+        "remove_when_done: expected True or False, got 'no'",
+    ),
+    "description of a wrong type": ({"description": None}, "description: expected text, got None"),
+    "description that is no text": (
+        {"description": "\ud800"},
+        "description: expected text that can be written as UTF-8, got ",
+    ),
+    "too large": (
+        {"args": ["x" * 70_000]},
+        "entry: expected a definition of at most 65536 bytes, got 700",
+    ),
+    "unknown field with a near one": (
+        {"expire": 5},
+        "expire: expected a known field, got 5 (did you mean 'expires'?)",
+    ),
+    "unknown field": ({"zzz": 5}, "zzz: expected a known field, got 5"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("final", [False, True], ids=["early", "final"])
+def test_add_refuses_and_stores_nothing(
+    app: Celery, schedules: Schedules, client: redis.Redis, case: str, final: bool
+) -> None:
+    if final:
+        app.finalize()
+    changes, message = CASES[case]
+    with pytest.raises(InvalidEntry, match=re.escape(f"entry 'a': {message}")):
+        schedules.add("a", **{"task": "t", "schedule": 60, **changes})
+    assert client.keys("*") == []
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "end_at in the past"])
+def test_update_refuses_and_changes_nothing(schedules: Schedules, case: str) -> None:
+    schedules.add("a", "t", 60)
+    changes, message = CASES[case]
+    with pytest.raises(InvalidEntry, match=re.escape(f"entry 'a': {message}")):
+        schedules.update("a", **changes)
+    assert schedules["a"].version == 1
+
+
+@pytest.mark.parametrize("name", ["", "n" * 201, "a\nb", "\x7f", "\ud800", 5, None, b"a"])
+def test_a_name_is_text_of_a_length_without_control_characters(schedules: Schedules, name: Any) -> None:
+    with pytest.raises(InvalidEntry) as caught:
+        schedules.add(name, "t", 60)
+    assert (caught.value.field, caught.value.value) == ("name", name)
+    assert str(caught.value).startswith(f"name: {NAME}")
+
+
+@pytest.mark.parametrize("name", ["a", "n" * 200, "with spaces, äöü and 日本語", "a|b\\", "{braces}", "%s%d"])
+def test_any_other_name_works_through_and_through(schedules: Schedules, name: str) -> None:
+    schedules.add(name, "t", every(10))
+    schedules.pause(name, "n")
+    schedules.resume(name)
+    assert [entry.name for entry in schedules.list()] == [name]
+    assert schedules.run_now(name)
+    del schedules[name]
+
+
+@pytest.mark.parametrize(
+    "expression", ["0 0 30 2 *", "0 0 31 4,6 *", "61 * * * *", "* * *", "", "nonsense", "0 0 * * mon#6", "R * * * *"]
+)
+def test_an_expression_that_is_wrong_or_never_matches_is_refused_where_it_is_written(expression: str) -> None:
+    with pytest.raises(InvalidEntry, match="schedule: expected") as caught:
+        cron(expression)
+    assert caught.value.field == "schedule"
+
+
+def test_an_unknown_zone_is_refused_where_it_is_written() -> None:
+    with pytest.raises(InvalidEntry, match="Mars/Olympus"):
+        cron("0 0 * * *", tz="Mars/Olympus")
+
+
+def test_a_naive_one_off_is_refused_where_it_is_written() -> None:
+    with pytest.raises(InvalidEntry, match="schedule: expected an aware datetime"):
+        at(datetime(2027, 1, 1))
+
+
+def test_a_due_time_beyond_all_time_hides_no_other_entry(schedules: Schedules, client: redis.Redis) -> None:
+    schedules.add("fine", "t", 60)
+    schedules.add("odd", "t", 60)
+    client.zadd("{redbeat-lite}:due", {"odd": 1e18})
+    assert [(entry.name, entry.next_run_at) for entry in schedules.list()] == [
+        ("fine", NOW + timedelta(seconds=60)),
+        ("odd", datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)),
+    ]
+    assert schedules["odd"].next_run_at == schedules.list()[1].next_run_at
+    assert [each.name for each in schedules.upcoming(NOW + timedelta(minutes=2))] == ["fine", "fine"]
+
+
+def test_a_jitter_out_of_range_in_redis_is_set_aside_at_its_tick(
+    schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+) -> None:
+    schedules.add("odd", "t", at(NOW + timedelta(seconds=5)), jitter=1)
+    stored = client.hget("{redbeat-lite}:entries", "odd")
+    assert isinstance(stored, bytes)
+    client.hset("{redbeat-lite}:entries", "odd", stored.replace(b'"jitter":1.0', b'"jitter":1e15'))
+    clock.forward(10)
+    inner_beat.run_due()
+    assert "jitter: expected at most a year" in schedules.quarantined()["odd"]["error"]
+
+
+def test_the_latest_instant_with_a_jitter_is_one_that_can_be_told(schedules: Schedules) -> None:
+    last = datetime(9999, 12, 31, 23, 59, 59, 990_000, UTC)
+    entry = schedules.add("last", "t", at(last), jitter=31_536_000)
+    assert entry.next_run_at is not None
+    assert entry.next_run_at >= last
+
+
+def test_options_that_are_right_are_kept(schedules: Schedules) -> None:
+    options = {
+        "expires": NOW + timedelta(days=1),
+        "eta": "2026-03-03T00:00:00+00:00",
+        "queue": "mail",
+        "serializer": "json",
+        "compression": "gzip",
+        "priority": None,
+    }
+    assert schedules.add("a", "t", 60, options=options).options == options
+    assert schedules["a"].options == options
+    assert schedules.add("b", "t", 60, options={"countdown": 1.5, "expires": 5}).options["countdown"] == 1.5
+
+
+def test_thousands_of_options_that_are_none_cost_no_more_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    monkeypatch.setattr(
+        "redbeat_lite.entries.fields.get_close_matches", lambda name, *args, **kwargs: looks.append(name) or []
+    )
+    many = {f"sredaeh_noitacilppa{number}": 0 for number in range(2_000)}
+    Entry("a", "t", every(60), options=many)
+    decode("a", json.dumps({"v": 1, "task": "t", "schedule": {"every": 60_000}, "options": many}).encode())
+    assert len(looks) <= 40

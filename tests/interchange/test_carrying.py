@@ -1,0 +1,49 @@
+"""Where an entry goes on: the state that follows from its last run elsewhere."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from redbeat_lite import Entry, at, cron, every
+from redbeat_lite.instants import from_ms, to_ms
+from redbeat_lite.interchange.importers.carrier import state_of
+from redbeat_lite.interchange.importers.found import Found
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "found", "following"),
+    [
+        ({"schedule": every(60)}, {"since": NOW - timedelta(seconds=20), "runs": 1}, NOW + timedelta(seconds=40)),
+        ({"schedule": every(60)}, {"since": NOW - HOUR, "runs": 1}, NOW - HOUR + timedelta(seconds=60)),
+        ({"schedule": every(60)}, {}, NOW + timedelta(seconds=60)),
+        ({"schedule": every(60)}, {"at_once": True}, NOW),
+        ({"schedule": cron("0 11 * * *")}, {"since": NOW - 2 * HOUR, "runs": 1}, NOW - HOUR),
+        ({"schedule": every(60), "start_at": NOW + HOUR}, {"since": NOW - HOUR}, NOW + HOUR),
+        ({"schedule": cron("0 * * * *"), "start_at": NOW + 1.5 * HOUR}, {"since": NOW - HOUR}, NOW + 2 * HOUR),
+        ({"schedule": every(60), "max_runs": 3}, {"since": NOW, "runs": 3}, None),
+        ({"schedule": every(7200), "end_at": NOW + HOUR}, {"since": NOW, "runs": 1}, None),
+        ({"schedule": at(NOW - HOUR)}, {"since": NOW - 2 * HOUR}, NOW - HOUR),
+        ({"schedule": at(NOW - HOUR)}, {"since": NOW - HOUR, "runs": 1}, None),
+        ({"schedule": at(NOW + HOUR)}, {"since": NOW - HOUR, "at_once": True}, NOW + HOUR),
+    ],
+    ids=lambda value: None if isinstance(value, datetime) else str(value),
+)
+def test_an_entry_goes_on_from_its_last_run(
+    fields: dict[str, Any], found: dict[str, Any], following: datetime | None
+) -> None:
+    state = state_of(Found("entry", fields, **found), Entry("entry", "shop.sync", **fields), to_ms(NOW), UTC)
+    assert (None if state.nominal is None else from_ms(state.nominal)) == following
+    assert state.count == found.get("runs", 0)
+    assert (None if state.last is None else from_ms(state.last)) == (found["since"] if found.get("runs") else None)
+
+
+def test_a_last_run_is_kept_though_its_counter_was_set_back() -> None:
+    entry = Entry("entry", "shop.sync", every(60))
+    found = Found("entry", {}, since=NOW - HOUR, ran=True)
+    assert state_of(found, entry, to_ms(NOW), UTC).last == to_ms(NOW - HOUR)

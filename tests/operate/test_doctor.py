@@ -1,0 +1,443 @@
+"""Each finding of the doctor, provoked on a real server; and none of them without its cause."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest import mock
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab
+
+from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
+from redbeat_lite.entries.words import listed
+from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.operate.doctor import examine
+from redbeat_lite.operate.doctor.clock import hot_spots
+from redbeat_lite.operate.doctor.finding import Finding, gravest
+from redbeat_lite.schedules import next_ms
+from redbeat_lite.storage.keys import Keys
+from tests.operate.test_commands import redbeat
+from tests.support.frozen import Clock, frozen_clock
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+KEYS = Keys.of("redbeat-lite")
+MakeApp = Callable[..., Celery]
+
+
+def found(app: Celery, check: str) -> list[Finding]:
+    return [finding for finding in examine(app) if finding.check == check]
+
+
+def the(app: Celery, check: str) -> Finding:
+    """The one finding of this check, which says all it has to."""
+    [finding] = found(app, check)
+    assert all(text.strip().endswith((".", "?")) for text in (finding.why, finding.todo))
+    assert finding.what
+    assert not finding.what.endswith(".")
+    return finding
+
+
+def naive(now: datetime, **length: int) -> datetime:
+    """An instant without a zone, as an app in UTC writes it."""
+    return (now + timedelta(**length)).astimezone(UTC).replace(tzinfo=None)
+
+
+def register(client: redis.Redis, **worker: Any) -> None:
+    """A worker with ``install()`` as it reports itself."""
+    seconds, _ = client.time()  # type: ignore[misc]
+    said = {"queues": ["celery"], "visibility_timeout": 3600.0, "at": float(seconds), **worker}
+    workers = OnceKeys("redbeat-lite").workers
+    client.hset(workers, "worker@host", json.dumps(said))
+    client.expire(workers, 60)
+
+
+@pytest.fixture
+def plain(own_server: Callable[..., Server], make_app: MakeApp) -> Celery:
+    """An app about which there is nothing to say."""
+    app = make_app(broker_url=own_server(appendonly="yes").url, redbeat_lite_lease=4)
+
+    @app.task(name="add", shared=False)
+    def add() -> None: ...
+
+    return app
+
+
+def test_there_is_nothing_to_say_about_a_sound_schedule(plain: Celery, make_beat: Callable[..., Scheduler]) -> None:
+    beat = make_beat(plain)
+    schedules = Schedules(plain)
+    schedules.add("a", "add", every(60))
+    schedules.add("nightly", "add", cron("30 4 * * *", tz="Europe/Berlin"), expires=600)
+    beat.run_due()
+    assert examine(plain) == []
+
+
+class TestServer:
+    @pytest.mark.parametrize(("shift", "severity"), [(5, "warning"), (-120, "error")])
+    def test_a_clock_that_differs_from_the_servers(self, app: Celery, shift: int, severity: str) -> None:
+        with frozen_clock(datetime.now(UTC) + timedelta(seconds=shift)):
+            finding = the(app, "clock")
+        assert finding.severity == severity
+        seconds = float(finding.what.split(" is ")[1].split(" s ")[0])
+        assert abs(shift) - 2 < seconds < abs(shift) + 2
+        assert ("ahead of" if shift > 0 else "behind") in finding.what
+
+    def test_a_server_that_evicts(self, app: Celery, client: redis.Redis) -> None:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        try:
+            finding = the(app, "eviction")
+        finally:
+            client.config_set("maxmemory-policy", "noeviction")
+        assert finding.severity == "error"
+        assert "allkeys-lru" in finding.what
+        assert not found(app, "eviction")
+
+    def test_a_server_that_keeps_nothing_on_disk(self, app: Celery) -> None:
+        assert the(app, "persistence").severity == "warning"
+
+    def test_a_server_that_is_too_old(self, app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert not found(app, "version")
+        monkeypatch.setattr("redbeat_lite.storage.server_check.OLDEST", (99, 1))
+        finding = the(app, "version")
+        assert finding.severity == "error"
+        assert "99.1 or later" in finding.todo
+
+    def test_a_server_that_may_not_be_asked_is_a_note(self, app: Celery, client: redis.Redis) -> None:
+        client.execute_command("ACL", "SETUSER", "default", "-info")
+        try:
+            assert not [finding for finding in examine(app) if finding.check in ("version", "eviction", "persistence")]
+            assert the(app, "permission").severity == "note"
+        finally:
+            client.execute_command("ACL", "SETUSER", "default", "+info")
+
+
+class TestLease:
+    def test_a_lease_that_is_longer_than_a_leader_may_hang(self, make_app: MakeApp) -> None:
+        finding = the(make_app(redbeat_lite_lease=1500, beat_max_loop_interval=300), "lease")
+        assert finding.severity == "warning"
+        assert "1500 s" in finding.what
+        assert "beat_max_loop_interval (300 s)" in finding.why
+
+    def test_a_server_that_is_too_slow_for_the_lease(self, make_app: MakeApp, server: Server) -> None:
+        app = make_app(redbeat_lite_lease=1)
+        assert not found(app, "lease")
+        stop = threading.Event()
+
+        def keep_waiting() -> None:
+            with server.client() as other:
+                while not stop.is_set():
+                    other.client_pause(200)  # this connection too: the next one comes as soon as it is over
+
+        thread = threading.Thread(target=keep_waiting)
+        thread.start()
+        try:
+            # Whether a look comes when everybody waits is chance, on a machine that is busy itself.
+            finding, *_ = eventually(lambda: found(app, "lease"), within=20, what="a slow answer")
+        finally:
+            stop.set()
+            thread.join()
+        assert finding.severity == "error"
+        assert "renewed every 0.25 s" in finding.what
+        assert "redbeat_lite_lease to" in finding.todo
+
+    def test_a_loop_interval_that_was_lowered_for_another_scheduler(self, make_app: MakeApp) -> None:
+        finding = the(make_app(beat_max_loop_interval=1), "loop")
+        assert (finding.severity, finding.what) == ("note", "beat_max_loop_interval is 1 s")
+
+
+class TestEntries:
+    def test_a_task_that_nobody_registered(self, app: Celery, schedules: Schedules) -> None:
+        app.conf.redbeat_lite_expires = None
+        schedules.add("a", "ad", every(60))
+        schedules.add("b", "ad", every(60))
+        schedules.add("c", "add", every(60))
+        finding = the(app, "task")
+        assert (finding.severity, finding.entries) == ("warning", ("a", "b"))
+        assert "'ad', which is no task of this app" in finding.what
+        assert finding.todo.startswith("Did you mean 'add'?")
+
+    def test_overdue_entries_and_nobody_who_would_send_them(
+        self, app: Celery, schedules: Schedules, clock: Clock, client: redis.Redis
+    ) -> None:
+        clock.set(datetime.fromtimestamp(client.time()[0] - 100, UTC))  # type: ignore[index]
+        schedules.add("late", "add", every(10))
+        clock.forward(100)
+        schedules.add("soon", "add", every(60))
+        finding = the(app, "overdue")
+        assert (finding.severity, finding.entries) == ("error", ("late",))
+        assert finding.what.startswith("1 entry is overdue, the first one by 9")
+        assert "no beat has ever led" in the(app, "leader").what
+
+    def test_entries_that_cannot_be_read_and_are_not_due_yet(
+        self, app: Celery, schedules: Schedules, client: redis.Redis
+    ) -> None:
+        for name in ("definition", "state", "newer", "gone", "sound"):
+            schedules.add(name, "add", every(60))
+        client.hset(KEYS.entries, "definition", "{")
+        client.hset(KEYS.state, "state", "x")
+        client.hset(KEYS.entries, "newer", json.dumps({"v": 99}))
+        client.hdel(KEYS.entries, "gone")
+        client.zadd(KEYS.due, {b"\xff": 10**13})
+        client.hset(KEYS.entries, b"\xff", "{}")
+        finding = the(app, "unreadable")
+        assert finding.severity == "error"
+        assert set(finding.entries) == {"definition", "state", "newer", "gone", "\\xff"}
+        assert finding.what.startswith("5 entries cannot be read: ")
+
+    def test_an_entry_in_quarantine(
+        self, app: Celery, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("bad", "add", every(10))
+        client.hset(KEYS.entries, "bad", "{")
+        clock.forward(10)
+        inner_beat.run_due()
+        finding = the(app, "quarantine")
+        assert (finding.severity, finding.entries) == ("error", ("bad",))
+        assert "not readable as JSON" in finding.why
+
+    def test_names_of_the_configuration_that_somebody_else_has(self, make_app: MakeApp) -> None:
+        entry = {"task": "add", "schedule": 60}
+        app = make_app(beat_schedule={"mine": entry, "runtime": entry, "theirs": entry}, redbeat_lite_owner="me")
+        Schedules(app).add("runtime", "add", every(60))
+        theirs = {"theirs": {**entry, "schedule": 30}}
+        other = make_app(beat_schedule=theirs, redbeat_lite_owner="other")
+        beat = Scheduler(other)
+        beat.run_due()
+        beat.close()
+        findings = sorted(found(app, "clash"), key=lambda finding: finding.entries)
+        assert [(each.severity, each.entries) for each in findings] == [("error", ("runtime",)), ("error", ("theirs",))]
+        assert "are runtime entries" in findings[0].what
+        assert "the configuration of 'other'" in findings[1].what
+
+    def test_what_two_apps_both_have_is_no_clash(self, make_app: MakeApp, make_beat: Callable[..., Scheduler]) -> None:
+        entries = {"cleanup": {"task": "celery.backend_cleanup", "schedule": crontab("0", "4", "*")}}
+        make_beat(make_app("first", beat_schedule=entries)).run_due()
+        second = make_app("second", beat_schedule=entries)
+        assert not found(second, "clash")
+        assert not found(second, "not-stored")
+
+    def test_entries_that_wait_while_a_beat_of_another_app_leads(
+        self, make_app: MakeApp, make_beat: Callable[..., Scheduler]
+    ) -> None:
+        apps = [make_app(name, beat_schedule={name: {"task": "add", "schedule": 60}}) for name in ("first", "second")]
+        leader = make_beat(apps[0])
+        leader.run_due()
+        finding = the(apps[1], "not-stored")
+        assert (finding.severity, finding.entries) == ("warning", ("second",))
+        assert "'first' leads" in finding.why
+        assert not found(apps[0], "not-stored")
+        leader.close()
+        assert not found(apps[1], "not-stored"), "nobody leads, which is another finding"
+
+    def test_entries_of_an_owner_who_has_no_beat(self, make_app: MakeApp, make_beat: Callable[..., Scheduler]) -> None:
+        old = make_app("old", beat_schedule={"gone": {"task": "add", "schedule": 60}})
+        beat = make_beat(old)
+        beat.run_due()
+        new = make_app("new")
+        assert not found(new, "owner")
+        beat.close()
+        finding = the(new, "owner")
+        assert (finding.severity, finding.entries) == ("warning", ("gone",))
+        assert "redbeat_lite_owner = 'old'" in finding.todo
+        assert not found(old, "owner"), "they are its own"
+
+    def test_a_large_schedule_is_looked_at_in_part_and_it_says_so(
+        self, app: Celery, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("redbeat_lite.operate.doctor.LIMIT", 2)
+        schedules.add_many(Entry(f"e{n}", "nobody.knows", 60 + n) for n in range(3))
+        assert "only the 2 entries that are due next were looked at, of 3" in the(app, "entries").what
+        assert the(app, "task").entries == ("e0", "e1")
+
+
+class TestTime:
+    def test_runs_that_a_clock_change_moves_or_merges(self, app: Celery, schedules: Schedules, clock: Clock) -> None:
+        clock.set(datetime(2026, 3, 10, 12, tzinfo=UTC))
+        schedules.add("moved", "add", cron("30 2 * * *", tz="Europe/Berlin"))
+        schedules.add("merged", "add", cron("*/15 2 * * *", tz="Europe/Berlin"))
+        schedules.add("merged with 3:00", "add", cron("30 2,3 * * *", tz="Europe/Berlin"))
+        schedules.add("joined", "add", cron("0 2,3 * * *", tz="Europe/Berlin"))
+        schedules.add("celery's", "add", crontab(hour="2", minute="30"), options={"queue": "celery"})
+        schedules.add("running", "add", cron("30 * * * *", tz="Europe/Berlin"))
+        schedules.add("safe", "add", cron("0 4 * * *", tz="Europe/Berlin"))
+        schedules.add("on another day", "add", cron("30 2 * * 1", tz="Europe/Berlin"))
+        schedules.add("utc", "add", cron("30 2 * * *", tz="UTC"))
+        schedules.add("over by then", "add", cron("30 2 * * *", tz="Europe/Berlin"), end_at=clock.now + timedelta(3))
+        schedules.add("paused", "add", cron("30 2 * * *", tz="Europe/Berlin"))
+        schedules.pause("paused")
+        finding = the(app, "clock-change")
+        assert finding.severity == "note"
+        assert set(finding.entries) == {"moved", "merged", "merged with 3:00", "joined"}
+        assert finding.what.startswith("on 2026-03-29 the clocks of Europe/Berlin go from 02:00 to 03:00: ")
+        moved, merged = finding.what.split("; ")
+        assert moved.endswith("run at 03:00 instead")
+        assert "'moved'" in moved
+        assert "'merged with 3:00'" in moved, "3:30 stays a run of its own"
+        assert "'merged'" in merged
+        assert "'joined'" in merged, "2:00 falls on 3:00, which is a run anyway"
+        # What it says is what the beat would do.
+        since, until = datetime(2026, 3, 29, 0, 30, tzinfo=UTC), datetime(2026, 3, 29, 1, 31, tzinfo=UTC)
+        planned = [each for each in schedules.upcoming(until) if each.nominal > since]
+        runs = {name: [each.nominal for each in planned if each.name == name] for name in finding.entries}
+        assert [nominal.hour * 60 + nominal.minute for nominal in runs["moved"]] == [60]
+        assert [len(runs[name]) for name in ("merged", "joined", "merged with 3:00")] == [1, 1, 2]
+
+    def test_a_clock_change_that_is_far_off_is_none_of_its_business(
+        self, app: Celery, schedules: Schedules, clock: Clock
+    ) -> None:
+        clock.set(datetime(2026, 2, 20, tzinfo=UTC))
+        schedules.add("moved", "add", cron("30 2 * * *", tz="Europe/Berlin"))
+        assert not found(app, "clock-change")
+        clock.set(datetime(2026, 10, 10, tzinfo=UTC))
+        assert not found(app, "clock-change"), "in autumn nothing is moved"
+
+    def test_a_full_hour_at_which_many_entries_run(self, make_app: MakeApp, clock: Clock) -> None:
+        app = make_app(timezone="Europe/Berlin")
+        schedules = Schedules(app)
+        schedules.add_many(Entry(f"midnight-{n}", "add", crontab(hour=0, minute=0)) for n in range(25))
+        schedules.add_many(Entry(f"jitter-{n}", "add", crontab(hour=0, minute=0), jitter=60) for n in range(25))
+        schedules.add_many(Entry(f"minute-{n}", "add", cron("* * * * *")) for n in range(25))
+        schedules.add_many(Entry(f"spread-{n}", "add", cron(f"{n} 5 * * *")) for n in range(25))
+        schedules.add_many(Entry(f"six-{n}", "add", cron("0 6 * * *", tz="Asia/Kolkata")) for n in range(19))
+        finding = the(app, "hot-spot")
+        assert finding.severity == "note"
+        assert finding.what == "25 entries run at the same full hours, without jitter: 25 at 00:00"
+        schedules.add("six-20", "add", cron("0 6 * * *", tz="Asia/Kolkata"))
+        assert the(app, "hot-spot").what.endswith("25 at 00:00, 20 at 01:30")
+
+    def test_every_rule_that_runs_at_a_full_hour_is_counted_there(self, make_app: MakeApp, clock: Clock) -> None:
+        clock.set(datetime(2026, 3, 2, 12, tzinfo=UTC))
+        app = make_app(timezone="Europe/Berlin")  # it is 13:00 there
+        schedules = Schedules(app)
+        rules = {
+            "half": cron("0,30 * * * *"),
+            "quarter": crontab(minute="*/15"),
+            "aligned": every(3600, align=True),
+            "from now": every(1800),
+            "seconds": cron("0 * * * * 0,30"),  # no more at a full hour than at any minute
+            "second": every(1),
+            "off": cron("5,35 * * * *"),
+            "rrule": rrule("FREQ=DAILY;BYHOUR=0;BYMINUTE=0;BYSECOND=0", tz="Europe/Berlin"),
+            "over": cron("*/10 0,13 * * *"),
+        }
+        ends = {"over": clock.now + timedelta(minutes=30)}
+        schedules.add_many(
+            Entry(f"{kind}-{n}", "add", rule, end_at=ends.get(kind)) for kind, rule in rules.items() for n in range(5)
+        )
+        finding = the(app, "hot-spot")
+        counted = {name.rpartition("-")[0] for name in finding.entries}
+        assert counted == {"half", "quarter", "aligned", "from now", "rrule"}
+        assert ": 25 at 00:00, 20 at 14:00, " in finding.what
+
+    def test_the_look_for_full_hours_is_quick(self, clock: Clock) -> None:
+        def asked(rule: object) -> int:
+            with mock.patch("redbeat_lite.operate.doctor.clock.next_ms", side_effect=next_ms) as calls:
+                entries = [Entry("a", "add", rule)]
+                entries[0].due = round(clock.now.timestamp() * 1000)
+                assert not [*hot_spots(UTC, entries)]
+            return calls.call_count
+
+        assert asked(cron("*/15 * * * *")) <= 48
+        assert asked(cron("* * * * * *")) <= 48
+        assert asked(cron("0 0 * * *")) <= 3
+
+
+class TestMessages:
+    def test_messages_that_outlive_the_visibility_timeout(
+        self, app: Celery, schedules: Schedules, client: redis.Redis
+    ) -> None:
+        schedules.add("short", "add", every(60))
+        schedules.add("just short", "add", cron("0 4 * * *"), expires=3599)
+        schedules.add("daily", "add", cron("0 4 * * *"))
+        schedules.add("hour", "add", every(3600))
+        schedules.add("never", "add", every(60), expires=None)
+        schedules.add("elsewhere", "add", every(7200), options={"queue": "slow"})
+        schedules.add("by option", "add", every(60), options={"expires": 7200})
+        schedules.add("cleanup", "celery.backend_cleanup", cron("0 4 * * *"), options={"expires": 12 * 3600})
+        finding = the(app, "expires")
+        assert finding.severity == "warning"
+        assert set(finding.entries) == {"daily", "hour", "never", "elsewhere", "by option"}
+        assert "(3600 s)" in finding.what
+        register(client)
+        assert the(app, "expires").entries == ("elsewhere",), "a worker keeps the messages of the other queue"
+        register(client, queues=["celery", "slow"])
+        assert not found(app, "expires")
+        register(client, visibility_timeout=None)
+        assert found(app, "expires")
+        register(client, at=time.time() - 120)
+        assert found(app, "expires"), "that worker has not been heard of for two minutes"
+        app.conf.broker_transport_options = {"visibility_timeout": 10 * 86_400}
+        assert the(app, "expires").entries == ("never",)
+
+    def test_messages_that_live_until_an_instant(self, app: Celery, schedules: Schedules, clock: Clock) -> None:
+        def until(**length: int) -> dict[str, datetime]:
+            return {"expires": clock.now + timedelta(**length)}
+
+        schedules.add("for long", "add", every(60), options=until(hours=2))
+        schedules.add("for long, in the app's zone", "add", every(60), options={"expires": naive(clock.now, hours=2)})
+        schedules.add("soon", "add", every(60), options=until(minutes=30))
+        schedules.add("over", "add", every(60), options=until(hours=-2))
+        schedules.add("over when it is sent", "add", every(86_400), options=until(hours=2))
+        assert set(the(app, "expires").entries) == {"for long", "for long, in the app's zone"}
+
+    def test_a_broker_without_such_a_timeout_is_not_spoken_of(self, make_app: MakeApp, server: Server) -> None:
+        app = make_app(broker_url="memory://", redbeat_lite_url=server.url)
+        Schedules(app).add("never", "add", every(60), expires=None)
+        assert not found(app, "expires")
+
+    def test_once_locks_that_no_worker_looks_after(
+        self, app: Celery, schedules: Schedules, client: redis.Redis
+    ) -> None:
+        app.conf.task_routes = {"routed": {"queue": "slow"}}
+        schedules.add("plain", "add", every(60))
+        schedules.add("once", "add", every(60), once=True)
+        schedules.add("routed", "routed", every(60), once=True)
+        finding = the(app, "once")
+        assert finding.severity == "warning"
+        assert set(finding.entries) == {"once", "routed"}
+        register(client, visibility_timeout=None)
+        assert the(app, "once").entries == ("routed",)
+        register(client, queues=["slow", "celery"])
+        assert not found(app, "once")
+
+
+def test_names_and_severities_are_told_in_short() -> None:
+    assert listed("ab") == "'a', 'b'"
+    assert listed("abcdefg") == "'a', 'b', 'c', 'd', 'e' and 2 more"
+    texts = {"check": "c", "what": "w", "why": "y", "todo": "t"}
+    assert gravest([]) is None
+    assert gravest([Finding(severity=each, **texts) for each in ("note", "error", "warning")]) == "error"
+
+
+class TestCommand:
+    def test_it_prints_findings_and_exits_by_the_gravest(
+        self, own_server: Callable[..., Server], make_app: MakeApp
+    ) -> None:
+        server = own_server(appendonly="yes")
+        sound = redbeat(server.url, "doctor")
+        assert (sound.returncode, sound.stdout) == (0, "0 errors, 0 warnings, 0 notes\n"), sound.stderr
+        with server.client() as client:
+            client.config_set("appendonly", "no")
+            warned = redbeat(server.url, "doctor", "--json")
+            [finding] = json.loads(warned.stdout)
+            assert warned.returncode == 3
+            assert finding.keys() == {"check", "severity", "what", "why", "todo", "entries"}
+            client.config_set("maxmemory-policy", "allkeys-lru")
+        grave = redbeat(server.url, "doctor")
+        assert grave.returncode == 4
+        assert grave.stdout.startswith("ERROR eviction: the server evicts keys when memory runs out")
+        assert "\n  why: The schedule is among the keys" in grave.stdout
+        assert "\n  do:  Set maxmemory-policy noeviction" in grave.stdout
+        assert grave.stdout.endswith("1 error, 1 warning, 0 notes\n")
+        assert max(map(len, grave.stdout.splitlines())) <= 80
+
+    def test_without_a_server_it_says_so(self) -> None:
+        failed = redbeat("redis://127.0.0.1:1/0", "doctor")
+        assert (failed.returncode, len(failed.stderr.splitlines()), failed.stdout) == (2, 1, "")

@@ -1,0 +1,176 @@
+"""The scripts that write entries against a model, whatever happens in whatever order.
+
+Only what was planned advances, of two writers one wins, and a call that is sent again because its reply was lost is
+done once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redbeat_lite.entries.state import State
+from redbeat_lite.settings import Settings
+from redbeat_lite.storage.connections import Backend
+from redbeat_lite.storage.keys import Keys
+from redbeat_lite.storage.scripts import Scripts
+from redbeat_lite.storage.store import Advance, Edit, Lost, Store, Term
+from tests.support.examples import examples
+from tests.support.server import Server
+
+KEYS = Keys.of("model")
+NAMES = ("a", "b", "c")
+
+#: What can happen between a peek and its commit, or at any other moment.
+WHAT = ("create", "edit", "race", "remove", "peek", "commit", "commit_stale")
+
+#: What becomes of the reply. A client that loses it sends the same again, and somebody else may have been faster.
+REPLIES = ("arrives", "is lost", "is lost, and somebody edits the entry in between")
+
+steps = st.lists(
+    st.tuples(st.sampled_from(WHAT), st.sampled_from(NAMES), st.sampled_from(REPLIES)),
+    max_size=30,
+)
+
+
+class Line(Backend):
+    """A connection that can lose the reply of a script, which is then sent once more, as redis-py does."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(Settings(url=url, key_prefix="model"))
+        self._sound = Scripts(self.client)
+        self.loses: Callable[[], None] | None = None  #: the next reply; called between the two tries
+
+    @property
+    def scripts(self) -> Any:
+        return self
+
+    def run(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        reply = self._sound.run(name, keys, args)
+        between, self.loses = self.loses, None
+        if between is None:
+            return reply
+        between()
+        return self._sound.run(name, keys, args)
+
+
+class Model:
+    """What must be in Redis: the state of each entry, and the messages that were sent."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.store = Store(line, KEYS)
+        self.states: dict[str, State] = {}
+        self.sent: list[str] = []
+        self.planned: dict[str, State] = {}
+
+    def do(self, what: str, name: str, reply: str) -> None:
+        edited: list[State] = []
+        if reply == "is lost":
+            self.line.loses = lambda: None
+        elif reply != "arrives" and what != "peek":
+            self.line.loses = lambda: self.edit_behind_our_back(name, edited)
+        getattr(self, what)(name)
+        self.line.loses = None
+        if edited:
+            [self.states[name]] = edited
+
+    def create(self, name: str) -> None:
+        state = State.new(100)
+        done = self.store.put([Edit(name, None, state.encode(), "{}", 100)])
+        assert done == [name not in self.states]
+        self.states.setdefault(name, state)
+
+    def edit(self, name: str) -> None:
+        if before := self.states.get(name):
+            assert self.store.put([next_version(name, before)]) == [True]
+            self.states[name] = after_edit(before)
+
+    def race(self, name: str) -> None:
+        """Two who have read the same version write the very same."""
+        if before := self.states.get(name):
+            self.edit(name)
+            assert self.store.put([next_version(name, before)]) == [False]
+
+    def remove(self, name: str) -> None:
+        if before := self.states.pop(name, None):
+            removal = Edit(name, before.encode().encode(), None)
+            assert self.store.put([removal]) == [True]
+            assert self.store.put([removal]) == [False]
+
+    def peek(self, _: str) -> None:
+        due, _upcoming = self.store.peek(Term("leader", 1), 10**6, 10)
+        self.planned = {each.name.decode(): State.decode(each.state or b"") for each in due}
+        assert self.planned == self.states
+
+    def commit(self, _: str) -> None:
+        results = self.store.commit(Term("leader", 1), 0, self.advances())
+        for (name, before), result in zip(self.planned.items(), results, strict=True):
+            assert result == (self.states.get(name) == before)
+            if result:
+                self.states[name] = after_run(before)
+                self.sent.append(f"{name} {before.nominal}")
+        self.planned = {}
+
+    def commit_stale(self, _: str) -> None:
+        with pytest.raises(Lost):
+            self.store.commit(Term("leader", 0), 0, self.advances())
+
+    def advances(self) -> list[Advance]:
+        return [
+            Advance(
+                name.encode(),
+                before.guard,
+                after_run(before).encode(),
+                100,
+                (("lpush", "sent", f"{name} {before.nominal}"),),
+            )
+            for name, before in self.planned.items()
+        ]
+
+    def edit_behind_our_back(self, name: str, edited: list[State]) -> None:
+        [stored] = self.store.read([name])
+        if stored.state is not None:
+            before = State.decode(stored.state)
+            assert self.store.put([next_version(name, before)]) == [True]
+            edited.append(after_edit(before))
+
+
+def next_version(name: str, before: State) -> Edit:
+    return Edit(name, before.encode().encode(), after_edit(before).encode(), None, 100)
+
+
+def after_edit(state: State) -> State:
+    return state.edited(nominal=(state.nominal or 0) + 7)
+
+
+def after_run(state: State) -> State:
+    return State(state.version, state.generation, (state.nominal or 0) + 1, last=state.nominal, count=state.count + 1)
+
+
+@pytest.fixture(scope="module")
+def line(shared_server: Server) -> Iterator[Line]:
+    line = Line(shared_server.url)
+    yield line
+    line.close()
+
+
+@examples(150)
+@given(steps)
+def test_only_what_is_as_planned_advances_and_is_sent(
+    line: Line, shared_server: Server, steps: list[tuple[str, str, str]]
+) -> None:
+    with shared_server.client() as client:
+        client.flushall()
+        client.hset(KEYS.leader, mapping={"token": "leader", "term": 1})
+        model = Model(line)
+        for step in steps:
+            model.do(*step)
+        stored = {name.decode(): State.decode(raw) for name, raw in client.hgetall(KEYS.state).items()}
+        assert stored == model.states
+        assert [raw.decode() for raw in reversed(client.lrange("sent", 0, -1))] == model.sent
+        assert client.zcard(KEYS.due) == client.hlen(KEYS.entries) == len(model.states)

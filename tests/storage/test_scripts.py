@@ -1,0 +1,338 @@
+"""Each Lua script against a real server, by its contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from redbeat_lite.entries.state import State
+from redbeat_lite.errors import UnsupportedFormat
+from redbeat_lite.settings import Settings
+from redbeat_lite.storage.connections import Backend
+from redbeat_lite.storage.keys import Keys
+from redbeat_lite.storage.store import Advance, Bad, Edit, Lost, Store, Stored, Term
+from tests.support.server import Server
+
+KEYS = Keys.of("redbeat-lite")
+TERM = Term("me", 1)
+
+
+@pytest.fixture
+def backend(server: Server) -> Iterator[Backend]:
+    backend = Backend(Settings(url=server.url))
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def store(backend: Backend) -> Store:
+    return Store(backend, KEYS)
+
+
+@pytest.fixture
+def leading(client: redis.Redis) -> Term:
+    client.hset(KEYS.leader, mapping={"token": TERM.token, "term": TERM.number})
+    return TERM
+
+
+def put(store: Store, name: str, nominal: int | None, *, score: int | None = None) -> State:
+    state = State.new(nominal)
+    assert store.put([Edit(name, None, state.encode(), f"definition of {name}", score or nominal)]) == [True]
+    return state
+
+
+def wake_messages(client: redis.Redis) -> redis.client.PubSub:
+    pubsub = client.pubsub()
+    pubsub.subscribe(KEYS.wake)
+    assert pubsub.get_message(timeout=5)["type"] == "subscribe"
+    return pubsub
+
+
+class TestPut:
+    def test_creates_only_where_nothing_is(self, store: Store) -> None:
+        put(store, "a", 1000)
+        assert store.put([Edit("a", None, State.new(2000).encode(), "other", 2000)]) == [False]
+        [stored] = store.read(["a"])
+        assert (stored.definition, stored.score) == (b"definition of a", 1000)
+
+    def test_two_writers_of_one_version_do_not_both_win(self, store: Store) -> None:
+        before = put(store, "a", 1000)
+        after = before.edited().encode()
+        first = Edit("a", before.encode().encode(), after, "first", 1000)
+        second = Edit("a", before.encode().encode(), after, "second", 1000)
+        assert store.put([first, second]) == [True, False]
+        assert store.read(["a"])[0].definition == b"first"
+
+    def test_one_call_may_change_an_entry_more_than_once(self, store: Store) -> None:
+        before = put(store, "a", 1000)
+        after, again = before.edited(), State.new(3000)
+        edits = [
+            Edit("a", before.encode().encode(), after.encode(), "second", 2000),
+            Edit("a", after.encode().encode(), None),
+            Edit("a", None, again.encode(), "third", 3000),
+            Edit("a", None, State.new(4000).encode(), "fourth", 4000),
+        ]
+        edits.append(Edit("a", before.encode().encode(), State.new(5000).encode(), "fifth", 5000))
+        assert store.put(edits) == [True, True, True, False, False]
+        assert store.read(["a"]) == [Stored(b"a", 3000, b"third", again.encode().encode())]
+
+    def test_removes_everything_of_an_entry(self, store: Store, client: redis.Redis) -> None:
+        state = put(store, "a", 1000)
+        assert store.put([Edit("a", state.encode().encode(), None)]) == [True]
+        assert store.read(["a"]) == [Stored(b"a", None, None, None)]
+        assert client.zcard(KEYS.due) == 0
+
+    def test_wakes_only_when_the_head_moves_forward(self, store: Store, client: redis.Redis) -> None:
+        pubsub = wake_messages(client)
+        put(store, "later", 5000)
+        assert pubsub.get_message(timeout=5)["data"] == b"head"
+        put(store, "latest", 9000)
+        assert pubsub.get_message(timeout=0.05) is None
+        put(store, "sooner", 1000)
+        assert pubsub.get_message(timeout=5)["data"] == b"head"
+        pubsub.close()
+
+    def test_a_bulk_write_is_one_wake_up(self, store: Store, client: redis.Redis) -> None:
+        pubsub = wake_messages(client)
+        store.put(Edit(f"e{n}", None, State.new(1000 - n).encode(), "d", 1000 - n) for n in range(100))
+        assert pubsub.get_message(timeout=5)["data"] == b"head"
+        assert pubsub.get_message(timeout=0.05) is None
+        pubsub.close()
+
+    def test_a_parked_entry_has_no_due_time_and_wakes_nobody(self, store: Store, client: redis.Redis) -> None:
+        pubsub = wake_messages(client)
+        put(store, "parked", None)
+        assert pubsub.get_message(timeout=0.05) is None
+        assert client.zscore(KEYS.due, "parked") == float("inf")
+        assert store.read(["parked"])[0].score is None
+        pubsub.close()
+
+    def test_keeps_the_reply_of_a_thousand_entries_in_one_key_for_a_minute(
+        self, store: Store, client: redis.Redis
+    ) -> None:
+        store.put(Edit(f"e{n}", None, State.new(1000).encode(), "d", 1000) for n in range(2500))
+        kept = client.keys(KEYS.reply("*"))
+        assert sorted(client.strlen(key) for key in kept) == [500, 1000, 1000]
+        assert all(0 < client.pttl(key) <= 60_000 for key in kept)
+
+    def test_what_is_too_long_to_be_shown_is_removed_by_what_is_shown_of_it(
+        self, store: Store, client: redis.Redis
+    ) -> None:
+        put(store, "a", 1000)
+        client.hset(KEYS.state, "a", "x" * 1_000_000)
+        [stored] = store.page(0, 10)
+        assert len(stored.state or b"") < 100_000
+        assert store.put([Edit("a", (stored.state or b"")[:-1], None)]) == [False]
+        assert store.put([Edit("a", stored.state, None)]) == [True]
+        assert not client.hexists(KEYS.state, "a")
+
+    def test_refuses_a_schedule_of_a_newer_format(self, store: Store, client: redis.Redis) -> None:
+        client.hset(KEYS.meta, "format", 99)
+        with pytest.raises(UnsupportedFormat, match="format 99"):
+            put(store, "a", 1000)
+        assert not client.exists(KEYS.entries)
+
+
+class TestPeek:
+    def test_gives_what_is_due_earliest_first_and_no_more_than_asked(self, store: Store, leading: Term) -> None:
+        for name, nominal in (("b", 2000), ("a", 1000), ("c", 3000), ("d", 9000)):
+            put(store, name, nominal)
+        due, upcoming = store.peek(leading, 3000, 2)
+        assert [stored.name for stored in due] == [b"a", b"b"]
+        assert due[0].definition == b"definition of a"
+        assert State.decode(due[0].state or b"").nominal == 1000
+        assert upcoming is None
+
+    def test_tells_when_the_next_comes_if_nothing_is_due(self, store: Store, leading: Term) -> None:
+        assert store.peek(leading, 500, 10) == ([], None)
+        put(store, "parked", None)
+        assert store.peek(leading, 500, 10) == ([], None)
+        put(store, "a", 1000)
+        assert store.peek(leading, 500, 10) == ([], 1000)
+
+    def test_is_for_the_leader_alone(self, store: Store, leading: Term) -> None:
+        put(store, "a", 1000)
+        for other in (Term("me", 2), Term("you", 1)):
+            with pytest.raises(Lost):
+                store.peek(other, 3000, 10)
+
+    def test_gives_entries_without_definition_as_such(self, store: Store, leading: Term, client: redis.Redis) -> None:
+        client.zadd(KEYS.due, {b"\xff\xfe": 5})
+        assert store.peek(leading, 10, 10)[0] == [Stored(b"\xff\xfe", 5, None, None)]
+
+    def test_leaves_large_entries_to_the_next_look(self, store: Store, leading: Term) -> None:
+        large = "d" * 60_000
+        edits = [Edit(f"e{n:04}", None, State.new(n).encode(), large, n) for n in range(1000)]
+        assert all(store.put(edits))
+        due, _ = store.peek(leading, 1000, 1000)
+        assert sum(len(stored.definition or b"") for stored in due) < 20_000_000
+        assert [stored.name for stored in due] == [f"e{n:04}".encode() for n in range(len(due))]
+        assert {stored.definition for stored in due} == {large.encode()}
+        assert all(State.decode(stored.state or b"").nominal == stored.score for stored in due)
+        store.put(Edit(stored.name, stored.state, None) for stored in due)
+        assert store.peek(leading, 1000, 1000)[0][0].name == f"e{len(due):04}".encode()
+
+
+class TestCommit:
+    def advance(self, name: str, state: State, *, nominal: int, commands: tuple = ()) -> Advance:  # type: ignore[type-arg]
+        after = State(state.version, state.generation, nominal, last=state.nominal, count=state.count + 1)
+        return Advance(name.encode(), state.guard, after.encode(), nominal, commands)
+
+    def test_advances_and_sends_in_one_step(self, store: Store, leading: Term, client: redis.Redis) -> None:
+        state = put(store, "a", 1000)
+        commands = (("lpush", "queue", "message"), ("pexpire", "queue", 60_000))
+        assert store.commit(leading, 1000, [self.advance("a", state, nominal=2000, commands=commands)]) == [True]
+        assert client.lrange("queue", 0, -1) == [b"message"]
+        assert 0 < client.pttl("queue") <= 60_000
+        assert client.zscore(KEYS.due, "a") == 2000
+        assert State.decode(client.hget(KEYS.state, "a")).count == 1
+
+    def test_the_same_commit_twice_sends_once(self, store: Store, leading: Term, client: redis.Redis) -> None:
+        step = self.advance("a", put(store, "a", 1000), nominal=2000, commands=(("lpush", "queue", "m"),))
+        assert store.commit(leading, 1000, [step]) == [True]
+        assert store.commit(leading, 1000, [step]) == [False]
+        assert client.llen("queue") == 1
+
+    def test_leaves_alone_what_was_edited_or_removed(self, store: Store, leading: Term, client: redis.Redis) -> None:
+        edited, removed = put(store, "edited", 1000), put(store, "removed", 1000)
+        store.put([Edit("edited", edited.encode().encode(), edited.edited(nominal=7000).encode(), "new", 7000)])
+        store.put([Edit("removed", removed.encode().encode(), None)])
+        send = (("lpush", "queue", "m"),)
+        steps = [
+            self.advance("edited", edited, nominal=2000, commands=send),
+            self.advance("removed", removed, nominal=2000, commands=send),
+        ]
+        assert store.commit(leading, 1000, steps) == [False, False]
+        assert client.zrange(KEYS.due, 0, -1, withscores=True) == [(b"edited", 7000.0)]
+        assert not client.exists("queue")
+        assert not client.hexists(KEYS.state, "removed")
+
+    def test_writes_nothing_for_a_leader_whose_term_is_over(
+        self, store: Store, leading: Term, client: redis.Redis
+    ) -> None:
+        state = put(store, "a", 1000)
+        client.hset(KEYS.leader, "term", 2)
+        with pytest.raises(Lost):
+            store.commit(leading, 1000, [self.advance("a", state, nominal=2000, commands=(("lpush", "q", "m"),))])
+        assert client.zscore(KEYS.due, "a") == 1000
+        assert not client.exists("q")
+
+    def test_a_refused_message_leaves_its_entry_where_it_is(
+        self, store: Store, leading: Term, client: redis.Redis
+    ) -> None:
+        client.set("broken", "not a list")
+        good, bad = put(store, "good", 1000), put(store, "bad", 1000)
+        steps = [
+            self.advance("bad", bad, nominal=2000, commands=(("lpush", "fine", "m"), ("lpush", "broken", "m"))),
+            self.advance("good", good, nominal=2000, commands=(("lpush", "fine", "n"),)),
+        ]
+        assert store.commit(leading, 1000, steps) == ["the queue is a string, not a list", True]
+        assert client.lrange("fine", 0, -1) == [b"n"]
+        assert client.zscore(KEYS.due, "bad") == 1000
+
+
+class TestQuarantine:
+    def test_sets_aside_what_is_still_as_it_was_read(self, store: Store, leading: Term, client: redis.Redis) -> None:
+        client.zadd(KEYS.due, {"bad": 1, "mended": 1})
+        client.hset(KEYS.entries, mapping={"bad": "{", "mended": "good by now"})
+        bad = [
+            Bad(Stored(b"bad", 1, b"{", None), '{"error":"no JSON"}'),
+            Bad(Stored(b"mended", 1, b"{", None), '{"error":"no JSON"}'),
+        ]
+        store.quarantine(leading, bad)
+        assert store.quarantined() == {"bad": {"error": "no JSON"}}
+        assert client.zrange(KEYS.due, 0, -1) == [b"mended"]
+
+
+class TestLease:
+    def acquire(self, backend: Backend, token: str, lease: int = 4000) -> list[object]:
+        return backend.scripts.run("acquire", (KEYS.leader, KEYS.meta, KEYS.beats), (token, lease, "host", 1, 1))
+
+    def test_one_leads_and_the_other_learns_for_how_long(self, backend: Backend) -> None:
+        assert self.acquire(backend, "one")[:2] == [1, 1]
+        answer = self.acquire(backend, "two")
+        assert answer[0] == 0
+        assert 0 < answer[1] <= 4000
+
+    def test_acquiring_again_keeps_the_term(self, backend: Backend) -> None:
+        self.acquire(backend, "one")
+        assert self.acquire(backend, "one")[:2] == [1, 1]
+
+    def test_terms_grow(self, backend: Backend, client: redis.Redis) -> None:
+        self.acquire(backend, "one")
+        client.delete(KEYS.leader)
+        assert self.acquire(backend, "two")[:2] == [1, 2]
+
+    def test_renews_for_its_holder_only(self, backend: Backend, client: redis.Redis) -> None:
+        self.acquire(backend, "one", lease=2000)
+        run = backend.scripts.run
+        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
+        assert run("renew", keys, ("two", 1, 9000, 0, 0, "{}")) == [0]
+        assert run("renew", keys, ("one", 2, 9000, 0, 0, "{}")) == [0]
+        assert client.pttl(KEYS.leader) <= 2000
+        assert run("renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
+        assert client.pttl(KEYS.leader) > 2000
+
+    @pytest.mark.parametrize("key", [KEYS.due, KEYS.entries, KEYS.state, KEYS.meta])
+    @pytest.mark.parametrize("foreign", [False, True])
+    def test_a_renewal_notices_that_part_of_the_schedule_is_gone(
+        self, backend: Backend, store: Store, client: redis.Redis, key: str, foreign: bool
+    ) -> None:
+        self.acquire(backend, "one")
+        put(store, "a", 1000)
+        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
+        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
+        client.delete(key)
+        if foreign and key != KEYS.meta:
+            client.set(key, "garbage")
+        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 2
+
+    def test_a_renewal_notices_that_all_entries_are_gone(self, backend: Backend, client: redis.Redis) -> None:
+        self.acquire(backend, "one")
+        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
+        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
+        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 1, 0, "{}"))[0] == 2
+
+    def test_resigns_for_its_holder_only_and_wakes_the_others(self, backend: Backend, client: redis.Redis) -> None:
+        self.acquire(backend, "one")
+        pubsub = wake_messages(client)
+        assert backend.scripts.run("resign", (KEYS.leader, KEYS.beats), ("two", KEYS.wake)) == 0
+        assert backend.scripts.run("resign", (KEYS.leader, KEYS.beats), ("one", KEYS.wake)) == 1
+        assert pubsub.get_message(timeout=5)["data"] == b"vacant"
+        assert not client.exists(KEYS.leader)
+        pubsub.close()
+
+    def test_every_beat_says_from_when_on_it_is_silent(self, backend: Backend, client: redis.Redis) -> None:
+        def silent_in(token: str) -> float:
+            seconds, micros = client.time()  # type: ignore[misc]
+            return float(client.zscore(KEYS.beats, token) or 0) - 1000 * seconds - micros / 1000  # type: ignore[arg-type]
+
+        client.set(KEYS.beats, "garbage")
+        self.acquire(backend, "leader", lease=4000)
+        assert -5000 < silent_in("leader") <= 0
+        client.zadd(KEYS.beats, {"long gone": 1})
+        self.acquire(backend, "stand-by", lease=4000)
+        assert 2900 < silent_in("stand-by") <= 4000
+        assert set(client.zrange(KEYS.beats, 0, -1)) == {b"leader", b"stand-by"}
+        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
+        assert backend.scripts.run("renew", keys, ("leader", 1, 4000, 0, 10_000, "{}"))[0] == 1
+        assert -15_000 < silent_in("leader") <= -10_000, "a loop that hangs shows"
+        assert 0 < client.pttl(KEYS.beats) <= 3_600_000
+        backend.scripts.run("resign", (KEYS.leader, KEYS.beats), ("leader", KEYS.wake))
+        assert client.zrange(KEYS.beats, 0, -1) == [b"stand-by"]
+
+    def test_garbage_in_the_leader_key_keeps_nobody_from_leading(self, backend: Backend, client: redis.Redis) -> None:
+        client.set(KEYS.leader, "garbage")
+        assert self.acquire(backend, "one")[0] == 1
+
+    def test_a_lease_without_an_end_is_given_one(self, backend: Backend, client: redis.Redis) -> None:
+        client.hset(KEYS.leader, "token", "ghost")
+        assert self.acquire(backend, "one") == [0, 4000]
+        assert 0 < client.pttl(KEYS.leader) <= 4000
+
+    def test_a_newer_format_is_not_touched(self, backend: Backend, client: redis.Redis) -> None:
+        client.hset(KEYS.meta, "format", 2)
+        assert self.acquire(backend, "one") == [-1, 2]
+        assert not client.exists(KEYS.leader)
