@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from .pipeline import Pipeline
     from .run import PipelineRun
     from .run_status import RunStatus, State, StepStatus, progress_line
-    from .seed import start_task_process, task_process
     from .sweeper import Swept, sweep
     from .task import PipelineTask
+    from .task_data import start_task_process, task_process
 
 _HOME = {
     "Pipeline": ".pipeline",
@@ -44,9 +44,9 @@ _HOME = {
     "StepStatus": ".run_status",
     "Swept": ".sweeper",
     "progress_line": ".run_status",
-    "start_task_process": ".seed",
+    "start_task_process": ".task_data",
     "sweep": ".sweeper",
-    "task_process": ".seed",
+    "task_process": ".task_data",
 }
 
 __all__ = [

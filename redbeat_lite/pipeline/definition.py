@@ -23,7 +23,7 @@ FORMAT = 1
 #: Most steps of a pipeline: what one script may look at.
 MAX_STEPS = 1000
 
-#: Seconds that the record of a run lives after its end: the week of seed 002.
+#: Seconds that the record of a run lives after its end: a week.
 TTL = 7 * 86_400.0
 
 #: The longest one that a run may ask for, in seconds: a century. A server takes no expiry that leads too far.
@@ -66,14 +66,14 @@ class Definition:
         params: what the first stage gets.
         revoke_siblings: whether a failure revokes what runs beside it.
         ttl: seconds that the record lives after the end.
-        seed: seed 002's data without its params, where steps get that instead of the params alone.
+        process: the data of a task process without its params, which its steps get instead of the params alone.
     """
 
     stages: tuple[tuple[Step, ...], ...]
     params: Mapping[str, Any]
     revoke_siblings: bool = False
     ttl: float = TTL
-    seed: Mapping[str, Any] | None = None
+    process: Mapping[str, Any] | None = None
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -94,7 +94,7 @@ class Definition:
         raise IndexError(number)
 
     def names(self, stage: int = 0) -> list[list[str]]:
-        """The names of the steps by stage, from ``stage`` on: the ``queue`` of seed 002."""
+        """The names of the steps by stage, from ``stage`` on: the ``queue`` of a task process."""
         return [[step.name for step in each] for each in self.stages[stage:]]
 
     def numbers(self, stage: int) -> range:
@@ -116,7 +116,7 @@ class Definition:
             "params": pack(self.params, "params"),
             "revoke_siblings": self.revoke_siblings,
             "ttl": self.ttl,
-            "seed": pack(self.seed, "data"),
+            "process": pack(self.process, "data"),
         }
         return dumps(stored)
 
@@ -136,8 +136,8 @@ class Definition:
         try:
             steps = iter([_decode_step(step) for step in stored["steps"]])
             stages = tuple(tuple(next(steps) for _ in range(size)) for size in stored["sizes"])
-            params, seed = unpack(stored["params"]), unpack(stored["seed"])
-            return cls(stages, params, stored["revoke_siblings"], stored["ttl"], seed)
+            params, process = unpack(stored["params"]), unpack(stored["process"])
+            return cls(stages, params, stored["revoke_siblings"], stored["ttl"], process)
         except (KeyError, TypeError, ValueError, RuntimeError) as exc:
             raise CorruptEntry(f"definition of a pipeline is not usable: {exc!r}") from exc
 
@@ -150,7 +150,7 @@ def define(
     note: Callable[[str], Mapping[str, Any]],
     revoke_siblings: bool = False,
     ttl: Any = TTL,
-    seed: Mapping[str, Any] | None = None,
+    process: Mapping[str, Any] | None = None,
 ) -> Definition:
     """Check what a user wrote and make a definition of it.
 
@@ -175,7 +175,7 @@ def define(
     # Sorting is stable: within a stage the steps stay in the order they were given.
     ordered = sorted(parsed, key=lambda step: -step.priority)
     stages = tuple(tuple(stage) for _, stage in groupby(ordered, key=lambda step: step.priority))
-    definition = Definition(stages, check_params("params", params), revoke_siblings, _check_ttl(ttl), seed)
+    definition = Definition(stages, check_params("params", params), revoke_siblings, _check_ttl(ttl), process)
     # A copy, of what can be stored: the caller may still change the params and arguments that were checked.
     return Definition.decode(definition.encode())
 

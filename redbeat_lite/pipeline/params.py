@@ -11,8 +11,8 @@ from ..storage.json_values import dumps, loads, pack, packed_items, packed_mappi
 from .definition import check_params
 from .errors import StepFailed
 
-#: What seed 002's first style returns around the params.
-_SEED_FIELDS = ("id", "name", "result", "params", "error_info")
+#: What a step of a task process may return around the params.
+_WRAPPING = ("id", "name", "result", "params", "error_info")
 
 
 def encode(params: Mapping[str, Any], where: str = "params") -> str:
@@ -53,20 +53,20 @@ def merge(texts: Iterable[str | bytes | None]) -> str:
     return dumps(packed_mapping(merged))
 
 
-def outcome(returned: Any, *, seed: bool = False) -> str:
+def outcome(returned: Any, *, process: bool = False) -> str:
     """The params that a step adds, as JSON text.
 
     Parameters:
         returned: what its body returned: ``None``, a dict, or ``(True, dict or None)``.
-        seed: the run was started with seed 002's call, so that a dict with ``result`` is its first style.
+        process: it is a step of a task process, so that a dict with ``result`` holds the params among other things.
 
     Raises:
         StepFailed: it returned ``(False, …)``, or what is no JSON object.
     """
     if isinstance(returned, (tuple, list)) and len(returned) == 2 and isinstance(returned[0], bool):
         succeeded, params = returned
-    elif seed and isinstance(returned, dict) and "result" in returned:
-        succeeded, params = bool(returned["result"]), _params_of_seed(returned)
+    elif process and isinstance(returned, dict) and "result" in returned:
+        succeeded, params = bool(returned["result"]), _unwrapped(returned)
     else:
         succeeded, params = True, returned
     if not succeeded:
@@ -77,9 +77,9 @@ def outcome(returned: Any, *, seed: bool = False) -> str:
         raise StepFailed(str(exc)) from None
 
 
-def _params_of_seed(returned: dict[str, Any]) -> Any:
+def _unwrapped(returned: dict[str, Any]) -> Any:
     # Its decorator spread the params among its own fields, its plain tasks put them into one.
-    spread = {key: value for key, value in returned.items() if key not in _SEED_FIELDS}
+    spread = {key: value for key, value in returned.items() if key not in _WRAPPING}
     params = returned.get("params") or {}
     return {**spread, **params} if isinstance(params, dict) else params
 
@@ -100,9 +100,9 @@ def arguments(
         params: what the stage begins with.
         args: of the message; the first one stands for the params.
     """
-    if header["seed"] is None:
+    if header["process"] is None:
         return (params, *args[1:])
-    data = {**header["seed"], "task_id": header["run"], "params": params, "status": "running"}
+    data = {**header["process"], "task_id": header["run"], "params": params, "status": "running"}
     # Its plain tasks are called with the data and their name, its decorated ones see the data alone.
     return (data, header["name"]) if _positional(body) > 1 else (data,)
 

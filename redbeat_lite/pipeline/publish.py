@@ -124,7 +124,7 @@ def revoke(app: Celery, store: PipelineStore, run_id: str, task_ids: list[str]) 
 def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:
     header: dict[str, Any] = {
         "run": ref.run, "step": ref.step, "stage": ref.stage, "round": ref.round, "name": step.name,
-        "seed": None if definition.seed is None else {**definition.seed, "queue": definition.names(ref.stage)},
+        "process": None if definition.process is None else {**definition.process, "queue": definition.names(ref.stage)},
     }  # fmt: skip
     options = dict(step.options)
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}

@@ -141,7 +141,7 @@ class PipelineTask(Task):
         store = store_of(self.app)
         try:
             returned = self.run(*arguments(self.run, header, params, args), **kwargs)
-            text = values.outcome(returned, seed=header["seed"] is not None)
+            text = values.outcome(returned, process=header["process"] is not None)
         except Retry as exc:
             store.wait(ref, ref.attempt + 1, once_run.until_retry_ms(exc))
             raise

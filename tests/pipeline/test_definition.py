@@ -143,12 +143,12 @@ def test_what_a_step_may_not_return(returned: Any, message: str) -> None:
         values.outcome(returned)
 
 
-def test_the_first_style_of_the_seed_is_one_only_in_its_runs() -> None:
+def test_params_among_other_things_are_unwrapped_only_in_a_task_process() -> None:
     returned = {"id": "x", "name": "t", "result": True, "params": {"a": 1}}
-    assert values.decode(values.outcome(returned, seed=True)) == {"a": 1}
+    assert values.decode(values.outcome(returned, process=True)) == {"a": 1}
     assert values.decode(values.outcome(returned)) == returned
     with pytest.raises(StepFailed, match="broken"):
-        values.outcome({"result": False, "error_info": "broken"}, seed=True)
+        values.outcome({"result": False, "error_info": "broken"}, process=True)
 
 
 JSON = st.recursive(

@@ -235,7 +235,7 @@ def test_a_run_whose_record_is_gone_says_so(lab: Lab) -> None:
         run.params()
 
 
-def test_seed_002_runs_with_its_own_data_and_both_styles(lab: Lab) -> None:
+def test_a_task_process_runs_with_its_own_data_and_both_styles(lab: Lab) -> None:
     tasks = {"task1": lab.app.tasks["proj.styles"], "task2": lab.app.tasks["proj.decorated"]}
     data: dict[str, Any] = {"sub_tasks": [["task2", 1], ["task1", 3]], "params": {"a": "a", "b": []}, "tenant": "x"}
     run = start_task_process(data, tasks, app=lab.app)
@@ -243,11 +243,11 @@ def test_seed_002_runs_with_its_own_data_and_both_styles(lab: Lab) -> None:
     assert data["queue"] == [["task1"], ["task2"]]
     assert run.wait(END).state == "SUCCEEDED", run.status()
     first = lab.log(run)[0]
-    assert (first["name"], first["obj"]) == ("task1", {**data, "status": "running"}), "the data, as the seed gives it"
+    assert (first["name"], first["obj"]) == ("task1", {**data, "status": "running"}), "the data as it was given"
     assert run.params() == {**data["params"], "styles": data["params"], "decorated": data["params"]}
 
 
-def test_seed_002_stops_at_a_step_that_says_no(lab: Lab) -> None:
+def test_a_task_process_stops_at_a_step_that_says_no(lab: Lab) -> None:
     data = {"sub_task": [["refused", 2], ["styles", 1]]}
     status = start_task_process(data, app=lab.app).wait(END)
     assert (status.state, status.error_step) == ("FAILED", "refused")

@@ -1,7 +1,8 @@
-"""Seed 002's own call, for people who come from it.
+"""Task processes: runs that are started from one dict of data, in which ``sub_tasks`` names tasks and priorities.
 
-What has to change in a job that was written for it: its tasks get ``base=PipelineTask``. Names, data, both styles of a
-task and what they return stay as they are; ``next_task_process``, ``TaskTempResult`` and the hand-made lock go away.
+For jobs that were written for a dispatcher of that kind. Their tasks get ``base=PipelineTask``; names, data, both
+styles of a task and what they return stay as they are. What such a dispatcher keeps by hand (the next task, the result
+in between, a lock) goes away.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _OURS = ("task_id", "queue", "status", "params")
 def start_task_process(
     data: dict[str, Any], tasks: Mapping[str, Any] | None = None, *, app: Celery | None = None
 ) -> PipelineRun:
-    """Start a run from seed 002's data; its ``task_id`` is filled in with the run's id, ``status`` and ``queue`` too.
+    """Start a run from the data of a task process, into which ``task_id`` (the run's id), ``status`` and ``queue`` go.
 
     Parameters:
         data: ``{"sub_tasks": [["task1", 1], ["task2", 3]], "params": {...}}``, higher priorities first. What else is in
             it reaches every step unchanged.
-        tasks: the seed's ``TASK_LIST``: name -> task. A name that is not in it is one of a registered task.
+        tasks: name -> task. A name that is not in it is one of a registered task.
         app: the Celery app; the current one where absent.
 
     Raises:
@@ -40,14 +41,14 @@ def start_task_process(
     if not isinstance(data, dict):
         raise InvalidEntry("data", "a dict with sub_tasks and params", data)
     known = dict(tasks or {})
-    # The seed's own examples spell it both ways.
+    # People spell it both ways.
     sub_tasks = data.get("sub_tasks", data.get("sub_task"))
     if not isinstance(sub_tasks, (list, tuple)):
         raise InvalidEntry("sub_tasks", "a list of [name, priority]", sub_tasks)
     steps = [_step(index, item, known) for index, item in enumerate(sub_tasks)]
     app = app or current_app._get_current_object()
     rest = {key: value for key, value in data.items() if key not in _OURS}
-    pipeline = Pipeline.of(app, defined(app, steps, data.get("params"), seed=rest))
+    pipeline = Pipeline.of(app, defined(app, steps, data.get("params"), process=rest))
     run = pipeline.start()
     data.update({"task_id": run.id, "queue": pipeline.definition.names(), "status": "waiting"})
     return run
@@ -61,9 +62,9 @@ def _step(index: int, item: Any, known: Mapping[str, Any]) -> tuple[Any, Any, An
 
 
 def task_process(func: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
-    """Seed 002's decorator: the function gets the data alone, and returns ``(result, params)``.
+    """A decorator for a step of a task process: the function gets the data alone, and returns ``(result, params)``.
 
-    Under ``@app.task(bind=True, base=PipelineTask)``, as there. A function without it may do the same.
+    It goes under ``@app.task(bind=True, base=PipelineTask)``. A function without it may do the same.
     """
 
     @functools.wraps(func)
