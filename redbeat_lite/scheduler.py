@@ -40,8 +40,9 @@ from .pipeline.sweeper import Sweeper
 from .settings import Settings
 from .storage.connections import FAULTS, Backend, refusal
 from .storage.keys import Keys
+from .storage.leader_store import LeaderStore
 from .storage.server_check import server_warnings
-from .storage.store import Lost, Store, Term
+from .storage.stored import Lost, Term
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -80,7 +81,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         except ConfigurationError as exc:
             raise click.ClickException(str(exc)) from exc
         self.keys = keys = Keys.of(settings.key_prefix)
-        self.store = Store(backend, keys)
+        self.store = LeaderStore(backend, keys)
         self.leader = Leader(
             backend,
             keys,
@@ -275,7 +276,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def _settle(self) -> None:
         # A connection of its own, as the one that gives the lease back needs it.
         backend = Backend(self.settings, timeout=_SETTLE_TIMEOUT)
-        self._dispatcher.settle(Store(backend, self.keys))
+        self._dispatcher.settle(LeaderStore(backend, self.keys))
         backend.close()
 
     # -- leading ------------------------------------------------------------------------------------------------------

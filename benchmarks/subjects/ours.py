@@ -26,7 +26,8 @@ from benchmarks.subjects.common import (
 )
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every
 from redbeat_lite.entries.state import State
-from redbeat_lite.storage.store import PAGE, Edit, Store, chunks
+from redbeat_lite.storage.store import Store
+from redbeat_lite.storage.stored import PAGE, Edit, chunks
 
 HOUR = 3_600_000
 

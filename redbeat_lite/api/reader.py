@@ -14,7 +14,8 @@ from ..entries.fields import is_name
 from ..entries.state import State
 from ..errors import ConfigOwned, CorruptEntry, EntryNotFound, InvalidEntry, UnsupportedFormat, text_of
 from ..settings import Settings
-from ..storage.store import Store, Stored
+from ..storage.store import Store
+from ..storage.stored import Stored
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -25,7 +25,8 @@ from ..storage.connections import Backend
 from ..storage.keys import Keys
 from ..storage.lazy import lazy
 from ..storage.patience import briefly
-from ..storage.store import PAGE, TRIES, Edit, Store, Stored, chunks, removal
+from ..storage.store import TRIES, Store
+from ..storage.stored import PAGE, Edit, Stored, chunks, removal
 from .reader import Reader, check_complete
 from .run_now import publish_extra
 from .views import PagedItems, PagedValues

@@ -17,7 +17,8 @@ from ..entries.sendable import check_arguments, check_options
 from ..entries.state import State
 from ..errors import ConfigOwned, EntryChanged, EntryExists, InvalidEntry
 from ..storage.patience import briefly
-from ..storage.store import PAGE, TRIES, Edit, Store, Stored, chunks
+from ..storage.store import TRIES, Store
+from ..storage.stored import PAGE, Edit, Stored, chunks
 from .reader import Reader
 
 if TYPE_CHECKING:

@@ -28,8 +28,10 @@ from ..entries.state import State
 from ..entries.words import counted, listed
 from ..errors import CorruptEntry, InvalidEntry, UnsupportedFormat
 from ..settings import Settings
+from ..storage.leader_store import LeaderStore
 from ..storage.patience import briefly
-from ..storage.store import PAGE, Edit, Store, Stored, Term, chunks
+from ..storage.store import Store
+from ..storage.stored import PAGE, Edit, Stored, Term, chunks
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -52,7 +54,7 @@ class ConfigEntries:
     def __init__(
         self,
         app: Celery,
-        store: Store,
+        store: LeaderStore,
         settings: Settings,
         zone: tzinfo,
         present: Callable[[], Collection[str]],

@@ -25,7 +25,7 @@ from ..settings import RENEWALS_PER_LEASE
 from ..storage.connections import FAULTS, Backend
 from ..storage.keys import FORMAT, Keys
 from ..storage.scripts import Scripts
-from ..storage.store import Lost, Term
+from ..storage.stored import Lost, Term
 from .tokens import Beat, beat_of, token_of
 from .vitals import Vitals
 

@@ -15,7 +15,8 @@ from ..errors import CorruptEntry, UnsupportedFormat
 from ..settings import Settings
 from ..storage.connections import Backend
 from ..storage.keys import Keys
-from ..storage.store import PAGE, Store, chunks
+from ..storage.store import Store
+from ..storage.stored import PAGE, chunks
 from .config_entries import not_stored
 from .status import read
 

@@ -15,7 +15,8 @@ from ..errors import CorruptEntry, RedbeatError
 from ..once.keys import OnceKeys
 from ..storage.connections import Backend
 from ..storage.keys import Keys
-from ..storage.store import PAGE, Edit, Store, Stored, Term, chunks
+from ..storage.leader_store import LeaderStore
+from ..storage.stored import PAGE, Edit, Stored, Term, chunks
 
 logger = get_logger(__name__)
 
@@ -34,7 +35,7 @@ class Repair:
     def __init__(
         self,
         backend: Backend,
-        store: Store,
+        store: LeaderStore,
         keys: Keys,
         zone: tzinfo,
         progress: Callable[[str], None],

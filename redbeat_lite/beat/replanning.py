@@ -20,8 +20,9 @@ from ..entries.state import State
 from ..errors import CorruptEntry, InvalidEntry
 from ..schedules.zones import zone_name, zone_of
 from ..storage.json_values import dumps, loads
+from ..storage.leader_store import LeaderStore
 from ..storage.replies import text
-from ..storage.store import PAGE, Edit, Store, Stored, Term, chunks
+from ..storage.stored import PAGE, Edit, Stored, Term, chunks
 from .clock_watch import SLACK
 
 logger = get_logger(__name__)
@@ -41,7 +42,7 @@ class Replanning:
     """
 
     def __init__(
-        self, store: Store, zone: tzinfo, local: Callable[[str], Entry | None], progress: Callable[[str], None]
+        self, store: LeaderStore, zone: tzinfo, local: Callable[[str], Entry | None], progress: Callable[[str], None]
     ) -> None:
         self._store = store
         self._zone = zone

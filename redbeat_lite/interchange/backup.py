@@ -22,7 +22,8 @@ from ..instants import from_ms
 from ..settings import Settings
 from ..storage.connections import Backend
 from ..storage.keys import Keys
-from ..storage.store import PAGE, Edit, Store, Stored, chunks
+from ..storage.store import Store
+from ..storage.stored import PAGE, Edit, Stored, chunks
 from .document import Document, Record
 from .records import entry_fields, entry_from, state_fields, state_from
 

@@ -16,7 +16,8 @@ from redbeat_lite import Entry, Scheduler, Schedules, every, register_schedule, 
 from redbeat_lite.beat.dispatch import dispatcher as dispatch
 from redbeat_lite.beat.dispatch import planner as planning
 from redbeat_lite.entries.state import State
-from redbeat_lite.storage.store import Advance, Store, Term
+from redbeat_lite.storage.leader_store import LeaderStore
+from redbeat_lite.storage.stored import Advance, Term
 from tests.support.beats import KEYS
 from tests.support.frozen import NOW, Clock
 from tests.support.messages import of_entry, queued
@@ -63,9 +64,9 @@ class Batches(list[list[str]]):
         super().__init__()
         self.seconds: list[float] = []
         self.told: list[str] = []
-        commit, progress = Store.commit, beat.leader.progress
+        commit, progress = LeaderStore.commit, beat.leader.progress
 
-        def noted(store: Store, term: Term, now: int, advances: Sequence[Advance]) -> list[bool | str]:
+        def noted(store: LeaderStore, term: Term, now: int, advances: Sequence[Advance]) -> list[bool | str]:
             self.append([advance.name.decode() for advance in advances])
             self.seconds.append(watch.seconds)
             watch.seconds = 0.0
@@ -75,7 +76,7 @@ class Batches(list[list[str]]):
             self.told.append(str(doing))
             progress(doing, within)
 
-        monkeypatch.setattr(Store, "commit", noted)
+        monkeypatch.setattr(LeaderStore, "commit", noted)
         monkeypatch.setattr(beat._dispatcher._planner, "_progress", heard)
 
 

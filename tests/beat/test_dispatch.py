@@ -22,7 +22,7 @@ from redbeat_lite import Entry, Scheduler, Schedules, every, locks
 from redbeat_lite.beat.dispatch.broker import BrokerDown
 from redbeat_lite.beat.dispatch.collector import Collector
 from redbeat_lite.beat.dispatch.prepared import Prepared
-from redbeat_lite.storage.store import Lost
+from redbeat_lite.storage.stored import Lost
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.kombus import BATCHES, needs_batches

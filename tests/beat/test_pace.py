@@ -12,7 +12,7 @@ from celery import Celery
 
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every
 from redbeat_lite.entries.state import State
-from redbeat_lite.storage.store import Edit
+from redbeat_lite.storage.stored import Edit
 from tests.support.frozen import NOW, Clock
 from tests.support.messages import of_entry
 

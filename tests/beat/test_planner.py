@@ -11,7 +11,7 @@ from redbeat_lite import Entry, every
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.entries.state import State
-from redbeat_lite.storage.store import Stored
+from redbeat_lite.storage.stored import Stored
 
 NOW = 1_800_000_000_000
 

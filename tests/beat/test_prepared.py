@@ -26,7 +26,7 @@ from redbeat_lite.beat.dispatch.prepared import obstacle
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.entries.message import Occurrence
 from redbeat_lite.instants import from_ms
-from redbeat_lite.storage.store import Command
+from redbeat_lite.storage.stored import Command
 from tests.support.examples import examples
 from tests.support.server import Server
 

@@ -15,7 +15,7 @@ from celery.schedules import crontab, schedule, solar
 
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
 from redbeat_lite.storage.keys import Keys
-from redbeat_lite.storage.store import Store
+from redbeat_lite.storage.leader_store import LeaderStore
 from tests.support.frozen import NOW, Clock
 from tests.support.messages import of_entry
 
@@ -251,15 +251,15 @@ class TestClockBehind:
     ) -> None:
         schedules.add("a", "add", every(10))
         ahead(3600, {"a": round(clock.now.timestamp() * 1000) + 3_605_000})
-        page, broken = Store.page, []
+        page, broken = LeaderStore.page, []
 
-        def breaking(store: Store, *span: int) -> Any:
+        def breaking(store: LeaderStore, *span: int) -> Any:
             if not broken:
                 broken.append(span)
                 raise redis.ConnectionError("gone")
             return page(store, *span)
 
-        monkeypatch.setattr(Store, "page", breaking)
+        monkeypatch.setattr(LeaderStore, "page", breaking)
         with pytest.raises(redis.ConnectionError):
             inner_beat.run_due()
         inner_beat.run_due()

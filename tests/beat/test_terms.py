@@ -16,7 +16,7 @@ from redbeat_lite.beat.repair import Repair
 from redbeat_lite.clock import wall_ms
 from redbeat_lite.storage.scripts import Scripts
 from redbeat_lite.storage.server_check import server_warnings
-from redbeat_lite.storage.store import Lost, Stored, Term
+from redbeat_lite.storage.stored import Lost, Stored, Term
 from tests.support.server import Server
 from tests.support.waiting import eventually
 

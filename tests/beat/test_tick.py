@@ -20,7 +20,8 @@ from kombu.exceptions import OperationalError
 
 from redbeat_lite import Entry, Misfire, Scheduler, Schedules, at, cron, every, register_schedule
 from redbeat_lite.beat.dispatch.broker import BrokerDown
-from redbeat_lite.storage.store import Advance, Store, Term
+from redbeat_lite.storage.leader_store import LeaderStore
+from redbeat_lite.storage.stored import Advance, Term
 from tests.support.commands import commands
 from tests.support.frozen import NOW, Clock
 from tests.support.kombus import needs_batches
@@ -847,13 +848,13 @@ class TestMisfires:
         schedules.add_many(Entry(f"e{number}", "add", every(1), misfire="all") for number in range(30))
         inner_beat.run_due()
         clock.forward(600)
-        steps, commit = [], Store.commit
+        steps, commit = [], LeaderStore.commit
 
-        def noted(store: Store, term: Term, now: int, advances: Sequence[Advance]) -> list[bool | str]:
+        def noted(store: LeaderStore, term: Term, now: int, advances: Sequence[Advance]) -> list[bool | str]:
             steps.append(sum(len(advance.commands) for advance in advances))
             return commit(store, term, now, advances)
 
-        monkeypatch.setattr(Store, "commit", noted)
+        monkeypatch.setattr(LeaderStore, "commit", noted)
         inner_beat.run_due()
         assert sum(steps) == client.llen("celery") == 30 * 600
         assert max(steps) <= 5500, "one script sends as many messages as entries are due times what each has missed"

@@ -20,7 +20,8 @@ from redbeat_lite import Misfire, Once, Scheduler, Schedules, at, cron, every, r
 from redbeat_lite.api import writer as writing
 from redbeat_lite.entries.definition import decode
 from redbeat_lite.interchange.document import line_of
-from redbeat_lite.storage.store import Edit, Store
+from redbeat_lite.storage.store import Store
+from redbeat_lite.storage.stored import Edit
 from tests.cli.conftest import Cli, Said
 from tests.support.frozen import Clock, frozen_clock
 

@@ -17,8 +17,9 @@ from redbeat_lite.entries.state import State
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.keys import Keys
+from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.scripts import Scripts
-from redbeat_lite.storage.store import Advance, Edit, Lost, Store, Term
+from redbeat_lite.storage.stored import Advance, Edit, Lost, Term
 from tests.support.examples import examples
 from tests.support.server import Server
 
@@ -63,7 +64,7 @@ class Model:
 
     def __init__(self, line: Line) -> None:
         self.line = line
-        self.store = Store(line, KEYS)
+        self.store = LeaderStore(line, KEYS)
         self.states: dict[str, State] = {}
         self.sent: list[str] = []
         self.planned: dict[str, State] = {}

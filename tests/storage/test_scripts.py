@@ -12,7 +12,8 @@ from redbeat_lite.errors import UnsupportedFormat
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.keys import Keys
-from redbeat_lite.storage.store import Advance, Bad, Edit, Lost, Store, Stored, Term
+from redbeat_lite.storage.leader_store import LeaderStore
+from redbeat_lite.storage.stored import Advance, Bad, Edit, Lost, Stored, Term
 from tests.support.server import Server
 
 KEYS = Keys.of("redbeat-lite")
@@ -27,8 +28,8 @@ def backend(server: Server) -> Iterator[Backend]:
 
 
 @pytest.fixture
-def store(backend: Backend) -> Store:
-    return Store(backend, KEYS)
+def store(backend: Backend) -> LeaderStore:
+    return LeaderStore(backend, KEYS)
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def leading(client: redis.Redis) -> Term:
     return TERM
 
 
-def put(store: Store, name: str, nominal: int | None, *, score: int | None = None) -> State:
+def put(store: LeaderStore, name: str, nominal: int | None, *, score: int | None = None) -> State:
     state = State.new(nominal)
     assert store.put([Edit(name, None, state.encode(), f"definition of {name}", score or nominal)]) == [True]
     return state
@@ -51,13 +52,13 @@ def wake_messages(client: redis.Redis) -> redis.client.PubSub:
 
 
 class TestPut:
-    def test_creates_only_where_nothing_is(self, store: Store) -> None:
+    def test_creates_only_where_nothing_is(self, store: LeaderStore) -> None:
         put(store, "a", 1000)
         assert store.put([Edit("a", None, State.new(2000).encode(), "other", 2000)]) == [False]
         [stored] = store.read(["a"])
         assert (stored.definition, stored.score) == (b"definition of a", 1000)
 
-    def test_two_writers_of_one_version_do_not_both_win(self, store: Store) -> None:
+    def test_two_writers_of_one_version_do_not_both_win(self, store: LeaderStore) -> None:
         before = put(store, "a", 1000)
         after = before.edited().encode()
         first = Edit("a", before.encode().encode(), after, "first", 1000)
@@ -65,7 +66,7 @@ class TestPut:
         assert store.put([first, second]) == [True, False]
         assert store.read(["a"])[0].definition == b"first"
 
-    def test_one_call_may_change_an_entry_more_than_once(self, store: Store) -> None:
+    def test_one_call_may_change_an_entry_more_than_once(self, store: LeaderStore) -> None:
         before = put(store, "a", 1000)
         after, again = before.edited(), State.new(3000)
         edits = [
@@ -78,13 +79,13 @@ class TestPut:
         assert store.put(edits) == [True, True, True, False, False]
         assert store.read(["a"]) == [Stored(b"a", 3000, b"third", again.encode().encode())]
 
-    def test_removes_everything_of_an_entry(self, store: Store, client: redis.Redis) -> None:
+    def test_removes_everything_of_an_entry(self, store: LeaderStore, client: redis.Redis) -> None:
         state = put(store, "a", 1000)
         assert store.put([Edit("a", state.encode().encode(), None)]) == [True]
         assert store.read(["a"]) == [Stored(b"a", None, None, None)]
         assert client.zcard(KEYS.due) == 0
 
-    def test_wakes_only_when_the_head_moves_forward(self, store: Store, client: redis.Redis) -> None:
+    def test_wakes_only_when_the_head_moves_forward(self, store: LeaderStore, client: redis.Redis) -> None:
         pubsub = wake_messages(client)
         put(store, "later", 5000)
         assert pubsub.get_message(timeout=5)["data"] == b"head"
@@ -94,14 +95,14 @@ class TestPut:
         assert pubsub.get_message(timeout=5)["data"] == b"head"
         pubsub.close()
 
-    def test_a_bulk_write_is_one_wake_up(self, store: Store, client: redis.Redis) -> None:
+    def test_a_bulk_write_is_one_wake_up(self, store: LeaderStore, client: redis.Redis) -> None:
         pubsub = wake_messages(client)
         store.put(Edit(f"e{n}", None, State.new(1000 - n).encode(), "d", 1000 - n) for n in range(100))
         assert pubsub.get_message(timeout=5)["data"] == b"head"
         assert pubsub.get_message(timeout=0.05) is None
         pubsub.close()
 
-    def test_a_parked_entry_has_no_due_time_and_wakes_nobody(self, store: Store, client: redis.Redis) -> None:
+    def test_a_parked_entry_has_no_due_time_and_wakes_nobody(self, store: LeaderStore, client: redis.Redis) -> None:
         pubsub = wake_messages(client)
         put(store, "parked", None)
         assert pubsub.get_message(timeout=0.05) is None
@@ -110,7 +111,7 @@ class TestPut:
         pubsub.close()
 
     def test_keeps_the_reply_of_a_thousand_entries_in_one_key_for_a_minute(
-        self, store: Store, client: redis.Redis
+        self, store: LeaderStore, client: redis.Redis
     ) -> None:
         store.put(Edit(f"e{n}", None, State.new(1000).encode(), "d", 1000) for n in range(2500))
         kept = client.keys(KEYS.reply("*"))
@@ -118,7 +119,7 @@ class TestPut:
         assert all(0 < client.pttl(key) <= 60_000 for key in kept)
 
     def test_what_is_too_long_to_be_shown_is_removed_by_what_is_shown_of_it(
-        self, store: Store, client: redis.Redis
+        self, store: LeaderStore, client: redis.Redis
     ) -> None:
         put(store, "a", 1000)
         client.hset(KEYS.state, "a", "x" * 1_000_000)
@@ -128,7 +129,7 @@ class TestPut:
         assert store.put([Edit("a", stored.state, None)]) == [True]
         assert not client.hexists(KEYS.state, "a")
 
-    def test_refuses_a_schedule_of_a_newer_format(self, store: Store, client: redis.Redis) -> None:
+    def test_refuses_a_schedule_of_a_newer_format(self, store: LeaderStore, client: redis.Redis) -> None:
         client.hset(KEYS.meta, "format", 99)
         with pytest.raises(UnsupportedFormat, match="format 99"):
             put(store, "a", 1000)
@@ -136,7 +137,7 @@ class TestPut:
 
 
 class TestPeek:
-    def test_gives_what_is_due_earliest_first_and_no_more_than_asked(self, store: Store, leading: Term) -> None:
+    def test_gives_what_is_due_earliest_first_and_no_more_than_asked(self, store: LeaderStore, leading: Term) -> None:
         for name, nominal in (("b", 2000), ("a", 1000), ("c", 3000), ("d", 9000)):
             put(store, name, nominal)
         due, upcoming = store.peek(leading, 3000, 2)
@@ -145,24 +146,26 @@ class TestPeek:
         assert State.decode(due[0].state or b"").nominal == 1000
         assert upcoming is None
 
-    def test_tells_when_the_next_comes_if_nothing_is_due(self, store: Store, leading: Term) -> None:
+    def test_tells_when_the_next_comes_if_nothing_is_due(self, store: LeaderStore, leading: Term) -> None:
         assert store.peek(leading, 500, 10) == ([], None)
         put(store, "parked", None)
         assert store.peek(leading, 500, 10) == ([], None)
         put(store, "a", 1000)
         assert store.peek(leading, 500, 10) == ([], 1000)
 
-    def test_is_for_the_leader_alone(self, store: Store, leading: Term) -> None:
+    def test_is_for_the_leader_alone(self, store: LeaderStore, leading: Term) -> None:
         put(store, "a", 1000)
         for other in (Term("me", 2), Term("you", 1)):
             with pytest.raises(Lost):
                 store.peek(other, 3000, 10)
 
-    def test_gives_entries_without_definition_as_such(self, store: Store, leading: Term, client: redis.Redis) -> None:
+    def test_gives_entries_without_definition_as_such(
+        self, store: LeaderStore, leading: Term, client: redis.Redis
+    ) -> None:
         client.zadd(KEYS.due, {b"\xff\xfe": 5})
         assert store.peek(leading, 10, 10)[0] == [Stored(b"\xff\xfe", 5, None, None)]
 
-    def test_leaves_large_entries_to_the_next_look(self, store: Store, leading: Term) -> None:
+    def test_leaves_large_entries_to_the_next_look(self, store: LeaderStore, leading: Term) -> None:
         large = "d" * 60_000
         edits = [Edit(f"e{n:04}", None, State.new(n).encode(), large, n) for n in range(1000)]
         assert all(store.put(edits))
@@ -180,7 +183,7 @@ class TestCommit:
         after = State(state.version, state.generation, nominal, last=state.nominal, count=state.count + 1)
         return Advance(name.encode(), state.guard, after.encode(), nominal, commands)
 
-    def test_advances_and_sends_in_one_step(self, store: Store, leading: Term, client: redis.Redis) -> None:
+    def test_advances_and_sends_in_one_step(self, store: LeaderStore, leading: Term, client: redis.Redis) -> None:
         state = put(store, "a", 1000)
         commands = (("lpush", "queue", "message"), ("pexpire", "queue", 60_000))
         assert store.commit(leading, 1000, [self.advance("a", state, nominal=2000, commands=commands)]) == [True]
@@ -189,13 +192,15 @@ class TestCommit:
         assert client.zscore(KEYS.due, "a") == 2000
         assert State.decode(client.hget(KEYS.state, "a")).count == 1
 
-    def test_the_same_commit_twice_sends_once(self, store: Store, leading: Term, client: redis.Redis) -> None:
+    def test_the_same_commit_twice_sends_once(self, store: LeaderStore, leading: Term, client: redis.Redis) -> None:
         step = self.advance("a", put(store, "a", 1000), nominal=2000, commands=(("lpush", "queue", "m"),))
         assert store.commit(leading, 1000, [step]) == [True]
         assert store.commit(leading, 1000, [step]) == [False]
         assert client.llen("queue") == 1
 
-    def test_leaves_alone_what_was_edited_or_removed(self, store: Store, leading: Term, client: redis.Redis) -> None:
+    def test_leaves_alone_what_was_edited_or_removed(
+        self, store: LeaderStore, leading: Term, client: redis.Redis
+    ) -> None:
         edited, removed = put(store, "edited", 1000), put(store, "removed", 1000)
         store.put([Edit("edited", edited.encode().encode(), edited.edited(nominal=7000).encode(), "new", 7000)])
         store.put([Edit("removed", removed.encode().encode(), None)])
@@ -210,7 +215,7 @@ class TestCommit:
         assert not client.hexists(KEYS.state, "removed")
 
     def test_writes_nothing_for_a_leader_whose_term_is_over(
-        self, store: Store, leading: Term, client: redis.Redis
+        self, store: LeaderStore, leading: Term, client: redis.Redis
     ) -> None:
         state = put(store, "a", 1000)
         client.hset(KEYS.leader, "term", 2)
@@ -220,7 +225,7 @@ class TestCommit:
         assert not client.exists("q")
 
     def test_a_refused_message_leaves_its_entry_where_it_is(
-        self, store: Store, leading: Term, client: redis.Redis
+        self, store: LeaderStore, leading: Term, client: redis.Redis
     ) -> None:
         client.set("broken", "not a list")
         good, bad = put(store, "good", 1000), put(store, "bad", 1000)
@@ -234,7 +239,9 @@ class TestCommit:
 
 
 class TestQuarantine:
-    def test_sets_aside_what_is_still_as_it_was_read(self, store: Store, leading: Term, client: redis.Redis) -> None:
+    def test_sets_aside_what_is_still_as_it_was_read(
+        self, store: LeaderStore, leading: Term, client: redis.Redis
+    ) -> None:
         client.zadd(KEYS.due, {"bad": 1, "mended": 1})
         client.hset(KEYS.entries, mapping={"bad": "{", "mended": "good by now"})
         bad = [
@@ -278,7 +285,7 @@ class TestLease:
     @pytest.mark.parametrize("key", [KEYS.due, KEYS.entries, KEYS.state, KEYS.meta])
     @pytest.mark.parametrize("foreign", [False, True])
     def test_a_renewal_notices_that_part_of_the_schedule_is_gone(
-        self, backend: Backend, store: Store, client: redis.Redis, key: str, foreign: bool
+        self, backend: Backend, store: LeaderStore, client: redis.Redis, key: str, foreign: bool
     ) -> None:
         self.acquire(backend, "one")
         put(store, "a", 1000)

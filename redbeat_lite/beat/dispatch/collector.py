@@ -11,7 +11,7 @@ import kombu.transport.redis
 import redis
 from redis.exceptions import ClusterDownError, NoPermissionError, OutOfMemoryError, ReadOnlyError, ResponseError
 
-from ...storage.store import Command, Mark
+from ...storage.stored import Command, Mark
 
 #: What a server says that takes no message at the moment, where redis-py has no class of its own for it. It may be to a
 #: command of a pipeline, such as those in which kombu declares a queue; then redis-py says first to which.

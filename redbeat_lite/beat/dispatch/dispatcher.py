@@ -29,7 +29,8 @@ from ...instants import from_ms
 from ...once.claims import headers as once_headers
 from ...once.store import LockStore
 from ...storage.json_values import loads
-from ...storage.store import Advance, Bad, Command, Lost, Store, Stored, Term
+from ...storage.leader_store import LeaderStore
+from ...storage.stored import Advance, Bad, Command, Lost, Stored, Term
 from ..leader import Leader
 from ..vitals import Vitals
 from .broker import BrokerDown
@@ -62,7 +63,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        store: Store,
+        store: LeaderStore,
         leader: Leader,
         publisher: Publisher,
         locks: LockStore,
@@ -132,7 +133,7 @@ class Dispatcher:
         else:
             self._commit(term, now, jobs)
 
-    def settle(self, store: Store) -> None:
+    def settle(self, store: LeaderStore) -> None:
         """Commit what is out, for a beat that is told to stop in the middle of a batch.
 
         Parameters:

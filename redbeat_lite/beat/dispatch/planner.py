@@ -21,7 +21,7 @@ from ...once.policy import Once
 from ...schedules import Question
 from ...schedules.misfire import Plan
 from ...storage.json_values import dumps
-from ...storage.store import Bad, Command, Stored
+from ...storage.stored import Bad, Command, Stored
 
 logger = get_logger(__name__)
 

@@ -34,7 +34,7 @@ from ...entries.entry import Entry
 from ...entries.message import Occurrence
 from ...errors import InvalidEntry
 from ...storage.json_values import dumps, pack
-from ...storage.store import Command
+from ...storage.stored import Command
 from ...storage.uuids import random_uuid
 from .templates import Shape, Template, mark, shape_of, text_of
 

@@ -23,7 +23,8 @@ from ...entries.entry import Entry
 from ...entries.message import Occurrence, emission
 from ...errors import text_of
 from ...storage.connections import LOOK_UNANSWERED
-from ...storage.store import Command, Lost, Store, Term
+from ...storage.leader_store import LeaderStore
+from ...storage.stored import Command, Lost, Term
 from .broker import BrokerDown, broker_connection, publish_timeouts
 from .collector import Collector, puts_as_kombu
 from .prepared import Prepared
@@ -104,7 +105,7 @@ class Publisher:
         reason = self._obstacle(type(self._producer.channel))
         return "prepared" if reason is None else f"each made in full, because {reason}"
 
-    def connect(self, store: Store, term: Term) -> None:
+    def connect(self, store: LeaderStore, term: Term) -> None:
         """Open the broker connection, if it is not open, and find out whether the broker is the schedule's database.
 
         Parameters:

@@ -13,7 +13,7 @@ from celery.utils.saferepr import saferepr
 from kombu.serialization import dumps, registry
 
 from ...entries.entry import Entry
-from ...storage.store import Command
+from ...storage.stored import Command
 
 #: Marks the gaps while a text is made. Drawn anew by each process, so that no argument can hold it.
 _SECRET = uuid4().hex

@@ -16,7 +16,8 @@ from ...errors import CorruptEntry, UnsupportedFormat
 from ...settings import Settings
 from ...storage.connections import Backend
 from ...storage.keys import Keys
-from ...storage.store import PAGE, Edit, Store, Stored, chunks
+from ...storage.store import Store
+from ...storage.stored import PAGE, Edit, Stored, chunks
 from .carrier import Carried, Carrier
 from .found import Found, Left
 

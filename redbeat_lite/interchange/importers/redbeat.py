@@ -23,7 +23,7 @@ from ...schedules.rrule_text import WEEKDAYS
 from ...settings import Settings
 from ...storage.connections import FAULTS, Backend
 from ...storage.replies import text
-from ...storage.store import PAGE, chunks
+from ...storage.stored import PAGE, chunks
 from .found import Found, Left
 from .source import Unreadable
 

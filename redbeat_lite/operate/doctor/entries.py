@@ -15,7 +15,8 @@ from ...entries.entry import Entry
 from ...entries.words import counted, listed
 from ...errors import CorruptEntry, UnsupportedFormat
 from ...settings import Settings
-from ...storage.store import Store, Stored
+from ...storage.store import Store
+from ...storage.stored import Stored
 from .finding import Finding
 
 if TYPE_CHECKING:

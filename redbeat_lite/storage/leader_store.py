@@ -1,0 +1,122 @@
+"""What only the leader does with the schedule: each call names its term, and is refused once that is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from .replies import text
+from .store import TRIES, Store
+from .stored import CUT, PAGE, Advance, Bad, Edit, Mark, Stored, Term, check_term, chunks, due_of, entries_of, score_of
+from .uuids import random_uuid
+
+#: Bytes of texts in one reply to the leader, about: several times that is taken in the server while it is made.
+_REPLY = 16_000_000
+
+
+class LeaderStore(Store):
+    """The store of the beat that leads."""
+
+    def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None]:
+        """What is due at ``now`` (epoch ms), earliest first, and when the next entry comes if nothing is.
+
+        Parameters:
+            limit: how many entries at most; large ones fill a reply earlier.
+
+        Raises:
+            Lost: the term is over.
+        """
+        keys = self._keys
+        reply = self._run("peek", (keys.leader, keys.due, keys.entries, keys.state), (*term, now, limit, CUT, _REPLY))
+        check_term(reply)
+        if len(reply) == 2:
+            return [], score_of(reply[1][1]) if reply[1] else None
+        return entries_of(reply[1:]), None
+
+    def commit(self, term: Term, now: int, advances: Sequence[Advance]) -> list[bool | str]:
+        """Advance entries; tells of each whether it was (``True``), was changed meanwhile (``False``), or why not.
+
+        Raises:
+            Lost: the term is over, nothing was written.
+        """
+        keys = self._keys
+        lists: dict[str, int] = {}
+        where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta]
+        args: list[Any] = [*term, now, random_uuid()]
+        for name, guard, state, score, commands in advances:
+            args += (name, guard, state or "", due_of(score), len(commands))
+            for command, target, value in commands:
+                if command != "publish":
+                    index = lists.setdefault(target, len(where) + len(lists) + 1)
+                    args += (command, index, value)
+                else:
+                    args += (command, target, value)
+        reply = self._run("commit", where + list(lists), args)
+        check_term(reply)
+        return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
+
+    def rewrite(self, names: Iterable[str | bytes], decide: Callable[[Stored], Sequence[Edit]], term: Term) -> None:
+        """Make the edits that ``decide`` finds for what is stored; asks it anew about those that changed meanwhile.
+
+        Raises:
+            Lost: the term is over; what is left of the edits was not written.
+        """
+        for chunk in chunks(names, PAGE):
+            left: Sequence[str | bytes] = chunk
+            for _ in range(TRIES):
+                edits = [edit for stored in self.read(left) for edit in decide(stored)]
+                left = [edit.name for edit, done in zip(edits, self.put(edits, term), strict=True) if not done]
+                if not left:
+                    break
+
+    def quarantine(self, term: Term, bad: Sequence[Bad]) -> None:
+        """Set these entries aside, unless they were changed since they were read.
+
+        Raises:
+            Lost: the term is over, nothing was written.
+        """
+        keys = self._keys
+        args: list[Any] = [*term, CUT]
+        for stored, record in bad:
+            args += (stored.name, stored.definition or b"", stored.state or b"", record)
+        where = (keys.leader, keys.due, keys.entries, keys.state, keys.quarantine)
+        check_term(self._run("quarantine", where, args))
+
+    def config_is_back(self, term: Term) -> None:
+        """Forget that config entries were removed; say so before they are looked for.
+
+        Raises:
+            Lost: the term is over, nothing was written.
+        """
+        self.remember("removed", "", term)
+
+    def mark(self, term: Term) -> Mark:
+        """Mark the database of the schedule with something that no other one holds, not even a copy of it.
+
+        Raises:
+            Lost: the term is over, nothing was written.
+        """
+        mark = Mark(self._keys.meta, "mark", random_uuid().encode())
+        check_term(self._run("own", (self._keys.leader, mark.key), (*term, mark.field, mark.value)))
+        return mark
+
+    def bears(self, mark: Mark) -> bool:
+        """Whether this mark is still there; the next leader's takes its place."""
+        return bool(self._client.hget(mark.key, mark.field) == mark.value)
+
+    def drop_foreign(self, term: Term, others: Mapping[str, str]) -> list[tuple[str, str, str]]:
+        """Remove those of our keys that are of a foreign type; gives each with the type it was, and that it should be.
+
+        Parameters:
+            others: further keys to look at, and the types that they should have.
+
+        Raises:
+            Lost: the term is over, nothing was removed.
+        """
+        keys = self._keys
+        hashes = (keys.entries, keys.state, keys.meta, keys.quarantine)
+        kinds = {keys.due: "zset", **dict.fromkeys(hashes, "hash"), **others}
+        reply = self._run("drop_foreign", (keys.leader, *kinds), (*term, *kinds.values()))
+        check_term(reply)
+        found = zip(kinds.items(), map(text, reply[1:]), strict=True)
+        return [(key, other, kind) for (key, kind), other in found if other not in (kind, "none")]

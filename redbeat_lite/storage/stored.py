@@ -1,0 +1,131 @@
+"""What the store takes and gives: entries as they lie in Redis, edits, and what only a leader has.
+
+Names and texts stay bytes here. What cannot be read is the affair of whoever decodes one entry, not of the whole reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from ..instants import MAX_MS
+from .json_values import MAX_BYTES
+
+#: Entries per round trip of bulk reads and writes.
+PAGE = 1000
+
+#: Where a text is cut that the leader or a listing reads: nothing so long can be used, and it could be of any length.
+CUT = MAX_BYTES + 1
+
+#: Score in the sorted set of an entry that will not fire by itself.
+PARKED = "+inf"
+
+#: In the place of the definition of an entry that is removed: it belongs to a configuration.
+_CONFIGURED = "config"
+
+#: One command for the broker: ``("lpush" | "pexpire" | "publish", key or channel, value)``.
+Command = tuple[str, str, Any]
+
+_T = TypeVar("_T")
+
+
+class Stored(NamedTuple):
+    """One entry as it lies in Redis. ``score`` is its due time in epoch milliseconds, ``None`` when parked."""
+
+    name: bytes
+    score: int | None
+    definition: bytes | None
+    state: bytes | None
+
+
+class Edit(NamedTuple):
+    """One change of :meth:`Store.put`, made only if the state is still ``expected`` (``None``: there is no entry).
+
+    ``state`` ``None`` removes the entry, see :func:`removal`; ``definition`` ``None`` keeps the stored one.
+    """
+
+    name: str | bytes
+    expected: bytes | None
+    state: str | None
+    definition: str | None = None
+    score: int | None = None
+
+
+def removal(stored: Stored) -> Edit:
+    """The edit that removes an entry; of a config entry one that the leader gets to know of, and puts it back."""
+    # The text will do: where it says so among the arguments, the leader looks for nothing once.
+    is_configured = b'"owner":' in (stored.definition or b"")
+    return Edit(stored.name, stored.state, None, _CONFIGURED if is_configured else None)
+
+
+class Advance(NamedTuple):
+    """One step of :meth:`Store.commit`, made only if the stored state begins with ``guard``.
+
+    ``state`` ``None`` removes the entry; ``commands`` are sent in the same step.
+    """
+
+    name: bytes
+    guard: str
+    state: str | None
+    score: int | None
+    commands: Sequence[Command] = ()
+
+
+class Bad(NamedTuple):
+    """One entry for :meth:`Store.quarantine`, as it was read, with the record that says why."""
+
+    stored: Stored
+    record: str
+
+
+class Term(NamedTuple):
+    """Proof of leadership: checked by every script that only a leader may run."""
+
+    token: str
+    number: int
+
+
+class Mark(NamedTuple):
+    """What a leader has just written into its schedule, to know that database again over another connection."""
+
+    key: str
+    field: str
+    value: bytes
+
+
+class Lost(Exception):
+    """This term is over: somebody else leads, or the lease is gone."""
+
+
+def score_of(raw: Any) -> int | None:
+    if raw is None:
+        return None
+    score = float(raw)
+    # An infinite score parks an entry. What is no instant is garbage: minus infinity is due since ever, and what lies
+    # behind the last instant that can be told is that one.
+    return None if score == float("inf") else int(min(max(score, 0.0), MAX_MS))
+
+
+def due_of(score: int | None) -> int | str:
+    return PARKED if score is None else score
+
+
+def entries_of(reply: Any) -> list[Stored]:
+    ranked = reply[0]
+    if not ranked:
+        return []
+    names, scores = ranked[::2], map(score_of, ranked[1::2])
+    return list(map(Stored._make, zip(names, scores, reply[1], reply[2], strict=True)))
+
+
+def chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
+    """``items`` in lists of at most ``size``."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def check_term(reply: Any) -> None:
+    if reply[0] == 0:
+        raise Lost
