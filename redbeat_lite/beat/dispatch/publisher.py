@@ -22,7 +22,7 @@ from ...clock import elapsed
 from ...entries.entry import Entry
 from ...entries.message import Occurrence, emission
 from ...errors import text_of
-from ...storage.connections import LOOK_UNANSWERED
+from ...storage.clients import LOOK_UNANSWERED
 from ...storage.leader_store import LeaderStore
 from ...storage.stored import Command, Lost, Term
 from .broker import BrokerDown, broker_connection, publish_timeouts
