@@ -1,0 +1,236 @@
+"""The clients of redis-py, as we make them: for one server, for the master that Sentinel names, for a cluster."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import redis
+import redis.cluster
+from kombu.utils.imports import symbol_by_name
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode
+from redis.commands.core import Script
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
+
+from .. import urls
+from ..clock import elapsed
+from ..errors import ConfigurationError
+from .replies import text
+
+#: Seconds until a command or a connection attempt that hangs is given up. Not longer than the default lease: where only
+#: the answers are lost, the server goes on renewing for a leader that does nothing, until its command is given up.
+SOCKET_TIMEOUT = 4.0
+
+#: Seconds between two looks whether Sentinel names the same master still; and the same after a sentinel did not answer,
+#: which may take as long as a command.
+_LOOK = 1.0
+LOOK_UNANSWERED = 30.0
+
+
+def client_for(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Redis:
+    """A client with a connection pool of its own, which opens nothing yet.
+
+    Parameters:
+        url: of the server, of sentinels, or of nodes of a cluster; what it says goes before ``options``.
+        options: those of redis-py.
+        last: options that go before what the URL says.
+
+    Raises:
+        ConfigurationError: the options are none of redis-py's, or do not fit the URL.
+    """
+    scheme = urls.scheme_of(url)
+    if scheme in urls.CLUSTER:
+        return cast(redis.Redis, _Cluster(lambda: _cluster(url, options, last)))
+    make = _master if scheme in urls.SENTINEL else _single
+    with _checked_options():
+        client = make(url, options, last)
+        # Making a connection opens nothing.
+        client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
+    return client
+
+
+def bounds(timeout: float) -> dict[str, Any]:
+    """The options by which a command or a connection attempt that hangs is given up after so many seconds."""
+    return {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        # One try over, at once: the server may have dropped a connection that lay idle. Sending a script again does
+        # nothing twice: those that write entries keep their reply under the id of the call, the others change nothing
+        # by being run again. Longer waits belong to the callers.
+        "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+    }
+
+
+@contextmanager
+def _checked_options() -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, ValueError, RedisError) as exc:
+        raise ConfigurationError(f"redbeat_lite_redis_options: expected options that redis-py knows: {exc}") from None
+
+
+def _single(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Redis:
+    options |= urls.parsed(url) | last
+    if "path" in options:
+        options.pop("socket_connect_timeout")
+    elif options.pop("ssl", False) or urls.scheme_of(url) == "rediss":
+        options |= _host_checked(options) | {"connection_class": redis.SSLConnection}
+    return redis.Redis.from_pool(redis.ConnectionPool(**_provided(options)))
+
+
+def _host_checked(options: dict[str, Any]) -> dict[str, Any]:
+    """What has redis-py compare the certificate with the host's name: before version 6 it does so only when told to."""
+    unverified = options.get("ssl_cert_reqs", "required") in (None, "none", ssl.CERT_NONE)
+    return {} if unverified or "ssl_check_hostname" in options else {"ssl_check_hostname": True}
+
+
+class _Master(redis.Redis):
+    """The master that Sentinel names, at each connection anew."""
+
+    def close(self) -> None:
+        super().close()
+        manager: Any = self.connection_pool.sentinel_manager  # type: ignore[attr-defined]
+        for sentinel in manager.sentinels:
+            sentinel.close()
+
+
+class _Sentinel(redis.Redis):
+    """A sentinel, which goes by its address: the errors of redis-py name it, and 6.4 to 7 do so with its password."""
+
+    def __repr__(self) -> str:
+        options = self.connection_pool.connection_kwargs
+        return f"{options['host']}:{options['port']}"
+
+
+class _InStep(SentinelManagedConnection):
+    """A connection to the master, in step with it and with Sentinel.
+
+    It is closed if a reply does not come in time. redis-py keeps it, unlike its other ones; the next command would then
+    be given the late reply of this one, and each one after it that of its predecessor.
+
+    It moves on to a new master also while the old one goes on: Sentinel tells that one some eight seconds later that it
+    is a replica now, and then it forgets everything that it has taken meanwhile.
+    """
+
+    _next_look = 0.0
+
+    def connect_to(self, address: tuple[str, int]) -> None:
+        self._next_look = elapsed() + _LOOK
+        super().connect_to(address)  # type: ignore[no-untyped-call]  # untyped in redis-py
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        # Without the check it is part of making the connection, or of a subscription, which the old master ends.
+        if check_health and self._sock and elapsed() >= self._next_look:
+            self._look()
+        super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]  # as above
+
+    def _look(self) -> None:
+        """Connect to another master if all sentinels name it.
+
+        All of them, because they learn of it within two seconds of each other, and a broker's connection asks any of
+        them: on the old master it would send what was counted as sent on the new one.
+        """
+        named, self._next_look = set(), elapsed() + _LOOK
+        for sentinel in self.connection_pool.sentinel_manager.sentinels:
+            try:
+                found = sentinel.sentinel_get_master_addr_by_name(self.connection_pool.service_name)
+                named |= {(text(found[0]), found[1])} if found else set()
+            except RedisError:  # the master may be sound without its sentinels
+                self._next_look = elapsed() + LOOK_UNANSWERED
+        if named and (self.host, self.port) not in named:
+            self.disconnect()  # type: ignore[no-untyped-call]  # as above
+            self.connect()  # type: ignore[no-untyped-call]  # as above
+
+    def read_response(self, disable_decoding: bool = False, **options: Any) -> Any:
+        return super().read_response(disable_decoding, **{"disconnect_on_error": True, **options})
+
+
+class _SecureInStep(_InStep, SentinelManagedSSLConnection):
+    """The same behind TLS."""
+
+
+def _master(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Redis:
+    sentinels, given = urls.several(url)
+    options = _provided({**options, **given, **last})
+    if options.get("ssl"):
+        options |= _host_checked(options)
+    # All of them may have to be asked within the time.
+    within = bounds(last.get("socket_timeout", SOCKET_TIMEOUT) / len(sentinels))
+    own = options.pop("sentinel_kwargs", None) or {}
+    asking = {**own, **within} if last else {**within, **own}
+    if own.get("ssl"):
+        asking |= _host_checked(own)
+    name = options.pop("master_name")
+    manager: Any = Sentinel([], sentinel_kwargs=asking, **options)  # type: ignore[no-untyped-call]
+    manager.sentinels = [_Sentinel(host, port, **asking) for host, port in sentinels]
+    connection = _SecureInStep if options.get("ssl") else _InStep
+    return cast(redis.Redis, manager.master_for(name, redis_class=_Master, connection_class=connection))
+
+
+def _cluster(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.RedisCluster:
+    nodes, given = urls.several(url)
+    if url.startswith("rediss"):
+        options = {**options, "ssl": True}
+    options = _provided({**options, **given, **last})
+    options.pop("db", None)
+    if options.get("ssl"):
+        options |= _host_checked(options)
+        # Before version 6, redis-py drops this option without a word where it connects to a cluster.
+        module: Any = redis.cluster
+        if "ssl_check_hostname" not in module.REDIS_ALLOWED_KEYS:
+            module.REDIS_ALLOWED_KEYS += ("ssl_check_hostname",)
+    found = [ClusterNode(host, port) for host, port in nodes]  # type: ignore[no-untyped-call]
+    return redis.RedisCluster(startup_nodes=found, **options)
+
+
+def _provided(options: dict[str, Any]) -> dict[str, Any]:
+    """``options`` with the credential provider that a URL names, as kombu's may."""
+    provider = options.get("credential_provider")
+    if isinstance(provider, str):
+        try:
+            options["credential_provider"] = symbol_by_name(provider)()  # type: ignore[no-untyped-call]
+        except (ImportError, AttributeError, ValueError) as exc:
+            expected = "redbeat_lite_url: expected a credential_provider that can be imported"
+            raise ConfigurationError(f"{expected}, got {provider!r}: {exc}") from exc
+    return options
+
+
+class _Cluster:
+    """A client that looks for its cluster at the first command, where redis-py's would do it at once.
+
+    Parameters:
+        connect: finds the cluster.
+    """
+
+    def __init__(self, connect: Callable[[], redis.RedisCluster]) -> None:
+        self._connect = connect
+        self._found: redis.RedisCluster | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster(), name)
+
+    def _cluster(self) -> redis.RedisCluster:
+        if self._found is None:
+            self._found = self._connect()
+        return self._found
+
+    def pubsub(self) -> Any:
+        # A subscription is made at the start, and after a loss. Then the nodes may have changed, and unlike a command
+        # it would not ask which ones there are.
+        cluster = self._cluster()
+        cluster.nodes_manager.initialize()
+        return cluster.pubsub()  # type: ignore[no-untyped-call]
+
+    def register_script(self, script: str) -> Script:
+        return Script(cast(redis.Redis, self), script.encode())
+
+    def close(self) -> None:
+        found, self._found = self._found, None
+        if found is not None:
+            found.close()
