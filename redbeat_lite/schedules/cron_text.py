@@ -1,8 +1,9 @@
 """Reading a cron expression: five or six fields of text to the numbers they name.
 
-The grammar is the one croniter documents (and its answers in UTC are the same), with three exceptions that follow
-older crons: ``5-5`` is one value and not the whole cycle, a step keeps its stride where a reversed range wraps, and
-a step longer than its field is an error, because ``*/90`` minutes was never meant to be hourly.
+croniter parses: what its dialect accepts is accepted here, but for years and what is drawn by lot. Where it takes a
+range for something else than most crons do, it is not given the range: ``5-5`` is one value, where croniter has the
+whole cycle, and a step keeps its stride where a range wraps (``50-10/20`` is 50 and 10). Whole names (``monday``),
+``5L`` and ``5,6#3`` are taken too. The page about time has the table.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
+
+from croniter import CroniterError, croniter
 
 from ..errors import InvalidEntry
 from .wall_times import Days, WallTimes
@@ -36,9 +39,10 @@ MAX_LENGTH = 500
 
 @dataclass(frozen=True)
 class Field:
-    """One column of an expression: its bounds and the words it knows."""
+    """One column of an expression: its place for croniter, its bounds, and the words it knows."""
 
     name: str
+    column: int
     low: int
     high: int
     words: tuple[str, ...] = ()
@@ -48,12 +52,12 @@ class Field:
         return self.high - self.low + 1
 
 
-SECOND = Field("seconds", 0, 59)
-MINUTE = Field("minutes", 0, 59)
-HOUR = Field("hours", 0, 23)
-DAY = Field("day of month", 1, 31)
-MONTH = Field("month", 1, 12, tuple(MONTHS))
-WEEKDAY = Field("day of week", 0, 6, tuple(WEEKDAYS))
+SECOND = Field("seconds", 5, 0, 59)
+MINUTE = Field("minutes", 0, 0, 59)
+HOUR = Field("hours", 1, 0, 23)
+DAY = Field("day of month", 2, 1, 31)
+MONTH = Field("month", 3, 1, 12, tuple(MONTHS))
+WEEKDAY = Field("day of week", 4, 0, 6, tuple(WEEKDAYS))
 
 
 class Item(NamedTuple):
@@ -193,47 +197,69 @@ class _Parser:
 
     def item(self, part: str, field: Field) -> Item:
         """``*``, ``5``, ``1-5``, ``22-4`` (which wraps), each with an optional ``/step``; ``5/15`` runs to the end."""
-        spec, slash, stride = part.partition("/")
-        step = self.step(stride, part, field) if slash else 1
-        if spec == "*":
-            return Item(tuple(range(field.low, field.high + 1, step)), step)
-        first, dash, last = spec.partition("-")
-        if dash and not first:
-            self.refuse(field, part, "there are no negative values")
-        low = self.number(first, field)
+        spec, _, stride = part.partition("/")
+        low, dash, high = spec.partition("-")
+        step = int(stride) if re.fullmatch(r"\d{1,9}", stride, re.ASCII) else 1
+        if stride and not dash and spec != "*":
+            high, dash = str(field.high), "-"
         if dash:
-            # Sunday may close a range as 7: 5-7 is Friday to Sunday and 0-7 the whole week.
-            high = 7 if field is WEEKDAY and last == "7" and first != "7" else self.number(last, field)
-        else:
-            high = field.high if slash else low
-        length = high - low + 1 if high >= low else high - low + 1 + field.size
-        values = {field.low + (low - field.low + i) % field.size for i in range(0, length, step)}
-        return Item(tuple(sorted(values)), step)
+            first, last = self.end(low, part, field), self.end(high, part, field)
+            if field is WEEKDAY and first == 7:
+                first, last = 0, last % 7
+            if first == last:
+                return Item((first,), step)
+            if first > last:
+                self.values(f"*/{stride or 1}", part, field)  # so that a step is refused here as it is elsewhere
+                return Item(_wrapped(first, last, step, field), step)
+        return Item(self.values(part, part, field), step)
 
-    def step(self, text: str, part: str, field: Field) -> int:
-        if not re.fullmatch(r"\d{1,4}", text, re.ASCII) or not 1 <= int(text) <= field.size:
-            hint = (
-                "a step starts again with each field: use every(seconds)" if text.isdecimal() and text != "0" else None
-            )
-            self.refuse(field, part, hint, expected=f"a step of 1 to {field.size}")
-        return int(text)
+    def end(self, text: str, part: str, field: Field) -> int:
+        """The number of one end of a range. Sunday may close one as 7: ``5-7`` is Friday to Sunday."""
+        if field is WEEKDAY and text.isdecimal() and int(text) == 7:
+            return 7
+        if text in ("", "*"):
+            self.refuse(field, part, _hint(part, field))
+        [number] = self.values(text, part, field)
+        return number
 
     def number(self, text: str, field: Field) -> int:
-        if re.fullmatch(r"\d{1,4}", text, re.ASCII):
-            value = 0 if field is WEEKDAY and text == "7" else int(text)
-            if field.low <= value <= field.high:
-                return value
-            self.refuse(field, text)
-        if field.words and len(text) >= 3:
-            for index, word in enumerate(field.words):
-                if text == word[:3] or text == word:
-                    return field.low + index
-        return self.refuse(field, text, _hint(text, field))
+        """One number, or a name."""
+        return self.end(text, text, field) % (7 if field is WEEKDAY else 60)
 
-    def refuse(self, field: Field, text: str, hint: str | None = None, *, expected: str | None = None) -> NoReturn:
-        wanted = expected or f"{field.low} to {field.high}{_words(field)}"
+    def values(self, text: str, part: str, field: Field) -> tuple[int, ...]:
+        """What croniter makes of a part of a field; ``part`` is how it was written."""
+        found = _expanded(_shortened(text, field), field.column)
+        if found is None:
+            self.refuse(field, part, _hint(part, field))
+        return tuple(range(field.low, field.high + 1)) if found == ("*",) else found
+
+    def refuse(self, field: Field, text: str, hint: str | None = None) -> NoReturn:
+        wanted = f"{field.low} to {7 if field is WEEKDAY else field.high}{_words(field)}"
         place = f'in "{self.expression}"'
         raise InvalidEntry("schedule", f"{field.name} of {wanted}", text, hint=f"{place}; {hint}" if hint else place)
+
+
+@lru_cache(maxsize=4096)
+def _expanded(text: str, column: int) -> tuple[Any, ...] | None:
+    """The values that croniter finds in one column; ``None`` if it refuses the text."""
+    if not re.fullmatch(r"[\w*/-]+", text, re.ASCII) or re.match(r"[hr](\W|$)", text):
+        return None  # what it would draw by lot, and what makes another column of it
+    columns = ["*"] * max(column + 1, 5)
+    columns[column] = text
+    try:
+        return tuple(croniter.expand(" ".join(columns))[0][column])
+    except CroniterError:
+        return None
+
+
+def _wrapped(first: int, last: int, step: int, field: Field) -> tuple[int, ...]:
+    places = range(first - field.low, last - field.low + 1 + field.size, step)
+    return tuple(sorted({field.low + place % field.size for place in places}))
+
+
+def _shortened(text: str, field: Field) -> str:
+    """With the first three letters of each name, all that croniter knows."""
+    return re.sub("[a-z]{4,}", lambda found: found[0][:3] if found[0] in field.words else found[0], text)
 
 
 def _words(field: Field) -> str:
@@ -241,7 +267,11 @@ def _words(field: Field) -> str:
 
 
 def _hint(text: str, field: Field) -> str | None:
-    if re.fullmatch(r"[hr](\(\d+-\d+\))?", text):
+    if text.startswith("-"):
+        return "there are no negative values"
+    if "/" in text and not re.fullmatch(r"0*[1-9]\d*", text.partition("/")[2], re.ASCII):
+        return "a step is a number from 1 on"
+    if re.match(r"[hr](\W|$)", text):
         return "drawing a time by lot would differ from process to process: use jitter, which spreads the same way"
     short = {word[:3]: word[:3] for word in field.words} | {word: word for word in field.words}
     near = get_close_matches(text, short, n=1)

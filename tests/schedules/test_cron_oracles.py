@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.schedules import cron, decode_schedule, encode_schedule, rule_of
+from redbeat_lite.schedules.cron_text import DAY, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, Field, _Parser
 from tests.support.examples import examples
 
 REAL = json.loads((Path(__file__).parent.parent / "data" / "real_schedules.json").read_text())
@@ -229,3 +231,15 @@ def test_every_real_interval_has_its_period() -> None:
     for row in real("interval"):
         instant = datetime(2026, 5, 5, tzinfo=UTC)
         assert rule_of(build(row), UTC).next_after(instant) == instant + timedelta(seconds=row["seconds"])
+
+
+@pytest.mark.parametrize("field", [SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY], ids=lambda field: field.name)
+def test_every_range_with_a_step_is_what_counting_gives(field: Field) -> None:
+    """Also where croniter takes it for something else: ``5-5``, and those that wrap."""
+    parser = _Parser("")
+    everything = [*range(field.low, field.high + 1)]
+    for first, last, step in product(everything, everything, (1, 2, 7, 90)):
+        twice = everything + everything
+        begin = first - field.low
+        counted = twice[begin : twice.index(last, begin) + 1 : step]
+        assert parser.item(f"{first}-{last}/{step}", field).values == tuple(sorted(counted))
