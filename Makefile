@@ -75,7 +75,7 @@ dist: $(DIST)/.ready ## Build the sdist and the wheel, check them, and run the d
 	$(DIST)/bin/python -m build --quiet
 	$(DIST)/bin/python -m twine check --strict dist/*
 	@'$(PYTHON)' -m venv --clear $(DIST)/try
-	@$(DIST)/try/bin/python -m pip install -qq --disable-pip-version-check "$$(echo dist/*.whl)[embedded]"
+	@$(DIST)/try/bin/python -m pip install -qq --disable-pip-version-check "$$(echo dist/*.whl)[redis,embedded]"
 	cd $(DIST)/try && bin/python -m redbeat_lite demo --seconds 15
 
 format: $(READY) ## Format the code
@@ -94,7 +94,7 @@ define install
 @touch $@
 endef
 
-$(DEMO): NEEDS := '.[embedded]'
+$(DEMO): NEEDS := '.[redis,embedded]'
 $(DEMO): setup.cfg pyproject.toml
 	@'$(PYTHON)' -c '$(IS_ENOUGH)' 2>/dev/null || \
 	  { echo "Python 3.11 or later is needed and was not found; name one: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
@@ -107,7 +107,7 @@ $(READY): $(DEMO)
 	@echo "Adding what the tests, the checks and the documentation need to $(VENV), once."
 	$(install)
 
-$(BENCH)/.ready: NEEDS := '.[embedded]' -r benchmarks/requirements.txt
+$(BENCH)/.ready: NEEDS := '.[redis,embedded]' -r benchmarks/requirements.txt
 $(BENCH)/.ready: setup.cfg pyproject.toml benchmarks/requirements.txt
 	@echo "Setting up $(BENCH) with the peers to measure against, once."
 	@'$(PYTHON)' -m venv $(BENCH)

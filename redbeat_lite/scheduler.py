@@ -39,6 +39,7 @@ from .once.store import LockStore
 from .pipeline.sweeper import Sweeper
 from .settings import Settings
 from .storage.connections import FAULTS, Backend, refusal
+from .storage.driver_check import check_driver
 from .storage.keys import Keys
 from .storage.leader_store import LeaderStore
 from .storage.server_check import server_warnings
@@ -73,6 +74,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         spell_numbers_out()
         try:
             self.settings = settings = Settings.from_app(app)
+            check_driver(app)
             self.backend = backend = Backend(settings)
             locks = LockStore(backend.client, settings.key_prefix)
             self.vitals = vitals = Vitals(Announcer(subscribers(app)), heartbeat_file(settings.heartbeat_file))

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -149,27 +150,38 @@ def test_workers_killed_at_random_instants(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("package", ["with", "without"])
-def test_a_stop_just_as_a_child_begins_a_task_takes_as_long_as_celery_waits_for_it(
+def test_a_stop_just_as_a_child_begins_a_task_may_take_as_long_as_celery_waits_for_it(
     own_server: Callable[..., Server], on: On, make_app: Callable[..., Celery], tmp_path: Path, package: str
 ) -> None:
     """Why a worker gets more than ``STOP``: with plain Celery it is the same, which the guide for workers says, too."""
     server = own_server()
     stage = on(server, conf={"broker_transport_options": TRANSPORT}, once_lease=LEASE)
-    worker = stage.worker(PROJ_JOURNAL=tmp_path / "journal", **({"PROJ_PLAIN": "1"} if package == "without" else {}))
+    env = {"PROJ_JOURNAL": tmp_path / "journal", **({"PROJ_PLAIN": "1"} if package == "without" else {})}
+    app, longest = make_app(broker_url=server.url), 0.0
+    # Whether the main process has read by then that a child began is chance: half of them, or nearly all.
+    for _ in range(8):
+        if longest < UNREAD:
+            longest = _stop_as_a_child_begins(stage, stage.worker(**env), app)
+    assert STOP < UNREAD < longest
+
+
+def _stop_as_a_child_begins(stage: Stage, worker: Process, app: Celery) -> float:
+    """How many seconds the stop of a worker takes whose children are frozen, and thawed two seconds later."""
     worker.says(r" ready\.$")
     children = descendants(worker.pid)
 
     def signal_all(number: int) -> None:
         for pid in children:
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     signal_all(signal.SIGSTOP)
-    make_app(broker_url=server.url).send_task("proj.work", args=["k"], queue=QUEUE)
+    app.send_task("proj.work", args=["k"], queue=QUEUE)
     worker.says("received")
     time.sleep(0.5)  # until it has written the task to a child, of which nothing can be seen
     thaw = threading.Timer(2, signal_all, [signal.SIGCONT])
     thaw.start()
     start = time.monotonic()
     stage.stop(worker)
-    assert STOP < UNREAD < time.monotonic() - start
     assert worker.lines("succeeded in")
+    return time.monotonic() - start

@@ -28,7 +28,7 @@ class Installation:
         self._bin = directory / "venv" / "bin"
 
     def make(self) -> Installation:
-        """Build the wheel and install it, with its ``embedded`` extra."""
+        """Build the wheel and install it, with what the demonstration needs."""
         shutil.copytree(ROOT, self.sources, ignore=_NOT_SOURCES)
         self.project.mkdir()
         # Our own pip works on the environment from outside, which spares putting one there.
@@ -36,7 +36,7 @@ class Installation:
         pip = self._bin / "pip"
         pip.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pip --python "{self._bin}/python" "$@"\n')
         pip.chmod(0o755)
-        self.run("pip", "install", f"{self.sources}[embedded]")
+        self.run("pip", "install", f"{self.sources}[redis,embedded]")
         return self
 
     @property

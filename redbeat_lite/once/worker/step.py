@@ -11,6 +11,7 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from ...errors import ConfigurationError, text_of
+from ...storage.driver_check import check_driver
 from ..hold import Hold
 from ..renewal import PER_LEASE
 from ..run import adopt
@@ -41,6 +42,10 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
+        try:
+            check_driver(consumer.app)
+        except ConfigurationError as exc:
+            raise SystemExit(str(exc)) from None
         # Before the strategies and the tracers are built, which look up each task's request class and hooks.
         for task in consumer.app.tasks.values():
             if not task.name.startswith("celery."):

@@ -10,6 +10,7 @@ from ...api.reader import Reader
 from ...beat.status import read
 from ...settings import Settings
 from ...storage.connections import Backend
+from ...storage.driver_check import check_driver
 from ...storage.keys import Keys
 from ...storage.store import Store
 from . import clock as doctor_time
@@ -32,10 +33,11 @@ def examine(app: Celery) -> list[Finding]:
         app: with all of its tasks.
 
     Raises:
-        ConfigurationError: the app's settings are wrong.
+        ConfigurationError: the app's settings are wrong, or kombu refuses the redis-py that is installed.
         redis.exceptions.RedisError: the server does not answer.
     """
     settings = Settings.from_app(app)
+    check_driver(app)
     backend = Backend(settings)
     try:
         found = [*_findings(app, settings, backend)]

@@ -1,0 +1,33 @@
+"""Whether kombu takes the redis-py that is installed. What needs both asks at its start: no later try would help."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import kombu
+from kombu.exceptions import VersionMismatch
+
+from ..errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+def check_driver(app: Celery) -> None:
+    """Opens no connection. Brokers that are not Redis pass.
+
+    Raises:
+        ConfigurationError: kombu refuses this version of redis-py.
+    """
+    channel: Any = getattr(app.connection_for_write().transport, "Channel", None)
+    # kombu looks at the version here, when it opens a channel; its other transports have no such method.
+    look = getattr(channel, "_get_client", None)
+    if look is None:
+        return
+    try:
+        look(channel.__new__(channel))
+    except VersionMismatch as exc:
+        raise ConfigurationError(
+            f"kombu {kombu.__version__} refuses the redis-py that is installed: {exc}. Install the one it wants "
+            "(pip install 'celery[redis]'), or a kombu that takes this one"
+        ) from None
