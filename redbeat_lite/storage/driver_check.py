@@ -19,7 +19,10 @@ def check_driver(app: Celery) -> None:
     Raises:
         ConfigurationError: kombu refuses this version of redis-py.
     """
-    channel: Any = getattr(app.connection_for_write().transport, "Channel", None)
+    try:
+        channel: Any = getattr(app.connection_for_write().transport, "Channel", None)
+    except Exception:  # noqa: BLE001 - who opens the connection says what is wrong with its URL
+        return
     # kombu looks at the version here, when it opens a channel; its other transports have no such method.
     look = getattr(channel, "_get_client", None)
     if look is None:

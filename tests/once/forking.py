@@ -47,22 +47,28 @@ _Work = Callable[[], object]
 
 def fork(in_child: _Work) -> None:
     """Fork, and fail unless the child does this and ends."""
+    heard, told = os.pipe()
     pid = os.fork()
     if not pid:
-        code = 1
         try:
             in_child()
-            code = 0
+            os.write(told, b".")
         finally:
-            os._exit(code)
-    deadline = time.monotonic() + HANGS
-    while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+            os._exit(0)
+    os.close(told)
+    os.set_blocking(heard, False)
+    said, deadline = None, time.monotonic() + HANGS
+    while said is None:  # and not for its exit code, which gevent's loop may take away
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
             raise SystemExit("the child hangs")
+        with suppress(BlockingIOError):
+            said = os.read(heard, 1)
         time.sleep(0.01)
-    assert ended[1] == 0, f"the child ended with {ended[1]}"
+    os.close(heard)
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+    assert said, "the child has failed"
 
 
 def in_thread(work: _Work) -> threading.Thread:
