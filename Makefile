@@ -22,8 +22,8 @@ OLDEST       := 'celery[redis]==5.5.*' 'redis==5.0.*'
 OLDEST_TESTS := tests/beat/test_tick.py tests/beat/test_dispatch.py tests/api/test_schedules.py \
                 tests/acceptance/test_wakeup.py tests/topologies/test_secrets.py
 
-# Most tests wait most of the time, so two cores have enough for six at once; in which order, tests/support/pacing.py says.
-AT_ONCE := -n 6 --dist loadscope --no-loadscope-reorder
+# How many run at once, and in which order, tests/support/pacing.py says.
+AT_ONCE := -n auto --dist loadscope --no-loadscope-reorder
 
 # pytest ends with 5 if it has run no test, which is all right for a selection of them.
 NONE_IS_FINE = $(if $(ARGS),|| [ $$? -eq 5 ])

@@ -56,15 +56,15 @@ def main() -> None:
             done = [run for run in _kept(asked.kept) if (run["commit"], run["on"], run["args"]) == what]
             if asked.only not in (None, condition.name) or len(done) > number:
                 continue
-            run = {"commit": commit, "on": condition.name, "args": asked.args, **_run(condition, asked.args)}
+            run = {"commit": commit, "on": condition.name, "args": asked.args, **_run(condition, asked)}
             with asked.kept.open("a") as file:
                 file.write(json.dumps(run) + "\n")
             asked.kept.with_suffix(".md").write_text(_table(_kept(asked.kept), commit))
             print(run, flush=True)
 
 
-def _run(condition: Condition, args: str) -> dict[str, Any]:
-    """One run from a fresh clone; setting up its environment does not count."""
+def _run(condition: Condition, asked: argparse.Namespace) -> dict[str, Any]:
+    """One run from a fresh clone; setting up its environment does not count. What a red one said is kept."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trust-")))
         _said("git", "clone", "--quiet", str(ROOT), str(directory / "clone"))
@@ -78,7 +78,7 @@ def _run(condition: Condition, args: str) -> dict[str, Any]:
         speed = _speed()
         stack.enter_context(_busy(condition.loops))
         began = time.monotonic()
-        command = [*condition.prefix, *make, "test", f"ARGS={args}"]
+        command = [*condition.prefix, *make, "test", f"ARGS={asked.args}"]
         with (directory / "said").open("w+") as said:
             code = subprocess.run(command, env=env, stdout=said, stderr=subprocess.STDOUT).returncode
             seconds = time.monotonic() - began
@@ -87,7 +87,7 @@ def _run(condition: Condition, args: str) -> dict[str, Any]:
         left = [path for path in Path("/proc").glob("[0-9]*/cwd") if _leads_into(path, directory)]
         left += (directory / "tmp").glob("rbl-*")
     if code:
-        print(text[-20_000:], flush=True)
+        asked.kept.with_name(f"{asked.kept.stem}-{time.strftime('%H%M%S')}.log").write_text(text)
     return {
         "code": code,
         "seconds": round(seconds),

@@ -1,7 +1,8 @@
-"""In which order the tests run and side by side with what, and which took longest."""
+"""How many tests run at once, in which order and side by side with what, and which took longest."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator
 from typing import Any
@@ -19,6 +20,16 @@ _APART = ("tests/faults/", "tests/acceptance/test_", "tests/schedules/", "tests/
 _TOGETHER = ("tests/acceptance/test_readme.py", "tests/acceptance/test_wheel.py")
 
 _SLOWEST = 3
+
+#: Most tests wait most of the time, so each core has enough for three at once.
+_PER_CORE, _AT_MOST = 3, 24
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto``: by the cores that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(_PER_CORE * cores, _AT_MOST)
 
 
 class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no types
