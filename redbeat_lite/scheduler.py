@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +104,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             self._emit,
             timeout=settings.publish_timeout,
             dispatch=settings.dispatch,
-            obstacle=lambda channel: obstacle(self, app, channel),
+            obstacle=lambda channel: obstacle(self, sys.modules[__name__], app, channel),
         )
         self._dispatcher = Dispatcher(
             self.store,

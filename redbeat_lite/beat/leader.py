@@ -85,7 +85,7 @@ class Leader:
         keys = (self._keys.leader, self._keys.meta, self._keys.beats)
         args = (self._token, round(self._lease * 1000), socket.gethostname(), os.getpid(), FORMAT)
         self._asking = True
-        reply = self._backend.scripts.run("acquire", keys, args)
+        reply = self._backend.scripts.run("leader/acquire", keys, args)
         if reply[0] == -1:
             raise UnsupportedFormat(
                 f"the schedule in Redis has format {reply[1]}; this redbeat_lite reads up to {FORMAT}"
@@ -180,7 +180,7 @@ class Leader:
         # A connection of its own: the handler may have interrupted the main thread inside a command.
         client = self._backend.open(timeout=_RESIGN_TIMEOUT)
         with suppress(*FAULTS):  # the lease runs out by itself
-            Scripts(client).run("resign", (self._keys.leader, self._keys.beats), (self._token, self._keys.wake))
+            Scripts(client).run("leader/resign", (self._keys.leader, self._keys.beats), (self._token, self._keys.wake))
         client.close()
         # Not earlier: what interrupts this does it over, instead of taking it for done.
         self._renewal, self._asking = None, False
@@ -253,7 +253,8 @@ class _Renewal:
         sent = elapsed()
         try:
             report = (self._vitals.silence_ms, self._vitals.report())
-            reply = scripts.run("renew", self._keys, (*self.term, round(self._lease * 1000), self.least, *report))
+            args = (*self.term, round(self._lease * 1000), self.least, *report)
+            reply = scripts.run("leader/renew", self._keys, args)
         except FAULTS as exc:
             self.why = f"the lease could not be renewed: {text_of(exc)}"
             return True  # the window closes by itself if this goes on

@@ -134,7 +134,7 @@ def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
 def read(scripts: Scripts, keys: Keys) -> Status:
     """As :func:`status`, over a connection that is there; one round trip."""
     where = (keys.leader, keys.beats, keys.meta, keys.due, keys.entries, keys.quarantine)
-    return _status(*scripts.run("status", where, (OVERDUE_MS,)))
+    return _status(*scripts.run("schedule/status", where, (OVERDUE_MS,)))
 
 
 def _status(

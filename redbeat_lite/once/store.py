@@ -21,7 +21,7 @@ RESEND_MAX_MS = 3_600_000
 #: What a server raises that is down, restarting, read-only, full, or out of reach.
 DOWN = FAULTS
 
-#: How many claims one call of ``once_take`` handles; each has eight KEYS and ARGV, and Lua unpacks a few thousand.
+#: How many claims one call of ``once/take`` handles; each has eight KEYS and ARGV, and Lua unpacks a few thousand.
 TAKE_BATCH = 500
 
 #: What nobody has looked after for a week leaves the index, in ms: no worker has ``install()``, and the locks have run
@@ -139,7 +139,7 @@ class LockStore:
         for claim in claims:
             keys += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
             args += claim
-        return [bool(reply) for reply in self._scripts.run("once_take", keys, args)]
+        return [bool(reply) for reply in self._scripts.run("once/take", keys, args)]
 
     def begin(self, held: Held, *, on_conflict: str = "skip", max_waiters: int = 1000, message: str = "") -> Verdict:
         """Claim a task id, and the lock where ``held`` names one; fills in ``held.fence``."""
@@ -156,7 +156,7 @@ class LockStore:
         if held.key is not None:
             keys += [*self._lock_keys(held.key), self.keys.fence]
             args += [held.key, on_conflict, held.holder, max_waiters, KEPT_MS, held.expires_ms]
-        verdict = Verdict(*texts(self._scripts.run("once_begin", keys, args)))
+        verdict = Verdict(*texts(self._scripts.run("once/begin", keys, args)))
         if verdict.word == "run":
             held.fence = int(verdict.text or 0)
         return verdict
@@ -173,7 +173,7 @@ class LockStore:
         if held.key is not None and lock:
             keys += [self.keys.lock(held.key), self.keys.waiters(held.key), self.keys.index]
             args += [held.key, held.fence, held.holder]
-        guard, ours = self._scripts.run("once_renew", keys, args)
+        guard, ours = self._scripts.run("once/renew", keys, args)
         return bool(guard), bool(ours)
 
     def end(self, held: Held, *, again: bool = False, hold_ms: int = 0) -> Ended:
@@ -189,22 +189,22 @@ class LockStore:
         if held.key is not None:
             keys += [self.keys.lock(held.key), self.keys.waiters(held.key), self.keys.index]
             args += [held.key, hold_ms, held.attempt]
-        standby, released, waiters = self._scripts.run("once_end", keys, args)
+        standby, released, waiters = self._scripts.run("once/end", keys, args)
         return Ended(bool(standby), bool(released), bool(waiters))
 
     def wake(self, key: str, resend_ms: int = RESEND_MS) -> Turn | None:
         """The waiter whose turn it is, for the caller to publish or to end."""
-        reply = self._scripts.run("once_wake", self._lock_keys(key), [key, resend_ms, RESEND_MAX_MS])
+        reply = self._scripts.run("once/wake", self._lock_keys(key), [key, resend_ms, RESEND_MAX_MS])
         return Turn(text(reply[0]), bool(reply[1])) if reply else None
 
     def wake_standby(self, task_id: str, resend_ms: int = RESEND_MS) -> str | None:
         """The message of the parked copy that may run now, to be published by the caller."""
         keys = [self.keys.guard(task_id), self.keys.guard_index]
-        return text_or_none(self._scripts.run("guard_wake", keys, [task_id, resend_ms, RESEND_MAX_MS]))
+        return text_or_none(self._scripts.run("guard/wake", keys, [task_id, resend_ms, RESEND_MAX_MS]))
 
     def discard(self, task_id: str, attempt: int) -> None:
         """Let no parked copy of a message run that was discarded."""
-        self._scripts.run("guard_discard", [self.keys.guard(task_id), self.keys.guard_index], [task_id, attempt])
+        self._scripts.run("guard/discard", [self.keys.guard(task_id), self.keys.guard_index], [task_id, attempt])
 
     def leave(self, key: str, task_id: str) -> bool:
         """Give up a queued task's lock or place; true where somebody may be waiting for it."""
@@ -219,26 +219,26 @@ class LockStore:
             keys = [self.keys.index]
             for key, _ in chunk:
                 keys += [self.keys.lock(key), self.keys.waiters(key), self.keys.parked(key)]
-            waited += map(bool, self._scripts.run("once_leave", keys, [word for place in chunk for word in place]))
+            waited += map(bool, self._scripts.run("once/leave", keys, [word for place in chunk for word in place]))
         return waited
 
     def extend(self, places: Sequence[tuple[str, str]]) -> list[bool]:
         """Keep the locks of tasks that are queued, by key and task id, for another lease; at most ``TAKE_BATCH``."""
         keys = [self.keys.index, *(self.keys.lock(key) for key, _ in places)]
         return [
-            bool(reply) for reply in self._scripts.run("once_extend", keys, [word for one in places for word in one])
+            bool(reply) for reply in self._scripts.run("once/extend", keys, [word for one in places for word in one])
         ]
 
     def clear(self, key: str) -> tuple[bool, bool]:
         """Free a lock whoever holds it; (it was held, somebody waits for it)."""
         held, waiters = self._scripts.run(
-            "once_clear", [self.keys.lock(key), self.keys.waiters(key), self.keys.index], [key]
+            "once/clear", [self.keys.lock(key), self.keys.waiters(key), self.keys.index], [key]
         )
         return bool(held), bool(waiters)
 
     def seen(self, task_id: str, attempt: int) -> Seen:
         """What the guard knows of this attempt of a task."""
-        return Seen(self._scripts.run("guard_state", [self.keys.guard(task_id)], [attempt]))
+        return Seen(self._scripts.run("guard/state", [self.keys.guard(task_id)], [attempt]))
 
     def due(self, limit: int = 500) -> tuple[list[str], list[str]]:
         """(keys of locks, task ids) the reaper has to look at now, by the server's clock."""

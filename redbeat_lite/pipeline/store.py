@@ -119,7 +119,7 @@ class PipelineStore:
         # First the index: a run that nobody would ever look at again must not be.
         self.index.look_again(run_id)
         word, outbox = self._scripts.run(
-            "pipeline_start",
+            "pipeline/start",
             (keys.run, keys.results, keys.outbox, keys.gone),
             (definition.encode(), definition.sizes, params, ttl, _keep_ms(definition), int(definition.revoke_siblings)),
         )
@@ -133,7 +133,7 @@ class PipelineStore:
         args: list[Any] = [self.resend_ms, RESEND_MAX_MS]
         for step, (round_, attempt) in items.items():
             args += (step, f"{round_}.{attempt}")
-        self._scripts.run("pipeline_sent", (keys.run, keys.steps, keys.outbox), args)
+        self._scripts.run("pipeline/sent", (keys.run, keys.steps, keys.outbox), args)
 
     def begin(self, ref: Ref, task_id: str, *, again: bool, worker: str, beat_ms: int) -> tuple[str, bytes]:
         """Whether a step may run: a word of ``pipeline_begin.lua``, and with ``run`` the params as JSON."""
@@ -141,7 +141,7 @@ class PipelineStore:
         where = (keys.run, keys.steps, keys.results, keys.outbox)
         what = (ref.step, ref.stage, ref.round, ref.attempt, ref.token)
         which = (task_id, int(again), worker, MAX_DEATHS, beat_ms)
-        word, params = patiently(lambda: self._scripts.run("pipeline_begin", where, what + which), _PATIENCE)
+        word, params = patiently(lambda: self._scripts.run("pipeline/begin", where, what + which), _PATIENCE)
         return text(word), params
 
     def complete(self, ref: Ref, outcome: str, result: str) -> Completed:
@@ -149,7 +149,7 @@ class PipelineStore:
         keys = self.keys(ref.run)
         where = (keys.run, keys.steps, keys.results, keys.outbox, keys.gone)
         what = (ref.step, ref.round, ref.attempt, ref.token, outcome, result, REMEMBER_MS)
-        reply = patiently(lambda: self._scripts.run("pipeline_complete", where, what), _PATIENCE)
+        reply = patiently(lambda: self._scripts.run("pipeline/complete", where, what), _PATIENCE)
         word, state, outbox, revoke = reply
         return Completed(text(word), text(state), _outbox(outbox), texts(revoke))
 
@@ -157,13 +157,13 @@ class PipelineStore:
         """The step of ``ref`` waits for the message of its ``attempt``, due in ``delay_ms``."""
         keys = self.keys(ref.run)
         what = (ref.step, ref.round, ref.token, attempt, delay_ms + self.resend_ms)
-        return bool(patiently(lambda: self._scripts.run("pipeline_wait", (keys.run, keys.steps), what), _PATIENCE))
+        return bool(patiently(lambda: self._scripts.run("pipeline/wait", (keys.run, keys.steps), what), _PATIENCE))
 
     def cancel(self, run_id: str) -> tuple[int, list[str]]:
         """As ``pipeline_cancel.lua`` says."""
         keys = self.keys(run_id)
         where = (keys.run, keys.steps, keys.results, keys.outbox, keys.gone)
-        result, running = self._scripts.run("pipeline_cancel", where, (REMEMBER_MS,))
+        result, running = self._scripts.run("pipeline/cancel", where, (REMEMBER_MS,))
         return int(result), texts(running)
 
     def revoked(self, run_id: str) -> None:
@@ -248,7 +248,7 @@ class PipelineStore:
         """As ``pipeline_check.lua`` says."""
         keys = self.keys(run_id)
         where = (keys.run, keys.steps, keys.results, keys.outbox)
-        word, outbox, flat = self._scripts.run("pipeline_check", where, (OUTBOX_GRACE_MS,))
+        word, outbox, flat = self._scripts.run("pipeline/check", where, (OUTBOX_GRACE_MS,))
         rows = [texts(flat[at : at + 6]) for at in range(0, len(flat), 6)]
         running = [
             Running(Ref(run_id, int(step), -1, int(round_), int(attempt), token), task_id, suspect == "1")
@@ -264,7 +264,7 @@ class PipelineStore:
         """Nothing beats for a step: a word of ``pipeline_lost.lua``."""
         keys = self.keys(ref.run)
         what = (ref.step, ref.round, ref.token, SUSPICION_MS, MAX_DEATHS)
-        return text(self._scripts.run("pipeline_lost", (keys.run, keys.steps, keys.outbox), what))
+        return text(self._scripts.run("pipeline/lost", (keys.run, keys.steps, keys.outbox), what))
 
 
 def _keep_ms(definition: Definition) -> int:

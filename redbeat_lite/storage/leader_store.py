@@ -27,7 +27,8 @@ class LeaderStore(Store):
             Lost: the term is over.
         """
         keys = self._keys
-        reply = self._run("peek", (keys.leader, keys.due, keys.entries, keys.state), (*term, now, limit, CUT, _REPLY))
+        where = (keys.leader, keys.due, keys.entries, keys.state)
+        reply = self._run("schedule/peek", where, (*term, now, limit, CUT, _REPLY))
         check_term(reply)
         if len(reply) == 2:
             return [], score_of(reply[1][1]) if reply[1] else None
@@ -51,7 +52,7 @@ class LeaderStore(Store):
                     args += (command, index, value)
                 else:
                     args += (command, target, value)
-        reply = self._run("commit", where + list(lists), args)
+        reply = self._run("schedule/commit", where + list(lists), args)
         check_term(reply)
         return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
 
@@ -80,7 +81,7 @@ class LeaderStore(Store):
         for stored, record in bad:
             args += (stored.name, stored.definition or b"", stored.state or b"", record)
         where = (keys.leader, keys.due, keys.entries, keys.state, keys.quarantine)
-        check_term(self._run("quarantine", where, args))
+        check_term(self._run("schedule/quarantine", where, args))
 
     def config_is_back(self, term: Term) -> None:
         """Forget that config entries were removed; say so before they are looked for.
@@ -97,7 +98,7 @@ class LeaderStore(Store):
             Lost: the term is over, nothing was written.
         """
         mark = Mark(self._keys.meta, "mark", random_uuid().encode())
-        check_term(self._run("own", (self._keys.leader, mark.key), (*term, mark.field, mark.value)))
+        check_term(self._run("schedule/remember", (self._keys.leader, mark.key), (*term, mark.field, mark.value)))
         return mark
 
     def bears(self, mark: Mark) -> bool:
@@ -116,7 +117,7 @@ class LeaderStore(Store):
         keys = self._keys
         hashes = (keys.entries, keys.state, keys.meta, keys.quarantine)
         kinds = {keys.due: "zset", **dict.fromkeys(hashes, "hash"), **others}
-        reply = self._run("drop_foreign", (keys.leader, *kinds), (*term, *kinds.values()))
+        reply = self._run("schedule/drop_foreign", (keys.leader, *kinds), (*term, *kinds.values()))
         check_term(reply)
         found = zip(kinds.items(), map(text, reply[1:]), strict=True)
         return [(key, other, kind) for (key, kind), other in found if other not in (kind, "none")]

@@ -62,7 +62,7 @@ class Store:
     def page(self, offset: int, limit: int) -> list[Stored]:
         """At most ``limit`` entries from rank ``offset`` on, in due order, in one round trip."""
         keys = (self._keys.due, self._keys.entries, self._keys.state)
-        return entries_of(self._run("page", keys, (offset, offset + limit - 1, CUT)))
+        return entries_of(self._run("schedule/page", keys, (offset, offset + limit - 1, CUT)))
 
     def pages(self) -> Iterator[Stored]:
         """All entries in due order, a page per round trip.
@@ -123,7 +123,7 @@ class Store:
             for edit in chunk:
                 state = edit.state or ""
                 args += (edit.name, edit.expected or b"", state, edit.definition or "", due_of(edit.score))
-            reply = self._run("put", (*where, keys.reply(random_uuid())), args)
+            reply = self._run("schedule/put", (*where, keys.reply(random_uuid())), args)
             check_term(reply)
             _check_format(reply)
             done += [result == "1" for result in text(reply[1])]
@@ -179,7 +179,7 @@ class Store:
             Lost: the term is over, nothing was written.
         """
         args = (*(term or ("", "")), field, value)
-        check_term(self._run("own", (self._keys.leader, self._keys.meta), args))
+        check_term(self._run("schedule/remember", (self._keys.leader, self._keys.meta), args))
 
 
 def _check_format(reply: Any) -> None:

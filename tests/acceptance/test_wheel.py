@@ -39,7 +39,7 @@ def test_holds_every_file_of_the_package(installation: Installation) -> None:
     where = Path(installation.run("python", "-c", "import redbeat_lite; print(redbeat_lite.__path__[0])").strip())
     assert not where.is_relative_to(ROOT)
     installed = _files(where)
-    assert {"py.typed", "storage/scripts/lua/commit.lua"} <= installed
+    assert {"py.typed", "storage/scripts/lua/schedule/commit.lua"} <= installed
     assert installed == _files(installation.sources / "redbeat_lite")
 
 

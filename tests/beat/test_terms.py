@@ -200,7 +200,7 @@ class Held(Scripts):
     def run(self, name: str, *args: Any) -> Any:
         reply = super().run(name, *args)
         Held.now += Held.by
-        if name == "renew":
+        if name == "leader/renew":
             Held.renewals += 1
             Held.by = 0.0
             if Held.renewals > 1:

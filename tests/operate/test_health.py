@@ -85,9 +85,9 @@ def test_a_frozen_leader_and_a_frozen_stand_by_turn_red_and_healthy_ones_do_not(
 def test_a_frozen_leader_stays_red_when_its_lease_runs_out(server: Server, client: redis.Redis) -> None:
     settings = Settings(url=server.url, lease=4)
     scripts, token = Scripts(client), f"{socket.gethostname()}:7:0:proj"
-    scripts.run("acquire", (KEYS.leader, KEYS.meta, KEYS.beats), (token, 4000, socket.gethostname(), 7, FORMAT))
+    scripts.run("leader/acquire", (KEYS.leader, KEYS.meta, KEYS.beats), (token, 4000, socket.gethostname(), 7, FORMAT))
     keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
-    scripts.run("renew", keys, (token, 1, 60_000, 0, 3800, "{}"))
+    scripts.run("leader/renew", keys, (token, 1, 60_000, 0, 3800, "{}"))
 
     def red() -> str:
         verdict = health(settings, limit=3.7, pid=7)
@@ -175,7 +175,7 @@ def test_the_cluster_is_red_when_no_leader_has_ticked_for_the_limit(
 
 
 #: How the renewal of a lease begins, as the server sees it.
-RENEWAL = f"EVALSHA {hashlib.sha1(source('renew').encode()).hexdigest()}"
+RENEWAL = f"EVALSHA {hashlib.sha1(source('leader/renew').encode()).hexdigest()}"
 
 
 def _commands_while_idle(server: Server) -> list[str]:

@@ -94,7 +94,7 @@ def test_answers_that_get_lost_change_nothing(lab: Lab, queue: str, monkeypatch:
     eventually(ended, within=END, what="the end of the run")
     assert (run.status().state, run.params()) == ("SUCCEEDED", {f"s{n}": n for n in range(4)})
     assert sorted(lab.names(run, "end")) == ["s0", "s1", "s2", "s3"]
-    assert {"pipeline_start", "pipeline_begin", "pipeline_wait", "pipeline_complete", "pipeline_sent"} <= set(lost)
+    assert {f"pipeline/{name}" for name in ("start", "begin", "wait", "complete", "sent")} <= set(lost)
 
 
 def test_a_step_that_cannot_be_published_ends_the_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

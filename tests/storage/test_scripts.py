@@ -255,7 +255,7 @@ class TestQuarantine:
 
 class TestLease:
     def acquire(self, backend: Backend, token: str, lease: int = 4000) -> list[object]:
-        return backend.scripts.run("acquire", (KEYS.leader, KEYS.meta, KEYS.beats), (token, lease, "host", 1, 1))
+        return backend.scripts.run("leader/acquire", (KEYS.leader, KEYS.meta, KEYS.beats), (token, lease, "host", 1, 1))
 
     def test_one_leads_and_the_other_learns_for_how_long(self, backend: Backend) -> None:
         assert self.acquire(backend, "one")[:2] == [1, 1]
@@ -276,10 +276,10 @@ class TestLease:
         self.acquire(backend, "one", lease=2000)
         run = backend.scripts.run
         keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
-        assert run("renew", keys, ("two", 1, 9000, 0, 0, "{}")) == [0]
-        assert run("renew", keys, ("one", 2, 9000, 0, 0, "{}")) == [0]
+        assert run("leader/renew", keys, ("two", 1, 9000, 0, 0, "{}")) == [0]
+        assert run("leader/renew", keys, ("one", 2, 9000, 0, 0, "{}")) == [0]
         assert client.pttl(KEYS.leader) <= 2000
-        assert run("renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
+        assert run("leader/renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
         assert client.pttl(KEYS.leader) > 2000
 
     @pytest.mark.parametrize("key", [KEYS.due, KEYS.entries, KEYS.state, KEYS.meta])
@@ -290,23 +290,23 @@ class TestLease:
         self.acquire(backend, "one")
         put(store, "a", 1000)
         keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
-        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
+        assert backend.scripts.run("leader/renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
         client.delete(key)
         if foreign and key != KEYS.meta:
             client.set(key, "garbage")
-        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 2
+        assert backend.scripts.run("leader/renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 2
 
     def test_a_renewal_notices_that_all_entries_are_gone(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
         keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
-        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
-        assert backend.scripts.run("renew", keys, ("one", 1, 9000, 1, 0, "{}"))[0] == 2
+        assert backend.scripts.run("leader/renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
+        assert backend.scripts.run("leader/renew", keys, ("one", 1, 9000, 1, 0, "{}"))[0] == 2
 
     def test_resigns_for_its_holder_only_and_wakes_the_others(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
         pubsub = wake_messages(client)
-        assert backend.scripts.run("resign", (KEYS.leader, KEYS.beats), ("two", KEYS.wake)) == 0
-        assert backend.scripts.run("resign", (KEYS.leader, KEYS.beats), ("one", KEYS.wake)) == 1
+        assert backend.scripts.run("leader/resign", (KEYS.leader, KEYS.beats), ("two", KEYS.wake)) == 0
+        assert backend.scripts.run("leader/resign", (KEYS.leader, KEYS.beats), ("one", KEYS.wake)) == 1
         assert pubsub.get_message(timeout=5)["data"] == b"vacant"
         assert not client.exists(KEYS.leader)
         pubsub.close()
@@ -324,10 +324,10 @@ class TestLease:
         assert 2900 < silent_in("stand-by") <= 4000
         assert set(client.zrange(KEYS.beats, 0, -1)) == {b"leader", b"stand-by"}
         keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
-        assert backend.scripts.run("renew", keys, ("leader", 1, 4000, 0, 10_000, "{}"))[0] == 1
+        assert backend.scripts.run("leader/renew", keys, ("leader", 1, 4000, 0, 10_000, "{}"))[0] == 1
         assert -15_000 < silent_in("leader") <= -10_000, "a loop that hangs shows"
         assert 0 < client.pttl(KEYS.beats) <= 3_600_000
-        backend.scripts.run("resign", (KEYS.leader, KEYS.beats), ("leader", KEYS.wake))
+        backend.scripts.run("leader/resign", (KEYS.leader, KEYS.beats), ("leader", KEYS.wake))
         assert client.zrange(KEYS.beats, 0, -1) == [b"stand-by"]
 
     def test_garbage_in_the_leader_key_keeps_nobody_from_leading(self, backend: Backend, client: redis.Redis) -> None:

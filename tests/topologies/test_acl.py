@@ -79,7 +79,7 @@ def test_the_page_has_the_users() -> None:
 def test_each_command_of_a_script_is_granted(user: str) -> None:
     granted = {word[1:] for word in rules()[user] if word.startswith("+")}
     lua = resources.files("redbeat_lite.storage.scripts").joinpath("lua")
-    for script in lua.iterdir():
+    for script in (file for folder in lua.iterdir() for file in folder.iterdir()):
         used = {name.lower() for name in re.findall(r"redis\.p?call\('(\w+)'", script.read_text())}
         assert used <= granted, script.name
 

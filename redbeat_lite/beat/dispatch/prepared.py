@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Hashable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -55,14 +54,18 @@ _AT_NEXT, _UNKNOWN = "interval", "unknown"
 _MAX_SHAPES = 1000
 
 
-def obstacle(scheduler: Any, app: Celery, channel: type) -> str | None:
-    """Why no message over a channel of this class may be prepared, in words; ``None`` if messages may be."""
+def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: type) -> str | None:
+    """Why no message over a channel of this class may be prepared, in words; ``None`` if messages may be.
+
+    Parameters:
+        scheduler: whose messages they are.
+        own: the module of our scheduler, which this one cannot import.
+    """
     for name in _SIGNALS:
         if getattr(signals, name).receivers:
             return f"something listens to {name}"
     if not _written_in(scheduler.apply_entry, celery.beat) or not _written_in(scheduler.send_task, celery.beat):
         return "the scheduler's apply_entry or send_task is not Celery's own"
-    own = sys.modules["redbeat_lite.scheduler"]
     if not _written_in(scheduler.apply_async, own) or not _written_in(type(scheduler).apply_async, own):
         return "the scheduler's apply_async is not redbeat_lite's own"
     if not _written_in(celery.beat.Scheduler.apply_async, celery.beat):

@@ -1,0 +1,61 @@
+-- needs now
+-- Become leader, if nobody is; or learn how long the leader's lease still runs.
+-- KEYS[1] leader   KEYS[2] meta   KEYS[3] beats
+-- ARGV[1] token  ARGV[2] lease_ms  ARGV[3] host  ARGV[4] pid  ARGV[5] format this process understands
+-- returns {1, term, clock, ahead, zones} leading, the last three as the leader before left them in meta, or ''
+--       | {0, ms until the lease runs out} somebody else leads
+--       | {-1, format} a newer process has been here
+local leader, meta, beats = KEYS[1], KEYS[2], KEYS[3]
+local token, lease, format = ARGV[1], ARGV[2], tonumber(ARGV[5])
+
+local FORGOTTEN = 3600000 -- ms after which a beat that fell silent is dropped from the list
+
+local function cleared_of_garbage(key, wanted) -- it must not keep everybody from leading; returns what is there
+  local kind = redis.call('TYPE', key)['ok']
+  if kind == wanted or kind == 'none' then
+    return kind
+  end
+  redis.call('DEL', key)
+  return 'none'
+end
+
+cleared_of_garbage(meta, 'hash')
+cleared_of_garbage(beats, 'zset')
+local kind = cleared_of_garbage(leader, 'hash')
+local stored = tonumber(redis.call('HGET', meta, 'format') or format)
+if stored and stored > format then
+  return {-1, stored}
+end
+
+local ms = now_ms()
+
+local function expected(wait) -- this beat is silent from then on, as long as nothing is heard of it
+  redis.call('ZREMRANGEBYSCORE', beats, '-inf', string.format('%.0f', ms - FORGOTTEN))
+  redis.call('ZADD', beats, string.format('%.0f', ms + wait), token)
+  redis.call('PEXPIRE', beats, string.format('%.0f', wait + FORGOTTEN))
+end
+
+if kind == 'hash' and redis.call('HGET', leader, 'token') ~= token then
+  local left = redis.call('PTTL', leader)
+  if left < 0 then -- a lease that would never end
+    redis.call('PEXPIRE', leader, lease)
+    left = tonumber(lease)
+  end
+  expected(left)
+  return {0, left}
+end
+
+expected(0) -- as each renewal will say
+if kind == 'none' then
+  local term = redis.pcall('HINCRBY', meta, 'term', 1)
+  if type(term) == 'table' then -- an error: it was no number
+    redis.call('HSET', meta, 'term', 1)
+    term = 1
+  end
+  redis.call('HSET', meta, 'format', format, 'ticked', string.format('%.0f', ms))
+  redis.call('HSET', leader, 'token', token, 'term', term, 'host', ARGV[3], 'pid', ARGV[4], 'since',
+    string.format('%.0f', math.floor(ms / 1000)))
+end
+redis.call('PEXPIRE', leader, lease)
+local left = redis.call('HMGET', meta, 'clock', 'ahead', 'zones')
+return {1, tonumber(redis.call('HGET', leader, 'term')), left[1] or '', left[2] or '', left[3] or ''}

@@ -1,0 +1,157 @@
+-- needs fence now
+-- Let one copy of a task run: claim its id, and its once-lock where it has one. Sent twice, it answers the same.
+-- KEYS[1] guard  [2] guard index    with a lock also: [3] lock  [4] waiters  [5] parked  [6] index  [7] fence
+-- ARGV[1] token  [2] task id  [3] attempt  [4] lease_ms  [5] deadline_ms, 0: none  [6] life_ms of the guard's record
+--     [7] the message, '': not encoded yet   with a lock also: [8] key  [9] skip|wait|raise, or try: a refusal is not
+--     remembered, so the same may ask again  [10] holder  [11] max waiters  [12] kept_ms of what nobody looks after
+--     [13] expires_ms of the message, 0: never
+-- returns {verdict, text}
+--   run, fence       go ahead             drop              this attempt, or a later one, has ended
+--   old              past its deadline    standby           parked until the copy that runs has ended
+--   parked, place    waits for the lock   taken, task id    another task has the lock
+--   full, task id    too many wait        refused, task id  an earlier copy got taken or full, and may have died of it
+--   encode           call again with the message: it has to be parked
+local now = now_ms()
+local token, id, attempt, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local deadline, life, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+
+-- What will never run must not keep others waiting. But a later attempt of it may wait, or have its lock kept for it.
+local function give_up_place()
+  if KEYS[3] and redis.call('HGET', KEYS[5], 'a:' .. id) == ARGV[3] then
+    redis.call('ZREM', KEYS[4], id)
+    redis.call('HDEL', KEYS[5], 'm:' .. id, 'a:' .. id, 'd:' .. id)
+    redis.call('ZADD', KEYS[6], now, ARGV[8])
+  end
+end
+
+local function give_up_lock()
+  local l = KEYS[3] and redis.call('HMGET', KEYS[3], 'task', 'state', 'ended') or {}
+  if l[1] == id and l[2] == 'queued' and not (l[3] and tonumber(l[3]) >= attempt) then
+    redis.call('DEL', KEYS[3])
+    redis.call('ZADD', KEYS[6], now, ARGV[8])
+  end
+end
+
+if deadline > 0 and now > deadline then
+  -- The record of an earlier copy may be gone by now, so nothing can tell whether this one has run already.
+  give_up_place()
+  give_up_lock()
+  return {'old', ''}
+end
+
+local g = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'token', 'until', 'standby_attempt', 'verdict', 'by')
+if g[1] then
+  local seen = tonumber(g[2])
+  if attempt == seen and g[1] == 'refused' then
+    -- To the same copy the same answer, for it may not have got the first one.
+    return {g[3] == token and g[6] or 'refused', g[7]}
+  end
+  if attempt < seen or (attempt == seen and g[1] == 'done') then
+    give_up_place()
+    return {'drop', ''}
+  end
+  if g[1] == 'running' and g[3] ~= token and tonumber(g[4]) > now then
+    if message == '' then
+      return {'encode', ''}
+    end
+    if not g[5] or attempt > tonumber(g[5]) then
+      redis.call('HSET', KEYS[1], 'standby', message, 'standby_attempt', attempt)
+      redis.call('HDEL', KEYS[1], 'tries', 'resend')
+    end
+    redis.call('ZADD', KEYS[2], g[4], id)
+    return {'standby', ''}
+  end
+end
+
+local function remember(...)
+  if g[1] then
+    redis.call('DEL', KEYS[1])
+    redis.call('ZREM', KEYS[2], id)
+  end
+  redis.call('HSET', KEYS[1], 'attempt', attempt, 'token', token, ...)
+  -- Never shorter than two leases: renewal extends it, and a standby is kept in it.
+  redis.call('PEXPIREAT', KEYS[1], math.max(deadline > 0 and deadline or now + life, now + 2 * lease))
+end
+
+if not KEYS[3] then
+  remember('state', 'running', 'until', now + lease)
+  return {'run', ''}
+end
+
+local function next_number()
+  local text = string.format('%.0f', next_fence(KEYS[7]))
+  redis.call('SET', KEYS[7], text)
+  return text
+end
+
+local key = ARGV[8]
+redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', now - tonumber(ARGV[12]))
+
+-- Only refused, not done: whoever asked has yet to store the result that says so.
+local function refuse(verdict, by)
+  if ARGV[9] ~= 'try' then
+    remember('state', 'refused', 'verdict', verdict, 'by', by)
+  end
+  return {verdict, by}
+end
+
+local owner = redis.call('HGET', KEYS[3], 'task')
+local head = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
+if owner ~= id and (owner or (head and head ~= id)) then
+  if not owner then
+    -- Nobody may have looked after those who wait for so long that they have left the index.
+    redis.call('ZADD', KEYS[6], now, key)
+  end
+  if ARGV[9] ~= 'wait' then
+    return refuse('taken', owner or head)
+  end
+  if message == '' then
+    return {'encode', ''}
+  end
+  if not redis.call('ZSCORE', KEYS[4], id) then
+    if redis.call('ZCARD', KEYS[4]) >= tonumber(ARGV[11]) then
+      return refuse('full', owner or head)
+    end
+    -- Places come from the counter of the fences: in order for ever, whoever came and went meanwhile.
+    redis.call('ZADD', KEYS[4], next_number(), id)
+  end
+  -- Every waiter has an end, for others wait behind it, and nobody may consume its queue any more.
+  local limit, expires = deadline > 0 and deadline or now + life, tonumber(ARGV[13])
+  if expires > 0 then
+    limit = math.min(limit, expires)
+  end
+  redis.call('HSET', KEYS[5], 'm:' .. id, message, 'a:' .. id, attempt, 'd:' .. id, limit)
+  if g[5] and attempt >= tonumber(g[5]) then
+    -- The copy that stood by is parked here now. In both places it would be sent by both.
+    redis.call('HDEL', KEYS[1], 'standby', 'standby_attempt', 'tries', 'resend')
+    redis.call('ZREM', KEYS[2], id)
+  end
+  for _, waiting in ipairs({KEYS[4], KEYS[5]}) do
+    local left = limit - now + tonumber(ARGV[12])
+    if redis.call('PTTL', waiting) < left then
+      redis.call('PEXPIRE', waiting, left)
+    end
+  end
+  return {'parked', tostring(redis.call('ZRANK', KEYS[4], id))}
+end
+
+-- Free, or reserved for this task: at publish, by its retry, by an earlier copy that died, or because it is its turn.
+if head then
+  redis.call('ZREM', KEYS[4], id)
+  redis.call('HDEL', KEYS[5], 'm:' .. id, 'a:' .. id, 'd:' .. id)
+  if redis.call('EXISTS', KEYS[4]) == 0 then
+    redis.call('DEL', KEYS[5])
+  elseif head == id then
+    redis.call('HDEL', KEYS[5], 'woken', 'tries', 'resend')
+  end
+end
+local number = next_number()
+if owner then
+  redis.call('DEL', KEYS[3])
+end
+redis.call('HSET', KEYS[3], 'token', token, 'task', id, 'state', 'running', 'since', now, 'lease', lease,
+  'fence', number, 'holder', ARGV[10])
+redis.call('PEXPIRE', KEYS[3], lease)
+redis.call('ZADD', KEYS[6], now + lease, key)
+remember('state', 'running', 'until', now + lease)
+return {'run', number}

@@ -1,0 +1,32 @@
+-- needs now
+-- Tasks that will not run give up their places: the locks they hold while queued, or their places among the waiters.
+-- KEYS[1] index  then for each task: lock, waiters, parked   ARGV for each task: key, task id
+-- returns for each task 1 if somebody may be waiting for the lock now, else 0
+local now = now_ms()
+local waited = {}
+for n = 1, #ARGV / 2 do
+  local index, lock, waiters, parked = KEYS[1], KEYS[3 * n - 1], KEYS[3 * n], KEYS[3 * n + 1]
+  local key, id = ARGV[2 * n - 1], ARGV[2 * n]
+  local l = redis.call('HMGET', lock, 'task', 'state')
+  -- A lock in state running belongs to a copy that runs: that one gives it back itself.
+  if l[1] == id and l[2] == 'queued' then
+    redis.call('DEL', lock)
+  end
+  if redis.call('ZREM', waiters, id) == 1 then
+    redis.call('HDEL', parked, 'm:' .. id, 'a:' .. id, 'd:' .. id)
+  end
+  local waiting = redis.call('EXISTS', waiters) == 1
+  if not waiting then
+    redis.call('DEL', parked)
+  end
+  waited[n] = 0
+  if redis.call('EXISTS', lock) == 0 then
+    if waiting then
+      redis.call('ZADD', index, now, key)
+      waited[n] = 1
+    else
+      redis.call('ZREM', index, key)
+    end
+  end
+end
+return waited

@@ -1,0 +1,37 @@
+-- needs now
+-- Keep what a running task holds for another lease, but only for its holder.
+-- KEYS[1] guard   with a lock also: [2] lock  [3] waiters  [4] index
+-- ARGV[1] token  [2] task id  [3] attempt  [4] lease_ms  [5] 1: put back what a flush of the server took away, 0: never
+--     with a lock also: [6] key  [7] fence  [8] holder
+-- returns {1 the guard's record is ours | 0 it is not, 1 the lock is ours | 0 it is lost | -1 there is none}
+local now = now_ms()
+local token, id, lease, revive = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5] == '1'
+
+local guard = 0
+local g = redis.call('HMGET', KEYS[1], 'token', 'state', 'until')
+-- A flush takes the guard's record and the lock, and a clock that leaps lets both run out. Where the record is as it
+-- should be and the lock is not there, somebody has freed it: by hand, or because the body has ended.
+local swept = not g[3] or tonumber(g[3]) <= now
+-- A renewal that comes after the end of its run finds another state, and must not bring anything back to life.
+if (g[1] == token and g[2] == 'running') or (not g[2] and revive) then
+  redis.call('HSET', KEYS[1], 'state', 'running', 'attempt', ARGV[3], 'token', token, 'until', now + lease)
+  if redis.call('PTTL', KEYS[1]) < 2 * lease then
+    redis.call('PEXPIRE', KEYS[1], 2 * lease)
+  end
+  guard = 1
+end
+if not KEYS[2] then
+  return {guard, -1}
+end
+
+local holder = redis.call('HGET', KEYS[2], 'token')
+if holder ~= token then
+  if holder or not revive or guard == 0 or not swept or redis.call('EXISTS', KEYS[3]) == 1 then
+    return {guard, 0}
+  end
+  redis.call('HSET', KEYS[2], 'token', token, 'task', id, 'state', 'running', 'since', now, 'lease', lease,
+    'fence', ARGV[7], 'holder', ARGV[8])
+end
+redis.call('PEXPIRE', KEYS[2], lease)
+redis.call('ZADD', KEYS[4], now + lease, ARGV[6])
+return {guard, 1}

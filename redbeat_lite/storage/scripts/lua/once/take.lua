@@ -1,0 +1,39 @@
+-- needs fence now
+-- Take the locks of tasks that are about to be published; each stands alone.
+-- KEYS[1] index  [2] fence  then for each claim: lock, waiters
+-- ARGV[1] how many claims, at most 1,000  [2] kept_ms of what nobody looks after
+--     then for each claim: key, task id, lease_ms, ms until it may run, holder, queue
+-- returns a list of 1 taken, or taken before by the same task id | 0 held or waited for by another task
+local now = now_ms()
+local fence = next_fence(KEYS[2])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2]))
+local taken = {}
+for i = 1, tonumber(ARGV[1]) do
+  local lock, waiters = KEYS[1 + 2 * i], KEYS[2 + 2 * i]
+  local a = 3 + 6 * (i - 1)
+  local key, id, lease, due = ARGV[a], ARGV[a + 1], tonumber(ARGV[a + 2]), now + tonumber(ARGV[a + 3])
+  local owner = redis.call('HGET', lock, 'task')
+  if owner == id then
+    -- A publish that is repeated, or a retry that is sent while the run before it still holds the lock.
+    if redis.call('PTTL', lock) < due + lease - now then
+      redis.call('PEXPIREAT', lock, due + lease)
+      redis.call('ZADD', KEYS[1], due + lease, key)
+    end
+    taken[i] = 1
+  elseif owner or redis.call('EXISTS', waiters) == 1 then
+    if not owner then
+      -- Nobody may have looked after those who wait for so long that they have left the index.
+      redis.call('ZADD', KEYS[1], now, key)
+    end
+    taken[i] = 0
+  else
+    redis.call('HSET', lock, 'token', 'queued|' .. id, 'task', id, 'state', 'queued', 'since', now, 'due', due,
+      'lease', lease, 'fence', string.format('%.0f', fence), 'holder', ARGV[a + 4], 'queue', ARGV[a + 5])
+    redis.call('PEXPIREAT', lock, due + lease)
+    redis.call('ZADD', KEYS[1], due + lease, key)
+    fence = fence + 1
+    taken[i] = 1
+  end
+end
+redis.call('SET', KEYS[2], string.format('%.0f', fence))
+return taken

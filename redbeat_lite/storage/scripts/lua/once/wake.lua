@@ -1,0 +1,45 @@
+-- needs now
+-- Whose turn is it? Names the first waiter of a free lock, and again if it did not start in time. One whose own time has
+-- passed is named to be ended; it keeps its place until the caller has done so and lets it leave.
+-- KEYS[1] lock  [2] waiters  [3] parked  [4] index
+-- ARGV[1] key  [2] ms until a waiter that was woken and did not start is woken again; doubles each time  [3] at most
+-- returns {message, 0 to publish it | 1 to end it, too old}, or nothing
+local now = now_ms()
+local key = ARGV[1]
+local left = redis.call('PTTL', KEYS[1])
+if left > 0 then
+  redis.call('ZADD', KEYS[4], now + left, key)
+  return false
+end
+local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+if not head then
+  redis.call('DEL', KEYS[3])
+  redis.call('ZREM', KEYS[4], key)
+  return false
+end
+local w = redis.call('HMGET', KEYS[3], 'woken', 'tries', 'resend', 'm:' .. head, 'd:' .. head)
+local tries = 1
+if w[1] == head then
+  if tonumber(w[3]) > now then
+    redis.call('ZADD', KEYS[4], w[3], key)
+    return false
+  end
+  tries = tonumber(w[2]) + 1
+end
+local message, limit = w[4], w[5] and tonumber(w[5]) or math.huge
+if not message then
+  -- Evicted or cleared by hand. Without its message it cannot run; the next one is looked at in the next round.
+  redis.call('ZREM', KEYS[2], head)
+  redis.call('HDEL', KEYS[3], 'a:' .. head, 'd:' .. head)
+  redis.call('ZADD', KEYS[4], now, key)
+  return false
+end
+local pause = tonumber(ARGV[2])
+local resend = now + math.min(pause * 2 ^ math.min(tries - 1, 20), tonumber(ARGV[3]))
+if now <= limit then
+  -- Again when its time has passed; but one that was woken shortly before may be about to start.
+  resend = math.min(resend, math.max(limit + 1, now + pause))
+end
+redis.call('HSET', KEYS[3], 'woken', head, 'tries', tries, 'resend', string.format('%.0f', resend))
+redis.call('ZADD', KEYS[4], string.format('%.0f', resend), key)
+return {message, now > limit and 1 or 0}

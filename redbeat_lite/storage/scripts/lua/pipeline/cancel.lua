@@ -1,0 +1,27 @@
+-- needs stage now
+-- End a run before its time. Sent twice, the second does nothing but name what still runs.
+-- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
+-- ARGV[1] as [7] of pipeline_complete
+-- returns {1 ended by this, 0 had ended, -1 there is no such run; ids of the tasks that run}
+local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'ttl')
+if not run[1] then
+  return {-1, {}}
+end
+local first, size = steps_of(run[3], tonumber(run[2]))
+local running = {}
+for step = first, first + size - 1 do
+  local s = redis.call('HMGET', KEYS[2], step .. ':state', step .. ':task')
+  if s[1] == 'RUNNING' then
+    running[#running + 1] = s[2]
+  end
+end
+if run[1] ~= 'RUNNING' then
+  return {0, running}
+end
+redis.call('HSET', KEYS[1], 'state', 'ABORTED', 'ended', now_ms())
+redis.call('DEL', KEYS[4])
+for i = 1, 3 do
+  redis.call('PEXPIRE', KEYS[i], run[4])
+end
+redis.call('SET', KEYS[5], 'ABORTED', 'PX', tonumber(run[4]) + tonumber(ARGV[1]))
+return {1, running}

@@ -1,0 +1,39 @@
+-- needs stage now
+-- The sweeper's look at a run: put steps whose message must be lost into the outbox, and name what should be running.
+-- KEYS[1] run  [2] steps  [3] results  [4] outbox
+-- ARGV[1] ms that whoever filled the outbox has to empty it
+-- returns {gone | over | run, outbox: step, round.attempt, ..., running: step, round, token, task id, attempt, 1: suspected, ...}
+--   a run that is over is told with the steps that are still to be revoked
+local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'keep', 'filled', 'revoke')
+if not run[1] then
+  return {'gone', {}, {}}
+end
+local over = run[1] ~= 'RUNNING'
+if over and not run[6] then
+  return {'over', {}, {}}
+end
+local first, size = steps_of(run[3], tonumber(run[2]))
+local now = now_ms()
+local running = {}
+for step = first, first + size - 1 do
+  local s = redis.call('HMGET', KEYS[2], step .. ':state', step .. ':round', step .. ':token', step .. ':task',
+    step .. ':attempt', step .. ':suspect', step .. ':due')
+  if s[1] == 'RUNNING' then
+    for i, value in ipairs({tostring(step), s[2], s[3], s[4], s[5], s[6] and '1' or '0'}) do
+      running[#running + 1] = value
+    end
+  elseif not over and (not s[1] or s[1] == 'WAITING') and tonumber(s[7] or '0') <= now then
+    redis.call('HSETNX', KEYS[4], step, (s[2] or '0') .. '.' .. (s[5] or '0'))
+  end
+end
+if over then
+  return {'over', {}, running}
+end
+for i = 1, 4 do
+  redis.call('PEXPIRE', KEYS[i], run[4])
+end
+local outbox = {}
+if now - tonumber(run[5]) >= tonumber(ARGV[1]) then
+  outbox = redis.call('HGETALL', KEYS[4])
+end
+return {'run', outbox, running}

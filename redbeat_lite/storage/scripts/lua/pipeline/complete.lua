@@ -1,0 +1,100 @@
+-- needs stage now
+-- Record how a step ended; with the last one of a stage, advance the stage and fill the outbox, or end the run.
+-- Sent twice, the second changes nothing and answers with what is still in the outbox.
+-- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
+-- ARGV[1] step  [2] round  [3] attempt  [4] token  [5] SUCCEEDED | FAILED | REVOKED  [6] result or error
+--     [7] ms for which it is known after its record is gone that there was such a run
+-- returns {word, state of the run, outbox: step, round.attempt, ..., ids of running tasks to revoke}
+--   done | again it was recorded before | stale another copy's, round's or attempt's | gone there is no such run
+local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'left', 'sizes', 'ttl', 'keep', 'revoke_siblings')
+local state = run[1]
+if not state then
+  return {'gone', '', {}, {}}
+end
+local step, outcome = ARGV[1], ARGV[5]
+local s = redis.call('HMGET', KEYS[2], step .. ':state', step .. ':round', step .. ':token', step .. ':attempt')
+if (s[2] or '0') ~= ARGV[2] then
+  return {'stale', state, {}, {}}
+end
+local waiting = not s[1] or s[1] == 'WAITING'
+if not waiting and s[3] ~= ARGV[4] then
+  return {'stale', state, {}, {}}
+end
+if not waiting and s[1] ~= 'RUNNING' then
+  return {'again', state, redis.call('HGETALL', KEYS[4]), {}}
+end
+-- A step that waits has no token: revoked, expired, or killed before it began. It may be waiting for its retry.
+if waiting and (outcome == 'SUCCEEDED' or (s[4] or '0') ~= ARGV[3]) then
+  return {'stale', state, {}, {}}
+end
+
+local now = now_ms()
+local ended = outcome
+if outcome == 'REVOKED' then
+  -- Revoked because the run has ended is no failure of its own.
+  ended = state == 'RUNNING' and 'FAILED' or 'ABORTED'
+end
+redis.call('HSET', KEYS[2], step .. ':state', ended, step .. ':round', ARGV[2], step .. ':ended', now,
+  step .. ':token', ARGV[4])
+redis.call('HDEL', KEYS[2], step .. ':due', step .. ':suspect')
+redis.call('HDEL', KEYS[4], step)
+if ended ~= 'SUCCEEDED' then
+  redis.call('HSET', KEYS[2], step .. ':error', ARGV[6])
+end
+if state ~= 'RUNNING' then
+  redis.call('PEXPIRE', KEYS[2], math.max(redis.call('PTTL', KEYS[1]), 1))
+  return {'done', state, {}, {}}
+end
+
+local first, size, following = steps_of(run[4], tonumber(run[2]))
+
+local revoke = {}
+local function finish(how)
+  state = how
+  redis.call('HSET', KEYS[1], 'state', how, 'ended', now)
+  redis.call('DEL', KEYS[4])
+  for i = 1, 3 do
+    redis.call('PEXPIRE', KEYS[i], run[5])
+  end
+  redis.call('SET', KEYS[5], how, 'PX', tonumber(run[5]) + tonumber(ARGV[7]))
+end
+
+if ended ~= 'SUCCEEDED' then
+  redis.call('HSET', KEYS[1], 'error_step', step, 'error', ARGV[6])
+  if run[7] == '1' then
+    for other = first, first + size - 1 do
+      local o = redis.call('HMGET', KEYS[2], other .. ':state', other .. ':task')
+      if o[1] == 'RUNNING' then
+        revoke[#revoke + 1] = o[2]
+      end
+    end
+    if #revoke > 0 then
+      -- Until the caller has revoked them: should it die before, the sweeper does.
+      redis.call('HSET', KEYS[1], 'revoke', 1)
+    end
+  end
+  finish('FAILED')
+  return {'done', state, {}, revoke}
+end
+
+redis.call('HSET', KEYS[3], step, ARGV[6])
+local left = tonumber(run[3]) - 1
+redis.call('HSET', KEYS[1], 'left', left)
+if left > 0 then
+  for i = 1, 3 do
+    redis.call('PEXPIRE', KEYS[i], run[6])
+  end
+  return {'done', state, {}, {}}
+end
+if not following then
+  finish('SUCCEEDED')
+  return {'done', state, {}, {}}
+end
+redis.call('HSET', KEYS[1], 'stage', tonumber(run[2]) + 1, 'left', following, 'filled', now)
+for next = first + size, first + size + following - 1 do
+  redis.call('HSET', KEYS[4], next, '0.0')
+end
+for i = 1, 4 do
+  redis.call('PEXPIRE', KEYS[i], run[6])
+end
+return {'done', state, redis.call('HGETALL', KEYS[4]), {}}

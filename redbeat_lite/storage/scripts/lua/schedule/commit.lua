@@ -1,0 +1,110 @@
+-- needs chunks leads
+-- Advance entries that were planned, each only if the term still runs and the entry is still what was planned;
+-- where broker and schedule share a database, send its messages in the same step.
+-- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta  KEYS[6..] lists of the broker
+-- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] id of this call: the reply to the last one is kept in meta, and
+-- a leader that lost it and sends the call again is given the same; then for each entry, none of them twice:
+--   name, guard (what its state must begin with), new state or '' to remove it, new due time, number of commands,
+--   and for each command: 'lpush' index-of-KEYS payload | 'pexpire' index-of-KEYS ms | 'publish' channel payload
+-- returns {0} this term is over
+--       | {1, result, ...} per entry: 1 advanced, 0 not what was planned, text: its messages were refused, because of this
+local last = redis.call('HGET', KEYS[5], 'commit') or ''
+if string.find(last, ARGV[4], 1, true) == 1 then
+  return cjson.decode(string.sub(last, #ARGV[4] + 1))
+end
+if not leads(KEYS[1], ARGV[1], ARGV[2]) then
+  return {0}
+end
+-- Written first: a server that takes no writes says so before anything is out.
+redis.call('HSET', KEYS[5], 'clock', ARGV[3])
+local due, entries, state = KEYS[2], KEYS[3], KEYS[4]
+
+local first, names = {}, {}
+local i = 5
+while i <= #ARGV do
+  first[#first + 1], names[#names + 1] = i, ARGV[i]
+  i = i + 5 + 3 * tonumber(ARGV[i + 4])
+end
+
+local function states_from(n)
+  return redis.call('HMGET', state, unpack(names, n, math.min(n + CHUNK - 1, #names)))
+end
+
+local kinds, payloads, states, scores, gone, later = {}, {}, {}, {}, {}, {}
+
+local function refused(at, count)
+  for c = at, at + 3 * (count - 1), 3 do
+    if ARGV[c] == 'lpush' then
+      local index = ARGV[c + 1]
+      if not kinds[index] then
+        kinds[index] = redis.call('TYPE', KEYS[tonumber(index)])['ok']
+        payloads[index] = {}
+      end
+      if kinds[index] ~= 'list' and kinds[index] ~= 'none' then
+        return 'the queue is a ' .. kinds[index] .. ', not a list'
+      end
+    end
+  end
+end
+
+-- A channel has no list to wait in: an ACL that forbids it is found by trying, and what was heard cannot be taken back.
+local function published(at, count)
+  for c = at, at + 3 * (count - 1), 3 do
+    if ARGV[c] == 'publish' then
+      local reply = redis.pcall('PUBLISH', ARGV[c + 1], ARGV[c + 2])
+      if type(reply) == 'table' then
+        return reply['err']
+      end
+    end
+  end
+end
+
+local function send(at, count)
+  for c = at, at + 3 * (count - 1), 3 do
+    if ARGV[c] == 'lpush' then
+      local queue = payloads[ARGV[c + 1]]
+      queue[#queue + 1] = ARGV[c + 2]
+    elseif ARGV[c] == 'pexpire' then
+      later[#later + 1] = c
+    end
+  end
+end
+
+local results, before = {1}, nil
+for n, at in ipairs(first) do
+  if n % CHUNK == 1 then
+    before = states_from(n)
+  end
+  local name, guard, after, count = names[n], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 4])
+  local found = before[(n - 1) % CHUNK + 1]
+  local result = 0
+  if found and string.find(found, guard, 1, true) == 1 then
+    local reason = refused(at + 5, count) or published(at + 5, count)
+    result = reason or 1
+    if not reason then
+      send(at + 5, count)
+      if after == '' then
+        gone[#gone + 1] = name
+      else
+        states[#states + 1], states[#states + 2] = name, after
+        scores[#scores + 1], scores[#scores + 2] = ARGV[at + 3], name
+      end
+    end
+  end
+  results[n + 1] = result
+end
+
+-- What is sent comes first: nothing may be advanced that was not.
+for index, queue in pairs(payloads) do
+  write('LPUSH', KEYS[tonumber(index)], queue)
+end
+write('HSET', state, states)
+write('ZADD', due, scores)
+write('HDEL', state, gone)
+write('HDEL', entries, gone)
+write('ZREM', due, gone)
+for _, c in ipairs(later) do
+  redis.pcall('PEXPIRE', KEYS[tonumber(ARGV[c + 1])], ARGV[c + 2])
+end
+redis.call('HSET', KEYS[5], 'commit', ARGV[4] .. cjson.encode(results))
+return results

@@ -1,0 +1,40 @@
+-- needs cut leads
+-- What is due, with all that is needed to plan it; changes nothing.
+-- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state
+-- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] limit  ARGV[5] bytes of a text that are of any use
+-- ARGV[6] bytes of texts after which the rest is left to the next call
+-- returns {0} this term is over
+--       | {1, {name, score, ...}, {definition, ...}, {state, ...}} at most limit entries, earliest first
+--       | {1, {name, score}} nothing is due; the first entry to come, or {1, {}} when none is stored
+if not leads(KEYS[1], ARGV[1], ARGV[2]) then
+  return {0}
+end
+local due = redis.call('ZRANGE', KEYS[2], '-inf', ARGV[3], 'BYSCORE', 'LIMIT', 0, ARGV[4], 'WITHSCORES')
+if #due == 0 then
+  return {1, redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')}
+end
+
+local SLICE = 50 -- entries read at a time: what they hold is known only then
+local most, room = tonumber(ARGV[5]), tonumber(ARGV[6])
+local ranked, definitions, states = {}, {}, {}
+
+local function add(target, texts)
+  for _, each in ipairs(all_cut(texts, most)) do
+    target[#target + 1] = each
+    room = room - (each and #each or 0)
+  end
+end
+
+for first = 1, #due, 2 * SLICE do
+  local names = {}
+  for i = first, math.min(first + 2 * SLICE - 1, #due), 2 do
+    names[#names + 1] = due[i]
+    ranked[#ranked + 1], ranked[#ranked + 2] = due[i], due[i + 1]
+  end
+  add(definitions, redis.call('HMGET', KEYS[3], unpack(names)))
+  add(states, redis.call('HMGET', KEYS[4], unpack(names)))
+  if room <= 0 then
+    break
+  end
+end
+return {1, ranked, definitions, states}

@@ -1,0 +1,33 @@
+-- needs leads
+-- Set aside entries that cannot be read or planned, if this term still runs and they were not mended meanwhile.
+-- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] quarantine
+-- ARGV[1] token  ARGV[2] term  ARGV[3] bytes at which texts are cut
+-- then for each entry: name, definition as read or '', state as read or '', record
+-- returns {0} this term is over | {1, done, ...} per entry: 1 set aside, 0 it is another by now
+if not leads(KEYS[1], ARGV[1], ARGV[2]) then
+  return {0}
+end
+local due, entries, state, quarantine = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local results = {1}
+local most = tonumber(ARGV[3])
+
+-- What was cut when it was read is not read again: all of one batch may be of any length.
+local function unchanged(key, name, seen)
+  if redis.call('HSTRLEN', key, name) > most then
+    return #seen == most
+  end
+  return (redis.call('HGET', key, name) or '') == seen
+end
+
+for i = 4, #ARGV, 4 do
+  local name = ARGV[i]
+  local same = unchanged(entries, name, ARGV[i + 1]) and unchanged(state, name, ARGV[i + 2])
+  if same then
+    redis.call('HSET', quarantine, name, ARGV[i + 3])
+    redis.call('ZREM', due, name)
+    redis.call('HDEL', entries, name)
+    redis.call('HDEL', state, name)
+  end
+  results[#results + 1] = same and 1 or 0
+end
+return results

@@ -1,0 +1,5 @@
+-- Whether this term is still running: who leads has both its token and its number.
+local function leads(leader, token, term)
+  local held = redis.call('HMGET', leader, 'token', 'term')
+  return held[1] == token and held[2] == term
+end
