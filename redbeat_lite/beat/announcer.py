@@ -17,7 +17,6 @@ logger = get_logger(__name__)
 #: Events that may wait for one subscriber; what comes beyond them is dropped. Some 25 MB at most.
 BACKLOG = 50_000
 
-
 #: Seconds that a beat which is told to stop waits for its subscribers to hear the last events.
 _FAREWELL = 0.3
 

@@ -26,7 +26,7 @@ def cron(expression: str, *, tz: str | tzinfo | None = None, seconds: Literal["f
     both days are restricted, either is enough.
 
     A *fixed* hour (``2``, ``1-5``) runs once per local day across clock changes, a *running* one (``*``, ``*/2``) in
-    every real hour. See `redbeat_lite.schedules.dst`.
+    every real hour. See `redbeat_lite.schedules.clock_changes`.
 
     Parameters:
         tz: the zone of the wall: an IANA name, an offset, or a ZoneInfo; by default that of the Celery app.

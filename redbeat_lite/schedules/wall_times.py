@@ -85,7 +85,7 @@ def _nearest_weekday(day: int, length: int, weekday: Callable[[int], int]) -> in
 class WallTimes:
     """Every combination of these hours, minutes and seconds on the dates of ``days``.
 
-    ``running`` says how the rule meets a clock change; see `redbeat_lite.schedules.dst`.
+    ``running`` says how the rule meets a clock change; see `redbeat_lite.schedules.clock_changes`.
     """
 
     hours: tuple[int, ...]

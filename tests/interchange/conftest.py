@@ -9,15 +9,9 @@ from typing import Any
 import pytest
 from celery import Celery, _state
 
-from redbeat_lite import Scheduler
-from tests.support.frozen import Clock, frozen_clock
+from tests.support.in_process import clock, make_beat
 
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    """The wall clock, frozen at a Monday noon."""
-    with frozen_clock() as clock:
-        yield clock
+__all__ = ["clock", "django_database", "make_app", "make_beat", "models"]
 
 
 @pytest.fixture
@@ -35,20 +29,6 @@ def make_app(make_app: Callable[..., Celery]) -> Iterator[Callable[..., Celery]]
 
     yield make
     _state._tls.current_app = before
-
-
-@pytest.fixture
-def make_beat() -> Iterator[Callable[[Celery], Scheduler]]:
-    """Makes schedulers that run in this process: ``run_due()`` is one turn of their loop."""
-    beats: list[Scheduler] = []
-
-    def make(app: Celery) -> Scheduler:
-        beats.append(Scheduler(app))
-        return beats[-1]
-
-    yield make
-    for each in beats:
-        each.close()
 
 
 @pytest.fixture(scope="session")
