@@ -24,6 +24,9 @@ from typing import IO, Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 
+#: The signal at which a fork of the nursery prints where each of its threads is; Celery leaves it alone.
+STACKS = signal.SIGUSR2
+
 #: Those that do not change what the interpreter does before a command is its own master.
 _HARMLESS = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 

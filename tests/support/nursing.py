@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import importlib
 import json
@@ -16,7 +17,7 @@ import socket
 import sys
 import time
 
-from tests.support.nursery import ROOT, Job
+from tests.support.nursery import ROOT, STACKS, Job
 from tests.support.process_table import descendants
 
 #: What a command of Celery's imports before it looks at its arguments, and a beat or a worker soon after.
@@ -129,6 +130,7 @@ def _become(job: Job, path: list[str]) -> None:
     sys.path[:] = [*job.path, *path]
     sys.argv = [job.module, *job.command[3:]]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.register(STACKS)
     runpy.run_module(job.module, run_name="__main__", alter_sys=True)
 
 

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from tests.support.aftermath import dismiss, hear
-from tests.support.nursery import ROOT, nursery
+from tests.support.nursery import ROOT, STACKS, nursery
 from tests.support.waiting import eventually
 
 
@@ -58,8 +59,14 @@ class Process:
         self.signal(signal.SIGKILL)
 
     def wait(self, within: float = 15.0) -> int:
-        """Wait for the end and return the exit code."""
-        return self._process.wait(within)
+        """Wait for the end and return the exit code. One that does not end says where it hangs, in its output."""
+        try:
+            return self._process.wait(within)
+        except subprocess.TimeoutExpired:
+            self.signal(STACKS)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.5)  # it may take a moment to write
+            raise
 
     @property
     def alive(self) -> bool:

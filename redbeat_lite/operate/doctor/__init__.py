@@ -13,10 +13,7 @@ from ...storage.connections import Backend
 from ...storage.driver_check import check_driver
 from ...storage.keys import Keys
 from ...storage.store import Store
-from . import clock as doctor_time
-from . import entries as doctor_entries
-from . import messages as doctor_messages
-from . import server as doctor_server
+from . import clock, entries, messages, server
 from .finding import SEVERITIES, Finding
 
 if TYPE_CHECKING:
@@ -49,11 +46,11 @@ def examine(app: Celery) -> list[Finding]:
 def _findings(app: Celery, settings: Settings, backend: Backend) -> Iterator[Finding]:
     keys = Keys.of(settings.key_prefix)
     store = Store(backend, keys)
-    yield from doctor_server.clock_and_line(backend, keys, settings)
-    yield from doctor_server.server(backend)
-    yield from doctor_server.lease_and_loop(settings, app)
+    yield from server.clock_and_line(backend, keys, settings)
+    yield from server.server(backend)
+    yield from server.lease_and_loop(settings, app)
     status = read(backend.scripts, keys)
-    entries, unreadable = doctor_entries.sorted_out(Reader(app, settings, store), islice(store.pages(), LIMIT))
+    readable, unreadable = entries.sorted_out(Reader(app, settings, store), islice(store.pages(), LIMIT))
     if status.entries > LIMIT:
         yield Finding(
             "entries",
@@ -62,13 +59,13 @@ def _findings(app: Celery, settings: Settings, backend: Backend) -> Iterator[Fin
             "What is wrong with the others is not in this list.",
             "Nothing; come back when they are due.",
         )
-    yield from doctor_entries.overdue(status, entries)
-    yield from doctor_entries.unreadable(unreadable)
-    yield from doctor_entries.quarantined(store)
-    yield from doctor_entries.unregistered(app, entries)
-    yield from doctor_entries.clashes(app, settings, store, status)
-    yield from doctor_entries.unattended(settings, store, status)
-    yield from doctor_time.clock_changes(app.timezone, entries)
-    yield from doctor_time.hot_spots(app.timezone, entries)
-    yield from doctor_messages.lifetimes(app, entries)
-    yield from doctor_messages.once(app, entries)
+    yield from entries.overdue(status, readable)
+    yield from entries.unreadable(unreadable)
+    yield from entries.quarantined(store)
+    yield from entries.unregistered(app, readable)
+    yield from entries.clashes(app, settings, store, status)
+    yield from entries.unattended(settings, store, status)
+    yield from clock.clock_changes(app.timezone, readable)
+    yield from clock.hot_spots(app.timezone, readable)
+    yield from messages.lifetimes(app, readable)
+    yield from messages.once(app, readable)

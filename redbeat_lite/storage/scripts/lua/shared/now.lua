@@ -1,5 +1,7 @@
--- The time in ms, by the clock of the server.
+-- The time by the clock of the server, asked once for each call of a script.
+local time = redis.call('TIME')
+
+-- It in ms.
 local function now_ms()
-  local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
+  return time[1] * 1000 + math.floor(time[2] / 1000)
 end
