@@ -14,12 +14,10 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 
 from redbeat_lite import ConfigOwned, Entry, Scheduler, Schedules, cron, every, register_schedule
 from tests.support.frozen import NOW, Clock
+from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.messages import of_entry
 
 pytestmark = pytest.mark.usefixtures("clock")
-
-MakeApp = Callable[..., Celery]
-MakeBeat = Callable[[Celery], Scheduler]
 
 MONTH = 30 * 86_400
 

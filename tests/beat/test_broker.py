@@ -18,12 +18,10 @@ from redbeat_lite.beat.dispatch.collector import Collector
 from redbeat_lite.storage.connections import FAULTS
 from redbeat_lite.storage.stored import Mark
 from tests.support.frozen import Clock
+from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import needs_batches
 from tests.support.messages import parse, queued
 from tests.support.server import Server
-
-MakeApp = Callable[..., Celery]
-MakeBeat = Callable[[Celery], Scheduler]
 
 ONE_STEP = "in one step with the schedule (exactly once), "
 

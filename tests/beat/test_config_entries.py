@@ -12,14 +12,12 @@ import redis
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
-from redbeat_lite import ConfigOwned, Entry, Misfire, Once, Scheduler, Schedules, at, cron, every, register_schedule
+from redbeat_lite import ConfigOwned, Entry, Misfire, Once, Schedules, at, cron, every, register_schedule
 from tests.support.frozen import NOW, Clock
+from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.messages import of_entry, queued
 
 pytestmark = pytest.mark.usefixtures("clock")
-
-MakeApp = Callable[..., Celery]
-MakeBeat = Callable[[Celery], Scheduler]
 
 
 class Workdays(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
@@ -32,13 +30,6 @@ class Workdays(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
 
 def entries(make_app: MakeApp, beat_schedule: dict[str, Any], **conf: Any) -> Celery:
     return make_app(beat_schedule=beat_schedule, **conf)
-
-
-def one_turn(app: Celery, make_beat: MakeBeat) -> Schedules:
-    beat = make_beat(app)
-    beat.run_due()
-    beat.close()
-    return Schedules(app)
 
 
 class TestForms:

@@ -13,7 +13,7 @@ import celery.beat
 import kombu.transport.redis
 import pytest
 import redis
-from celery import Celery, Task, signals
+from celery import Task, signals
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
@@ -25,13 +25,11 @@ from redbeat_lite.beat.dispatch.prepared import Prepared
 from redbeat_lite.storage.stored import Lost
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW, Clock
+from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import BATCHES, needs_batches
 from tests.support.messages import parse, queued
 from tests.support.proxy import Proxy
 from tests.support.server import Server
-
-MakeApp = Callable[..., Celery]
-MakeBeat = Callable[[Celery], Scheduler]
 
 #: Every way of dispatch there is, by the settings that bring it about.
 WAYS: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Scheduler, Schedules, every
+from redbeat_lite import Schedules, every
 from redbeat_lite.beat.announcer import BACKLOG, Announcer
 from redbeat_lite.events import (
     Dispatched,
@@ -27,11 +27,11 @@ from redbeat_lite.events import (
 )
 from redbeat_lite.storage.keys import Keys
 from tests.support.frozen import Clock
+from tests.support.in_process import MakeBeat
 from tests.support.messages import queued
 from tests.support.waiting import eventually
 
 KEYS = Keys.of("redbeat-lite")
-MakeBeat = Callable[[Celery], Scheduler]
 
 
 class Listener(Hooks):

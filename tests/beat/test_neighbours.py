@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import redis
-from celery import Celery
 from celery.schedules import crontab
 
 from redbeat_lite import Scheduler, Schedules
 from redbeat_lite.beat.tokens import Beat, beat_of, token_of
 from redbeat_lite.storage.keys import Keys
 from tests.support.frozen import NOW, Clock
+from tests.support.in_process import MakeApp, MakeBeat, one_turn
 
 pytestmark = pytest.mark.usefixtures("clock")
-
-MakeApp = Callable[..., Celery]
-MakeBeat = Callable[[Celery], Scheduler]
 
 KEYS = Keys.of("redbeat-lite")
 
 
 def entry(task: str = "t", seconds: float = 3600, **fields: Any) -> dict[str, Any]:
     return {"task": task, "schedule": seconds, **fields}
-
-
-def one_turn(app: Celery, make_beat: MakeBeat) -> Schedules:
-    beat = make_beat(app)
-    beat.run_due()
-    beat.close()
-    return Schedules(app)
 
 
 def dies(beat: Scheduler, client: redis.Redis, at: str = "leader") -> None:

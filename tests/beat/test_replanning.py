@@ -17,12 +17,10 @@ from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
 from redbeat_lite.storage.keys import Keys
 from redbeat_lite.storage.leader_store import LeaderStore
 from tests.support.frozen import NOW, Clock
+from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.messages import of_entry
 
 pytestmark = pytest.mark.usefixtures("clock")
-
-MakeApp = Callable[..., Celery]
-MakeBeat = Callable[[Celery], Scheduler]
 
 KEYS = Keys.of("redbeat-lite")
 LOS_ANGELES = ZoneInfo("America/Los_Angeles")
@@ -30,13 +28,6 @@ LOS_ANGELES = ZoneInfo("America/Los_Angeles")
 
 class Subclass(schedule):  # type: ignore[misc]  # Celery ships no types
     """Somebody's own class, which is asked in the app's zone and does not care."""
-
-
-def one_turn(app: Celery, make_beat: MakeBeat) -> Schedules:
-    beat = make_beat(app)
-    beat.run_due()
-    beat.close()
-    return Schedules(app)
 
 
 def local(entry: Entry, zone: Any = LOS_ANGELES) -> datetime:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from celery import Celery
 
 from redbeat_lite import Entry, Scheduler, Schedules, every, locks
 from tests.support.frozen import Clock
+from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import needs_batches
 from tests.support.messages import queued
 from tests.support.waiting import eventually
-
-MakeApp = Callable[..., Celery]
-MakeBeat = Callable[[Celery], Scheduler]
 
 
 class Interrupted:

@@ -25,11 +25,11 @@ from redbeat_lite.schedules import next_ms
 from redbeat_lite.storage.keys import Keys
 from tests.operate.test_commands import redbeat
 from tests.support.frozen import Clock, frozen_clock
+from tests.support.in_process import MakeApp
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
 KEYS = Keys.of("redbeat-lite")
-MakeApp = Callable[..., Celery]
 
 
 def found(app: Celery, check: str) -> list[Finding]:

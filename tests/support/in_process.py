@@ -13,13 +13,18 @@ from redbeat_lite import Scheduler, Schedules
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.server import Server
 
+MakeApp = Callable[..., Celery]
+MakeBeat = Callable[[Celery], Scheduler]
+
 #: Long enough that no renewal falls into a test.
 LEASE = 600
 
+#: What the keys of the schedule begin with.
+KEY = "{redbeat-lite}:"
+
 #: The six keys of the schedule, and the two that once-locks keep for all of them.
 OURS = tuple(
-    f"{{redbeat-lite}}:{part}"
-    for part in ("due", "entries", "state", "leader", "meta", "quarantine", "once:fence", "once:index")
+    KEY + part for part in ("due", "entries", "state", "leader", "meta", "quarantine", "once:fence", "once:index")
 )
 
 
@@ -47,7 +52,7 @@ def _leaked(client: redis.Redis, key: bytes) -> bool:
 
 
 @pytest.fixture
-def make_app(make_app: Callable[..., Celery], no_leaks: None) -> Callable[..., Celery]:
+def make_app(make_app: MakeApp, no_leaks: None) -> MakeApp:
     """Makes Celery apps whose beat keeps its lease without renewing it."""
 
     def make(name: str = "proj", **conf: Any) -> Celery:
@@ -58,7 +63,7 @@ def make_app(make_app: Callable[..., Celery], no_leaks: None) -> Callable[..., C
 
 
 @pytest.fixture
-def make_beat() -> Iterator[Callable[[Celery], Scheduler]]:
+def make_beat() -> Iterator[MakeBeat]:
     """Makes schedulers that run in this process: ``run_due()`` is one turn of their loop."""
     beats: list[Scheduler] = []
 
@@ -72,7 +77,7 @@ def make_beat() -> Iterator[Callable[[Celery], Scheduler]]:
 
 
 @pytest.fixture
-def inner_beat(app: Celery, make_beat: Callable[[Celery], Scheduler]) -> Scheduler:
+def inner_beat(app: Celery, make_beat: MakeBeat) -> Scheduler:
     """A scheduler of the shared app, in this process."""
     return make_beat(app)
 
@@ -80,4 +85,12 @@ def inner_beat(app: Celery, make_beat: Callable[[Celery], Scheduler]) -> Schedul
 @pytest.fixture
 def schedules(app: Celery) -> Schedules:
     """The schedules of the shared app."""
+    return Schedules(app)
+
+
+def one_turn(app: Celery, make_beat: MakeBeat) -> Schedules:
+    """Run a beat of this app for one turn, and end it; returns the app's schedules."""
+    beat = make_beat(app)
+    beat.run_due()
+    beat.close()
     return Schedules(app)
