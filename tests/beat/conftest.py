@@ -1,7 +1,24 @@
-"""A beat in this process, the Schedules API, and a clock that stands still."""
+"""A beat in this process, the Schedules API, a clock that stands still, and every way for messages to go out."""
 
 from __future__ import annotations
 
-from tests.support.in_process import clock, inner_beat, make_app, make_beat, no_leaks, schedules
+from collections.abc import Iterator
+
+import pytest
+
+from tests.beat.ways import WAYS, Setup
+from tests.support.frozen import Clock
+from tests.support.in_process import MakeApp, MakeBeat, clock, inner_beat, make_app, make_beat, no_leaks, schedules
+from tests.support.server import Server
 
 __all__ = ["clock", "inner_beat", "make_app", "make_beat", "no_leaks", "schedules"]
+
+
+@pytest.fixture(params=WAYS)
+def setup(
+    request: pytest.FixtureRequest, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
+) -> Iterator[Setup]:
+    """An app, its schedules and a beat, in each of the ways."""
+    setup = Setup(request.param, make_app, make_beat, server)
+    yield setup
+    setup.broker.close()

@@ -1,0 +1,124 @@
+"""Brokers in another database and transports of one's own: what goes out in one batch, and what one by one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+from unittest import mock
+
+import kombu.transport.redis
+import redis
+
+from redbeat_lite import Entry, Schedules, every
+from redbeat_lite.beat.dispatch.prepared import Prepared
+from tests.beat.ways import Setup
+from tests.support.commands import commands, round_trips
+from tests.support.frozen import Clock
+from tests.support.in_process import MakeApp, MakeBeat
+from tests.support.kombus import needs_batches
+from tests.support.messages import queued
+from tests.support.server import Server
+
+
+@needs_batches
+def test_a_batch_for_another_database_is_not_sent_by_who_leads_no_more(
+    make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
+) -> None:
+    setup = Setup("batches to another database", make_app, make_beat, server)
+    setup.schedules.add("a", "t", every(60))
+    for _ in range(2):
+        clock.forward(60)
+        setup.beat.run_due()
+    clock.forward(60)
+    commands = Prepared.commands
+
+    def slow(self: Prepared, occurrence: Any) -> Any:
+        setup.beat.leader.resign()
+        return commands(self, occurrence)
+
+    with mock.patch.object(Prepared, "commands", slow):
+        setup.beat.run_due()
+    assert setup.broker.llen("celery") == 2
+    setup.broker.close()
+
+
+@needs_batches
+def test_a_broker_in_another_database_is_written_in_one_batch(
+    make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
+) -> None:
+    setup = Setup("batches to another database", make_app, make_beat, server)
+    setup.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(500))
+    clock.forward(60)
+    setup.beat.run_due()
+    assert "in batches apart from the schedule (" in setup.beat.vitals.dispatch
+    assert "stable ids; the broker is another server or database)" in setup.beat.vitals.dispatch
+    clock.forward(60)
+    with commands(server) as seen, round_trips() as trips:
+        setup.beat.run_due()
+    assert setup.broker.llen("celery") == 1000
+    assert len([command for command in seen if not command.upper().startswith("LPUSH")]) <= 8
+    assert len(trips) <= 10
+    setup.broker.close()
+
+
+@needs_batches
+def test_once_locks_of_runs_that_were_missed_cost_no_round_trip_each(
+    make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, client: redis.Redis
+) -> None:
+    app = make_app()
+    Schedules(app).add_many(Entry(f"e{number}", "t", every(60), (number,), once=True) for number in range(200))
+    beat = make_beat(app)
+    clock.forward(200)
+    with commands(server) as seen:
+        beat.run_due()
+    assert client.llen("celery") == 200
+    assert len(seen) < 100  # nearly all of them open the connection to the broker and load the scripts
+
+
+class Lifo(kombu.transport.redis.Channel):
+    """The channel of a transport that puts messages into its queues by itself, whatever batch there is."""
+
+    def _put(self, queue: str, message: dict[str, Any], **_: Any) -> None:
+        self.client.rpush(queue, json.dumps(message))
+
+
+@needs_batches
+def test_a_transport_that_puts_messages_into_queues_by_itself_gets_them_one_by_one(
+    make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+) -> None:
+    app = make_app()
+    schedules, beat = Schedules(app), make_beat(app)
+    schedules.add_many(Entry(name, "t", every(60)) for name in "ab")
+    with mock.patch.object(kombu.transport.redis.Transport, "Channel", Lifo):
+        for _ in range(2):
+            clock.forward(60)
+            beat.run_due()
+    assert [message.entry for message in queued(client)] == ["b", "a", "b", "a"]
+    assert beat.vitals.dispatch == "one by one (at least once, with stable ids; its transport knows no batches)"
+
+
+class Numbering(kombu.transport.redis.Channel):
+    """The channel of a transport that has a say in each message, and leaves the sending to kombu."""
+
+    numbers = itertools.count()
+
+    def prepare_message(self, *args: Any, **kwargs: Any) -> Any:
+        message = super().prepare_message(*args, **kwargs)
+        message["headers"]["number"] = next(self.numbers)
+        return message
+
+
+@needs_batches
+def test_a_transport_that_has_a_say_in_messages_is_asked_every_time(
+    make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+) -> None:
+    app = make_app()
+    beat = make_beat(app)
+    Schedules(app).add("a", "t", every(60))
+    with mock.patch.object(kombu.transport.redis.Transport, "Channel", Numbering):
+        for _ in range(2):
+            clock.forward(60)
+            beat.run_due()
+    assert len({message.headers["number"] for message in queued(client)}) == 2
+    assert beat.vitals.dispatch.startswith("in one step with the schedule (exactly once), each made in full, because")
