@@ -19,7 +19,7 @@ COVER := .venv-coverage
 
 # The oldest versions that setup.cfg allows, and some of the tests for them.
 OLDEST       := 'celery[redis]==5.5.*' 'redis==5.0.*'
-OLDEST_TESTS := tests/beat/test_tick_*.py tests/beat/test_dispatch_*.py tests/api/test_schedules.py \
+OLDEST_TESTS := tests/beat/test_tick_*.py tests/beat/test_dispatch_*.py tests/api/test_schedules_*.py \
                 tests/acceptance/test_wakeup.py tests/topologies/test_secrets.py
 
 # How many run at once, and in which order, tests/support/pacing.py says.

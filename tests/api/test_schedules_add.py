@@ -1,0 +1,227 @@
+"""Entries that are added, one by one and many at once: what is stored of them, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import (
+    Entry,
+    EntryExists,
+    InvalidEntry,
+    Misfire,
+    Once,
+    Scheduler,
+    Schedules,
+    UnsupportedFormat,
+    cron,
+    every,
+)
+from tests.support.commands import round_trips
+from tests.support.frozen import NOW, Clock
+from tests.support.server import Server
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+class TestAdd:
+    def test_what_is_read_back_is_what_was_added(self, schedules: Schedules) -> None:
+        added = schedules.add(
+            "nightly",
+            "add",
+            cron("0 3 * * *", tz="Europe/Berlin"),
+            args=(1, [2, {"three": 3}]),
+            kwargs={"since": datetime(2026, 1, 1, tzinfo=UTC)},
+            options={"queue": "reports", "priority": 5, "headers": {"team": "a"}},
+            expires=timedelta(minutes=5),
+            once=Once(key="nightly", lease=30),
+            misfire=Misfire("all", grace=60, limit=7),
+            jitter=1.5,
+            start_at=NOW + timedelta(days=1),
+            end_at=NOW + timedelta(days=9),
+            max_runs=3,
+            enabled=False,
+            description="Every night, äöü",
+            remove_when_done=True,
+        )
+        read = schedules["nightly"]
+        assert read == added
+        assert read.definition() == added.definition()
+        assert read.schedule.tz_name == "Europe/Berlin"
+        assert (read.expires, read.jitter, read.max_runs, read.enabled) == (300.0, 1.5, 3, False)
+        assert (read.version, read.generation, read.source) == (1, added.generation, "runtime")
+
+    def test_a_new_entry_has_no_history_and_fires_at_the_schedules_next_instant(self, schedules: Schedules) -> None:
+        schedules.add("hourly", "add", cron("0 * * * *"))
+        entry = schedules["hourly"]
+        assert entry.next_run_at == datetime(2026, 3, 2, 13, 0, tzinfo=UTC)
+        assert (entry.last_run_at, entry.total_run_count, entry.last_task_id) == (None, 0, None)
+        assert (entry.paused_note, entry.last_error, entry.finished) == (None, None, False)
+
+    def test_a_taken_name_is_refused_and_left_as_it_is(self, schedules: Schedules) -> None:
+        first = schedules.add("a", "add", every(10))
+        with pytest.raises(EntryExists, match=r"'a'.*replace=True"):
+            schedules.add("a", "add", every(20))
+        assert schedules["a"] == first
+
+    def test_a_task_may_be_given_itself(self, app: Celery, schedules: Schedules) -> None:
+        assert schedules.add("a", app.tasks["add"], 10).task == "add"
+
+    def test_replacing_with_the_same_schedule_keeps_history_and_next_run(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock
+    ) -> None:
+        schedules.add("a", "add", every(10))
+        clock.forward(10)
+        inner_beat.run_due()
+        before = schedules["a"]
+        clock.forward(3)
+        schedules.add("a", "add", every(10), args=(1,), replace=True)
+        after = schedules["a"]
+        assert after.args == (1,)
+        assert after.next_run_at == before.next_run_at == NOW + timedelta(seconds=20)
+        assert (after.total_run_count, after.last_run_at) == (1, NOW + timedelta(seconds=10))
+        assert (after.generation, after.version) == (before.generation, before.version + 1)
+
+    def test_replacing_with_another_schedule_keeps_history_and_counts_from_now(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock
+    ) -> None:
+        schedules.add("a", "add", every(10))
+        clock.forward(10)
+        inner_beat.run_due()
+        clock.forward(3)
+        schedules.add("a", "add", every(60), replace=True)
+        assert schedules["a"].next_run_at == NOW + timedelta(seconds=73)
+        assert schedules["a"].total_run_count == 1
+
+    def test_replacing_with_the_very_same_changes_nothing(self, schedules: Schedules, clock: Clock) -> None:
+        schedules.add("a", "add", every(10))
+        clock.forward(3)
+        again = schedules.add("a", "add", every(10), replace=True)
+        assert (again.version, again.next_run_at) == (1, NOW + timedelta(seconds=10))
+        assert schedules["a"].version == 1
+
+    def test_replacing_what_is_not_there_creates_it(self, schedules: Schedules) -> None:
+        schedules.add("a", "add", every(10), replace=True)
+        assert schedules["a"].next_run_at == NOW + timedelta(seconds=10)
+
+    def test_a_name_that_is_removed_and_added_again_is_another_entry(self, schedules: Schedules) -> None:
+        first = schedules.add("a", "add", every(10))
+        del schedules["a"]
+        assert schedules.add("a", "add", every(10)).generation != first.generation
+
+    def test_the_apps_defaults_fill_what_is_left_out(self, make_app: Callable[..., Celery]) -> None:
+        app = make_app(redbeat_lite_expires=90, redbeat_lite_misfire="skip", redbeat_lite_once_lease=7)
+        entry = Schedules(app).add("a", "add", 10, once=True)
+        assert (entry.expires, entry.misfire, entry.once) == (90.0, Misfire("skip"), Once(scope="queue", lease=7))
+        assert Schedules(app).add("b", "add", 10, expires=None, misfire="all").expires is None
+
+    def test_a_schedule_of_a_newer_version_is_refused_and_not_touched(
+        self, schedules: Schedules, client: redis.Redis
+    ) -> None:
+        client.hset("{redbeat-lite}:meta", "format", 99)
+        with pytest.raises(UnsupportedFormat, match="format 99"):
+            schedules.add("a", "add", 10)
+        assert not client.exists("{redbeat-lite}:entries")
+
+    def test_an_unknown_task_is_a_warning_once_the_app_is_final(
+        self, app: Celery, schedules: Schedules, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        schedules.add("early", "no.such.task", 10)
+        assert not caplog.records
+        app.finalize()
+        schedules.add("late", "no.such.task", 10)
+        schedules.add("known", "add", 10)
+        schedules.add_many(Entry(f"e{number}", "no.such.task", every(10)) for number in range(3))
+        assert [record.getMessage() for record in caplog.records] == [
+            "entry 'late': no task 'no.such.task' is registered in this app",
+            "entry 'e0' (and 2 more): no task 'no.such.task' is registered in this app",
+        ]
+
+    def test_an_unknown_task_is_said_where_nobody_has_set_up_logging(self, server: Server) -> None:
+        script = f"""
+from celery import Celery
+from redbeat_lite import Schedules
+app = Celery("proj", broker={server.url!r})
+app.finalize()
+Schedules(app).add("late", "no.such.task", 10)
+"""
+        ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        assert ran.stderr == "entry 'late': no task 'no.such.task' is registered in this app\n"
+
+    def test_a_signature_brings_its_arguments_and_options(self, app: Celery, schedules: Schedules) -> None:
+        add = app.tasks["add"]
+        entry = schedules.add("a", add.s(1, y=2).set(queue="mail", priority=3), 10, options={"priority": 5})
+        assert schedules["a"] == entry
+        assert (entry.task, entry.args, entry.kwargs) == ("add", (1,), {"y": 2})
+        assert entry.options == {"queue": "mail", "priority": 5}
+        changed = schedules.update("a", task=add.s(3))
+        assert (changed.args, changed.kwargs, changed.options) == ((3,), {}, entry.options)
+
+    def test_an_option_of_the_tasks_own_is_kept(self, schedules: Schedules) -> None:
+        options = {"tenant": "acme", "stamped_headers": ["expire"], "expire": 1}
+        assert schedules.add("a", "add", 10, options=options).options == options
+
+
+class TestAddMany:
+    def test_stores_a_thousand_in_a_round_trip(self, schedules: Schedules) -> None:
+        len(schedules)  # connected by now
+        schedules.add("warm", "add", 10)
+        for number, most in ((1000, 1), (1001, 2), (3000, 3)):
+            schedules.clear()
+            entries = [Entry(f"e{index}", "add", every(10)) for index in range(number)]
+            with round_trips() as trips:
+                schedules.add_many(entries)
+            assert len(trips) == most
+            assert len(schedules) == number
+
+    def test_stores_nothing_if_one_is_wrong(self, schedules: Schedules) -> None:
+        entries = [Entry(f"e{index}", "add", every(10)) for index in range(1500)]
+        entries.append(Entry("bad", "add", every(10), (object(),)))
+        with pytest.raises(InvalidEntry, match=r"entry 'bad': args\[0\]: expected"):
+            schedules.add_many(entries)
+        entries[-1] = Entry("late", "add", every(10), jitter=10)
+        with pytest.raises(InvalidEntry, match="entry 'late': jitter: expected less than the shortest gap"):
+            schedules.add_many(entries)
+        entries[-1] = Entry("large", "add", every(10), ("x" * 70_000,))
+        with pytest.raises(InvalidEntry, match="entry 'large': entry: expected a definition of at most 65536 bytes"):
+            schedules.add_many(entries)
+        with pytest.raises(InvalidEntry, match="entry 'large': entry: expected a definition of at most 65536 bytes"):
+            schedules.add_many(entries, replace=True)
+        assert len(schedules) == 0
+
+    def test_names_that_are_taken_are_told_and_the_others_stored(self, schedules: Schedules) -> None:
+        schedules.add("e1", "add", every(99))
+        with pytest.raises(EntryExists, match="already stored: 'e1'; pass replace=True"):
+            schedules.add_many(Entry(f"e{index}", "add", every(10)) for index in range(3))
+        assert len(schedules) == 3
+        assert schedules["e1"].schedule == every(99)
+
+    def test_with_replace_history_and_next_run_are_kept(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock
+    ) -> None:
+        entries = [Entry(f"e{index}", "add", every(10)) for index in range(1200)]
+        schedules.add_many(entries[:1100])
+        clock.forward(10)
+        inner_beat.run_due()
+        clock.forward(1)
+        with round_trips() as trips:
+            schedules.add_many(entries, replace=True)
+        assert len(trips) == 4
+        assert schedules["e5"].total_run_count == 1
+        assert schedules["e5"].next_run_at == NOW + timedelta(seconds=20)
+        assert schedules["e1150"].next_run_at == NOW + timedelta(seconds=21)
+
+    def test_a_name_twice_in_one_call_is_told(self, schedules: Schedules) -> None:
+        with pytest.raises(EntryExists, match="'a'"):
+            schedules.add_many([Entry("a", "add", every(10)), Entry("a", "add", every(20))])
+        assert schedules["a"].schedule == every(10)
+
+    def test_anything_but_an_entry_is_refused(self, schedules: Schedules) -> None:
+        with pytest.raises(InvalidEntry, match="entry: expected an Entry, got"):
+            schedules.add_many([{"task": "add", "schedule": 10}])  # type: ignore[list-item]

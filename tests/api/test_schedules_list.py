@@ -1,0 +1,110 @@
+"""Pages of entries, by name and by due time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Literal
+
+import pytest
+import redis
+
+from redbeat_lite import CorruptEntry, Entry, Schedules, every
+from tests.support.commands import commands, round_trips
+from tests.support.frozen import NOW
+from tests.support.server import Server
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+class TestList:
+    @pytest.fixture
+    def many(self, schedules: Schedules) -> Schedules:
+        """Ten entries that fire the earlier, the later their name."""
+        schedules.add_many(Entry(f"e{number}", "add", every(100 - number)) for number in range(10))
+        return schedules
+
+    def test_in_due_order(self, many: Schedules) -> None:
+        many.pause("e9")
+        assert [entry.name for entry in many.list()] == [*(f"e{number}" for number in range(8, -1, -1)), "e9"]
+        assert [entry.name for entry in many.list(offset=2, limit=3)] == ["e6", "e5", "e4"]
+
+    def test_by_name(self, many: Schedules) -> None:
+        assert [entry.name for entry in many.list(order="name")] == [f"e{number}" for number in range(10)]
+        assert [entry.name for entry in many.list(offset=8, limit=5, order="name")] == ["e8", "e9"]
+
+    @pytest.mark.parametrize("order", ["due", "name"])
+    def test_beyond_the_end_and_nothing_at_all_are_empty(self, many: Schedules, order: str) -> None:
+        assert many.list(offset=10, order=order) == []  # type: ignore[arg-type]
+        assert many.list(limit=0, order=order) == []  # type: ignore[arg-type]
+
+    def test_an_unknown_order_is_refused(self, many: Schedules) -> None:
+        with pytest.raises(ValueError, match="order: expected 'due' or 'name', got 'age'"):
+            many.list(order="age")  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(("offset", "limit"), [(-1, 5), (0, -1), (None, 5), (0, "5"), (0, True)])
+    @pytest.mark.parametrize("order", ["due", "name"])
+    def test_a_page_is_counted_in_whole_numbers(
+        self, many: Schedules, order: str, offset: object, limit: object
+    ) -> None:
+        with pytest.raises(ValueError, match="expected a whole number from 0, got"):
+            many.list(offset, limit, order)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(("order", "most"), [("due", 1), ("name", 5)])
+    def test_a_page_of_ten_thousand_costs_as_much_as_one_of_ten(
+        self, schedules: Schedules, server: Server, order: str, most: int
+    ) -> None:
+        schedules.add_many(Entry(f"e{number:05}", "add", every(60 + number)) for number in range(10_000))
+        schedules.list(order=order)  # type: ignore[arg-type]
+        with commands(server) as seen, round_trips() as trips:
+            page = schedules.list(offset=5000, limit=1000, order=order)  # type: ignore[arg-type]
+        assert [entry.name for entry in page] == [f"e{number:05}" for number in range(5000, 6000)]
+        for number, entry in enumerate(page, 5000):
+            assert entry.next_run_at == NOW + timedelta(seconds=60 + number)
+        assert len(trips) <= 2
+        assert len(seen) <= 1 + most
+
+    @pytest.mark.parametrize("order", ["due", "name"])
+    def test_a_long_page_is_read_a_thousand_at_a_time_so_that_it_blocks_nobody(
+        self, schedules: Schedules, order: Literal["due", "name"], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = [f"e{number:04}" for number in range(2500)]
+        schedules.add_many(Entry(name, "add", every(60 + number)) for number, name in enumerate(names))
+        store = schedules._store
+        sizes: list[int] = []
+
+        def measured(read: Callable[..., Any]) -> Callable[..., Any]:
+            def reading(*args: Any) -> Any:
+                found = read(*args)
+                sizes.append(len(found))
+                return found
+
+            return reading
+
+        monkeypatch.setattr(store, "page", measured(store.page))
+        monkeypatch.setattr(store, "read", measured(store.read))
+        assert [entry.name for entry in schedules.list(1, 2200, order)] == names[1:2201]
+        assert sizes == [1000, 1000, 200]
+        assert [entry.name for entry in schedules.list(2000, 10**9, order)] == names[2000:]
+
+    def test_entries_that_slip_to_a_page_already_read_are_seen_too(self, schedules: Schedules) -> None:
+        schedules.add_many(Entry(f"e{number}", "add", every(1000 + number)) for number in range(2500))
+        seen = []
+        for entry in schedules.values():
+            seen.append(entry.name)
+            if entry.name == "e5":  # its page is read, the next is not
+                for number in range(3):
+                    schedules.update(f"e{number}", schedule=every(90_000))
+                schedules.remove("e2000")
+        assert len(seen) == len(set(seen)) == 2499
+        assert set(schedules) <= set(seen)
+
+    def test_what_cannot_be_read_is_left_out_with_a_warning(
+        self, many: Schedules, client: redis.Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client.hset("{redbeat-lite}:entries", "e3", "{")
+        client.zadd("{redbeat-lite}:due", {b"\xff": 1})
+        assert len(many.list()) == 9
+        assert "entry 'e3': not readable as JSON" in caplog.text
+        with pytest.raises(CorruptEntry, match="entry 'e3': not readable as JSON"):
+            many["e3"]

@@ -1,0 +1,57 @@
+"""Entries that were set aside: seen, mended and released."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import redis
+
+from redbeat_lite import CorruptEntry, Entry, EntryNotFound, Scheduler, Schedules, every
+from tests.support.frozen import NOW, Clock
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+class TestQuarantine:
+    def test_a_bad_entry_can_be_seen_mended_and_released(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", every(10), (1,))
+        client.hset("{redbeat-lite}:state", "a", "garbage")
+        clock.forward(10)
+        inner_beat.run_due()
+        assert "a" not in schedules
+        record = schedules.quarantined()["a"]
+        assert "state is not readable" in record["error"]
+        assert record["state"] == "garbage"
+        assert record["at"] == (NOW + timedelta(seconds=10)).timestamp() * 1000
+        released = schedules.release("a")
+        assert schedules.quarantined() == {}
+        assert schedules["a"] == released == Entry("a", "add", every(10), (1,))
+        assert released.next_run_at == NOW + timedelta(seconds=20)
+
+    def test_what_is_still_bad_stays(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", every(10))
+        client.hset("{redbeat-lite}:entries", "a", "{")
+        clock.forward(10)
+        inner_beat.run_due()
+        with pytest.raises(CorruptEntry, match="not readable as JSON"):
+            schedules.release("a")
+        assert list(schedules.quarantined()) == ["a"]
+
+    def test_what_is_not_there_cannot_be_released(self, schedules: Schedules) -> None:
+        with pytest.raises(EntryNotFound, match="no entry 'a' is in quarantine"):
+            schedules.release("a")
+
+    def test_a_new_entry_of_the_name_takes_it_out_of_quarantine(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", every(10))
+        client.hset("{redbeat-lite}:entries", "a", "{")
+        clock.forward(10)
+        inner_beat.run_due()
+        schedules.add("a", "add", every(10))
+        assert schedules.quarantined() == {}

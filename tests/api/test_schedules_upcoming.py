@@ -1,0 +1,85 @@
+"""The runs to come are told as the beat then does them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat_lite import Entry, InvalidEntry, Misfire, Scheduler, Schedules, Upcoming, at, cron, every
+from tests.support.frozen import NOW, Clock
+from tests.support.messages import queued
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+class TestUpcoming:
+    def test_is_what_the_beat_then_does(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add_many(
+            [
+                Entry("jittered", "add", every(60), jitter=25.5),
+                Entry("cron", "add", cron("*/7 * * * *"), jitter=90),
+                Entry("berlin", "add", cron("30 13 * * *", tz="Europe/Berlin")),
+                Entry("late", "add", every(45), start_at=NOW + timedelta(minutes=5)),
+                Entry("short", "add", every(30), end_at=NOW + timedelta(seconds=100)),
+                Entry("thrice", "add", every(40), max_runs=3),
+                Entry("once", "add", at(NOW + timedelta(seconds=77))),
+                Entry("paused", "add", every(10)),
+                Entry("off", "add", every(10), enabled=False),
+            ]
+        )
+        schedules.pause("paused")
+        until = NOW + timedelta(minutes=30)
+        expected = schedules.upcoming(until)
+        assert expected == sorted(expected)
+        fired = []
+        while clock.now < until:
+            wait = inner_beat.run_due()
+            for message in queued(client):
+                fired.append(Upcoming(clock.now, message.entry or "", message.scheduled_at or NOW))
+            client.delete("celery")
+            clock.forward(wait)
+        assert fired[: len(expected)] == expected
+        assert {each.name for each in expected} == {"jittered", "cron", "berlin", "late", "short", "thrice", "once"}
+        assert sum(each.at != each.nominal for each in expected) > 20
+
+    @pytest.mark.parametrize("misfire", ["coalesce", "skip", "all", Misfire("all", limit=2), Misfire("all", grace=25)])
+    def test_after_an_outage_is_what_the_beat_then_does(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis, misfire: Misfire
+    ) -> None:
+        schedules.add("a", "add", every(10), misfire=misfire)
+        schedules.add("b", "add", every(60), jitter=30, misfire=misfire)
+        clock.forward(129)
+        expected = schedules.upcoming(clock.now + timedelta(seconds=60))
+        end = clock.now + timedelta(seconds=60)
+        fired = []
+        while clock.now <= end:
+            wait = inner_beat.run_due()
+            for message in queued(client):
+                fired.append(Upcoming(clock.now, message.entry or "", message.scheduled_at or NOW))
+            client.delete("celery")
+            clock.forward(wait)
+        fired.sort()
+        assert expected == [each for each in fired if each.at <= end]
+
+    def test_is_bounded_by_its_limit_and_its_end(self, schedules: Schedules) -> None:
+        schedules.add("a", "add", every(1))
+        assert len(schedules.upcoming(NOW + timedelta(days=365), limit=7)) == 7
+        assert [each.at for each in schedules.upcoming(NOW + timedelta(seconds=2))] == [
+            NOW + timedelta(seconds=1),
+            NOW + timedelta(seconds=2),
+        ]
+        assert schedules.upcoming(NOW) == []
+
+    @pytest.mark.parametrize("limit", [-1, "5", None])
+    def test_is_bounded_by_a_whole_number(self, schedules: Schedules, limit: Any) -> None:
+        with pytest.raises(ValueError, match=f"limit: expected a whole number from 0, got {limit!r}"):
+            schedules.upcoming(NOW + timedelta(days=1), limit=limit)
+
+    def test_wants_an_aware_end(self, schedules: Schedules) -> None:
+        with pytest.raises(InvalidEntry, match="until: expected an aware datetime, got"):
+            schedules.upcoming(datetime(2026, 3, 3))
