@@ -1,0 +1,78 @@
+"""The scripts that take a lock at publish, directly, on a real server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redbeat_lite.once import Once
+from redbeat_lite.once.claims import give_back, headers, take
+from redbeat_lite.once.store import LockStore, Wanted
+from tests.once.script_calls import begin, claim, held
+from tests.once.workers import until
+
+
+def test_a_batch_is_taken_in_one_round_trip(store: LockStore) -> None:
+    take(store, [claim("warm", "up")])
+    store.client.config_resetstat()
+    taken = take(store, [claim(f"e{n % 300}", f"id-{n}") for n in range(400)])
+    assert taken == [n < 300 for n in range(400)]
+    assert store.client.info("commandstats")["cmdstat_evalsha"]["calls"] == 1
+
+
+def test_taking_again_under_the_same_id_is_no_conflict(store: LockStore) -> None:
+    one = claim("e", "id-1")
+    assert [take(store, [one]), take(store, [one]), take(store, [claim("e", "id-2")])] == [[True], [True], [False]]
+    assert store.client.pttl("{t}:once:lock:" + one.key) > 4000
+
+
+def test_what_was_taken_at_publish_is_taken_over_by_the_run_and_freed_by_it(store: LockStore) -> None:
+    one = claim("e", "id-1")
+    take(store, [one])
+    run = held("id-1", key=one.key)
+    assert begin(store, run) == "run"
+    assert take(store, [claim("e", "id-2")]) == [False]
+    store.end(run)
+    assert take(store, [claim("e", "id-2")]) == [True]
+
+
+def test_a_publish_that_failed_gives_the_lock_back(store: LockStore) -> None:
+    take(store, [claim("e", "id-1")])
+    give_back(store, [claim("e", "id-1")])
+    assert take(store, [claim("e", "id-2")]) == [True]
+    give_back(store, [claim("e", "id-1")])
+    assert take(store, [claim("e", "id-3")]) == [False], "another task's lock stays"
+
+
+@pytest.mark.parametrize("policy", [{"scope": "run"}, {"on_conflict": "wait"}])
+def test_other_policies_are_left_to_the_worker(store: LockStore, policy: dict[str, Any]) -> None:
+    assert take(store, [claim("e", "id-1", **policy), claim("e", "id-2", **policy)]) == [True, True]
+    assert store.client.keys("*") == []
+
+
+def test_the_header_carries_key_and_policy(store: LockStore) -> None:
+    header = headers(claim("e", "id-1"))["redbeat_once"]
+    assert header["queued"] is True
+    assert header["key"].startswith("proj.task:")
+    assert Once.decode(header["policy"]) == Once(scope="queue", lease=5)
+
+
+def test_a_lock_for_an_eta_lasts_until_then_and_its_lease_and_is_extended_by_the_lease_alone(store: LockStore) -> None:
+    wanted = Wanted("k", "id-1", 1_000, 400, "queued t", "q")
+    assert store.take([wanted]) == [True]
+    assert 1_300 < store.client.pttl("{t}:once:lock:k") <= 1_400
+    until(lambda: store.client.pttl("{t}:once:lock:k") < 900)
+    assert store.extend([("k", "id-1"), ("k", "other")]) == [True, False]
+    assert 900 < store.client.pttl("{t}:once:lock:k") <= 1_000
+
+
+def test_an_extended_lock_stays_until_it_leaves_the_queue(store: LockStore) -> None:
+    one = claim("e", "id-1", lease=1)
+    take(store, [one])
+    until(lambda: store.client.pttl("{t}:once:lock:" + one.key) < 800)
+    assert store.extend([(one.key, "id-1")]) == [True]
+    assert store.client.pttl("{t}:once:lock:" + one.key) > 900
+    run = held("id-1", key=one.key)
+    begin(store, run)
+    assert store.extend([(one.key, "id-1"), (one.key, "another")]) == [False, False]

@@ -1,0 +1,193 @@
+"""The scripts of the lock, directly, on a real server: taken, renewed, refused and freed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from redbeat_lite.once.claims import take
+from redbeat_lite.once.store import KEPT_MS, LockStore, Seen
+from redbeat_lite.storage.replies import server_ms
+from tests.once.bench import acquire_and_release
+from tests.once.script_calls import begin, claim, held, wake
+from tests.once.workers import until
+
+
+def test_a_free_lock_is_taken_and_freed(store: LockStore) -> None:
+    first, second = held("a"), held("b")
+    assert begin(store, first) == "run"
+    assert store.begin(second).text == "a"
+    assert store.end(first).released
+    assert begin(store, held("c")) == "run"
+
+
+def test_fences_grow_and_survive_a_flush(store: LockStore) -> None:
+    fences = []
+    for n in range(5):
+        one = held(str(n))
+        begin(store, one)
+        fences.append(one.fence)
+        store.end(one)
+        if n == 2:
+            store.client.flushall()
+    assert fences == sorted(set(fences))
+
+
+def test_fences_never_go_back_when_the_servers_clock_does(store: LockStore) -> None:
+    ahead = 9_000_000_000_000_000
+    store.client.set(store.keys.fence, ahead)
+    one = held()
+    begin(store, one)
+    assert one.fence == ahead + 1
+
+
+def test_only_the_holder_renews_and_releases(store: LockStore) -> None:
+    mine, other = held("a"), held("a")
+    begin(store, mine)
+    assert store.renew(other, revive=True) == (False, False)
+    assert not store.end(other).released
+    assert store.renew(mine, revive=False) == (True, True)
+    assert store.end(mine).released
+    assert not store.end(mine).released
+
+
+def test_a_silent_holder_loses_the_lock_after_its_lease(store: LockStore) -> None:
+    silent, next_one = held("a", lease_ms=200), held("b")
+    begin(store, silent)
+    until(lambda: begin(store, held("b2", lease_ms=100)) == "run" or store.client.exists("{t}:once:lock:k") == 0)
+    until(lambda: begin(store, next_one) == "run")
+    assert next_one.fence > silent.fence
+    assert store.renew(silent, revive=False)[1] is False
+    assert not store.end(silent).released
+    assert store.client.hget("{t}:once:lock:k", "task") == "b"
+
+
+def test_a_renewal_puts_back_what_a_flush_took_unless_someone_else_has_it(store: LockStore) -> None:
+    mine = held("a")
+    begin(store, mine)
+    store.client.flushall()
+    assert store.renew(mine, revive=False) == (False, False)
+    assert store.renew(mine, revive=True) == (True, True)
+    assert begin(store, held("b")) == "taken"
+    store.client.flushall()
+    begin(store, held("b"))
+    assert store.renew(mine, revive=True)[1] is False
+
+
+def test_a_renewal_puts_back_no_lock_that_was_cleared_or_released(store: LockStore) -> None:
+    mine = held("a")
+    begin(store, mine)
+    store.clear("k")
+    assert store.renew(mine, revive=True) == (True, False)
+    assert begin(store, held("b", key="k")) == "run"
+    other = held("c", key="k2")
+    begin(store, other)
+    # The lock alone, as the end of a body does; the run, and with it the guard's record, goes on.
+    assert store.end(replace(other, guard_id="released")).released
+    assert store.renew(other, revive=True) == (True, False)
+    assert not store.client.exists("{t}:once:lock:k2")
+
+
+def test_a_renewal_puts_back_what_ran_out_when_the_servers_clock_leapt(store: LockStore) -> None:
+    mine = held("a")
+    begin(store, mine)
+    store.client.delete("{t}:once:lock:k")
+    store.client.hset("{t}:guard:a", "until", server_ms(store.client) - 1)
+    assert store.renew(mine, revive=True) == (True, True)
+    assert store.client.hget("{t}:once:lock:k", "fence") == str(mine.fence)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_renewal_that_comes_after_the_end_brings_nothing_back(store: LockStore, again: bool) -> None:
+    one = held("a")
+    begin(store, one)
+    store.end(one, again=again)
+    assert store.renew(one, revive=True) == (False, False)
+    assert begin(store, held("b")) == "run"
+    assert begin(store, held("a", key=None)) == ("run" if again else "drop")
+
+
+def test_a_copy_that_is_too_old_frees_no_lock_that_is_kept_for_a_retry(store: LockStore) -> None:
+    first, soon = held("a"), server_ms(store.client) + 50
+    begin(store, first)
+    store.end(first, hold_ms=60_000)
+    until(lambda: server_ms(store.client) > soon)
+    assert begin(store, held("a", deadline_ms=soon)) == "old"
+    assert store.client.hget("{t}:once:lock:k", "state") == "queued"
+    assert begin(store, held("a", attempt=1, deadline_ms=soon)) == "old"
+    assert not store.client.exists("{t}:once:lock:k")
+    assert wake(store) is None
+    assert store.client.zcard(store.keys.index) == 0
+
+
+def test_the_lock_is_held_for_a_retry_and_taken_over_by_it(store: LockStore) -> None:
+    first = held("a")
+    begin(store, first)
+    assert store.end(first, hold_ms=60_000).released
+    assert begin(store, held("b")) == "taken"
+    retry = held("a", attempt=1)
+    assert begin(store, retry) == "run"
+    assert store.end(retry).released
+
+
+@pytest.mark.parametrize("verdict", ["taken", "full"])
+def test_a_refusal_is_told_again_to_the_copy_that_did_not_hear_it(store: LockStore, verdict: str) -> None:
+    policy: dict[str, Any] = {"on_conflict": "skip" if verdict == "taken" else "wait", "max_waiters": 1, "message": "m"}
+    first, lost, copy = held("a"), held("b"), held("b")
+    begin(store, first)
+    begin(store, held("w"), on_conflict="wait", message="m")
+    assert begin(store, lost, **policy) == verdict
+    store.clear("k")
+    # The lock's state may have changed meanwhile; what was said holds.
+    again = store.begin(lost, **policy)
+    assert (again.word, again.text) == (verdict, "a")
+    # The worker that got the answer may have died before it could store it, so another copy has to look.
+    refused = store.begin(copy, **policy)
+    assert (refused.word, refused.text) == ("refused", "a")
+    assert store.seen("b", 0) is Seen.REFUSED
+    assert store.seen("b", 1) is Seen.NEVER
+
+
+def test_a_refusal_that_was_told_to_all_is_an_end(store: LockStore) -> None:
+    refused, copy = held("b"), held("b")
+    begin(store, held("a"))
+    begin(store, refused)
+    store.end(copy)
+    store.end(refused, again=True)
+    assert begin(store, copy) == "refused", "another copy's end, and one that came to nothing, change nothing"
+    store.end(refused)
+    assert begin(store, copy) == "drop"
+    assert store.seen("b", 0) is Seen.COPY
+    assert begin(store, held("b", attempt=1)) == "taken"
+
+
+def test_who_only_tries_leaves_nothing_behind(store: LockStore) -> None:
+    begin(store, held("a"))
+    keys = sorted(store.client.keys("*"))
+    one = held("b")
+    assert [begin(store, one, on_conflict="try") for _ in range(3)] == ["taken"] * 3
+    assert sorted(store.client.keys("*")) == keys
+    store.clear("k")
+    assert begin(store, one, on_conflict="try") == "run"
+
+
+def test_what_nobody_looks_after_leaves_the_index(store: LockStore) -> None:
+    now = server_ms(store.client)
+    store.client.zadd(store.keys.index, {"forgotten": now - KEPT_MS - 1_000, "waiting": now - KEPT_MS + 60_000})
+    begin(store, held("a"))
+    assert store.client.zrange(store.keys.index, 0, -1) == ["waiting", "k"]
+    store.client.zadd(store.keys.index, {"forgotten": now - KEPT_MS - 1_000})
+    take(store, [claim("e", "id-1")])
+    assert store.client.zscore(store.keys.index, "forgotten") is None
+
+
+def test_acquire_and_release_take_two_round_trips(store: LockStore) -> None:
+    acquire_and_release(store.client, 1)
+    store.client.config_resetstat()
+    microseconds = acquire_and_release(store.client, 500)
+    stats = store.client.info("commandstats")
+    assert stats["cmdstat_evalsha"]["calls"] == 1_000
+    assert "cmdstat_eval" not in stats
+    print(f"{microseconds:.0f} µs")
