@@ -13,8 +13,7 @@ from celery import Celery
 from celery.schedules import BaseSchedule
 
 from redbeat_lite import Entry, Scheduler, Schedules, every, register_schedule, rrule
-from redbeat_lite.beat.dispatch import dispatcher as dispatch
-from redbeat_lite.beat.dispatch import planner as planning
+from redbeat_lite.beat.dispatch import dispatcher, planner
 from redbeat_lite.entries.state import State
 from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.stored import Advance, Term
@@ -51,7 +50,7 @@ class Minutely(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopwatch]:
     """What planning takes for its time: only what the schedules of this module take."""
-    monkeypatch.setattr(planning, "elapsed", Minutely.watch)
+    monkeypatch.setattr(planner, "elapsed", Minutely.watch)
     register_schedule(Minutely, lambda found: found.second, Minutely, name="tests.Minutely")
     yield Minutely.watch
     Minutely.watch.seconds, Minutely.takes = 0.0, 0.001
@@ -170,7 +169,7 @@ def test_a_beat_with_more_to_send_than_it_can_looks_after_its_other_affairs_all_
     batches: Batches,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dispatch, "elapsed", lambda: 60.0 * len(batches))
+    monkeypatch.setattr(dispatcher, "elapsed", lambda: 60.0 * len(batches))
     schedules.add("a", "add", every(1), misfire="all", expires=None)
     inner_beat.run_due()
     clock.forward(1200)

@@ -17,7 +17,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
 from redbeat_lite import Misfire, Once, Scheduler, Schedules, at, cron, every, rrule
-from redbeat_lite.api import writer as writing
+from redbeat_lite.api import writer
 from redbeat_lite.entries.definition import decode
 from redbeat_lite.interchange.document import line_of
 from redbeat_lite.storage.store import Store
@@ -389,7 +389,7 @@ class TestPlan:
                 raise KeyboardInterrupt
             return put(store, edits)
 
-        with mock.patch.object(Store, "put", interrupted), mock.patch.object(writing, "PAGE", 7):
+        with mock.patch.object(Store, "put", interrupted), mock.patch.object(writer, "PAGE", 7):
             cli("apply", path, "--prune", code=1)
         assert 0 < sum(name.startswith("new") for name in schedules) < 40, "it broke off in the middle"
         cli("apply", path, "--prune")

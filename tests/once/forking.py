@@ -27,7 +27,7 @@ from redbeat_lite.once.hold import Hold
 from redbeat_lite.once.renewal import Renewer
 from redbeat_lite.once.store import Held
 from redbeat_lite.once.threads import Beat
-from redbeat_lite.once.worker import dead_children as departures
+from redbeat_lite.once.worker import dead_children
 from redbeat_lite.pipeline import sweeper
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
@@ -144,11 +144,11 @@ def beat(work: _Work) -> None:
 def departure(work: _Work) -> None:
     app = Celery("forking", broker=URL)
     app.set_current()
-    departures.is_gone = lambda pid: True  # type: ignore[assignment]
-    departures.has_succeeded = lambda task, task_id: work()  # type: ignore[assignment]
-    departures.Runtime.of(app).end = lambda *args, **kwargs: None  # type: ignore[method-assign]
+    dead_children.is_gone = lambda pid: True  # type: ignore[assignment]
+    dead_children.has_succeeded = lambda task, task_id: work()  # type: ignore[assignment]
+    dead_children.Runtime.of(app).end = lambda *args, **kwargs: None  # type: ignore[method-assign]
     request: Any = type("Request", (), {"worker_pid": 1, "task": None, "id": "t"})
-    in_thread(lambda: departures.Departures(app)._follow(request, hold(), True))
+    in_thread(lambda: dead_children.Departures(app)._follow(request, hold(), True))
 
 
 def renewal(work: _Work) -> None:

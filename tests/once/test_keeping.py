@@ -26,7 +26,7 @@ from redbeat_lite.once.renewal import Renewer
 from redbeat_lite.once.run import finish
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held, LockStore
-from redbeat_lite.once.worker import step as worker_module
+from redbeat_lite.once.worker import step
 from redbeat_lite.once.worker.dead_children import Departures
 from redbeat_lite.once.worker.step import Keeper
 from redbeat_lite.once.worker.visibility import Heartbeat
@@ -52,7 +52,7 @@ def app(once_server: Server, store: LockStore) -> Celery:
 def active(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
     """The requests that the worker has given to its pool."""
     requests: set[Any] = set()
-    monkeypatch.setattr(worker_module.state, "active_requests", requests)
+    monkeypatch.setattr(step.state, "active_requests", requests)
     return requests
 
 

@@ -167,31 +167,31 @@ def _die() -> None:
 
 def _kill_dispatchers(share: float) -> None:
     """Let processes die in the middle of publishing, before or after a message."""
-    from redbeat_lite.pipeline import publish as dispatch
+    from redbeat_lite.pipeline import publish
 
-    publish = dispatch._publish
+    send = publish._publish
 
     def dangerous(*args: Any) -> None:
         if random.random() < share / 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        publish(*args)
+        send(*args)
         if random.random() < share / 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    dispatch._publish = dangerous
+    publish._publish = dangerous
 
 
 def _double(deliveries: float, completions: float) -> None:
     """Let messages be published twice, and completions be recorded twice."""
-    from redbeat_lite.pipeline import publish as dispatch
+    from redbeat_lite.pipeline import publish
     from redbeat_lite.pipeline.store import PipelineStore
 
-    publish, complete = dispatch._publish, PipelineStore.complete
+    send, complete = publish._publish, PipelineStore.complete
 
     def twice(*args: Any) -> None:
-        publish(*args)
+        send(*args)
         if random.random() < deliveries:
-            publish(*args)
+            send(*args)
 
     def again(self: Any, ref: Any, outcome: str, text: str) -> Any:
         done = complete(self, ref, outcome, text)
@@ -199,7 +199,7 @@ def _double(deliveries: float, completions: float) -> None:
             assert complete(self, ref, outcome, text).word in ("again", "stale")
         return done
 
-    dispatch._publish = twice
+    publish._publish = twice
     PipelineStore.complete = again  # type: ignore[method-assign] # for the length of this process
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from redbeat_lite import CorruptEntry, InvalidEntry, Pipeline, PipelineTask
 from redbeat_lite.pipeline import RunStatus, State, StepFailed, StepStatus, progress_line
-from redbeat_lite.pipeline import params as values
 from redbeat_lite.pipeline.definition import Definition, task_id
+from redbeat_lite.pipeline.params import decode, encode, merge, outcome
 from redbeat_lite.pipeline.publish import describe
 from tests.pipeline.pipeproj import make_app
 from tests.support.examples import examples
@@ -121,7 +121,7 @@ def test_a_name_that_two_tasks_have_is_ambiguous(app: Celery) -> None:
     [(None, {}), ({"a": []}, {"a": []}), ((True, {"a": 1}), {"a": 1}), ((True, None), {}), ({}, {})],
 )
 def test_what_a_step_may_return(returned: Any, added: dict[str, Any]) -> None:
-    assert values.decode(values.outcome(returned)) == added
+    assert decode(outcome(returned)) == added
 
 
 @pytest.mark.parametrize(
@@ -140,15 +140,15 @@ def test_what_a_step_may_return(returned: Any, added: dict[str, Any]) -> None:
 )
 def test_what_a_step_may_not_return(returned: Any, message: str) -> None:
     with pytest.raises(StepFailed, match=message):
-        values.outcome(returned)
+        outcome(returned)
 
 
 def test_params_among_other_things_are_unwrapped_only_in_a_task_process() -> None:
     returned = {"id": "x", "name": "t", "result": True, "params": {"a": 1}}
-    assert values.decode(values.outcome(returned, process=True)) == {"a": 1}
-    assert values.decode(values.outcome(returned)) == returned
+    assert decode(outcome(returned, process=True)) == {"a": 1}
+    assert decode(outcome(returned)) == returned
     with pytest.raises(StepFailed, match="broken"):
-        values.outcome({"result": False, "error_info": "broken"}, process=True)
+        outcome({"result": False, "error_info": "broken"}, process=True)
 
 
 JSON = st.recursive(
@@ -164,7 +164,7 @@ def test_merging_is_that_of_dicts_and_changes_no_value(dicts: list[dict[str, Any
     merged: dict[str, Any] = {}
     for each in dicts:
         merged.update(each)
-    got = values.decode(values.merge([values.encode(each) for each in dicts]))
+    got = decode(merge([encode(each) for each in dicts]))
     assert json.dumps(got) == json.dumps(merged)
 
 
@@ -172,15 +172,15 @@ def test_merging_is_that_of_dicts_and_changes_no_value(dicts: list[dict[str, Any
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "__type__", "__value__"]), JSON), max_size=3))
 def test_merging_knows_the_names_that_mark_a_type(dicts: list[dict[str, Any]]) -> None:
     merged = {key: value for each in dicts for key, value in each.items()}
-    assert values.decode(values.merge([values.encode(each) for each in dicts])) == merged
+    assert decode(merge([encode(each) for each in dicts])) == merged
 
 
 def test_merging_looks_into_no_value() -> None:
     unknown = '{"a":{"__type__":"of somebody else","__value__":1}}'
-    assert values.merge(['{"a":1,"b":2}', unknown]) == unknown[:-1] + ',"b":2}'
+    assert merge(['{"a":1,"b":2}', unknown]) == unknown[:-1] + ',"b":2}'
     for lost in (None, "[]", "{", '{"__type__":"set","__value__":[]}', '{"__type__":"dict","__value__":[1]}'):
         with pytest.raises(CorruptEntry):
-            values.merge(["{}", lost])
+            merge(["{}", lost])
 
 
 def test_a_failure_can_be_told_whatever_it_says() -> None:

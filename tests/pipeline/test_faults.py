@@ -12,8 +12,7 @@ import pytest
 import redis
 from celery.exceptions import SoftTimeLimitExceeded
 
-from redbeat_lite.pipeline import publish as dispatch
-from redbeat_lite.pipeline import store, sweep
+from redbeat_lite.pipeline import publish, store, sweep
 from redbeat_lite.pipeline.run import PipelineRun
 from redbeat_lite.pipeline.store import PipelineStore, store_of
 from tests.pipeline.crew import Lab, Worker, handle, in_order, states
@@ -135,7 +134,7 @@ def test_who_dies_between_advance_and_publish_is_replaced(
         raise ConnectionError("the process ends here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(dispatch, "_publish", die)
+        patch.setattr(publish, "_publish", die)
         run = lab.start(("a", lab.sig(queue=queue), 2), ("b", lab.sig(queue=queue), 1))
     assert lab.client.llen(queue) == 0
     # Its children kill themselves before any message they publish: after "a" has advanced the run.
@@ -167,7 +166,7 @@ def test_a_stage_that_cannot_be_published_now_is_published_later(
 
     runs = [
         # The time limit of the step that has ended and publishes the next ones.
-        *interrupted(dispatch, "_publish", SoftTimeLimitExceeded()),
+        *interrupted(publish, "_publish", SoftTimeLimitExceeded()),
         *interrupted(PipelineStore, "sent", redis.ConnectionError("away")),
         *interrupted(PipelineStore, "set_params", redis.ConnectionError("away")),
     ]
@@ -242,7 +241,7 @@ def test_the_leading_beat_sweeps_and_another_one_after_it(
 
     def unpublished() -> PipelineRun:
         with monkeypatch.context() as patch:
-            patch.setattr(dispatch, "_publish", die)
+            patch.setattr(publish, "_publish", die)
             return lab.start(("a", lab.sig(), 1))
 
     env = {"PIPE_URL": lab.server.url, "PIPE_CONF": json.dumps({"redbeat_lite_lease": 1})}

@@ -10,8 +10,7 @@ from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun
 from redbeat_lite.errors import CorruptEntry
-from redbeat_lite.pipeline import State, progress_line, sweep
-from redbeat_lite.pipeline import run_index as index
+from redbeat_lite.pipeline import State, progress_line, run_index, sweep
 from redbeat_lite.pipeline.store import Ref, store_of
 from tests.pipeline.pipeproj import make_app
 from tests.support.server import Server
@@ -136,8 +135,8 @@ def test_what_cannot_be_read_hides_nothing_else(app: Celery, caplog: pytest.LogC
 
 
 def test_only_the_latest_ended_runs_are_known(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "MAX_ENDED", 3)
-    monkeypatch.setattr(index, "_PAGE", 2)
+    monkeypatch.setattr(run_index, "MAX_ENDED", 3)
+    monkeypatch.setattr(run_index, "_PAGE", 2)
     for name in "abcde":
         start(app, name)
         cancel(app, name)

@@ -12,8 +12,7 @@ from celery.exceptions import Ignore, Reject
 from redbeat_lite.once import runtime
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import LockStore
-from redbeat_lite.pipeline import State, store, sweep
-from redbeat_lite.pipeline import publish as dispatch
+from redbeat_lite.pipeline import State, publish, store, sweep
 from redbeat_lite.pipeline.store import PipelineStore, store_of
 from redbeat_lite.storage import patience
 from redbeat_lite.storage.scripts import Scripts
@@ -102,7 +101,7 @@ def test_a_step_that_cannot_be_published_ends_the_run(lab: Lab, monkeypatch: pyt
         raise KeyError("no such queue")
 
     with monkeypatch.context() as patch:
-        patch.setattr(dispatch, "_publish", refuse)
+        patch.setattr(publish, "_publish", refuse)
         run = lab.start(("a", lab.sig(), 1))
     assert (run.status().state, run.status().error_step) == (State.FAILED, "a")
     assert "cannot be published: KeyError" in (run.status().error or "")
@@ -126,7 +125,7 @@ def test_a_copy_of_a_step_that_may_not_run_again_ends_the_run(lab: Lab, queue: s
     dead = store.Ref(run.id, 0, 0, 0, 0, "dead")
     assert store_of(lab.app).begin(dead, "", again=False, worker="w", beat_ms=0)[0] == "run"
     assert isinstance(handle(lab, message), Ignore)
-    assert (run.status().state, run.status().error) == ("FAILED", dispatch.LOST)
+    assert (run.status().state, run.status().error) == ("FAILED", publish.LOST)
     assert lab.names(run) == []
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat_lite.pipeline import params as values
 from redbeat_lite.pipeline import store as pipeline_store
 from redbeat_lite.pipeline.definition import Definition, Step
 from redbeat_lite.pipeline.keys import index_key
+from redbeat_lite.pipeline.params import encode
 from redbeat_lite.pipeline.store import MAX_DEATHS, PipelineStore, Ref
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -244,7 +244,7 @@ def test_a_message_is_left_to_whoever_filled_the_outbox_for_a_while(store: Pipel
 
 
 def test_no_key_outlives_its_time(store: PipelineStore, client: redis.Redis) -> None:
-    store.start(RUN, definition(2, 1, ttl=60.0), values.encode({}))
+    store.start(RUN, definition(2, 1, ttl=60.0), encode({}))
     store.sent(RUN, {0: (0, 0), 1: (0, 0)})
     refs = [begun(store, 0, 0), begun(store, 1, 0)]
     store.complete(refs[0], "SUCCEEDED", "{}")

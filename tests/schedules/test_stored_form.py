@@ -24,8 +24,8 @@ from redbeat_lite.schedules import (
     register_schedule,
     rrule,
     rule_of,
+    stored_form,
 )
-from redbeat_lite.schedules import stored_form as codec
 from tests.support.examples import examples
 
 T = datetime(2026, 5, 5, 5, 5, 5, tzinfo=UTC)
@@ -51,7 +51,7 @@ class Shifted(BaseSchedule):  # type: ignore[misc]
 
 @pytest.fixture(autouse=True)
 def _registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "_custom", {})
+    monkeypatch.setattr(stored_form, "_custom", {})
 
 
 @pytest.mark.parametrize(
