@@ -22,3 +22,11 @@ def setup(
     setup = Setup(request.param, make_app, make_beat, server)
     yield setup
     setup.broker.close()
+
+
+@pytest.fixture
+def apart(make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock) -> Iterator[Setup]:
+    """Such an app whose messages go in batches to another database than its schedule's."""
+    setup = Setup("batches to another database", make_app, make_beat, server)
+    yield setup
+    setup.broker.close()

@@ -22,6 +22,19 @@ from tests.support.proxy import Proxy
 from tests.support.server import Server
 
 
+def lose_the_broker_at_c(setup: Setup, clock: Clock) -> None:
+    """Have the entries a, b, c and d be due, and the broker go away when it is the turn of c."""
+    odd = setup.odd_task()
+    setup.schedules.add_many(Entry(name, "odd" if name == "c" else "t", every(60)) for name in "abcd")
+    clock.forward(60)
+    with (
+        mock.patch.object(odd, "apply_async", side_effect=OperationalError("cut")),
+        mock.patch.object(setup.beat._publisher, "answers", return_value=False),
+        pytest.raises(BrokerDown),
+    ):
+        setup.beat.run_due()
+
+
 class TestBrokerDown:
     def test_keeps_what_is_due_and_sends_it_once_it_is_back(
         self, make_app: MakeApp, make_beat: MakeBeat, server: Server, own_server: Callable[..., Server], clock: Clock
@@ -85,25 +98,19 @@ class TestBrokerDown:
         assert {entry.total_run_count for entry in schedules.values()} == {2}
 
     @needs_batches
-    def test_in_the_middle_of_a_batch_keeps_what_arrived(
-        self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        setup = Setup("batches to another database", make_app, make_beat, server)
-        setup.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(10))
+    def test_in_the_middle_of_a_batch_keeps_what_arrived(self, apart: Setup, clock: Clock) -> None:
+        apart.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(10))
         clock.forward(60)
         send, full = Collector.send, redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
 
         def half(self: Collector, messages: Sequence[Any]) -> list[Any]:
             return [*send(self, messages[:5]), *[full] * (len(messages) - 5)]
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Collector, "send", half)
-            with pytest.raises(BrokerDown):
-                setup.beat.run_due()
-        assert sum(entry.total_run_count for entry in setup.schedules.values()) == setup.broker.llen("celery") == 5
-        setup.beat.run_due()
-        assert len({message.id for message in queued(setup.broker)}) == setup.broker.llen("celery") == 10
-        setup.broker.close()
+        with mock.patch.object(Collector, "send", half), pytest.raises(BrokerDown):
+            apart.beat.run_due()
+        assert sum(entry.total_run_count for entry in apart.schedules.values()) == apart.broker.llen("celery") == 5
+        apart.beat.run_due()
+        assert len({message.id for message in queued(apart.broker)}) == apart.broker.llen("celery") == 10
 
     @pytest.mark.parametrize("dispatch", ["auto", "plain"])
     def test_holds_no_once_lock_against_the_later_run_that_is_sent_in_the_place_of_this_one(
@@ -137,15 +144,7 @@ class TestBrokerDown:
     def test_after_some_messages_were_out_one_by_one_sends_only_the_others_later(
         self, setup: Setup, clock: Clock
     ) -> None:
-        odd = setup.odd_task()
-        setup.schedules.add_many(Entry(name, "odd" if name == "c" else "t", every(60)) for name in "abcd")
-        clock.forward(60)
-        with (
-            mock.patch.object(odd, "apply_async", side_effect=OperationalError("cut")),
-            mock.patch.object(setup.beat._publisher, "answers", return_value=False),
-            pytest.raises(BrokerDown),
-        ):
-            setup.beat.run_due()
+        lose_the_broker_at_c(setup, clock)
         assert [message.entry for message in queued(setup.broker)] == ["a", "b"]
         setup.beat.run_due()
         assert [message.entry for message in queued(setup.broker)] == ["a", "b", "c", "d"]
@@ -154,26 +153,15 @@ class TestBrokerDown:
     @needs_batches
     @pytest.mark.parametrize("setup", [way for way in WAYS if "one by one" not in way], indirect=True)
     def test_before_a_batch_was_sent_leaves_all_of_it_due(self, setup: Setup, clock: Clock) -> None:
-        odd = setup.odd_task()
-        setup.schedules.add_many(Entry(name, "odd" if name == "c" else "t", every(60)) for name in "abcd")
-        clock.forward(60)
-        with (
-            mock.patch.object(odd, "apply_async", side_effect=OperationalError("cut")),
-            mock.patch.object(setup.beat._publisher, "answers", return_value=False),
-            pytest.raises(BrokerDown),
-        ):
-            setup.beat.run_due()
+        lose_the_broker_at_c(setup, clock)
         assert queued(setup.broker) == []
         assert {entry.total_run_count for entry in setup.schedules.values()} == {0}
         setup.beat.run_due()
         assert [message.entry for message in queued(setup.broker)] == ["a", "b", "c", "d"]
 
     @needs_batches
-    def test_whose_answer_is_lost_gets_the_batch_again_under_the_same_ids(
-        self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        setup = Setup("batches to another database", make_app, make_beat, server)
-        setup.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(10))
+    def test_whose_answer_is_lost_gets_the_batch_again_under_the_same_ids(self, apart: Setup, clock: Clock) -> None:
+        apart.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(10))
         clock.forward(60)
         send = Collector.send
 
@@ -181,16 +169,13 @@ class TestBrokerDown:
             send(self, messages)
             raise redis.ConnectionError("the answer was lost")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Collector, "send", lost)
-            with pytest.raises(BrokerDown):
-                setup.beat.run_due()
-        assert {entry.total_run_count for entry in setup.schedules.values()} == {0}
-        setup.beat.run_due()
-        messages = queued(setup.broker)
+        with mock.patch.object(Collector, "send", lost), pytest.raises(BrokerDown):
+            apart.beat.run_due()
+        assert {entry.total_run_count for entry in apart.schedules.values()} == {0}
+        apart.beat.run_due()
+        messages = queued(apart.broker)
         assert (len(messages), len({message.id for message in messages})) == (20, 10)
-        assert {entry.total_run_count for entry in setup.schedules.values()} == {1}
-        setup.broker.close()
+        assert {entry.total_run_count for entry in apart.schedules.values()} == {1}
 
     @pytest.mark.parametrize(
         "broker",

@@ -22,44 +22,36 @@ from tests.support.server import Server
 
 
 @needs_batches
-def test_a_batch_for_another_database_is_not_sent_by_who_leads_no_more(
-    make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
-) -> None:
-    setup = Setup("batches to another database", make_app, make_beat, server)
-    setup.schedules.add("a", "t", every(60))
+def test_a_batch_for_another_database_is_not_sent_by_who_leads_no_more(apart: Setup, clock: Clock) -> None:
+    apart.schedules.add("a", "t", every(60))
     for _ in range(2):
         clock.forward(60)
-        setup.beat.run_due()
+        apart.beat.run_due()
     clock.forward(60)
     commands = Prepared.commands
 
     def slow(self: Prepared, occurrence: Any) -> Any:
-        setup.beat.leader.resign()
+        apart.beat.leader.resign()
         return commands(self, occurrence)
 
     with mock.patch.object(Prepared, "commands", slow):
-        setup.beat.run_due()
-    assert setup.broker.llen("celery") == 2
-    setup.broker.close()
+        apart.beat.run_due()
+    assert apart.broker.llen("celery") == 2
 
 
 @needs_batches
-def test_a_broker_in_another_database_is_written_in_one_batch(
-    make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
-) -> None:
-    setup = Setup("batches to another database", make_app, make_beat, server)
-    setup.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(500))
+def test_a_broker_in_another_database_is_written_in_one_batch(apart: Setup, server: Server, clock: Clock) -> None:
+    apart.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(500))
     clock.forward(60)
-    setup.beat.run_due()
-    assert "in batches apart from the schedule (" in setup.beat.vitals.dispatch
-    assert "stable ids; the broker is another server or database)" in setup.beat.vitals.dispatch
+    apart.beat.run_due()
+    assert "in batches apart from the schedule (" in apart.beat.vitals.dispatch
+    assert "stable ids; the broker is another server or database)" in apart.beat.vitals.dispatch
     clock.forward(60)
     with commands(server) as seen, round_trips() as trips:
-        setup.beat.run_due()
-    assert setup.broker.llen("celery") == 1000
+        apart.beat.run_due()
+    assert apart.broker.llen("celery") == 1000
     assert len([command for command in seen if not command.upper().startswith("LPUSH")]) <= 8
     assert len(trips) <= 10
-    setup.broker.close()
 
 
 @needs_batches

@@ -113,17 +113,14 @@ class TestEveryWay:
         setup.schedules.add("edited", "t", every(10), (1,))
         setup.schedules.add("paused", "t", every(10))
         clock.forward(10)
-        commit = setup.beat.store.commit
 
-        def late(*args: Any) -> Any:
+        def meanwhile() -> None:
             if "removed" in setup.schedules:
                 del setup.schedules["removed"]
                 setup.schedules.update("edited", args=(2,))
                 setup.schedules.pause("paused")
-            return commit(*args)
 
-        with mock.patch.object(setup.beat.store, "commit", side_effect=late):
-            setup.beat.run_due()
+        setup.commit_after(meanwhile)
         assert [(message.entry, message.args) for message in queued(setup.broker)] == [("edited", [2])]
         assert "removed" not in setup.schedules
         assert setup.schedules["paused"].paused_note == ""
@@ -133,28 +130,18 @@ class TestEveryWay:
         for name in ("removed", "paused"):
             setup.schedules.add(name, "t", every(10), (name,), once=True)
         clock.forward(10)
-        commit = setup.beat.store.commit
 
-        def late(*args: Any) -> Any:
+        def meanwhile() -> None:
             del setup.schedules["removed"]
             setup.schedules.pause("paused")
-            return commit(*args)
 
-        with mock.patch.object(setup.beat.store, "commit", side_effect=late):
-            setup.beat.run_due()
+        setup.commit_after(meanwhile)
         assert (queued(setup.broker), list(locks(setup.app).list())) == ([], [])
 
     def test_a_removed_entry_does_not_come_back_by_a_late_commit(self, setup: Setup, clock: Clock) -> None:
         setup.schedules.add("a", "t", every(10))
         clock.forward(10)
-        commit = setup.beat.store.commit
-
-        def late(*args: Any) -> Any:
-            setup.schedules.remove("a", missing_ok=True)
-            return commit(*args)
-
-        with mock.patch.object(setup.beat.store, "commit", side_effect=late):
-            setup.beat.run_due()
+        setup.commit_after(lambda: setup.schedules.remove("a", missing_ok=True))
         assert "a" not in setup.schedules
         assert setup.schedules.list() == []
 

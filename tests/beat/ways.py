@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -48,6 +49,17 @@ class Setup:
             mock.patch.object(self.beat.store, "commit", side_effect=redis.ConnectionError("crash")),
             pytest.raises(redis.ConnectionError),
         ):
+            self.beat.run_due()
+
+    def commit_after(self, meanwhile: Callable[[], object]) -> None:
+        """Dispatch what is due, and have something happen between plan and commit."""
+        commit = self.beat.store.commit
+
+        def late(*args: Any) -> Any:
+            meanwhile()
+            return commit(*args)
+
+        with mock.patch.object(self.beat.store, "commit", side_effect=late):
             self.beat.run_due()
 
     def odd_task(self, **options: Any) -> Any:
