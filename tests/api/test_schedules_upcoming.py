@@ -15,6 +15,18 @@ from tests.support.messages import queued
 pytestmark = pytest.mark.usefixtures("clock")
 
 
+def all_that_fires(beat: Scheduler, until: datetime, clock: Clock, client: redis.Redis) -> list[Upcoming]:
+    """What a beat sends until then, in the order that it does."""
+    fired = []
+    while clock.now <= until:
+        wait = beat.run_due()
+        for message in queued(client):
+            fired.append(Upcoming(clock.now, message.entry or "", message.scheduled_at or NOW))
+        client.delete("celery")
+        clock.forward(wait)
+    return fired
+
+
 class TestUpcoming:
     def test_is_what_the_beat_then_does(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
@@ -36,13 +48,7 @@ class TestUpcoming:
         until = NOW + timedelta(minutes=30)
         expected = schedules.upcoming(until)
         assert expected == sorted(expected)
-        fired = []
-        while clock.now < until:
-            wait = inner_beat.run_due()
-            for message in queued(client):
-                fired.append(Upcoming(clock.now, message.entry or "", message.scheduled_at or NOW))
-            client.delete("celery")
-            clock.forward(wait)
+        fired = all_that_fires(inner_beat, until, clock, client)
         assert fired[: len(expected)] == expected
         assert {each.name for each in expected} == {"jittered", "cron", "berlin", "late", "short", "thrice", "once"}
         assert sum(each.at != each.nominal for each in expected) > 20
@@ -54,17 +60,10 @@ class TestUpcoming:
         schedules.add("a", "add", every(10), misfire=misfire)
         schedules.add("b", "add", every(60), jitter=30, misfire=misfire)
         clock.forward(129)
-        expected = schedules.upcoming(clock.now + timedelta(seconds=60))
         end = clock.now + timedelta(seconds=60)
-        fired = []
-        while clock.now <= end:
-            wait = inner_beat.run_due()
-            for message in queued(client):
-                fired.append(Upcoming(clock.now, message.entry or "", message.scheduled_at or NOW))
-            client.delete("celery")
-            clock.forward(wait)
-        fired.sort()
-        assert expected == [each for each in fired if each.at <= end]
+        expected = schedules.upcoming(end)
+        fired = all_that_fires(inner_beat, end, clock, client)
+        assert expected == sorted(fired)
 
     def test_is_bounded_by_its_limit_and_its_end(self, schedules: Schedules) -> None:
         schedules.add("a", "add", every(1))

@@ -11,10 +11,23 @@ from celery import Celery
 from redbeat_lite import Entry, Scheduler, Schedules, every
 from tests.support.commands import commands
 from tests.support.frozen import Clock
+from tests.support.in_process import MakeBeat
 from tests.support.kombus import needs_batches
 from tests.support.server import Server
 
 pytestmark = pytest.mark.usefixtures("clock")
+
+
+def asked_for(count: int, app: Celery, make_beat: MakeBeat, clock: Clock, server: Server) -> list[str]:
+    """The commands of a turn in which so many entries are due, all of which have run once before."""
+    schedules, beat = Schedules(app), make_beat(app)
+    schedules.add_many(Entry(f"e{number}", "add", every(60)) for number in range(count))
+    clock.forward(60)
+    beat.run_due()
+    clock.forward(60)
+    with commands(server) as seen:
+        beat.run_due()
+    return seen
 
 
 class TestCost:
@@ -41,14 +54,7 @@ class TestCost:
         server: Server,
         dispatch: str,
     ) -> None:
-        app = make_app(redbeat_lite_dispatch=dispatch)
-        schedules, beat = Schedules(app), make_beat(app)
-        schedules.add_many(Entry(f"e{number}", "add", every(60)) for number in range(1000))
-        clock.forward(60)
-        beat.run_due()
-        clock.forward(60)
-        with commands(server) as seen:
-            beat.run_due()
+        seen = asked_for(1000, make_app(redbeat_lite_dispatch=dispatch), make_beat, clock, server)
         assert client.llen("celery") == 2000
         # Two batches of a peek and a commit, and the peek that finds nothing more.
         assert len(seen) == 5
@@ -87,12 +93,6 @@ class TestCost:
         @app.task(name="add", shared=False)
         def add() -> None: ...
 
-        schedules, beat = Schedules(app), make_beat(app)
-        schedules.add_many(Entry(f"e{number}", "add", every(60)) for number in range(100))
-        clock.forward(60)
-        beat.run_due()
-        clock.forward(60)
-        with commands(server) as seen:
-            beat.run_due()
+        seen = asked_for(100, app, make_beat, clock, server)
         assert len(seen) <= most
         assert not any("SUBSCRIBE" in command for command in seen)

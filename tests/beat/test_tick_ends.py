@@ -11,7 +11,7 @@ from celery import Celery
 from redbeat_lite import Misfire, Scheduler, Schedules, at, every
 from tests.beat.moments import after, nominals
 from tests.support.frozen import Clock
-from tests.support.in_process import KEY
+from tests.support.in_process import KEY, one_turn
 from tests.support.messages import queued
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -28,9 +28,7 @@ class TestEnds:
     ) -> None:
         schedules.add("a", "add", at(after(10)))
         clock.forward(10)
-        beat = make_beat(app)
-        beat.run_due()
-        beat.close()
+        one_turn(app, make_beat)
         clock.forward(1000)
         make_beat(app).run_due()
         assert nominals(client, "a") == [10]
@@ -103,9 +101,7 @@ class TestEnds:
         schedules.add("a", "add", every(10), max_runs=3)
         for run in range(6):
             clock.forward(10)
-            beat = make_beat(app)
-            beat.run_due()
-            beat.close()
+            one_turn(app, make_beat)
             if run == 1:
                 schedules.update("a", kwargs={"x": 1})
         assert nominals(client, "a") == [10, 20, 30]

@@ -14,6 +14,7 @@ from celery.schedules import crontab
 from redbeat_lite import Scheduler, Schedules, at, cron, every
 from tests.beat.moments import after, nominals
 from tests.support.frozen import NOW, Clock
+from tests.support.in_process import one_turn
 from tests.support.messages import queued
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -66,9 +67,7 @@ class TestFirstRun:
         app.conf.beat_schedule = {"configured": {"task": "add", "schedule": 86_400}}
         schedules.add("runtime", "add", every(86_400))
         for _ in range(25):
-            beat = make_beat(app)
-            beat.run_due()
-            beat.close()
+            one_turn(app, make_beat)
             clock.forward(3600)
         assert nominals(client, "configured") == nominals(client, "runtime") == [86_400]
 

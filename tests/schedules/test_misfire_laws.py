@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from hypothesis import given
@@ -55,12 +56,15 @@ def missed_of(rule: Rule, nominal: int, until: int) -> list[int] | None:
     return found
 
 
-def finish(rule: Rule, nominal: int, now: int, misfire: Misfire) -> tuple[list[int], int, int | None, int]:
+def finish(
+    rule: Rule, nominal: int, now: int, misfire: Misfire, runs_left: int | None = None, **options: Any
+) -> tuple[list[int], int, int | None, int]:
     """Follow the plans of one moment to their end: everything emitted and skipped, the next, and the rounds."""
     emitted: list[int] = []
     skipped, waiting, rounds = 0, nominal, 0
     while True:
-        done = plan(rule, waiting, now, misfire)
+        left = None if runs_left is None else runs_left - len(emitted)
+        done = plan(rule, waiting, now, misfire, runs_left=left, **options)
         emitted += done.emit
         skipped, rounds = skipped + done.skipped, rounds + 1
         if done.next is None or done.next > now:
@@ -151,15 +155,9 @@ def test_however_a_walk_is_cut_into_rounds_it_comes_to_the_same(
 ) -> None:
     now = nominal + late * 7 * 60_000
     whole = plan(rule, nominal, now, misfire, runs_left=runs_left)
-    emitted: list[int] = []
-    skipped = 0
-    following: int | None = nominal
-    while following is not None and following <= now:
-        left = None if runs_left is None else runs_left - len(emitted)
-        part = plan(rule, following, now, misfire, runs_left=left, walk_on=lambda found: len(found) < steps)
-        assert part.next is None or part.next > following, "each round gets further"
-        emitted += part.emit
-        skipped, following = skipped + part.skipped, part.next
+    emitted, skipped, following, _ = finish(
+        rule, nominal, now, misfire, runs_left, walk_on=lambda found: len(found) < steps
+    )
     if len(whole.emit) < CHUNK:
         assert tuple(emitted) == whole.emit
         assert following == whole.next
