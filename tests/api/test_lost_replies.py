@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from celery import Celery
 
 from redbeat_lite import Entry, EntryChanged, Schedules, every
+from tests.support.in_process import MakeApp
 from tests.support.proxy import Proxy
 from tests.support.server import Server
 
@@ -25,7 +26,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def lossy(make_app: Callable[..., Celery], proxy: Proxy) -> Schedules:
+def lossy(make_app: MakeApp, proxy: Proxy) -> Schedules:
     """Schedules behind a line that loses the first reply to each call that writes; they hold an entry "there"."""
     schedules = Schedules(make_app(redbeat_lite_url=proxy.url))
     schedules.add("there", "t", every(60))  # from now on the server knows the script
@@ -65,7 +66,7 @@ def test_a_pause_is_one_version(lossy: Schedules, proxy: Proxy) -> None:
     assert (lossy["there"].version, lossy["there"].paused_note, proxy.lost) == (2, "for now", 1)
 
 
-def test_who_takes_turns_by_version_loses_nothing(app: Celery, proxy: Proxy, make_app: Callable[..., Celery]) -> None:
+def test_who_takes_turns_by_version_loses_nothing(app: Celery, proxy: Proxy, make_app: MakeApp) -> None:
     """Four writers raise one number, each by the version it has read, two of them over a line that loses replies."""
     Schedules(app).add("contended", "t", every(60), kwargs={"n": 0})
     proxy.lose_reply_to = CALL

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
 import redis
-from celery import Celery
 from celery.schedules import crontab
 
 from redbeat_lite import Entry, Scheduler, Schedules
 from tests.support.frozen import NOW, Clock
+from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.messages import Message, parse
 from tests.support.real import celerys_occurrences, real_entries
 
@@ -45,7 +44,7 @@ def test_each_goes_in_and_reads_back_equal(schedules: Schedules, real: list[Entr
 
 
 def test_each_goes_in_through_the_configuration_and_reads_back_equal(
-    make_app: Callable[..., Celery], make_beat: Callable[[Celery], Scheduler], clock: Clock, real: list[Entry]
+    make_app: MakeApp, make_beat: MakeBeat, clock: Clock, real: list[Entry]
 ) -> None:
     fields = ("task", "schedule", "args", "kwargs", "options")
     app = make_app(beat_schedule={entry.name: {field: getattr(entry, field) for field in fields} for entry in real})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -25,6 +24,7 @@ from redbeat_lite import (
 )
 from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
+from tests.support.in_process import MakeApp
 from tests.support.server import Server
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -115,7 +115,7 @@ class TestAdd:
         del schedules["a"]
         assert schedules.add("a", "add", every(10)).generation != first.generation
 
-    def test_the_apps_defaults_fill_what_is_left_out(self, make_app: Callable[..., Celery]) -> None:
+    def test_the_apps_defaults_fill_what_is_left_out(self, make_app: MakeApp) -> None:
         app = make_app(redbeat_lite_expires=90, redbeat_lite_misfire="skip", redbeat_lite_once_lease=7)
         entry = Schedules(app).add("a", "add", 10, once=True)
         assert (entry.expires, entry.misfire, entry.once) == (90.0, Misfire("skip"), Once(scope="queue", lease=7))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 
 import pytest
 import redis
@@ -11,6 +11,7 @@ from kombu.exceptions import OperationalError
 
 from redbeat_lite import Entry, EntryChanged, EntryNotFound, InvalidEntry, Schedules, every
 from tests.support.commands import round_trips
+from tests.support.in_process import MakeApp
 from tests.support.server import Server
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -135,7 +136,7 @@ class TestMapping:
         with pytest.raises(EntryChanged, match="too often"):
             schedules.clear()
 
-    def test_building_it_opens_no_connection(self, make_app: Callable[..., Celery], server: Server) -> None:
+    def test_building_it_opens_no_connection(self, make_app: MakeApp, server: Server) -> None:
         with round_trips() as trips:
             Schedules(make_app())
             Schedules(make_app(broker_url="redis://127.0.0.1:1/0"))

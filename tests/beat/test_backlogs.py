@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 
 import pytest
 import redis
-from celery import Celery
 from celery.schedules import BaseSchedule
 
 from redbeat_lite import Entry, Scheduler, Schedules, every, register_schedule, rrule
@@ -19,6 +18,7 @@ from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.stored import Advance, Term
 from tests.support.beats import KEYS
 from tests.support.frozen import NOW, Clock
+from tests.support.in_process import MakeApp
 from tests.support.messages import of_entry, queued
 
 
@@ -183,7 +183,7 @@ COSTLY = "DTSTART:10000101T000000 RRULE:FREQ=SECONDLY;INTERVAL=3607;BYMINUTE=0;B
 
 @pytest.mark.usefixtures("clock")
 def test_those_that_take_a_minute_to_walk_through_keep_no_program_waiting(
-    make_app: Callable[..., Celery], client: redis.Redis
+    make_app: MakeApp, client: redis.Redis
 ) -> None:
     """Whoever can write to the server can say that a run is missed since the year 1003."""
     app = make_app()

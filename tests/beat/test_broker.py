@@ -154,7 +154,7 @@ class TestAServerWithoutItsData:
     @pytest.mark.parametrize("restarts", [False, True])
     def test_is_told_of_the_queues_again(
         self,
-        topical: Callable[..., Celery],
+        topical: MakeApp,
         make_beat: MakeBeat,
         own_server: Callable[..., Server],
         clock: Clock,
@@ -184,7 +184,7 @@ class TestAServerWithoutItsData:
 
     @needs_batches
     def test_that_holds_the_queues_alone_is_told_of_them_again(
-        self, topical: Callable[..., Celery], make_beat: MakeBeat, server: Server, clock: Clock
+        self, topical: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
     ) -> None:
         app = topical(broker_url=f"{server.url.removesuffix('/0')}/1", redbeat_lite_url=server.url)
         beat = make_beat(app)
@@ -202,7 +202,7 @@ class TestAServerWithoutItsData:
 @needs_batches
 @pytest.mark.parametrize("database", [0, 1])
 def test_a_message_that_no_queue_is_bound_for_counts_as_sent_and_is_told_of_once(
-    topical: Callable[..., Celery],
+    topical: MakeApp,
     make_beat: MakeBeat,
     server: Server,
     clock: Clock,

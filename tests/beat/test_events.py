@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from redbeat_lite.events import (
 )
 from redbeat_lite.storage.keys import Keys
 from tests.support.frozen import Clock
-from tests.support.in_process import MakeBeat
+from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.messages import queued
 from tests.support.waiting import eventually
 
@@ -61,7 +60,7 @@ def listener(app: Celery) -> Listener:
 
 @pytest.mark.parametrize("dispatch", ["auto", "plain"])
 def test_each_occurrence_is_told_once_with_its_id_and_how_late_it_went_out(
-    make_app: Callable[..., Celery], make_beat: MakeBeat, clock: Clock, client: redis.Redis, dispatch: str
+    make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis, dispatch: str
 ) -> None:
     app, listener = make_app(redbeat_lite_dispatch=dispatch), Listener()
     subscribe(app, listener)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
 
 from redbeat_lite import EntryExists, EntryNotFound, Scheduler, Schedules, every
+from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.messages import Message, queued
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -183,8 +183,8 @@ def _is_later(message: Message, span: Span, spans: list[Span]) -> bool:
 
 @pytest.mark.parametrize("changes", [800, pytest.param(8000, marks=[pytest.mark.soak, pytest.mark.timeout(300)])])
 def test_no_ghost_and_no_stale_rule(
-    make_app: Callable[..., Celery],
-    make_beat: Callable[[Celery], Scheduler],
+    make_app: MakeApp,
+    make_beat: MakeBeat,
     server: Server,
     client: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redbeat_lite import Scheduler, Schedules, every
 from tests.support.beats import FAST, KEYS, conf, leads
 from tests.support.frozen import Clock
+from tests.support.in_process import MakeApp
 from tests.support.processes import Process
 from tests.support.server import free_port
 from tests.support.waiting import eventually
@@ -57,7 +58,7 @@ def port() -> int:
 
 
 @pytest.fixture
-def app(make_app: Callable[..., Celery], port: int) -> Celery:
+def app(make_app: MakeApp, port: int) -> Celery:
     app = make_app(redbeat_lite_metrics_port=port)
 
     @app.task(name="add", shared=False)
@@ -138,7 +139,7 @@ def test_without_the_extra_the_beat_says_at_the_start_what_to_install(
 
 
 @pytest.mark.parametrize("wrong", [0, 65_536, "9100", True, 1.5])
-def test_what_is_no_port_is_refused(make_app: Callable[..., Celery], wrong: object) -> None:
+def test_what_is_no_port_is_refused(make_app: MakeApp, wrong: object) -> None:
     with pytest.raises(click.ClickException) as raised:
         Scheduler(make_app(redbeat_lite_metrics_port=wrong), lazy=True)
     assert raised.value.message == f"redbeat_lite_metrics_port: expected a port from 1 to 65535, got {wrong!r}"
@@ -156,7 +157,7 @@ def test_no_port_is_opened_before_the_first_tick(app: Celery, inner_beat: Schedu
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_the_metrics_are_for_the_machine_alone_unless_one_says_otherwise(make_app: Callable[..., Celery]) -> None:
+def test_the_metrics_are_for_the_machine_alone_unless_one_says_otherwise(make_app: MakeApp) -> None:
     # Every address of 127.0.0.0/8 is one of this machine.
     for host, reached in ((None, {"127.0.0.1"}), ("127.0.0.2", {"127.0.0.2"}), ("0.0.0.0", {"127.0.0.1", "127.0.0.2"})):
         port = free_port()
@@ -176,7 +177,7 @@ def is_open(host: str, port: int) -> bool:
 
 
 @pytest.mark.parametrize("wrong", ["", "localhost", "256.0.0.1", "127.0.0.1:9540", 1, None])
-def test_what_is_no_address_is_refused(make_app: Callable[..., Celery], wrong: object) -> None:
+def test_what_is_no_address_is_refused(make_app: MakeApp, wrong: object) -> None:
     with pytest.raises(click.ClickException) as raised:
         Scheduler(make_app(redbeat_lite_metrics_host=wrong), lazy=True)
     expected = "the IP address to listen on, such as 127.0.0.1 or 0.0.0.0"

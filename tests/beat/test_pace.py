@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 import redis
-from celery import Celery
 
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every
 from redbeat_lite.entries.state import State
 from redbeat_lite.storage.stored import Edit
 from tests.support.frozen import NOW, Clock
+from tests.support.in_process import MakeApp
 from tests.support.messages import of_entry
 
 
 @pytest.mark.parametrize(("runs", "others"), [(200, 10), pytest.param(1000, 30, marks=pytest.mark.soak)])
 def test_hundreds_of_runs_of_a_second_end_where_they_should_although_each_tick_is_late(
-    make_app: Callable[..., Celery], clock: Clock, client: redis.Redis, runs: int, others: int
+    make_app: MakeApp, clock: Clock, client: redis.Redis, runs: int, others: int
 ) -> None:
     app, chance = make_app(), random.Random(7)
     schedules = Schedules(app)
@@ -36,7 +35,7 @@ def test_hundreds_of_runs_of_a_second_end_where_they_should_although_each_tick_i
 
 
 def test_other_zone_data_than_when_an_entry_was_planned_harm_nothing(
-    make_app: Callable[..., Celery], clock: Clock, client: redis.Redis
+    make_app: MakeApp, clock: Clock, client: redis.Redis
 ) -> None:
     """What was planned under the old data is kept, and the next one follows the new."""
 

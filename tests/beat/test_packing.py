@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
 import pytest
 import redis.connection
-from celery import Celery
 from kombu import Exchange, Queue
 from redis.connection import PythonRespSerializer
 
-from redbeat_lite import Entry, Scheduler, Schedules, every
+from redbeat_lite import Entry, Schedules, every
 from redbeat_lite.beat import packing
 from redbeat_lite.schedules import Question
 from tests.support.frozen import Clock
+from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.messages import queued
 from tests.support.server import Server
 
@@ -50,8 +49,8 @@ def hiredis(monkeypatch: pytest.MonkeyPatch) -> Hiredis:
 @pytest.mark.parametrize("broker", [0, 1])
 @pytest.mark.parametrize("dispatch", ["auto", "plain"])
 def test_no_number_of_a_beat_is_left_to_it(
-    make_app: Callable[..., Celery],
-    make_beat: Callable[[Celery], Scheduler],
+    make_app: MakeApp,
+    make_beat: MakeBeat,
     server: Server,
     clock: Clock,
     hiredis: Hiredis,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,6 +19,7 @@ from redbeat_lite.interchange.records import state_fields, state_from
 from redbeat_lite.schedules import Question
 from redbeat_lite.testing import schedule_clock
 from tests.support.frozen import NOW, Clock
+from tests.support.in_process import MakeBeat
 from tests.support.messages import of_entry, queued
 
 
@@ -69,7 +69,7 @@ def times(client: redis.Redis, name: str) -> list[float]:
 
 
 def test_is_asked_again_at_the_time_it_said_and_runs_when_it_says_so(
-    app: Celery, make_beat: Callable[[Celery], Scheduler], clock: Clock, client: redis.Redis
+    app: Celery, make_beat: MakeBeat, clock: Clock, client: redis.Redis
 ) -> None:
     app.conf.beat_schedule = {"configured": {"task": "add", "schedule": Polled(600)}}
     Schedules(app).add("added", "add", Polled(600))

@@ -29,6 +29,7 @@ from redbeat_lite.entries.message import Occurrence
 from redbeat_lite.instants import from_ms
 from redbeat_lite.storage.stored import Command
 from tests.support.examples import examples
+from tests.support.in_process import MakeApp
 from tests.support.server import Server
 
 HOUR = 3_600_000
@@ -470,13 +471,13 @@ class TestObstacle:
         app.amqp.Producer = Own
         assert why() == "kombu's producer or channel is not its own"
 
-    def test_the_old_protocol(self, scheduler: Scheduler, make_app: Callable[..., Celery]) -> None:
+    def test_the_old_protocol(self, scheduler: Scheduler, make_app: MakeApp) -> None:
         assert (
             obstacle(scheduler, redbeat_lite.scheduler, make_app(task_protocol=1), kombu.transport.redis.Channel)
             == "task_protocol is not 2"
         )
 
-    def test_a_router_function(self, scheduler: Scheduler, make_app: Callable[..., Celery]) -> None:
+    def test_a_router_function(self, scheduler: Scheduler, make_app: MakeApp) -> None:
         other = make_app(task_routes=[lambda name, *args, **kwargs: None])
         assert (
             obstacle(scheduler, redbeat_lite.scheduler, other, kombu.transport.redis.Channel)
@@ -484,9 +485,7 @@ class TestObstacle:
         )
 
     @pytest.mark.parametrize("setting", ["task_send_sent_event", "task_always_eager"])
-    def test_what_does_more_or_less_than_sending(
-        self, scheduler: Scheduler, make_app: Callable[..., Celery], setting: str
-    ) -> None:
+    def test_what_does_more_or_less_than_sending(self, scheduler: Scheduler, make_app: MakeApp, setting: str) -> None:
         other = make_app(**{setting: True})
         assert (
             obstacle(scheduler, redbeat_lite.scheduler, other, kombu.transport.redis.Channel)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
-from celery import Celery
-
-from redbeat_lite import Scheduler, Schedules, every
+from redbeat_lite import Schedules, every
+from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.waiting import eventually
 
 
-def test_changes_of_the_schedule_are_no_reason_to_ask_for_the_lease(
-    make_app: Callable[..., Celery], make_beat: Callable[[Celery], Scheduler]
-) -> None:
+def test_changes_of_the_schedule_are_no_reason_to_ask_for_the_lease(make_app: MakeApp, make_beat: MakeBeat) -> None:
     app = make_app()
     leader, standby = make_beat(app), make_beat(app)
     leader.run_due()

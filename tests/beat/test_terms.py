@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
 from redbeat_lite.beat.leader import Leader
@@ -17,12 +16,13 @@ from redbeat_lite.clock import wall_ms
 from redbeat_lite.storage.scripts import Scripts
 from redbeat_lite.storage.server_check import server_warnings
 from redbeat_lite.storage.stored import Lost, Stored, Term
+from tests.support.in_process import MakeApp
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
 
 def test_a_term_that_broke_off_at_its_beginning_is_begun_anew(
-    make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = make_app(beat_schedule={"configured": {"task": "add", "schedule": 60}})
     scheduler = Scheduler(app)
@@ -41,7 +41,7 @@ def test_a_term_that_broke_off_at_its_beginning_is_begun_anew(
 
 
 def test_a_beat_that_is_stopped_while_it_asks_for_the_lease_gives_it_back(
-    make_app: Callable[..., Celery], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    make_app: MakeApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = Scheduler(make_app())
     scripts = scheduler.backend.scripts
@@ -60,7 +60,7 @@ def test_a_beat_that_is_stopped_while_it_asks_for_the_lease_gives_it_back(
 
 
 def test_the_end_of_the_lease_in_an_outage_is_not_the_end_of_the_outage(
-    make_app: Callable[..., Celery], own_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
+    make_app: MakeApp, own_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = own_server()
     options = {"socket_timeout": 0.3, "socket_connect_timeout": 0.3}
@@ -79,7 +79,7 @@ def test_the_end_of_the_lease_in_an_outage_is_not_the_end_of_the_outage(
     scheduler.close()
 
 
-def test_mending_a_large_schedule_is_progress_for_the_watchdog(make_app: Callable[..., Celery], server: Server) -> None:
+def test_mending_a_large_schedule_is_progress_for_the_watchdog(make_app: MakeApp, server: Server) -> None:
     app = make_app()
     Schedules(app).add_many(Entry(f"e{number}", "add", every(60)) for number in range(2500))
     scheduler = Scheduler(app)
@@ -103,7 +103,7 @@ class TestAStalledLeader:
         return lambda: {key: client.dump(key) for key in client.keys("*") if not key.endswith((b"leader", b"standbys"))}
 
     @pytest.fixture
-    def asleep(self, make_app: Callable[..., Celery], client: redis.Redis) -> Iterator[tuple[Scheduler, Term]]:
+    def asleep(self, make_app: MakeApp, client: redis.Redis) -> Iterator[tuple[Scheduler, Term]]:
         """A leader of an older configuration, whose successor leads by now and has begun its term."""
         shared = {"task": "add", "schedule": 3600}
         old = Scheduler(make_app(beat_schedule={"both": {**shared, "args": [1]}, "before": shared}))
@@ -164,7 +164,7 @@ class TestAStalledLeader:
         assert contents() == before
 
     def test_loses_its_term_and_stands_by(
-        self, make_app: Callable[..., Celery], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+        self, make_app: MakeApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         scheduler = Scheduler(make_app(beat_schedule={"configured": {"task": "add", "schedule": 60}}))
         read = scheduler.store.read
@@ -213,7 +213,7 @@ class TestTrust:
 
     @pytest.fixture
     def leader(
-        self, make_app: Callable[..., Celery], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+        self, make_app: MakeApp, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     ) -> Iterator[Leader]:
         scheduler = Scheduler(make_app(redbeat_lite_lease=request.param))
         monkeypatch.setattr("redbeat_lite.beat.leader.elapsed", lambda: Held.now)
@@ -243,7 +243,7 @@ class TestTrust:
         Held.now = 100.4 + 0.875 + 0.01
         assert not leader.leading
 
-    def test_who_has_stepped_down_renews_no_more(self, make_app: Callable[..., Celery], client: redis.Redis) -> None:
+    def test_who_has_stepped_down_renews_no_more(self, make_app: MakeApp, client: redis.Redis) -> None:
         scheduler = Scheduler(make_app(redbeat_lite_lease=1))
         scheduler.leader.acquire()
         scheduler.leader.step_down()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +15,7 @@ from redbeat_lite import Misfire, Scheduler, Schedules, at, cron, every
 from tests.beat.moments import after, nominals
 from tests.beat.poison import CannotTell
 from tests.support.frozen import NOW, Clock
+from tests.support.in_process import MakeBeat
 from tests.support.messages import of_entry, queued
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -50,7 +50,7 @@ class TestClock:
         self,
         app: Celery,
         schedules: Schedules,
-        make_beat: Callable[[Celery], Scheduler],
+        make_beat: MakeBeat,
         clock: Clock,
     ) -> None:
         schedules.add("a", "add", every(60))
@@ -77,7 +77,7 @@ class TestClock:
         self,
         app: Celery,
         schedules: Schedules,
-        make_beat: Callable[[Celery], Scheduler],
+        make_beat: MakeBeat,
         clock: Clock,
         client: redis.Redis,
         schedule: Any,
@@ -175,7 +175,7 @@ class TestClock:
         assert len(queued(client)) == runs
 
     def test_a_schedule_that_cannot_be_stored_keeps_its_own_rule(
-        self, app: Celery, make_beat: Callable[[Celery], Scheduler], clock: Clock, schedules: Schedules
+        self, app: Celery, make_beat: MakeBeat, clock: Clock, schedules: Schedules
     ) -> None:
         class Unstorable(CannotTell):
             __eq__, __hash__ = CannotTell.__eq__, None  # type: ignore[assignment]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import redis
 from celery import Celery
@@ -11,7 +9,7 @@ from celery import Celery
 from redbeat_lite import Entry, Scheduler, Schedules, every
 from tests.support.commands import commands
 from tests.support.frozen import Clock
-from tests.support.in_process import MakeBeat
+from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import needs_batches
 from tests.support.server import Server
 
@@ -47,8 +45,8 @@ class TestCost:
     @pytest.mark.parametrize("dispatch", ["auto", "batch"])
     def test_a_thousand_due_entries_cost_next_to_nothing_each(
         self,
-        make_app: Callable[..., Celery],
-        make_beat: Callable[[Celery], Scheduler],
+        make_app: MakeApp,
+        make_beat: MakeBeat,
         clock: Clock,
         client: redis.Redis,
         server: Server,
@@ -81,8 +79,8 @@ class TestCost:
     )
     def test_a_result_backend_is_asked_nothing(
         self,
-        make_app: Callable[..., Celery],
-        make_beat: Callable[[Celery], Scheduler],
+        make_app: MakeApp,
+        make_beat: MakeBeat,
         clock: Clock,
         server: Server,
         dispatch: str,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import redis
 from celery import Celery
@@ -11,6 +9,7 @@ from celery import Celery
 from redbeat_lite import Scheduler, Schedules, every
 from tests.beat.moments import after, nominals
 from tests.support.frozen import Clock
+from tests.support.in_process import MakeBeat
 from tests.support.messages import queued
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -21,7 +20,7 @@ class TestCounters:
         self,
         app: Celery,
         schedules: Schedules,
-        make_beat: Callable[[Celery], Scheduler],
+        make_beat: MakeBeat,
         clock: Clock,
         client: redis.Redis,
     ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from redbeat_lite import Entry, Scheduler, Schedules, every
 from redbeat_lite.beat.dispatch.broker import BrokerDown
 from tests.beat.moments import after, nominals
 from tests.support.frozen import Clock
+from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.messages import queued
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -23,8 +23,8 @@ class TestFailedPublish:
     @pytest.mark.parametrize("dispatch", ["auto", "batch", "plain"])
     def test_three_times_and_then_not_is_one_message_under_one_id(
         self,
-        make_app: Callable[..., Celery],
-        make_beat: Callable[[Celery], Scheduler],
+        make_app: MakeApp,
+        make_beat: MakeBeat,
         clock: Clock,
         client: redis.Redis,
         monkeypatch: pytest.MonkeyPatch,
@@ -60,8 +60,8 @@ class TestFailedPublish:
 
     def test_of_a_broker_that_goes_away_does_not_send_again_what_is_out(
         self,
-        make_app: Callable[..., Celery],
-        make_beat: Callable[[Celery], Scheduler],
+        make_app: MakeApp,
+        make_beat: MakeBeat,
         client: redis.Redis,
         clock: Clock,
     ) -> None:

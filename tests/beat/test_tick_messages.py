@@ -6,7 +6,6 @@ import base64
 import json
 import pickle
 import zlib
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,7 +17,7 @@ from celery.beat import BeatLazyFunc
 from redbeat_lite import Scheduler, Schedules, at, cron, every
 from tests.beat.moments import after
 from tests.support.frozen import NOW, Clock
-from tests.support.in_process import KEY
+from tests.support.in_process import KEY, MakeApp, MakeBeat
 from tests.support.messages import Message, queued
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -94,8 +93,8 @@ class TestMessages:
     @pytest.mark.parametrize("dispatch", ["auto", "batch", "plain"])
     def test_routes_and_stored_options_are_honoured_alike(
         self,
-        make_app: Callable[..., Celery],
-        make_beat: Callable[[Celery], Scheduler],
+        make_app: MakeApp,
+        make_beat: MakeBeat,
         clock: Clock,
         client: redis.Redis,
         task: str,
@@ -145,8 +144,8 @@ class TestMessages:
 
     def test_a_task_that_sets_its_own_queue_keeps_it(
         self,
-        make_app: Callable[..., Celery],
-        make_beat: Callable[[Celery], Scheduler],
+        make_app: MakeApp,
+        make_beat: MakeBeat,
         clock: Clock,
         client: redis.Redis,
     ) -> None:
@@ -173,8 +172,8 @@ class TestMessages:
 
     def test_are_the_same_under_every_way_of_dispatch(
         self,
-        make_app: Callable[..., Celery],
-        make_beat: Callable[[Celery], Scheduler],
+        make_app: MakeApp,
+        make_beat: MakeBeat,
         clock: Clock,
         client: redis.Redis,
     ) -> None:
@@ -209,7 +208,7 @@ def _raw(client: redis.Redis, queue: str) -> list[dict[str, Any]]:
 
 
 def test_lazy_arguments_are_evaluated_at_each_run(
-    app: Celery, make_beat: Callable[[Celery], Scheduler], clock: Clock, client: redis.Redis, schedules: Schedules
+    app: Celery, make_beat: MakeBeat, clock: Clock, client: redis.Redis, schedules: Schedules
 ) -> None:
     values = iter("abc")
     lazy = BeatLazyFunc(lambda: next(values))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import redis
 from celery import Celery
@@ -12,7 +10,7 @@ from redbeat_lite import Entry, Scheduler, Schedules, every, register_schedule
 from tests.beat.moments import after, nominals, seconds
 from tests.beat.poison import CannotTell, poison
 from tests.support.frozen import Clock
-from tests.support.in_process import KEY
+from tests.support.in_process import KEY, MakeBeat
 from tests.support.messages import by_entry, queued
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -71,7 +69,7 @@ class TestPoison:
         self,
         app: Celery,
         schedules: Schedules,
-        make_beat: Callable[[Celery], Scheduler],
+        make_beat: MakeBeat,
         clock: Clock,
         client: redis.Redis,
         kind: str,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +13,7 @@ from celery.schedules import crontab
 from redbeat_lite import Scheduler, Schedules, at, cron, every
 from tests.beat.moments import after, nominals
 from tests.support.frozen import NOW, Clock
-from tests.support.in_process import one_turn
+from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.messages import queued
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -60,7 +59,7 @@ class TestFirstRun:
         self,
         app: Celery,
         schedules: Schedules,
-        make_beat: Callable[[Celery], Scheduler],
+        make_beat: MakeBeat,
         clock: Clock,
         client: redis.Redis,
     ) -> None:
@@ -85,7 +84,7 @@ class TestWaiting:
         assert inner_beat.run_due() == 2.5
 
     def test_of_a_stand_by_is_no_longer_than_the_longest_sleep(
-        self, make_app: Callable[..., Celery], make_beat: Callable[[Celery], Scheduler], inner_beat: Scheduler
+        self, make_app: MakeApp, make_beat: MakeBeat, inner_beat: Scheduler
     ) -> None:
         inner_beat.run_due()
         assert make_beat(make_app(beat_max_loop_interval=7)).run_due() == 7
