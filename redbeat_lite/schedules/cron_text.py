@@ -217,10 +217,10 @@ class _Parser:
         """The number of one end of a range. Sunday may close one as 7: ``5-7`` is Friday to Sunday."""
         if field is WEEKDAY and text.isdecimal() and int(text) == 7:
             return 7
-        if text in ("", "*"):
+        found = self.values(text, part, field)
+        if "-" in text or len(found) != 1:
             self.refuse(field, part, _hint(part, field))
-        [number] = self.values(text, part, field)
-        return number
+        return found[0]
 
     def number(self, text: str, field: Field) -> int:
         """One number, or a name."""
@@ -247,9 +247,10 @@ def _expanded(text: str, column: int) -> tuple[Any, ...] | None:
     columns = ["*"] * max(column + 1, 5)
     columns[column] = text
     try:
-        return tuple(croniter.expand(" ".join(columns))[0][column])
+        found = tuple(croniter.expand(" ".join(columns))[0][column])
     except CroniterError:
         return None
+    return None if "l" in found else found  # the last day, as one end of a range
 
 
 def _wrapped(first: int, last: int, step: int, field: Field) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat_lite.errors import InvalidEntry
@@ -214,8 +214,16 @@ def test_any_json_decodes_or_is_refused(kind: str, value: Any, extra: dict[str, 
     assert decode_schedule(encode_schedule(read)) == read
 
 
-@examples(100)
-@given(st.lists(st.text("0123456789*/-,lw#abcdefrinosu ", max_size=8), min_size=5, max_size=6))
+cron_pieces = st.sampled_from([*"0157*-/,lw#?", "12", "31", "59", "60", "mon", "friday", "jan"])
+
+
+@examples(300)
+@given(
+    st.lists(st.text("0123456789*/-,lw#abcdefrinosu ", max_size=8), min_size=5, max_size=6)
+    | st.lists(st.lists(cron_pieces, min_size=1, max_size=6).map("".join) | st.just("*"), min_size=5, max_size=6)
+)
+@example(["0", "0-0-0", "*", "*", "*"])
+@example(["0", "0", "l-1", "*", "*"])
 def test_any_text_is_a_cron_or_is_refused(fields: list[str]) -> None:
     try:
         read = cron(" ".join(fields), tz="Europe/Berlin")
