@@ -15,8 +15,6 @@ from redis.exceptions import AuthenticationError, MovedError, ResponseError
 
 from .beat import parent
 from .beat.announcer import Announcer
-from .beat.clock_watch import ClockWatch
-from .beat.config_entries import ConfigEntries
 from .beat.dispatch.broker import BrokerDown
 from .beat.dispatch.dispatcher import Dispatcher
 from .beat.dispatch.prepared import obstacle
@@ -24,12 +22,11 @@ from .beat.dispatch.publisher import Publisher
 from .beat.heartbeat import heartbeat_file
 from .beat.leader import Leader
 from .beat.metrics import Exporter
-from .beat.neighbours import Neighbours
 from .beat.outage import Outage
 from .beat.packing import spell_numbers_out
-from .beat.repair import Repair
-from .beat.replanning import Replanning, planned_by
 from .beat.shutdown import Farewell, say_nothing_of_ignored_exits
+from .beat.terms import Terms
+from .beat.upkeep import Upkeep
 from .beat.vitals import Vitals
 from .beat.wakeup import Wakeup
 from .clock import elapsed, wall_ms
@@ -43,8 +40,7 @@ from .storage.connections import FAULTS, Backend, refusal
 from .storage.driver_check import check_driver
 from .storage.keys import Keys
 from .storage.leader_store import LeaderStore
-from .storage.server_check import server_warnings
-from .storage.stored import Lost, Term
+from .storage.stored import Lost
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -95,10 +91,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         )
         self._wakeup = Wakeup(backend, keys.wake)
         zone: tzinfo = app.timezone
-        self._neighbours = Neighbours(app, backend, self.store, keys, settings)
-        self._config = ConfigEntries(app, self.store, settings, zone, self._neighbours.present, self.leader.progress)
-        self._repair = Repair(backend, self.store, keys, zone, self.leader.progress)
-        self._replanning = Replanning(self.store, zone, self._config.get, self.leader.progress)
+        self._upkeep = Upkeep(app, self.store, settings, self.leader, zone)
+        self._terms = Terms(self.leader, self.store, self._upkeep, vitals)
         self._publisher = Publisher(
             app,
             self._emit,
@@ -115,17 +109,12 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             zone=zone,
             batch_size=settings.batch_size,
             tasks=lambda name: app.tasks.get(name),
-            local=self._config.get,
+            local=self._upkeep.local,
         )
         self._sweeper = Sweeper(app, lambda: self.leader.leading)
         self._failure: BaseException | None = None
         self._exit_code = 0
-        self._introduced = False
-        self._standing_by = False
-        self._begun: Term | None = None
         self._outage = Outage(vitals)
-        self._clock = ClockWatch()
-        self._next_look = 0.0
         self._ticking = False
         self._closing = False
         self._farewell = Farewell()
@@ -183,14 +172,14 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             seconds = self.run_due()
             if self.leader.in_office:
                 self.vitals.ticked(elapsed() - started)
-            if self.leader.in_office or self._standing_by:
+            if self.leader.in_office or self._terms.standing_by:
                 self._outage.is_over()
             self._sweeper.start()
         except UnsupportedFormat as exc:
             self._give_up(str(exc))
         except AuthenticationError as exc:
             what = f"{self.backend.display_url} refuses to let us in"
-            if not self._introduced:
+            if not self._terms.introduced:
                 self._give_up(f"{what}: {refusal(exc)}")
             seconds = self._outage.goes_on(what, refusal(exc))
         except BrokerDown as exc:
@@ -210,11 +199,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def _is_over(self, led: bool) -> bool:
         """Whether to end a wait before its time; asked twice a second, which shows that the loop is alive."""
         self.vitals.alive()
-        return self._closing or parent.is_gone() or (led and self._is_called_for())
-
-    def _is_called_for(self) -> bool:
-        """Whether a leader that waits has something to do before its time."""
-        return self.leader.damaged or not self.leader.leading or self._clock.was_set
+        has_to_act = led and (not self.leader.leading or self._upkeep.is_called_for)
+        return self._closing or parent.is_gone() or has_to_act
 
     def run_due(self) -> float:
         """Dispatch everything that is due now, if this process leads or can begin to.
@@ -224,25 +210,21 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             ``max_interval``.
         """
         try:
-            waiting = self._lead()
+            waiting = self._terms.enter()
             if waiting:
                 return min(waiting, float(self.max_interval))
-            self._watch_over()
-            self._replanning.advance(self.leader.term)
-            upcoming = self._dispatcher.run(self._connect)
+            self._upkeep.go_on(self.leader.term)
+            upcoming = self._dispatcher.run()
         except Lost:
-            # A flush takes the term counter away too, so the next term may look like this one. It takes away what kombu
-            # has declared as well, and who leads next may find the broker to be another one.
-            self._begun = None
+            # A flush takes away what kombu has declared, too, and who leads next may find the broker to be another one.
             self._publisher.close()
-            why = self.leader.step_down()
-            self.vitals.lost(why)
+            why = self._terms.leave()
             if not self._closing:
                 logger.warning("beat: no longer leading: %s", why)
             return 0.0
-        if self._replanning.unfinished:
+        if self._upkeep.unfinished:
             return 0.0
-        longest = min(self.max_interval, self.settings.lease) if self._config.contested else self.max_interval
+        longest = min(self.max_interval, self._upkeep.patience)
         if upcoming is None:
             return float(longest)
         return min(max((upcoming - wall_ms()) / 1000, 0.0), float(longest))
@@ -282,82 +264,6 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._dispatcher.settle(LeaderStore(backend, self.keys))
         backend.close()
 
-    # -- leading ------------------------------------------------------------------------------------------------------
-
-    def _lead(self) -> float:
-        """Lead, and return 0; or stand by, and return the seconds until it is worth another look."""
-        if not self.leader.in_office:
-            self._introduce()
-            waiting = self.leader.acquire()
-            if waiting:
-                self._stand_by()
-                return waiting
-        if self.leader.term != self._begun:
-            self._begin_term(self.leader.term)
-        return 0.0
-
-    def _stand_by(self) -> None:
-        if not self._standing_by:
-            self._standing_by = True
-            self.vitals.standing_by()
-            leader = self.leader.incumbent()
-            logger.info("beat: standing by; %s leads", leader or "another beat")
-            if leader is not None:
-                self._neighbours.tell_not_stored(leader.owner)
-
-    def _begin_term(self, term: Term) -> None:
-        """Do what a new leader owes the schedule; done over if the server went away in the middle of it."""
-        now = wall_ms()
-        self._make_whole(term, now)
-        self._replanning.begin(term, self.leader.last_clock, self.leader.last_zones)
-        self._neighbours.tell_left_behind()
-        self._clock.look()
-        logger.info("beat: leading (term %d), %d entries", term.number, self.store.count())
-        self._standing_by = False
-        self._begun = term
-        self.vitals.leading(term.number)
-
-    def _make_whole(self, term: Term, now: int) -> None:
-        """Bring Redis in line with the configuration, and mend what it has lost."""
-        self.leader.progress("reading the configuration")
-        self._repair.run(term, now)
-        self.store.config_is_back(term)
-        self._config.sync(term, now, planned_by(self.leader.last_zones))
-        self.leader.made_whole(least=len(self._config))
-
-    def _connect(self, term: Term) -> None:
-        self._publisher.connect(self.store, term)
-        mode = self._publisher.mode
-        if mode != self.vitals.dispatch:  # not with each connection: a broker that refuses everything gets many
-            self.vitals.dispatch = mode
-            logger.info("beat: messages go out %s", mode)
-
-    def _introduce(self) -> None:
-        """Say once, at the first contact, what about the server a person should know."""
-        if self._introduced:
-            return
-        for warning in server_warnings(self.backend.client):
-            logger.warning("beat: %s", warning)
-        self._introduced = True
-
-    # -- watching over the schedule ------------------------------------------------------------------------------------
-
-    def _watch_over(self) -> None:
-        """Notice a schedule that lost a part of itself, and a wall clock that was set back.
-
-        Entries must not wait until such a clock has caught up again.
-        """
-        if self.leader.damaged:
-            self._make_whole(self.leader.term, wall_ms())
-        elif self._config.contested and elapsed() >= self._next_look:
-            # The other beat may be gone, as where an app is renamed with several of its beats running; or the runtime
-            # entry that had the name.
-            self._next_look = elapsed() + self.settings.lease
-            if self._config.vacated:
-                self._make_whole(self.leader.term, wall_ms())
-        if back := self._clock.look():
-            self._replanning.clock_went_back(self.leader.term, back)
-
     # -- trouble ------------------------------------------------------------------------------------------------------
 
     def _apply_async(self, *args: Any, **kwargs: Any) -> Any:
@@ -384,7 +290,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         A key may be of a foreign type, so the schedule is looked over before going on. And a server that was demoted
         to a replica keeps its connections: only new ones lead to its successor, where a name or a proxy stands for it.
         """
-        self._begun = None
+        self._terms.begin_anew()
         self._wakeup.close()
         self.backend.close()
 

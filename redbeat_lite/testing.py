@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery import current_app
-from celery.beat import BeatLazyFunc
 
 from .entries import lifecycle
 from .entries.configured import entry_with_defaults
 from .entries.entry import Entry
+from .entries.message import evaluated
 from .entries.preview import Upcoming, walk
 from .errors import ConfigurationError
 from .instants import to_ms
@@ -148,8 +148,7 @@ class ScheduleClock:
             entry.name,
             entry.task,
             upcoming.nominal.astimezone(self._zone),
-            tuple(_evaluated(value) for value in entry.args),
-            {key: _evaluated(value) for key, value in entry.kwargs.items()},
+            *evaluated(entry),
             upcoming.at.astimezone(self._zone),
         )
 
@@ -177,7 +176,3 @@ def _instant(field: str, value: str | datetime, zone: tzinfo) -> datetime:
     if not isinstance(instant, datetime):
         raise TypeError(f"{field}: expected ISO 8601 text or a datetime, got {value!r}")
     return (instant if instant.tzinfo is not None else instant.replace(tzinfo=zone)).astimezone(UTC)
-
-
-def _evaluated(value: Any) -> Any:
-    return value() if isinstance(value, BeatLazyFunc) else value

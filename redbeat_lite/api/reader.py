@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
 
 from ..entries.configured import entry_with_defaults
-from ..entries.definition import decode
 from ..entries.entry import Entry
 from ..entries.fields import is_name
-from ..entries.state import State
-from ..errors import ConfigOwned, CorruptEntry, EntryNotFound, InvalidEntry, UnsupportedFormat, text_of
+from ..entries.stored_entry import UNREADABLE, entry_of, shown_name, state_of
+from ..errors import ConfigOwned, CorruptEntry, EntryNotFound, InvalidEntry, text_of
 from ..settings import Settings
 from ..storage.store import Store
-from ..storage.stored import Stored
+from ..storage.stored import PAGE, Stored, chunks
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -55,12 +55,11 @@ class Reader:
         Raises:
             CorruptEntry: what Redis holds cannot be read.
         """
-        name = stored.name.decode()
         try:
-            entry = decode(name, stored.definition or b"")
-            entry.state = State.decode(stored.state or b"")
+            entry = entry_of(stored)
+            entry.state = state_of(stored)
         except CorruptEntry as exc:
-            raise CorruptEntry(f"entry {name!r}: {exc}") from exc
+            raise CorruptEntry(f"entry {shown_name(stored)!r}: {exc}") from exc
         entry.app, entry.due = self._app, stored.score
         return self.completed(entry)
 
@@ -69,8 +68,21 @@ class Reader:
         for stored in page:
             try:
                 yield self.entry(stored)
-            except (CorruptEntry, UnsupportedFormat, UnicodeDecodeError) as exc:
+            except UNREADABLE as exc:
                 logger.warning("left out of the list, and of every run until it is mended: %s", text_of(exc))
+
+    def next_due(self, offset: int, limit: int) -> list[Entry]:
+        """At most ``limit`` entries from rank ``offset`` on, in due order."""
+        starts = range(offset, offset + limit, PAGE)
+        pages = (self._store.page(start, min(PAGE, starts.stop - start)) for start in starts)
+        # By name, because an entry that moves between two round trips may be read twice.
+        found = {stored.name: stored for page in takewhile(bool, pages) for stored in page}
+        return [*self.readable(found.values())]
+
+    def by_name(self, offset: int, limit: int) -> list[Entry]:
+        """As :meth:`next_due`, in the order of the names."""
+        names = self._store.sorted_names()[offset : offset + limit]
+        return [*self.readable(stored for chunk in chunks(names, PAGE) for stored in self._store.read(chunk))]
 
     def all(self) -> Iterator[Entry]:
         """All entries that can be read, in due order, a page per round trip."""

@@ -4,30 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from celery.beat import BeatLazyFunc
-
+from ..clock import wall_ms
+from ..entries import lifecycle
 from ..entries.entry import Entry
-from ..entries.message import Occurrence, emission
+from ..entries.message import Occurrence, emission, evaluated
 from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, take
 from ..once.store import LockStore
+from ..storage.patience import briefly
+from .reader import check_complete
 
 if TYPE_CHECKING:
     from celery import Celery
 
 
-def publish_extra(app: Celery, entry: Entry, locks: LockStore, *, now: int, following: int | None) -> str:
+def publish_extra(app: Celery, entry: Entry, locks: LockStore, zone: tzinfo) -> str:
     """Publish one task with the entry's own arguments and options, and return its id.
 
     Parameters:
-        now: epoch milliseconds; the message's ``scheduled_at``.
-        following: the entry's next nominal time, at which the message expires if the entry says ``"interval"``.
+        zone: the app's time zone. The message expires at the entry's next nominal time if it says ``"interval"``.
+
+    Raises:
+        ConfigOwned: the entry holds what cannot be stored, and this app's configuration does not have it.
     """
+    check_complete(entry, *entry.local)
+    now = wall_ms()
+    following = lifecycle.following(entry, entry.known_state.nominal, now, zone, briefly())
     task_id, task = str(uuid4()), app.tasks.get(entry.task)
-    entry.args = tuple(_evaluated(value) for value in entry.args)
-    entry.kwargs = {key: _evaluated(value) for key, value in entry.kwargs.items()}
+    entry.args, entry.kwargs = evaluated(entry)
     with _once_lock(entry, task_id, task, locks) as headers:
         emitted = emission(Occurrence(entry, task_id, now, following, headers))
         options = {**emitted.options, "retry": entry.options.get("retry")}
@@ -53,7 +60,3 @@ def _once_lock(entry: Entry, task_id: str, task: Any, locks: LockStore) -> Itera
         if taken:
             give_back(locks, [claim])
         raise
-
-
-def _evaluated(value: Any) -> Any:
-    return value() if isinstance(value, BeatLazyFunc) else value

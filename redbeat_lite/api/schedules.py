@@ -2,59 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from datetime import datetime, timedelta, tzinfo
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from collections.abc import Iterable, Iterator, MutableMapping
+from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from .. import instants
 from ..clock import wall_ms
-from ..entries import lifecycle
 from ..entries.configured import entry_with_defaults
-from ..entries.definition import decode, encode
+from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.preview import Upcoming, upcoming
-from ..entries.state import MAX_NOTE
-from ..errors import CorruptEntry, EntryChanged, EntryNotFound, InvalidEntry
-from ..once.policy import Once
+from ..errors import EntryNotFound, InvalidEntry
 from ..once.store import LockStore
-from ..schedules.misfire import Misfire
 from ..settings import Settings
-from ..storage.connections import Backend
-from ..storage.keys import Keys
 from ..storage.lazy import lazy
 from ..storage.patience import briefly
-from ..storage.store import TRIES, Store
-from ..storage.stored import PAGE, Edit, Stored, chunks, removal
-from .reader import Reader, check_complete
+from ..storage.store import Store
+from .policies import Policies
+from .reader import Reader
 from .run_now import publish_extra
 from .views import PagedItems, PagedValues
-from .writer import Writer, check_runtime
+from .writer import Writer
 
 if TYPE_CHECKING:
     from celery import Celery
 
-
-class Policies(TypedDict, total=False):
-    """The optional fields of an entry; see :class:`redbeat_lite.Entry`."""
-
-    expires: float | timedelta | Literal["interval"] | None
-    once: bool | Once | Mapping[str, Any]
-    misfire: str | Misfire | Mapping[str, Any]
-    jitter: float | timedelta
-    start_at: datetime | None
-    end_at: datetime | None
-    max_runs: int | None
-    enabled: bool
-    description: str
-    remove_when_done: bool
-
-
 # Schedules.list() hides the builtin from annotations inside the class.
 Entries = list[Entry]
 Occurrences = list[Upcoming]
-Page = list[Stored]
 
 
 class Schedules(MutableMapping[str, Entry]):
@@ -71,7 +47,8 @@ class Schedules(MutableMapping[str, Entry]):
         self._app = app
 
     def __repr__(self) -> str:
-        return f"<Schedules of {self._app.main!r}: {self._backend.display_url} under {self._settings.key_prefix!r}>"
+        where = f"{self._store.backend.display_url} under {self._settings.key_prefix!r}"
+        return f"<Schedules of {self._app.main!r}: {where}>"
 
     @lazy
     def _settings(self) -> Settings:
@@ -79,11 +56,7 @@ class Schedules(MutableMapping[str, Entry]):
 
     @lazy
     def _store(self) -> Store:
-        return Store(self._backend, Keys.of(self._settings.key_prefix))
-
-    @lazy
-    def _backend(self) -> Backend:
-        return Backend(self._settings)
+        return Store.of(self._settings)
 
     @lazy
     def _zone(self) -> tzinfo:
@@ -137,16 +110,10 @@ class Schedules(MutableMapping[str, Entry]):
         _check_count("offset", offset)
         _check_count("limit", limit)
         if order == "due":
-            starts = range(offset, offset + limit, PAGE)
-            pages: Iterator[Page] = takewhile(
-                bool, (self._store.page(start, min(PAGE, starts.stop - start)) for start in starts)
-            )
-        elif order == "name":
-            pages = map(self._store.read, chunks(self._store.sorted_names()[offset : offset + limit], PAGE))
-        else:
-            raise ValueError(f"order: expected 'due' or 'name', got {order!r}")
-        # By name, because an entry that moves between two round trips may be read twice.
-        return [*self._reader.readable({stored.name: stored for page in pages for stored in page}.values())]
+            return self._reader.next_due(offset, limit)
+        if order == "name":
+            return self._reader.by_name(offset, limit)
+        raise ValueError(f"order: expected 'due' or 'name', got {order!r}")
 
     def upcoming(self, until: datetime, limit: int = 1000) -> Occurrences:
         """What will fire from now on, in order, as the beat itself would plan it.
@@ -238,18 +205,7 @@ class Schedules(MutableMapping[str, Entry]):
         """
         if not isinstance(name, str):
             raise InvalidEntry("name", "the name of one entry", name, hint="add_many writes many entries")
-        if if_version is not None and type(if_version) is not int:
-            raise ValueError(f"if_version: expected None or a whole number, got {if_version!r}")
-
-        def edit(stored: Stored) -> tuple[Entry, Edit]:
-            before = self._reader.entry(stored)
-            check_runtime(before)
-            if if_version is not None and before.version != if_version:
-                raise EntryChanged(f"entry {name!r} has version {before.version} by now, not {if_version}")
-            after = self._writer.checked(before.replace(**changes), replaces=True)
-            return after, self._writer.revision(before, after, stored)
-
-        return self._writer.edit(name, edit)
+        return self._writer.update(name, changes, if_version)
 
     def __delitem__(self, name: str) -> None:
         """Remove an entry, for good. A config entry comes back, as new, when the beats next see to it.
@@ -257,11 +213,7 @@ class Schedules(MutableMapping[str, Entry]):
         Raises:
             EntryNotFound: there is none.
         """
-
-        def edit(stored: Stored) -> tuple[None, Edit]:
-            return None, removal(stored)
-
-        self._writer.edit(name, edit)
+        self._writer.remove(name)
 
     def remove(self, name: str, *, missing_ok: bool = False) -> None:
         """Remove an entry.
@@ -284,11 +236,7 @@ class Schedules(MutableMapping[str, Entry]):
         Raises:
             EntryChanged: entries are changed faster than they can be removed; some are left.
         """
-        in_vain = 0
-        while page := self._store.page(0, PAGE):
-            in_vain = 0 if any(self._store.put(map(removal, page))) else in_vain + 1
-            if in_vain == TRIES:
-                raise EntryChanged(f"{len(page)} entries are being changed too often to be removed")
+        self._writer.clear()
 
     def pause(self, name: str, note: str = "") -> Entry:
         """Stop an entry from firing; it keeps its history, over restarts and config changes too.
@@ -299,15 +247,7 @@ class Schedules(MutableMapping[str, Entry]):
         Raises:
             EntryNotFound: there is none.
         """
-        if not isinstance(note, str) or len(note) > MAX_NOTE:
-            raise InvalidEntry("note", f"text of at most {MAX_NOTE} characters", note, entry=name)
-        note = note.encode("utf-8", "replace").decode()
-
-        def edit(stored: Stored) -> tuple[Entry, Edit]:
-            entry = self._reader.entry(stored)
-            return entry, self._writer.restatement(entry, stored, lifecycle.paused(entry.known_state, note))
-
-        return self._writer.edit(name, edit)
+        return self._writer.pause(name, note)
 
     def resume(self, name: str, *, catch_up: bool = False) -> Entry:
         """Let a paused entry fire again, from its next instant on; nothing happens if it is not paused.
@@ -319,16 +259,7 @@ class Schedules(MutableMapping[str, Entry]):
             EntryNotFound: there is none.
             ConfigOwned: its schedule cannot be stored, and this app's configuration does not have it.
         """
-
-        def edit(stored: Stored) -> tuple[Entry, Edit]:
-            entry = self._reader.entry(stored)
-            state = entry.known_state
-            if state.paused:
-                check_complete(entry, "schedule")
-                state = lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up, walk_on=briefly())
-            return entry, self._writer.restatement(entry, stored, state)
-
-        return self._writer.edit(name, edit)
+        return self._writer.resume(name, catch_up=catch_up)
 
     def run_now(self, name: str) -> str:
         """Publish one extra task with the entry's own arguments and options, and return its id. The plan is untouched.
@@ -340,11 +271,8 @@ class Schedules(MutableMapping[str, Entry]):
             ConfigOwned: it holds what cannot be stored, and this app's configuration does not have it.
             kombu.exceptions.OperationalError: the broker cannot be reached.
         """
-        entry, now = self[name], wall_ms()
-        check_complete(entry, *entry.local)
-        following = lifecycle.following(entry, entry.known_state.nominal, now, self._zone, briefly())
-        locks = LockStore(self._backend.client, self._settings.key_prefix)
-        return publish_extra(self._app, entry, locks, now=now, following=following)
+        locks = LockStore(self._store.backend.client, self._settings.key_prefix)
+        return publish_extra(self._app, self[name], locks, self._zone)
 
     def release(self, name: str) -> Entry:
         """Put a quarantined entry back, as new, once what was wrong with it is mended.
@@ -355,20 +283,7 @@ class Schedules(MutableMapping[str, Entry]):
             ConfigOwned: its schedule cannot be stored, and this app's configuration does not have it.
             EntryExists: the name is taken by now; it stays in quarantine.
         """
-        record = self._store.quarantined().get(name)
-        if record is None:
-            raise EntryNotFound(f"no entry {name!r} is in quarantine")
-        definition = record.get("definition")
-        if not isinstance(definition, str):
-            raise CorruptEntry(f"entry {name!r} has no definition left to put back: {record.get('error')}")
-        entry = self._reader.completed(decode(name, definition.encode()))
-        check_complete(entry, "schedule")
-        try:
-            self._writer.checked(entry)
-        except InvalidEntry as exc:
-            raise CorruptEntry(str(exc)) from exc
-        self._writer.create([entry], definition)
-        return entry
+        return self._writer.release(name)
 
     def discard(self, name: str) -> None:
         """Forget a quarantined entry, for good.

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..clock import wall_ms
 from ..entries import lifecycle
-from ..entries.definition import encode
+from ..entries.definition import decode, encode
 from ..entries.entry import Entry
 from ..entries.fields import check_destination
 from ..entries.sendable import check_arguments, check_options
-from ..entries.state import State
-from ..errors import ConfigOwned, EntryChanged, EntryExists, InvalidEntry
+from ..entries.state import MAX_NOTE, State
+from ..entries.stored_entry import edit_of
+from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from ..storage.patience import briefly
 from ..storage.store import TRIES, Store
-from ..storage.stored import PAGE, Edit, Stored, chunks
-from .reader import Reader
+from ..storage.stored import PAGE, Edit, Stored, chunks, removal
+from .reader import Reader, check_complete
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -62,7 +63,7 @@ class Writer:
         found = partial(self._found, entry.name) if replaces else lambda: None
         lifecycle.check(entry, wall_ms(), self._zone, found)
         check_options(entry)
-        check_destination(entry.options, self._store.prefix)
+        check_destination(entry.options, self._store.keys.prefix)
         if entry.owner is None:  # those of a config entry may be what is evaluated only when it is sent
             check_arguments(entry, self._app)
         if warn:
@@ -116,7 +117,78 @@ class Writer:
                 if not ok:  # the beat advanced it at this very moment
                     self.replace(entry)
 
-    def edit(self, name: str, change: Callable[[Stored], tuple[_Result, Edit]]) -> _Result:
+    def update(self, name: str, changes: Mapping[str, Any], if_version: int | None) -> Entry:
+        """Change these fields of a runtime entry, if it has this version; returns it with its state."""
+        if if_version is not None and type(if_version) is not int:
+            raise ValueError(f"if_version: expected None or a whole number, got {if_version!r}")
+
+        def edit(stored: Stored) -> tuple[Entry, Edit]:
+            before = self._reader.entry(stored)
+            _check_runtime(before)
+            if if_version is not None and before.version != if_version:
+                raise EntryChanged(f"entry {name!r} has version {before.version} by now, not {if_version}")
+            after = self.checked(before.replace(**changes), replaces=True)
+            return after, self._revision(before, after, stored)
+
+        return self._edit(name, edit)
+
+    def pause(self, name: str, note: str) -> Entry:
+        """Stop an entry from firing; returns it with its state."""
+        if not isinstance(note, str) or len(note) > MAX_NOTE:
+            raise InvalidEntry("note", f"text of at most {MAX_NOTE} characters", note, entry=name)
+        storable = note.encode("utf-8", "replace").decode()
+        return self._restate(name, lambda entry: lifecycle.paused(entry.known_state, storable))
+
+    def resume(self, name: str, *, catch_up: bool) -> Entry:
+        """Let an entry fire again if it is paused; returns it with its state."""
+
+        def resumed(entry: Entry) -> State:
+            state = entry.known_state
+            if not state.paused:
+                return state
+            check_complete(entry, "schedule")
+            return lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up, walk_on=briefly())
+
+        return self._restate(name, resumed)
+
+    def remove(self, name: str) -> None:
+        """Remove an entry."""
+        self._edit(name, lambda stored: (None, removal(stored)))
+
+    def clear(self) -> None:
+        """Remove every entry, a page in two round trips."""
+        in_vain = 0
+        while page := self._store.page(0, PAGE):
+            in_vain = 0 if any(self._store.put(map(removal, page))) else in_vain + 1
+            if in_vain == TRIES:
+                raise EntryChanged(f"{len(page)} entries are being changed too often to be removed")
+
+    def release(self, name: str) -> Entry:
+        """Put a quarantined entry back, as new; returns it with its state."""
+        record = self._store.quarantined().get(name)
+        if record is None:
+            raise EntryNotFound(f"no entry {name!r} is in quarantine")
+        definition = record.get("definition")
+        if not isinstance(definition, str):
+            raise CorruptEntry(f"entry {name!r} has no definition left to put back: {record.get('error')}")
+        entry = self._reader.completed(decode(name, definition.encode()))
+        check_complete(entry, "schedule")
+        try:
+            self.checked(entry)
+        except InvalidEntry as exc:
+            raise CorruptEntry(str(exc)) from exc
+        self.create([entry], definition)
+        return entry
+
+    def _restate(self, name: str, change: Callable[[Entry], State]) -> Entry:
+        def edit(stored: Stored) -> tuple[Entry, Edit]:
+            entry = self._reader.entry(stored)
+            entry.state = change(entry)
+            return entry, self._write(entry, stored.state, None)
+
+        return self._edit(name, edit)
+
+    def _edit(self, name: str, change: Callable[[Stored], tuple[_Result, Edit]]) -> _Result:
         """Make a change that ``change`` decides on by what is stored; asks it anew if that was changed meanwhile.
 
         Raises:
@@ -128,24 +200,19 @@ class Writer:
                 return result
         raise EntryChanged(f"entry {name!r} is being changed too often to be edited")
 
-    def revision(self, before: Entry, after: Entry, stored: Stored) -> Edit:
+    def _revision(self, before: Entry, after: Entry, stored: Stored) -> Edit:
         """The edit that makes ``before`` to ``after``, which gets its new state."""
         after.state, definition = before.known_state, encode(after)
         if definition.encode() != stored.definition:
             after.state = lifecycle.revised(before, after.state, after, wall_ms(), self._zone, walk_on=briefly())
         return self._write(after, stored.state, definition)
 
-    def restatement(self, entry: Entry, stored: Stored, state: State) -> Edit:
-        """The edit that gives an entry this state and leaves its definition."""
-        entry.state = state
-        return self._write(entry, stored.state, None)
-
     def _replacement(self, entry: Entry, stored: Stored) -> Edit:
         before = self._readable(stored)
         if before is None:
             return self._creation(entry, stored.state)
-        check_runtime(before)
-        return self.revision(before, entry, stored)
+        _check_runtime(before)
+        return self._revision(before, entry, stored)
 
     def _found(self, name: str) -> Entry | None:
         return self._readable(self._store.read([name])[0])
@@ -158,12 +225,12 @@ class Writer:
         return self._write(entry, expected, definition or encode(entry))
 
     def _write(self, entry: Entry, expected: bytes | None, definition: str | None) -> Edit:
-        state = entry.known_state
-        entry.due = lifecycle.due_time(entry, state, self._zone)
-        return Edit(entry.name, expected, state.encode(), definition, entry.due)
+        edit = edit_of(entry, entry.known_state, self._zone, expected=expected, definition=definition)
+        entry.due = edit.score
+        return edit
 
 
-def check_runtime(entry: Entry) -> None:
+def _check_runtime(entry: Entry) -> None:
     """Refuse to change the definition of a config entry.
 
     Raises:

@@ -19,19 +19,20 @@ from celery.utils.log import get_logger
 
 from ..entries import lifecycle
 from ..entries.configured import configured, entry_with_defaults
-from ..entries.definition import decode, encode
+from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.sameness import noted
 from ..entries.sendable import check_options
 from ..entries.state import State
+from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, listed
-from ..errors import CorruptEntry, InvalidEntry, UnsupportedFormat
+from ..errors import InvalidEntry
 from ..settings import Settings
 from ..storage.leader_store import LeaderStore
 from ..storage.patience import briefly
 from ..storage.store import Store
-from ..storage.stored import PAGE, Edit, Stored, Term, chunks
+from ..storage.stored import PAGE, Edit, Stored, Term, chunks, removal
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -145,7 +146,7 @@ class ConfigEntries:
             logger.error("beat: config entry %r is left out: %s", name, exc, exc_info=trace)
 
     def _stored(self, name: str) -> Entry | None:
-        return _decoded(self._store.read([name])[0])[0]
+        return readable_parts(self._store.read([name])[0])[0]
 
     def _quarantined(self, now: int) -> set[str]:
         """Those that were set aside as they are configured now. Stored again, they would only be set aside again."""
@@ -158,7 +159,7 @@ class ConfigEntries:
         if not isinstance(definition, str) or not isinstance(state, str):
             return False
         held = Stored(name.encode(), None, definition.encode(errors="replace"), state.encode(errors="replace"))
-        existing, was = _decoded(held)
+        existing, was = readable_parts(held)
         return was is not None and self._text(self._entries[name], now, existing, was) == definition
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
@@ -175,10 +176,10 @@ class ConfigEntries:
     def _decided(self, stored: Stored, now: int) -> list[Edit]:
         name = stored.name.decode()
         wanted = self._entries.get(name)
-        existing, state = _decoded(stored)
+        existing, state = readable_parts(stored)
         is_ours = existing is not None and existing.owner == self._settings.owner
         if wanted is None:
-            return [Edit(name, stored.state, None)] if is_ours else []
+            return [removal(stored, by_leader=True)] if is_ours else []
         if stored.definition is None:
             return [] if name in self._set_aside else [self._fresh(wanted, stored, now)]
         if existing is None:
@@ -195,7 +196,7 @@ class ConfigEntries:
         if definition.encode() == stored.definition:
             return []
         revised = lifecycle.revised(existing, state, wanted, now, self._zone, self._were, briefly())
-        return [self._write(wanted, stored, revised, definition)]
+        return [self._edit(wanted, stored, revised, definition)]
 
     def _leave(self, wanted: Entry, existing: Entry, stored: Stored) -> None:
         """Leave a name to whom it belongs; without a word where both say the same, as of what Celery adds to all."""
@@ -222,7 +223,7 @@ class ConfigEntries:
             )
 
     def _fresh(self, wanted: Entry, stored: Stored, now: int) -> Edit:
-        return self._write(wanted, stored, lifecycle.created(wanted, now, self._zone), self._text(wanted, now))
+        return self._edit(wanted, stored, lifecycle.created(wanted, now, self._zone), self._text(wanted, now))
 
     def _text(self, wanted: Entry, now: int, existing: Entry | None = None, state: State | None = None) -> str:
         """The definition. What was noted is kept as long as it is right: an unchanged entry has an unchanged one."""
@@ -232,9 +233,8 @@ class ConfigEntries:
         wanted.runs = wanted.runs or noted(wanted, now)
         return encode(wanted, allow_local=True)
 
-    def _write(self, entry: Entry, stored: Stored, state: State, definition: str) -> Edit:
-        score = lifecycle.due_time(entry, state, self._zone)
-        return Edit(entry.name, stored.state, state.encode(), definition, score)
+    def _edit(self, entry: Entry, stored: Stored, state: State, definition: str) -> Edit:
+        return edit_of(entry, state, self._zone, expected=stored.state, definition=definition)
 
 
 def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[str, Entry | None]]:
@@ -246,7 +246,7 @@ def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[
     for chunk in chunks(written, PAGE):
         for stored in store.read(chunk):
             name = stored.name.decode()
-            existing, _ = _decoded(stored)
+            existing, _ = readable_parts(stored)
             if existing is None or existing.owner != settings.owner:
                 try:
                     wanted = entry_with_defaults(settings, name, written[name], app=app)
@@ -263,15 +263,3 @@ def _differs_in_owner_alone(wanted: Entry, existing: Entry, stored: Stored) -> b
         return existing.owner is not None and encode(twin).encode() == stored.definition
     except InvalidEntry:  # it holds what cannot be stored, and so cannot be compared
         return False
-
-
-def _decoded(stored: Stored) -> tuple[Entry | None, State | None]:
-    try:
-        entry = decode(stored.name.decode(), stored.definition) if stored.definition is not None else None
-    except (CorruptEntry, UnsupportedFormat):
-        entry = None
-    try:
-        state = State.decode(stored.state) if stored.state is not None else None
-    except CorruptEntry:
-        state = None
-    return entry, state

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
 
-from ..entries.definition import decode
 from ..entries.fields import is_name
+from ..entries.stored_entry import readable_parts
 from ..entries.words import counted, listed
-from ..errors import CorruptEntry, UnsupportedFormat
 from ..settings import Settings
-from ..storage.connections import Backend
-from ..storage.keys import Keys
 from ..storage.store import Store
 from ..storage.stored import PAGE, chunks
 from .config_entries import not_stored
@@ -31,17 +27,13 @@ class Neighbours:
 
     Parameters:
         app: the app.
-        backend: where the connections come from.
         store: the schedule.
-        keys: the names of the keys.
         settings: the app's.
     """
 
-    def __init__(self, app: Celery, backend: Backend, store: Store, keys: Keys, settings: Settings) -> None:
+    def __init__(self, app: Celery, store: Store, settings: Settings) -> None:
         self._app = app
-        self._backend = backend
         self._store = store
-        self._keys = keys
         self._settings = settings
 
     def present(self) -> set[str]:
@@ -50,7 +42,7 @@ class Neighbours:
         A leader that died has been silent for a whole lease when another leads; one that gave its lease back is in no
         list.
         """
-        return read(self._backend.scripts, self._keys).owners(within=self._settings.lease / 2)
+        return read(self._store).owners(within=self._settings.lease / 2)
 
     def tell_left_behind(self) -> None:
         """Say which entries go on without a beat that knows them."""
@@ -94,7 +86,6 @@ def left_behind(store: Store, present: Collection[str]) -> dict[str, list[str]]:
 def _of_owner(store: Store, owner: str) -> Iterator[str]:
     for chunk in chunks(sorted(filter(is_name, store.config_names(owner))), PAGE):
         for stored in store.read(chunk):
-            name = stored.name.decode()
-            with suppress(CorruptEntry, UnsupportedFormat):
-                if stored.definition is not None and decode(name, stored.definition).owner == owner:
-                    yield name
+            entry, _ = readable_parts(stored)
+            if entry is not None and entry.owner == owner:
+                yield entry.name

@@ -9,14 +9,12 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from ..entries import lifecycle
-from ..entries.definition import decode
 from ..entries.state import State
-from ..errors import CorruptEntry, RedbeatError
+from ..entries.stored_entry import UNREADABLE, edit_of, entry_of, state_of
+from ..errors import CorruptEntry
 from ..once.keys import OnceKeys
-from ..storage.connections import Backend
-from ..storage.keys import Keys
 from ..storage.leader_store import LeaderStore
-from ..storage.stored import PAGE, Edit, Stored, Term, chunks
+from ..storage.stored import PAGE, Edit, Stored, Term, chunks, removal
 
 logger = get_logger(__name__)
 
@@ -25,24 +23,13 @@ class Repair:
     """Finds and mends what a server may have lost.
 
     Parameters:
-        backend: where the connections come from.
         store: the schedule.
-        keys: the names of the keys.
         zone: the app's time zone.
         progress: told what is done, again and again while it goes on.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        store: LeaderStore,
-        keys: Keys,
-        zone: tzinfo,
-        progress: Callable[[str], None],
-    ) -> None:
-        self._backend = backend
+    def __init__(self, store: LeaderStore, zone: tzinfo, progress: Callable[[str], None]) -> None:
         self._store = store
-        self._keys = keys
         self._zone = zone
         self._progress = progress
 
@@ -58,20 +45,19 @@ class Repair:
         Raises:
             Lost: the term is over.
         """
-        for key, found, kind in self._store.drop_foreign(term, OnceKeys(self._keys.prefix).kinds):
+        keys = self._store.keys
+        for key, found, kind in self._store.drop_foreign(term, OnceKeys(keys.prefix).kinds):
             logger.error("beat: %s was a %s, not a %s, and is removed", key, found, kind)
-        client: Any = self._backend.client
+        client: Any = self._store.backend.client
         pipe = client.pipeline(transaction=True)
-        pipe.hlen(self._keys.entries)
-        pipe.hlen(self._keys.state)
-        pipe.zcard(self._keys.due)
+        pipe.hlen(keys.entries)
+        pipe.hlen(keys.state)
+        pipe.zcard(keys.due)
         if len(set(pipe.execute())) == 1:
             return
         logger.error("beat: parts of the schedule are gone from Redis; rebuilding them from what is left")
-        names = {
-            name for key in (self._keys.entries, self._keys.state) for name, _ in client.hscan_iter(key, count=PAGE)
-        }
-        names |= {name for name, _ in client.zscan_iter(self._keys.due, count=PAGE)}
+        names = {name for key in (keys.entries, keys.state) for name, _ in client.hscan_iter(key, count=PAGE)}
+        names |= {name for name, _ in client.zscan_iter(keys.due, count=PAGE)}
         self._each(term, names, lambda stored: self._restored(stored, now))
 
     def _each(self, term: Term, names: Iterable[str | bytes], mend: Callable[[Stored], Edit | None]) -> None:
@@ -90,14 +76,14 @@ class Repair:
     def _restored(self, stored: Stored, now: int) -> Edit:
         if stored.definition is None:
             logger.error("beat: the definition of %r is gone, so the entry is removed", stored.name)
-            return Edit(stored.name, stored.state, None)
+            return removal(stored)
         try:
-            entry = decode(stored.name.decode(), stored.definition)
-        except (RedbeatError, UnicodeDecodeError):
+            entry = entry_of(stored)
+        except UNREADABLE:
             # Due at once: the tick that meets it puts it in quarantine.
             return Edit(stored.name, stored.state, State.new(now).encode(), None, now)
         try:
-            state = State.decode(stored.state or b"").edited()
+            state = state_of(stored).edited()
         except CorruptEntry:
             state = lifecycle.created(entry, now, self._zone)
-        return Edit(stored.name, stored.state, state.encode(), None, lifecycle.due_time(entry, state, self._zone))
+        return edit_of(entry, state, self._zone, expected=stored.state)

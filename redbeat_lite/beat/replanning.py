@@ -14,9 +14,8 @@ from celery.utils.log import get_logger
 
 from ..clock import elapsed, wall_ms
 from ..entries import lifecycle
-from ..entries.definition import decode
 from ..entries.entry import Entry
-from ..entries.state import State
+from ..entries.stored_entry import edit_of, entry_of, state_of
 from ..errors import CorruptEntry, InvalidEntry
 from ..schedules.zones import zone_name, zone_of
 from ..storage.json_values import dumps, loads
@@ -142,7 +141,7 @@ class Replanning:
         return [] if edit is None else [edit]
 
     def _edit(self, stored: Stored, now: int) -> Edit | None:
-        entry, state = decode(stored.name.decode(), stored.definition or b""), State.decode(stored.state or b"")
+        entry, state = entry_of(stored), state_of(stored)
         if entry.local:
             entry = self._local(entry.name) or entry
         if "schedule" in entry.local:
@@ -152,7 +151,7 @@ class Replanning:
             moved = lifecycle.pulled_back(entry, moved, now, self._zone)
         if moved is state:
             return None
-        return Edit(entry.name, stored.state, moved.encode(), None, lifecycle.due_time(entry, moved, self._zone))
+        return edit_of(entry, moved, self._zone, expected=stored.state)
 
 
 def planned_by(zones: str) -> list[tzinfo]:

@@ -16,6 +16,7 @@ from ..storage.connections import Backend
 from ..storage.json_values import loads
 from ..storage.keys import Keys
 from ..storage.scripts import Scripts
+from ..storage.store import Store
 from .tokens import beat_of
 
 if TYPE_CHECKING:
@@ -126,13 +127,17 @@ def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
     # A connection is tried twice.
     client = Backend(settings).open(timeout=None if timeout is None else timeout / 2)
     try:
-        return read(Scripts(client), Keys.of(settings.key_prefix))
+        return _read(Scripts(client), Keys.of(settings.key_prefix))
     finally:
         client.close()
 
 
-def read(scripts: Scripts, keys: Keys) -> Status:
+def read(store: Store) -> Status:
     """As :func:`status`, over a connection that is there; one round trip."""
+    return _read(store.backend.scripts, store.keys)
+
+
+def _read(scripts: Scripts, keys: Keys) -> Status:
     where = (keys.leader, keys.beats, keys.meta, keys.due, keys.entries, keys.quarantine)
     return _status(*scripts.run("schedule/status", where, (OVERDUE_MS,)))
 

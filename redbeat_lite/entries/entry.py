@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import Any
@@ -16,30 +15,8 @@ from ..once.policy import Once
 from ..schedules import Rule, encode_schedule, rule_of
 from ..schedules.misfire import Misfire
 from . import fields
-from .fields import KNOWN
+from .fields import DEFINITION_FIELDS
 from .state import State, task_id
-
-#: What a user may write in an entry, in the order of the signature; the rest of an Entry is state.
-DEFINITION_FIELDS = (
-    "task",
-    "schedule",
-    "args",
-    "kwargs",
-    "options",
-    "expires",
-    "once",
-    "misfire",
-    "jitter",
-    "start_at",
-    "end_at",
-    "max_runs",
-    "enabled",
-    "description",
-    "remove_when_done",
-)
-
-
-_WRITABLE = (*DEFINITION_FIELDS, "relative")
 
 _REQUIRED = {
     "task": "the name of a task, a task, a signature or a Pipeline",
@@ -149,8 +126,10 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
         if not isinstance(written, Mapping):
             raise InvalidEntry("entry", "a dict with task and schedule", written, entry=str(name))
         for field in written:
-            if field not in _WRITABLE:
-                raise InvalidEntry(str(field), "a known field", written[field], entry=str(name), hint=_hint(str(field)))
+            if field not in fields.WRITABLE:
+                raise InvalidEntry(
+                    str(field), "a known field", written[field], entry=str(name), hint=fields.hint(str(field))
+                )
         for required, expected in _REQUIRED.items():
             if written.get(required) is None:
                 raise InvalidEntry(required, expected, None, entry=str(name))
@@ -292,13 +271,6 @@ def _told(schedule: BaseSchedule) -> object:
         return encode_schedule(schedule)
     except InvalidEntry:
         return schedule
-
-
-def _hint(field: str) -> str | None:
-    if field in KNOWN:
-        return f"it belongs into options: {{{field!r}: ...}}"
-    near = difflib.get_close_matches(field, _WRITABLE, n=1)
-    return f"did you mean {near[0]!r}?" if near else None
 
 
 def _restore(name: str, task: str, schedule: BaseSchedule) -> Entry:

@@ -18,6 +18,28 @@ from ..errors import InvalidEntry
 from ..instants import YEAR
 from ..schedules import coerce_schedule
 
+#: What a user may write in an entry, in the order of the signature; the rest of an Entry is state.
+DEFINITION_FIELDS = (
+    "task",
+    "schedule",
+    "args",
+    "kwargs",
+    "options",
+    "expires",
+    "once",
+    "misfire",
+    "jitter",
+    "start_at",
+    "end_at",
+    "max_runs",
+    "enabled",
+    "description",
+    "remove_when_done",
+)
+
+#: That, and Celery's own flag for interval schedules.
+WRITABLE = (*DEFINITION_FIELDS, "relative")
+
 #: Longest name of an entry or a task, in characters.
 MAX_NAME = 200
 
@@ -224,3 +246,11 @@ def misspelt(options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         near = get_close_matches(name, KNOWN, n=1, cutoff=_ALIKE)
         if near:
             yield name, near[0]
+
+
+def hint(field: str) -> str | None:
+    """What to do about a field of an entry that there is not."""
+    if field in KNOWN:
+        return f"it belongs into options: {{{field!r}: ...}}"
+    near = get_close_matches(field, WRITABLE, n=1)
+    return f"did you mean {near[0]!r}?" if near else None

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from celery.beat import BeatLazyFunc
+
 from .. import instants
 from ..schedules.cron import Cron, familiar
 from .entry import Entry
@@ -51,6 +53,16 @@ def emission(occurrence: Occurrence) -> Entry:
         # Nobody plans with it: Sentry, for one, reads the rule of a monitor from the entry that is sent.
         emitted.schedule = familiar(entry.schedule) or entry.schedule
     return emitted
+
+
+def evaluated(entry: Entry) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, those of Celery's ``BeatLazyFunc`` called."""
+    args = tuple(_evaluated(value) for value in entry.args)
+    return args, {key: _evaluated(value) for key, value in entry.kwargs.items()}
+
+
+def _evaluated(value: Any) -> Any:
+    return value() if isinstance(value, BeatLazyFunc) else value
 
 
 def headers(name: str, nominal: int) -> dict[str, Any]:

@@ -14,24 +14,20 @@ from .._version import __version__
 from ..api.reader import Reader
 from ..clock import wall_ms
 from ..entries import lifecycle
-from ..entries.definition import decode, encode
+from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.state import State
-from ..errors import CorruptEntry, InvalidEntry, UnsupportedFormat
+from ..entries.stored_entry import UNREADABLE, edit_of, entry_of, shown_name, state_of
+from ..errors import CorruptEntry, InvalidEntry
 from ..instants import from_ms
 from ..settings import Settings
-from ..storage.connections import Backend
-from ..storage.keys import Keys
-from ..storage.store import Store
+from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, Edit, Stored, chunks
 from .document import Document, Record
 from .records import entry_fields, entry_from, state_fields, state_from
 
 if TYPE_CHECKING:
     from celery import Celery
-
-#: How often an entry is tried over that the beat advanced at the same moment.
-_TRIES = 50
 
 
 def export(app: Celery) -> dict[str, Any]:
@@ -41,15 +37,15 @@ def export(app: Celery) -> dict[str, Any]:
     the schedule. Pages of 1,000 are read one after the other, so the beat may advance entries meanwhile.
     """
     settings = Settings.from_app(app)
-    store = Store(Backend(settings), Keys.of(settings.key_prefix))
+    store = Store.of(settings)
     reader = Reader(app, settings, store)
     records, left = [], []
     for stored in store.pages():
         try:
             entry = reader.entry(stored)
             records.append(_record(entry, stored))
-        except (CorruptEntry, UnsupportedFormat, UnicodeDecodeError, InvalidEntry) as exc:
-            left.append({"name": stored.name.decode("utf-8", "backslashreplace"), "reason": str(exc)})
+        except (*UNREADABLE, InvalidEntry) as exc:
+            left.append({"name": shown_name(stored), "reason": str(exc)})
     for name, held in sorted(store.quarantined().items()):
         left.append({"name": name, "reason": f"in quarantine: {held.get('error')}"})
     return {
@@ -62,7 +58,7 @@ def export(app: Celery) -> dict[str, Any]:
 
 def _record(entry: Entry, stored: Stored) -> dict[str, Any]:
     # As it is stored: an app that knows more than Redis would fill in what is not.
-    raw = decode(entry.name, stored.definition or b"")
+    raw = entry_of(stored)
     configs = {field: value for field, value in (("owner", raw.owner), ("runs", [*raw.runs])) if value}
     return {"name": entry.name, **entry_fields(raw), **configs, "state": state_fields(entry.known_state)}
 
@@ -96,7 +92,7 @@ class Restore:
     def __init__(self, app: Celery, *, replace: bool = False) -> None:
         self._app, self._replace = app, replace
         self._settings = Settings.from_app(app)
-        self._store = Store(Backend(self._settings), Keys.of(self._settings.key_prefix))
+        self._store = Store.of(self._settings)
         self._zone: tzinfo = app.timezone
 
     def plan(self, document: Document) -> list[Restored]:
@@ -112,7 +108,7 @@ class Restore:
         """Store what was planned, 1,000 entries in a round trip. Interrupted and repeated, it does the rest."""
         self._remember_config_names(planned)
         left = [each for each in planned if each.edit is not None]
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             done = self._store.put(each.edit for each in left if each.edit is not None)
             left = [each for each, ok in zip(left, done, strict=True) if not ok]
             if not left:
@@ -146,7 +142,7 @@ class Restore:
         if stored.definition is None:
             return Restored(entry.name, "add", entry, edit=self._edit(entry, stored, entry.known_state))
         try:
-            before, state = decode(entry.name, stored.definition), State.decode(stored.state or b"")
+            before, state = entry_of(stored), state_of(stored)
         except CorruptEntry:
             if not self._replace:
                 return Restored(entry.name, "left out", entry, "what is stored cannot be read; --replace overwrites it")
@@ -177,15 +173,12 @@ class Restore:
 
     def _edit(self, entry: Entry, stored: Stored, state: State, *, keep: bool = False) -> Edit:
         definition = None if keep else encode(entry)
-        return Edit(entry.name, stored.state, state.encode(), definition, lifecycle.due_time(entry, state, self._zone))
+        return edit_of(entry, state, self._zone, expected=stored.state, definition=definition)
 
     def _remember_config_names(self, planned: Sequence[Restored]) -> None:
-        """An entry that were stored without being known as the configuration's would never be removed."""
         owned: dict[str, set[str]] = {}
         for each in planned:
             if each.edit is not None and each.entry.owner is not None:
                 owned.setdefault(each.entry.owner, set()).add(each.name)
         for owner, names in owned.items():
-            known = self._store.config_names(owner)
-            if not names <= known:
-                self._store.set_config_names(owner, known | names)
+            self._store.add_config_names(owner, names)

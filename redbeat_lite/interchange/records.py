@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..entries.configured import entry_with_defaults
 from ..entries.definition import encode
-from ..entries.entry import DEFINITION_FIELDS, Entry
+from ..entries.entry import Entry
+from ..entries.fields import DEFINITION_FIELDS
 from ..entries.state import MAX_COUNT, MAX_NOTE, State
 from ..errors import CorruptEntry, InvalidEntry
 from ..instants import from_ms, to_ms

@@ -26,7 +26,7 @@ class LeaderStore(Store):
         Raises:
             Lost: the term is over.
         """
-        keys = self._keys
+        keys = self.keys
         where = (keys.leader, keys.due, keys.entries, keys.state)
         reply = self._run("schedule/peek", where, (*term, now, limit, CUT, _REPLY))
         check_term(reply)
@@ -40,7 +40,7 @@ class LeaderStore(Store):
         Raises:
             Lost: the term is over, nothing was written.
         """
-        keys = self._keys
+        keys = self.keys
         lists: dict[str, int] = {}
         where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta]
         args: list[Any] = [*term, now, random_uuid()]
@@ -76,7 +76,7 @@ class LeaderStore(Store):
         Raises:
             Lost: the term is over, nothing was written.
         """
-        keys = self._keys
+        keys = self.keys
         args: list[Any] = [*term, CUT]
         for stored, record in bad:
             args += (stored.name, stored.definition or b"", stored.state or b"", record)
@@ -97,8 +97,8 @@ class LeaderStore(Store):
         Raises:
             Lost: the term is over, nothing was written.
         """
-        mark = Mark(self._keys.meta, "mark", random_uuid().encode())
-        check_term(self._run("schedule/remember", (self._keys.leader, mark.key), (*term, mark.field, mark.value)))
+        mark = Mark(self.keys.meta, "mark", random_uuid().encode())
+        check_term(self._run("schedule/remember", (self.keys.leader, mark.key), (*term, mark.field, mark.value)))
         return mark
 
     def bears(self, mark: Mark) -> bool:
@@ -114,7 +114,7 @@ class LeaderStore(Store):
         Raises:
             Lost: the term is over, nothing was removed.
         """
-        keys = self._keys
+        keys = self.keys
         hashes = (keys.entries, keys.state, keys.meta, keys.quarantine)
         kinds = {keys.due: "zset", **dict.fromkeys(hashes, "hash"), **others}
         reply = self._run("schedule/drop_foreign", (keys.leader, *kinds), (*term, *kinds.values()))

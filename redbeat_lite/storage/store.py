@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 from ..errors import CorruptEntry, UnsupportedFormat
+from ..settings import Settings
 from .connections import Backend
 from .json_values import dumps, loads
 from .keys import FORMAT, Keys
@@ -30,29 +31,29 @@ class Store:
     """
 
     def __init__(self, backend: Backend, keys: Keys) -> None:
-        self._backend = backend
-        self._keys = keys
+        self.backend = backend
+        self.keys = keys
 
-    @property
-    def prefix(self) -> str:
-        """What all keys begin with."""
-        return self._keys.prefix
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """The store of an app's settings, with a backend of its own. Nothing connects before it is used."""
+        return cls(Backend(settings), Keys.of(settings.key_prefix))
 
     @property
     def _client(self) -> Any:
-        return self._backend.client
+        return self.backend.client
 
     def _run(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        return self._backend.scripts.run(name, keys, args)
+        return self.backend.scripts.run(name, keys, args)
 
     def read(self, names: Sequence[str | bytes]) -> list[Stored]:
         """The entries of these names, in one round trip; absent ones come without definition and state."""
         if not names:
             return []
         pipe = self._client.pipeline(transaction=True)
-        pipe.hmget(self._keys.entries, names)
-        pipe.hmget(self._keys.state, names)
-        pipe.zmscore(self._keys.due, names)
+        pipe.hmget(self.keys.entries, names)
+        pipe.hmget(self.keys.state, names)
+        pipe.zmscore(self.keys.due, names)
         definitions, states, scores = pipe.execute()
         return [
             Stored(name.encode() if isinstance(name, str) else name, score_of(score), definition, state)
@@ -61,7 +62,7 @@ class Store:
 
     def page(self, offset: int, limit: int) -> list[Stored]:
         """At most ``limit`` entries from rank ``offset`` on, in due order, in one round trip."""
-        keys = (self._keys.due, self._keys.entries, self._keys.state)
+        keys = (self.keys.due, self.keys.entries, self.keys.state)
         return entries_of(self._run("schedule/page", keys, (offset, offset + limit - 1, CUT)))
 
     def pages(self) -> Iterator[Stored]:
@@ -88,22 +89,22 @@ class Store:
 
     def _names(self) -> Iterator[bytes]:
         seen: set[bytes] = set()  # SCAN may show a name twice
-        for name, _ in self._client.zscan_iter(self._keys.due, count=_SLICE):
+        for name, _ in self._client.zscan_iter(self.keys.due, count=_SLICE):
             if name not in seen:
                 seen.add(name)
                 yield name
 
     def sorted_names(self) -> list[str]:
         """All names in their order, in one round trip; some milliseconds for 10,000 of them."""
-        return sorted(map(text, self._client.hkeys(self._keys.entries)))
+        return sorted(map(text, self._client.hkeys(self.keys.entries)))
 
     def count(self) -> int:
         """How many entries are stored."""
-        return int(self._client.hlen(self._keys.entries))
+        return int(self._client.hlen(self.keys.entries))
 
     def exists(self, name: str) -> bool:
         """Whether an entry of this name is stored."""
-        return bool(self._client.hexists(self._keys.entries, name))
+        return bool(self._client.hexists(self.keys.entries, name))
 
     def put(self, edits: Iterable[Edit], term: Term | None = None) -> list[bool]:
         """Make these edits, 1,000 in a round trip; tells of each whether it was made.
@@ -115,7 +116,7 @@ class Store:
             UnsupportedFormat: a newer redbeat_lite uses this prefix; nothing was written.
             Lost: the term is over; what is left of the edits was not written.
         """
-        keys = self._keys
+        keys = self.keys
         where = (keys.due, keys.entries, keys.state, keys.quarantine, keys.meta, keys.leader)
         done: list[bool] = []
         for chunk in chunks(edits, PAGE):
@@ -132,7 +133,7 @@ class Store:
     def quarantined(self) -> dict[str, dict[str, Any]]:
         """Everything in quarantine: name -> record with ``error``, ``definition``, ``state``, ``at``."""
         records = {}
-        for name, raw in self._client.hgetall(self._keys.quarantine).items():
+        for name, raw in self._client.hgetall(self.keys.quarantine).items():
             try:
                 record = loads(raw)
             except CorruptEntry as exc:
@@ -142,11 +143,11 @@ class Store:
 
     def discard(self, name: str) -> bool:
         """Forget an entry that is in quarantine; tells whether it was."""
-        return bool(self._client.hdel(self._keys.quarantine, name))
+        return bool(self._client.hdel(self.keys.quarantine, name))
 
     def config_names(self, owner: str) -> set[str]:
         """The config entries that ``owner`` stored last."""
-        raw = self._client.hget(self._keys.meta, f"config:{owner}")
+        raw = self._client.hget(self.keys.meta, f"config:{owner}")
         try:
             names = loads(raw) if raw else []
         except CorruptEntry:
@@ -155,8 +156,18 @@ class Store:
 
     def owners(self) -> set[str]:
         """Those who have stored config entries."""
-        fields = map(text, self._client.hkeys(self._keys.meta))
+        fields = map(text, self._client.hkeys(self.keys.meta))
         return {field.removeprefix("config:") for field in fields if field.startswith("config:")}
+
+    def add_config_names(self, owner: str, names: Iterable[str]) -> None:
+        """Remember that these are ``owner``'s, too.
+
+        Do so before they are stored: one that were stored without being known as the configuration's would never be
+        removed.
+        """
+        known, names = self.config_names(owner), set(names)
+        if not names <= known:
+            self.set_config_names(owner, known | names)
 
     def set_config_names(self, owner: str, names: Iterable[str], term: Term | None = None) -> None:
         """Remember which config entries ``owner`` has stored.
@@ -179,7 +190,7 @@ class Store:
             Lost: the term is over, nothing was written.
         """
         args = (*(term or ("", "")), field, value)
-        check_term(self._run("schedule/remember", (self._keys.leader, self._keys.meta), args))
+        check_term(self._run("schedule/remember", (self.keys.leader, self.keys.meta), args))
 
 
 def _check_format(reply: Any) -> None:

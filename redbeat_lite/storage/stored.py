@@ -52,10 +52,14 @@ class Edit(NamedTuple):
     score: int | None = None
 
 
-def removal(stored: Stored) -> Edit:
-    """The edit that removes an entry; of a config entry one that the leader gets to know of, and puts it back."""
+def removal(stored: Stored, *, by_leader: bool = False) -> Edit:
+    """The edit that removes an entry; of a config entry one that the leader gets to know of, and puts it back.
+
+    Parameters:
+        by_leader: it is the leader that removes it, for good.
+    """
     # The text will do: where it says so among the arguments, the leader looks for nothing once.
-    is_configured = b'"owner":' in (stored.definition or b"")
+    is_configured = not by_leader and b'"owner":' in (stored.definition or b"")
     return Edit(stored.name, stored.state, None, _CONFIGURED if is_configured else None)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import redbeat_lite
-from redbeat_lite.entries.entry import DEFINITION_FIELDS
+from redbeat_lite.entries.fields import DEFINITION_FIELDS
 from redbeat_lite.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]

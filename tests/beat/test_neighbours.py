@@ -99,10 +99,10 @@ class TestRenamedApp:
         assert Schedules(new)["a"].task == "old.a"
         assert "config entry 'a' is left out: the name is taken by the configuration of 'old'" in caplog.text
         dies(stand_by, client, at="stand-by")
-        beat._next_look = 0.0  # a lease later
+        beat._upkeep._next_look = 0.0  # a lease later
         beat.run_due()
         assert Schedules(new)["a"].task == "new.a"
-        assert not beat._config.contested
+        assert not beat._upkeep._config.contested
 
 
 class TestTwoApps:
@@ -119,7 +119,7 @@ class TestTwoApps:
         assert other.leader.leading
         assert Schedules(second)["cleanup"].source == "config:first"
         assert "cleanup" not in caplog.text
-        assert not other._config.contested
+        assert not other._upkeep._config.contested
 
     def test_are_told_which_entries_wait_for_their_own_beat(
         self, make_app: MakeApp, make_beat: MakeBeat, caplog: pytest.LogCaptureFixture

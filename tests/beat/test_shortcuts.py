@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Misfire, cron, every
-from redbeat_lite.beat.dispatch.dispatcher import _no_collection
+from redbeat_lite.beat.dispatch.memory import no_collection
 from redbeat_lite.beat.dispatch.prepared import _text
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.entries import lifecycle
@@ -170,7 +170,7 @@ def test_headers_of_a_once_lock_are_part_of_the_template(
 
 
 def collector_in_a_batch() -> bool:
-    with _no_collection():
+    with no_collection():
         return gc.isenabled()
 
 

@@ -31,7 +31,7 @@ def test_a_term_that_broke_off_at_its_beginning_is_begun_anew(
         def gone(*args: object) -> None:
             raise redis.ConnectionError("the server went away")
 
-        patch.setattr(scheduler._config, "sync", gone)
+        patch.setattr(scheduler._upkeep, "begin", gone)
         with pytest.raises(redis.ConnectionError):
             scheduler.run_due()
     assert scheduler.leader.leading
@@ -84,7 +84,7 @@ def test_mending_a_large_schedule_is_progress_for_the_watchdog(make_app: MakeApp
     Schedules(app).add_many(Entry(f"e{number}", "add", every(60)) for number in range(2500))
     scheduler = Scheduler(app)
     told: list[str] = []
-    repair = Repair(scheduler.backend, scheduler.store, scheduler.keys, UTC, told.append)
+    repair = Repair(scheduler.store, UTC, told.append)
     with server.client() as client:
         client.delete(scheduler.keys.due)
         scheduler.leader.acquire()
@@ -122,7 +122,7 @@ class TestAStalledLeader:
         old, term = asleep
         before = contents()
         with pytest.raises(Lost):
-            old._config.sync(term, wall_ms())
+            old._upkeep._config.sync(term, wall_ms())
         with pytest.raises(Lost):
             old.store.set_config_names("proj", ["before"], term)
         assert contents() == before
@@ -141,7 +141,7 @@ class TestAStalledLeader:
         before = contents()
         monkeypatch.setattr(old.store, "drop_foreign", lambda *args: [])  # it had come past that
         with pytest.raises(Lost):
-            old._repair.run(term, wall_ms())
+            old._upkeep._repair.run(term, wall_ms())
         assert contents() == before
 
     def test_in_removing_what_is_of_a_foreign_type(
@@ -151,7 +151,7 @@ class TestAStalledLeader:
         client.set(old.keys.quarantine, "foreign")
         before = contents()
         with pytest.raises(Lost):
-            old._repair.run(term, wall_ms())
+            old._upkeep._repair.run(term, wall_ms())
         assert contents() == before
 
     def test_in_planning_anew_after_its_clock_went_back(
@@ -160,7 +160,7 @@ class TestAStalledLeader:
         old, term = asleep
         before = contents()
         with pytest.raises(Lost):
-            old._replanning.begin(term, wall_ms() + 7_200_000, "")
+            old._upkeep._replanning.begin(term, wall_ms() + 7_200_000, "")
         assert contents() == before
 
     def test_loses_its_term_and_stands_by(

@@ -20,10 +20,10 @@ from celery.exceptions import Ignore
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.once import LockLost, LockUnavailable, Once, OnceRejected, OnceSkipped, Task, install, lock, locks
 from redbeat_lite.once.claims import DEADLINE_HEADER, Claim, headers, take
+from redbeat_lite.once.current import Current
 from redbeat_lite.once.run import adopt, finish
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import LockStore
-from redbeat_lite.once.task import Current
 from tests.once.server import Server
 from tests.once.workers import until
 

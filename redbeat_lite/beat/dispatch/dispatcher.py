@@ -8,9 +8,7 @@ tried again later, under the same task id.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from datetime import tzinfo
 from typing import Any
 
@@ -24,20 +22,19 @@ from ...entries.entry import Entry
 from ...entries.message import Occurrence
 from ...entries.state import task_id
 from ...errors import describe, text_of
-from ...events import Dispatched, Event, Failed, Misfired, Quarantined, Skipped
-from ...instants import from_ms
 from ...once.claims import headers as once_headers
 from ...once.store import LockStore
-from ...storage.json_values import loads
 from ...storage.leader_store import LeaderStore
-from ...storage.stored import Advance, Bad, Command, Lost, Stored, Term
+from ...storage.stored import Advance, Command, Lost, Stored, Term
 from ..leader import Leader
 from ..vitals import Vitals
 from .broker import BrokerDown
 from .claims import Claiming
 from .collector import refused_for_all
-from .planner import MAX_ERROR, Job, Planner, name_of
+from .memory import no_collection
+from .planner import MAX_ERROR, Job, Planner
 from .publisher import Publisher
+from .reports import Reports
 
 logger = get_logger(__name__)
 
@@ -78,18 +75,14 @@ class Dispatcher:
         self._leader = leader
         self._publisher = publisher
         self._claiming = Claiming(locks)
-        self._vitals = vitals
-        self._zone = zone
+        self._reports = Reports(vitals, zone)
         self._batch_size = batch_size
         #: What is out and not committed, with its term and its time: the messages of these jobs, and of nothing else.
         self._out: tuple[Term, int, list[Job]] | None = None
-        self._planner = Planner(zone=zone, tasks=tasks, local=local, prefix=store.prefix, progress=leader.progress)
+        self._planner = Planner(zone=zone, tasks=tasks, local=local, prefix=store.keys.prefix, progress=leader.progress)
 
-    def run(self, connect: Callable[[Term], None]) -> int | None:
+    def run(self) -> int | None:
         """Dispatch until nothing is due any more, or for some seconds.
-
-        Parameters:
-            connect: called with the term before each publish; opens the broker connection if it is not open.
 
         Returns:
             when the next entry is due, in epoch milliseconds, now if there is more; ``None`` when none is to come.
@@ -107,17 +100,18 @@ class Dispatcher:
                 return upcoming
             if elapsed() - began > _TURN:
                 return now
-            with _no_collection():
-                self._dispatch(term, due, now, connect)
+            with no_collection():
+                self._dispatch(term, due, now)
 
-    def _dispatch(self, term: Term, due: list[Stored], now: int, connect: Callable[[Term], None]) -> None:
+    def _dispatch(self, term: Term, due: list[Stored], now: int) -> None:
         jobs, bad = self._planner.plan(due, now)
         if bad:
             self._store.quarantine(term, bad)
-            self._vitals.tell(*map(_quarantined, bad))
+            self._reports.set_aside(bad)
         if any(job.plan.emit for job in jobs):
             self._leader.progress("connecting to the broker", within=self._publisher.patience)
-            connect(term)
+            self._publisher.connect(self._store, term)
+            self._reports.goes_out(self._publisher.mode)
             self._claiming.take(jobs)
             try:
                 tried, line_holds = self._publish(term, now, jobs)
@@ -147,7 +141,7 @@ class Dispatcher:
             return
         term, now, jobs = out[0], out[1], list(out[2])
         results = store.commit(term, now, [self._step(job, now) for job in jobs])
-        self._note(job for job, done in zip(jobs, results, strict=True) if done)
+        self._reports.committed(job for job, done in zip(jobs, results, strict=True) if done)
 
     # -- publish ------------------------------------------------------------------------------------------------------
 
@@ -265,13 +259,13 @@ class Dispatcher:
                 job.out = False
                 refused.append(job)
             elif result:
-                _report(job)
+                self._reports.advanced(job)
                 advanced.append(job)
             elif job.commands:
                 job.out = False  # Edited or removed meanwhile, so nothing was sent.
         if refused:
             self._advance(term, now, refused)
-        self._note(advanced)
+        self._reports.committed(advanced)
 
     def _advance(self, term: Term, now: int, jobs: Sequence[Job]) -> Iterable[tuple[Job, bool | str]]:
         if not jobs:
@@ -291,65 +285,10 @@ class Dispatcher:
             return Advance(job.stored.name, job.state.guard, None, None, job.commands)
         return Advance(job.stored.name, job.state.guard, state.encode(), job.ahead.score, job.commands)
 
-    # -- report -------------------------------------------------------------------------------------------------------
-
-    def _note(self, jobs: Iterable[Job]) -> None:
-        """Count what a commit has done, and tell the hooks."""
-        done, vitals = [job for job in jobs if not job.error], self._vitals
-        vitals.sent += sum(len(job.plan.emit) for job in done)
-        vitals.skipped += sum(job.plan.skipped + len(job.left_out) for job in done)
-        if done and vitals.announcer.listening:
-            now = wall_ms()
-            vitals.tell(*(event for job in done for event in self._events(job, now)))
-
-    def _events(self, job: Job, now: int) -> Iterator[Event]:
-        entry, plan = job.entry, job.plan
-        if plan.skipped:
-            yield Misfired(entry.name, entry.task, plan.skipped, entry.misfire.policy)
-        for nominal in job.left_out:
-            yield Skipped(entry.name, entry.task, from_ms(nominal))
-        for nominal in plan.emit:
-            due = (lifecycle.score(entry, nominal, self._zone) or nominal) if entry.jitter else nominal
-            yield Dispatched(entry.name, entry.task, job.id_of(nominal), from_ms(nominal), (now - due) / 1000)
-
     def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:
-        error = error[:MAX_ERROR]
-        job.error, job.commands = error, ()
-        logger.error("beat: could not publish %r, trying again later: %s", job.entry.name, error)
-        logger.debug("beat: how it came to that", exc_info=exc)
-        self._vitals.failed += 1
-        self._vitals.tell(Failed(job.entry.name, job.entry.task, error, job.state.attempts + 1))
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector from running for one batch.
-
-    What a batch makes is gone when it ends. Collections in the middle of it would count that as here to stay, and go
-    through every cached entry again and again for nothing.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+        job.error, job.commands = error[:MAX_ERROR], ()
+        self._reports.failed(job, exc)
 
 
 def _refuses_all(error: BaseException) -> BrokerDown:
     return BrokerDown(f"it refuses every message: {text_of(error)}")
-
-
-def _quarantined(bad: Bad) -> Quarantined:
-    return Quarantined(name_of(bad.stored), loads(bad.record)["error"])
-
-
-def _report(job: Job) -> None:
-    if job.plan.skipped and not job.error:
-        policy = job.entry.misfire.policy
-        logger.warning(
-            "beat: %r missed %d occurrences, left out by its policy %r", job.entry.name, job.plan.skipped, policy
-        )
-    if job.plan.next is None and not job.error:
-        logger.info("beat: %r has finished", job.entry.name)

@@ -11,11 +11,11 @@ from celery.utils.log import get_logger
 
 from ...clock import elapsed
 from ...entries import lifecycle
-from ...entries.definition import decode
 from ...entries.entry import Entry
-from ...entries.fields import MAX_NAME, check_destination
+from ...entries.fields import check_destination
 from ...entries.state import State, task_id
-from ...errors import CorruptEntry, describe
+from ...entries.stored_entry import entry_of, shown_name, state_of
+from ...errors import describe
 from ...once.claims import Claim
 from ...once.policy import Once
 from ...schedules import Question
@@ -140,10 +140,8 @@ class Planner:
         return jobs, bad
 
     def _job(self, stored: Stored, now: int, time: _Time, *, has_a_turn: bool) -> Job:
-        if stored.definition is None or stored.state is None:
-            raise CorruptEntry("its definition or its state is gone from Redis")
-        state = State.decode(stored.state)
-        entry = self._entry(stored.name, stored.definition)
+        state = state_of(stored)
+        entry = self._entry(stored)
         if entry.local:
             own = self._local(entry.name)
             if own is None:
@@ -173,11 +171,11 @@ class Planner:
         instead = lifecycle.ahead(entry, state, now, self._zone, _few)
         return Ahead(score, following, (instead, lifecycle.score(entry, instead, self._zone)))
 
-    def _entry(self, name: bytes, definition: bytes) -> Entry:
-        known = self._decoded.get(name)
-        if known is not None and known[0] == definition:
+    def _entry(self, stored: Stored) -> Entry:
+        known = self._decoded.get(stored.name)
+        if known is not None and known[0] == stored.definition:
             return known[1]
-        entry = decode(name.decode("utf-8"), definition)
+        entry, definition = entry_of(stored), stored.definition or b""
         check_destination(entry.options, self._prefix)
         if known is not None:
             self._room += _size(known[0])
@@ -185,7 +183,7 @@ class Planner:
         if self._room < 0:
             self._decoded.clear()
             self._room = _CACHE - _size(definition)
-        self._decoded[name] = (definition, entry)
+        self._decoded[stored.name] = (definition, entry)
         return entry
 
     def _claim(self, job: Job, once: Once, nominal: int) -> Claim:
@@ -235,7 +233,7 @@ class _Doing:
     stored: Stored
 
     def __str__(self) -> str:
-        return f"planning {name_of(self.stored)!r}"
+        return f"planning {shown_name(self.stored)!r}"
 
 
 def _few(walked: Sequence[int]) -> bool:
@@ -248,15 +246,10 @@ def _size(definition: bytes) -> int:
 
 def _quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
     error = describe(exc)[:MAX_ERROR]
-    logger.error("beat: entry %r cannot be used and is quarantined: %s", name_of(stored), error)
+    logger.error("beat: entry %r cannot be used and is quarantined: %s", shown_name(stored), error)
     record = {"error": error, "definition": _shown(stored.definition), "state": _shown(stored.state), "at": now}
     return Bad(stored, dumps(record))
 
 
 def _shown(raw: bytes | None) -> str | None:
     return None if raw is None else raw.decode("utf-8", "backslashreplace")
-
-
-def name_of(stored: Stored) -> str:
-    """The name of an entry in words, whatever it is."""
-    return stored.name[: 4 * MAX_NAME].decode("utf-8", "backslashreplace")

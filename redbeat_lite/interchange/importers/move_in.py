@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Literal
 
 from ...clock import wall_ms
 from ...entries.configured import configured
-from ...entries.definition import decode
 from ...entries.entry import Entry
 from ...entries.state import State
-from ...errors import CorruptEntry, UnsupportedFormat
+from ...entries.stored_entry import edit_of, readable_parts
 from ...settings import Settings
-from ...storage.connections import Backend
-from ...storage.keys import Keys
 from ...storage.store import Store
 from ...storage.stored import PAGE, Edit, Stored, chunks
 from .carrier import Carried, Carrier
@@ -60,21 +57,19 @@ class MoveIn:
     def __init__(self, app: Celery, *, replace: bool = False) -> None:
         self._replace = replace
         self._settings = Settings.from_app(app)
-        self._backend = Backend(self._settings)
-        self._keys = Keys.of(self._settings.key_prefix)
-        self._store = Store(self._backend, self._keys)
+        self._store = Store.of(self._settings)
         self._zone: tzinfo = app.timezone
         self._carrier = Carrier(app, self._settings, configured(app), self._zone)
 
     @property
     def where(self) -> str:
         """The place that is written, for people."""
-        return f"{self._backend.display_url}, keys {{{self._settings.key_prefix}}}:*"
+        return f"{self._store.backend.display_url}, keys {{{self._settings.key_prefix}}}:*"
 
     @property
     def led(self) -> bool:
         """Whether a beat of ours leads at the moment."""
-        return bool(self._backend.client.exists(self._keys.leader))
+        return bool(self._store.backend.client.exists(self._store.keys.leader))
 
     def plan(self, found: Iterable[Found | Left]) -> list[Move]:
         """What :meth:`apply` would do with the entries that a reader found. Writes nothing.
@@ -100,8 +95,9 @@ class MoveIn:
             UnsupportedFormat: a newer redbeat_lite uses the schedule; nothing was written.
         """
         planned = [move for move in moves if move.edit is not None]
-        # First of all: an entry that were stored without being known as the configuration's would never be removed.
-        self._remember_config_names(planned)
+        ours = {move.name for move in planned if move.entry is not None and move.entry.owner is not None}
+        if ours:
+            self._store.add_config_names(self._settings.owner, ours)
         done = self._store.put(move.edit for move in planned if move.edit is not None)
         for move, ok in zip(planned, done, strict=True):
             if not ok:
@@ -109,13 +105,7 @@ class MoveIn:
 
     def close(self) -> None:
         """Close the connections."""
-        self._backend.close()
-
-    def _remember_config_names(self, planned: Iterable[Move]) -> None:
-        names = {move.name for move in planned if move.entry is not None and move.entry.owner is not None}
-        known = self._store.config_names(self._settings.owner) if names else names
-        if not names <= known:
-            self._store.set_config_names(self._settings.owner, known | names)
+        self._store.backend.close()
 
     def _move(self, found: Carried | Left, stored: dict[str, Stored]) -> Move:
         if isinstance(found, Left):
@@ -124,7 +114,7 @@ class MoveIn:
         here = stored[entry.name]
         if here.definition is None:
             return Move(entry.name, "add", entry, found.notes, self._edit(found, here))
-        existing, state = _decoded(here)
+        existing, state = readable_parts(here)
         if existing is not None and existing.owner not in (None, self._settings.owner):
             reason = f"the name is taken by the configuration of {existing.owner!r}"
             return Move(entry.name, "left out", None, (reason,))
@@ -135,8 +125,8 @@ class MoveIn:
         return Move(entry.name, "replace", entry, found.notes, self._edit(found, here))
 
     def _edit(self, found: Carried, here: Stored) -> Edit:
-        entry = found.entry
-        return Edit(entry.name, here.state, entry.known_state.encode(), found.definition, entry.due)
+        entry, definition = found.entry, found.definition
+        return edit_of(entry, entry.known_state, self._zone, expected=here.state, definition=definition)
 
 
 def _continue(entry: Entry, before: State) -> None:
@@ -145,10 +135,3 @@ def _continue(entry: Entry, before: State) -> None:
     state.version, state.generation = before.version + 1, before.generation
     if before.paused:
         state.paused, state.note, entry.due = True, before.note, None
-
-
-def _decoded(stored: Stored) -> tuple[Entry | None, State | None]:
-    try:
-        return decode(stored.name.decode(), stored.definition or b""), State.decode(stored.state or b"")
-    except (CorruptEntry, UnsupportedFormat):
-        return None, None

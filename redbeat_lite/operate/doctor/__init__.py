@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 from ...api.reader import Reader
 from ...beat.status import read
 from ...settings import Settings
-from ...storage.connections import Backend
 from ...storage.driver_check import check_driver
-from ...storage.keys import Keys
 from ...storage.store import Store
 from . import clock, entries, messages, server
 from .finding import SEVERITIES, Finding
@@ -35,21 +33,19 @@ def examine(app: Celery) -> list[Finding]:
     """
     settings = Settings.from_app(app)
     check_driver(app)
-    backend = Backend(settings)
+    store = Store.of(settings)
     try:
-        found = [*_findings(app, settings, backend)]
+        found = [*_findings(app, settings, store)]
     finally:
-        backend.close()
+        store.backend.close()
     return sorted(found, key=lambda finding: -SEVERITIES.index(finding.severity))
 
 
-def _findings(app: Celery, settings: Settings, backend: Backend) -> Iterator[Finding]:
-    keys = Keys.of(settings.key_prefix)
-    store = Store(backend, keys)
-    yield from server.clock_and_line(backend, keys, settings)
-    yield from server.server(backend)
+def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding]:
+    yield from server.clock_and_line(store, settings)
+    yield from server.server(store.backend)
     yield from server.lease_and_loop(settings, app)
-    status = read(backend.scripts, keys)
+    status = read(store)
     readable, unreadable = entries.sorted_out(Reader(app, settings, store), islice(store.pages(), LIMIT))
     if status.entries > LIMIT:
         yield Finding(

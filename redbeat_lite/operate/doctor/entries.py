@@ -12,8 +12,8 @@ from ...beat.config_entries import not_stored
 from ...beat.neighbours import left_behind
 from ...beat.status import OVERDUE_MS, Status
 from ...entries.entry import Entry
+from ...entries.stored_entry import UNREADABLE, shown_name
 from ...entries.words import counted, listed
-from ...errors import CorruptEntry, UnsupportedFormat
 from ...settings import Settings
 from ...storage.store import Store
 from ...storage.stored import Stored
@@ -29,8 +29,8 @@ def sorted_out(reader: Reader, found: Iterable[Stored]) -> tuple[list[Entry], di
     for stored in found:
         try:
             entries.append(reader.entry(stored))
-        except (CorruptEntry, UnsupportedFormat, UnicodeDecodeError) as exc:
-            wrong[stored.name.decode(errors="backslashreplace")] = str(exc)
+        except UNREADABLE as exc:
+            wrong[shown_name(stored)] = str(exc)
     return entries, wrong
 
 

@@ -9,8 +9,8 @@ from ...beat.status import read
 from ...clock import elapsed, wall_ms
 from ...settings import RENEWALS_PER_LEASE, Settings
 from ...storage.connections import Backend
-from ...storage.keys import Keys
 from ...storage.server_check import needed, server_of
+from ...storage.store import Store
 from .finding import Finding
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ _QUESTIONS = 5
 _SHORT_LOOP = 10.0
 
 
-def clock_and_line(backend: Backend, keys: Keys, settings: Settings) -> Iterator[Finding]:
+def clock_and_line(store: Store, settings: Settings) -> Iterator[Finding]:
     """The difference between the clocks, and how long the server takes to answer."""
-    read(backend.scripts, keys)  # opens the connection and loads the script
-    answers = [_answer(backend, keys) for _ in range(_QUESTIONS)]
+    read(store)  # opens the connection and loads the script
+    answers = [_answer(store) for _ in range(_QUESTIONS)]
     _, skew = min(answers)
     if abs(skew) >= _SKEW:
         ahead = "ahead of" if skew < 0 else "behind"
@@ -54,10 +54,10 @@ def clock_and_line(backend: Backend, keys: Keys, settings: Settings) -> Iterator
         )
 
 
-def _answer(backend: Backend, keys: Keys) -> tuple[float, float]:
+def _answer(store: Store) -> tuple[float, float]:
     """How long the server took, and by how many seconds its clock is ahead of ours."""
     before, sent = wall_ms(), elapsed()
-    status = read(backend.scripts, keys)
+    status = read(store)
     took = elapsed() - sent
     return took, status.now.timestamp() - (before + 1000 * took / 2) / 1000
 

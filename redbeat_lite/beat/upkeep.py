@@ -1,0 +1,107 @@
+"""What a leader owes the schedule as a whole: to bring it in line when its term begins, and to keep it so."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+from typing import TYPE_CHECKING
+
+from ..clock import elapsed, wall_ms
+from ..entries.entry import Entry
+from ..settings import Settings
+from ..storage.leader_store import LeaderStore
+from ..storage.stored import Term
+from .clock_watch import ClockWatch
+from .config_entries import ConfigEntries
+from .leader import Leader
+from .neighbours import Neighbours
+from .repair import Repair
+from .replanning import Replanning, planned_by
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+class Upkeep:
+    """The configuration, the repair and the planning anew of one beat.
+
+    Parameters:
+        app: the Celery app.
+        store: the schedule.
+        settings: the app's.
+        leader: told of progress; knows what was found out when the lease was got and renewed.
+        zone: the app's time zone.
+    """
+
+    def __init__(self, app: Celery, store: LeaderStore, settings: Settings, leader: Leader, zone: tzinfo) -> None:
+        self._leader = leader
+        self._store = store
+        self._look_again = settings.lease
+        self._next_look = 0.0
+        self._neighbours = Neighbours(app, store, settings)
+        self._config = ConfigEntries(app, store, settings, zone, self._neighbours.present, leader.progress)
+        self._repair = Repair(store, zone, leader.progress)
+        self._replanning = Replanning(store, zone, self._config.get, leader.progress)
+        self._clock = ClockWatch()
+
+    def local(self, name: str) -> Entry | None:
+        """The config entry of this name, with what cannot be stored."""
+        return self._config.get(name)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether :meth:`go_on` has something left to do."""
+        return self._replanning.unfinished
+
+    @property
+    def is_called_for(self) -> bool:
+        """Whether there is something to do that cannot wait for the next deadline."""
+        return self._leader.damaged or self._clock.was_set
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which it is worth another look, whatever is due."""
+        return self._look_again if self._config.contested else float("inf")
+
+    def stand_by(self, leading: str) -> None:
+        """Say what is not stored while a beat of the owner ``leading`` leads."""
+        self._neighbours.tell_not_stored(leading)
+
+    def begin(self, term: Term) -> None:
+        """Do what a new leader has to do before anything else.
+
+        Raises:
+            Lost: the term is over.
+        """
+        self._make_whole(term)
+        self._replanning.begin(term, self._leader.last_clock, self._leader.last_zones)
+        self._neighbours.tell_left_behind()
+        self._clock.look()
+
+    def go_on(self, term: Term) -> None:
+        """Mend a schedule that lost a part of itself; plan anew, a slice at a time, after a clock was set back.
+
+        Entries must not wait until such a clock has caught up again.
+
+        Raises:
+            Lost: the term is over.
+        """
+        if self._leader.damaged:
+            self._make_whole(term)
+        elif self._config.contested and elapsed() >= self._next_look:
+            # The other beat may be gone, as where an app is renamed with several of its beats running; or the runtime
+            # entry that had the name.
+            self._next_look = elapsed() + self._look_again
+            if self._config.vacated:
+                self._make_whole(term)
+        if back := self._clock.look():
+            self._replanning.clock_went_back(term, back)
+        self._replanning.advance(term)
+
+    def _make_whole(self, term: Term) -> None:
+        """Bring Redis in line with the configuration, and mend what it has lost."""
+        now = wall_ms()
+        self._leader.progress("reading the configuration")
+        self._repair.run(term, now)
+        self._store.config_is_back(term)
+        self._config.sync(term, now, planned_by(self._leader.last_zones))
+        self._leader.made_whole(least=len(self._config))

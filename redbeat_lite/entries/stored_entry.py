@@ -1,0 +1,74 @@
+"""From what Redis holds to an entry with its state, and back: the one reading, and the one building of edits. Pure."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+
+from ..errors import CorruptEntry, UnsupportedFormat
+from ..storage.stored import Edit, Stored
+from .definition import decode
+from .entry import Entry
+from .fields import MAX_NAME
+from .lifecycle import due_time
+from .state import State
+
+#: What reading a stored entry may raise: it is garbage, or a newer version of this package wrote it.
+UNREADABLE = (CorruptEntry, UnsupportedFormat)
+
+_GONE = "its definition or its state is gone from Redis"
+
+
+def entry_of(stored: Stored) -> Entry:
+    """The entry whose definition is stored, without state.
+
+    Raises:
+        CorruptEntry: it is none, or its name is no text.
+        UnsupportedFormat: a newer version of this package wrote it.
+    """
+    if stored.definition is None:
+        raise CorruptEntry(_GONE)
+    try:
+        name = stored.name.decode()
+    except UnicodeDecodeError as exc:
+        raise CorruptEntry(f"its name is no UTF-8: {exc.reason} at byte {exc.start}") from None
+    return decode(name, stored.definition)
+
+
+def state_of(stored: Stored) -> State:
+    """The state that is stored.
+
+    Raises:
+        CorruptEntry: it is none.
+    """
+    if stored.state is None:
+        raise CorruptEntry(_GONE)
+    return State.decode(stored.state)
+
+
+def readable_parts(stored: Stored) -> tuple[Entry | None, State | None]:
+    """The definition and the state, each ``None`` where it is not there or cannot be read."""
+    try:
+        entry = entry_of(stored)
+    except UNREADABLE:
+        entry = None
+    try:
+        state = state_of(stored)
+    except CorruptEntry:
+        state = None
+    return entry, state
+
+
+def shown_name(stored: Stored) -> str:
+    """The name in words, whatever it is."""
+    return stored.name[: 4 * MAX_NAME].decode("utf-8", "backslashreplace")
+
+
+def edit_of(entry: Entry, state: State, zone: tzinfo, *, expected: bytes | None, definition: str | None = None) -> Edit:
+    """The edit that writes an entry.
+
+    Parameters:
+        zone: the app's time zone; the entry's due time may go by it.
+        expected: the state that is stored now; the edit is made only if it still is. ``None``: no entry is.
+        definition: ``None`` keeps the stored one.
+    """
+    return Edit(entry.name, expected, state.encode(), definition, due_time(entry, state, zone))
