@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ..entries import lifecycle
+from ..entries.clock_change_words import hazard
 from ..entries.preview import walk
 from ..instants import to_ms
 from ..schedules import Question
-from ..schedules.clock_change_words import hazard
 from ..schedules.missed import WalkOn
 from ..schedules.zones import portable, zone_name, zone_of
 from ..storage.patience import briefly

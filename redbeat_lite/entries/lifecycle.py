@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 
 from ..errors import InvalidEntry, describe
 from ..instants import MAX_MS
@@ -226,6 +226,11 @@ def due_time(entry: Entry, state: State, zone: tzinfo) -> int | None:
 def score(entry: Entry, nominal: int | None, zone: tzinfo) -> int | None:
     """Nominal time plus jitter, in epoch ms."""
     return None if nominal is None else min(nominal + _offset(entry, nominal, zone), MAX_MS)
+
+
+def within(entry: Entry, instant: datetime) -> bool:
+    """Whether an entry may run at an instant, by ``start_at`` and ``end_at``."""
+    return (entry.start_at is None or entry.start_at <= instant) and (entry.end_at is None or instant <= entry.end_at)
 
 
 def pulled_back(entry: Entry, state: State, now: int, zone: tzinfo) -> State:

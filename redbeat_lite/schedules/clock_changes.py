@@ -56,7 +56,7 @@ def _last_first_passing(zone: tzinfo, local: datetime) -> datetime:
         jump = _jump_behind(zone, local)
         if jump is not None:
             # The second passing: the clock had already got as far as the jump.
-            return _naive(jump + offset_at(zone, jump - 1) - 1)
+            return naive(jump + offset_at(zone, jump - 1) - 1)
     return floor_second(local.replace(tzinfo=None))
 
 
@@ -73,7 +73,7 @@ def _next_running(walls: Walls, zone: tzinfo, local: datetime) -> datetime | Non
     ahead = _next_shown(walls, zone, shown, instant)
     if not local.fold and (jump := _jump_ahead(zone, local)) is not None:
         # A fold lies ahead: its second passing shows times not later than now.
-        start = _naive(jump + offset_at(zone, jump))
+        start = naive(jump + offset_at(zone, jump))
         again = _next_shown(walls, zone, before(start), EPOCH + _SECOND * (jump - 1))
         return min((found for found in (ahead, again) if found is not None), default=None)
     return ahead
@@ -87,7 +87,7 @@ def _next_shown(walls: Walls, zone: tzinfo, wall: datetime, instant: datetime) -
         if later >= earlier:
             return earlier if earlier > instant else later
         jump = jump_between(zone, _second(later), _second(earlier))
-        found = walls.next_wall(before(_naive(jump + offset_at(zone, jump))))
+        found = walls.next_wall(before(naive(jump + offset_at(zone, jump))))
     return None
 
 
@@ -111,7 +111,8 @@ def _second(instant: datetime) -> int:
     return (instant - EPOCH) // _SECOND
 
 
-def _naive(second: int) -> datetime:
+def naive(second: int) -> datetime:
+    """The wall time that a clock shows which is ahead of UTC: its offset added to the seconds since 1970."""
     return EPOCH.replace(tzinfo=None) + second * _SECOND
 
 
@@ -183,16 +184,16 @@ class CountedRule(ZonedRule):
 
     def _count_running(self, after: int, until: int) -> int:
         pieces = stretches(self.zone, after, until)
-        return sum(self.walls.count(_naive(start + off), _naive(end + off)) for start, end, off in pieces)
+        return sum(self.walls.count(naive(start + off), naive(end + off)) for start, end, off in pieces)
 
     def _count_fixed(self, after: int, until: int) -> int:
         local = (EPOCH + after * _SECOND).astimezone(self.zone)
         passed, total = _last_first_passing(self.zone, local), 0
         for start, end, offset in stretches(self.zone, after, until):
-            shown = _naive(start + offset)  # what this piece's clock would have shown just before it
+            shown = naive(start + offset)  # what this piece's clock would have shown just before it
             if shown > passed:
                 made_up = self.walls.count(passed, shown) and not self.walls.matches(shown + _SECOND)
                 total, passed = total + bool(made_up), shown
-            if (reached := _naive(end + offset)) > passed:
+            if (reached := naive(end + offset)) > passed:
                 total, passed = total + self.walls.count(passed, reached), reached
         return total
