@@ -99,7 +99,7 @@ class Restore:
         """What :meth:`apply` would do. Writes nothing.
 
         Raises:
-            BadFile: an entry of the file is wrong; names its line and field.
+            BadFile: an entry of the file is wrong; names the path of its field.
         """
         entries = [self._entry(document, record) for record in document.records]
         return [found for chunk in chunks(entries, PAGE) for found in self._planned(chunk)]

@@ -67,7 +67,7 @@ def plan(app: Celery, document: Document, *, prune: bool = False) -> Plan:
         prune: whether runtime entries that are not in the file are to be removed.
 
     Raises:
-        BadFile: an entry of the file is wrong; names its line and field.
+        BadFile: an entry of the file is wrong; names the path of its field.
     """
     schedules = Schedules(app)
     wanted = _wanted(app, document)
