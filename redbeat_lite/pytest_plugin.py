@@ -1,25 +1,17 @@
-"""The pytest fixture ``schedule_clock``. Every pytest run loads this module, so it imports next to nothing."""
+"""The pytest fixture ``schedule_clock``, for projects whose ``conftest.py`` has this module in ``pytest_plugins``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from .testing import ScheduleClock
+from . import testing
 
 
 @pytest.fixture
-def schedule_clock() -> Iterator[Callable[..., ScheduleClock]]:
+def schedule_clock() -> Iterator[Callable[..., testing.ScheduleClock]]:
     """Makes clocks as :func:`redbeat_lite.testing.schedule_clock` does, and freezes the time until the test ends."""
-    from .testing import schedule_clock as made  # Celery comes with it
-
     with ExitStack() as stack:
-
-        def make(*args: Any, **kwargs: Any) -> ScheduleClock:
-            return stack.enter_context(made(*args, **kwargs))
-
-        yield make
+        yield lambda *args, **kwargs: stack.enter_context(testing.schedule_clock(*args, **kwargs))

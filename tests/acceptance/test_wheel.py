@@ -43,9 +43,15 @@ def test_holds_every_file_of_the_package(installation: Installation) -> None:
     assert installed == _files(installation.sources / "redbeat_lite")
 
 
-def test_pytest_finds_the_fixture(installation: Installation) -> None:
+def test_pytest_has_the_fixture_in_a_project_that_asks_for_it_and_nothing_of_ours_in_any_other(
+    installation: Installation,
+) -> None:
     installation.run("pip", "install", "pytest")
-    assert "schedule_clock -- " in installation.run("python", "-m", "pytest", "--fixtures", "-q")
+    show = ("python", "-m", "pytest", "--fixtures", "-q")
+    said = installation.run(*show)
+    assert "tmp_path -- " in said
+    assert not any(ours in said for ours in ("schedule_clock", "redbeat"))
+    assert "schedule_clock -- " in installation.run(*show, "-p", "redbeat_lite.pytest_plugin")
 
 
 def _files(directory: Path) -> set[str]:
