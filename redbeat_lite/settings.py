@@ -45,7 +45,7 @@ class Settings:
         once_lease: lease of a once-lock. 1 to 86,400.
         publish_timeout: after how long a publish that hangs is given up. 0.1 to 86,400.
         stall_timeout: after how long without progress a leader stops renewing its lease. 1 to 86,400.
-        dispatch: ``"auto"``, ``"prepared"``, ``"batch"`` or ``"plain"``.
+        dispatch: ``"auto"``, ``"batch"`` or ``"plain"``.
         metrics_port: the port on which the beat serves metrics for Prometheus, 1 to 65,535.
         metrics_host: the address on which it does, of IP; ``"0.0.0.0"`` is every one of the machine.
         heartbeat_file: a file that the beat touches every second while its loop lives; its directory must exist.
@@ -88,7 +88,7 @@ class Settings:
             "expires", _is_expires(self.expires), 'None, positive seconds up to 100 years or "interval"', self.expires
         )
         _check_choice("misfire", self.misfire, ("coalesce", "skip", "all"))
-        _check_choice("dispatch", self.dispatch, ("auto", "prepared", "batch", "plain"))
+        _check_choice("dispatch", self.dispatch, ("auto", "batch", "plain"))
         port, file = self.metrics_port, self.heartbeat_file
         is_port = type(port) is int and 1 <= port <= 65_535
         _expect("metrics_port", port is None or is_port, "a port from 1 to 65535", port)

@@ -43,7 +43,7 @@ class Publisher:
         emit: publishes one entry with a producer, by the way every Celery tool can follow; raises if it failed.
         timeout: seconds after which a publish that hangs is given up.
         dispatch: ``"plain"`` publishes one by one; ``"batch"`` collects messages where the transport can; ``"auto"``
-            and ``"prepared"`` there fill in prepared ones, too, where that is provably the same.
+            fills in prepared ones there, too, where that is provably the same.
         obstacle: tells why messages over a channel of this class may not be prepared at the moment, if they may not.
     """
 
@@ -62,7 +62,7 @@ class Publisher:
         #: Seconds that opening a connection may take: two tries, each cut at the timeout.
         self.patience = 2 * timeout
         self._collect = dispatch != "plain"
-        self._prepare = dispatch in ("auto", "prepared")
+        self._prepare = dispatch == "auto"
         self._obstacle = obstacle
         self._prepared: Prepared | None = None
         self._may_prepare = False
