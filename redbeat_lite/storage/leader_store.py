@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .replies import text
 from .store import TRIES, Store
 from .stored import CUT, PAGE, Advance, Bad, Edit, Mark, Stored, Term, check_term, chunks, due_of, entries_of, score_of
-from .uuids import random_uuid
 
 #: Bytes of texts in one reply to the leader, about: several times that is taken in the server while it is made.
 _REPLY = 16_000_000
@@ -43,7 +43,7 @@ class LeaderStore(Store):
         keys = self.keys
         lists: dict[str, int] = {}
         where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta]
-        args: list[Any] = [*term, now, random_uuid()]
+        args: list[Any] = [*term, now, os.urandom(16).hex()]
         for name, guard, state, score, commands in advances:
             args += (name, guard, state or "", due_of(score), len(commands))
             for command, target, value in commands:
@@ -97,7 +97,7 @@ class LeaderStore(Store):
         Raises:
             Lost: the term is over, nothing was written.
         """
-        mark = Mark(self.keys.meta, "mark", random_uuid().encode())
+        mark = Mark(self.keys.meta, "mark", os.urandom(16).hex().encode())
         check_term(self._run("schedule/remember", (self.keys.leader, mark.key), (*term, mark.field, mark.value)))
         return mark
 

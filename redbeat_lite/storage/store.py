@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
@@ -12,7 +13,6 @@ from .json_values import dumps, loads
 from .keys import FORMAT, Keys
 from .replies import text
 from .stored import CUT, PAGE, Edit, Stored, Term, check_term, chunks, due_of, entries_of, score_of
-from .uuids import random_uuid
 
 #: How often an edit is tried over when somebody else changed the entry at the same moment. An entry of 50 ms can lose
 #: this race a few times in a row, not fifty times.
@@ -124,7 +124,7 @@ class Store:
             for edit in chunk:
                 state = edit.state or ""
                 args += (edit.name, edit.expected or b"", state, edit.definition or "", due_of(edit.score))
-            reply = self._run("schedule/put", (*where, keys.reply(random_uuid())), args)
+            reply = self._run("schedule/put", (*where, keys.reply(os.urandom(16).hex())), args)
             check_term(reply)
             _check_format(reply)
             done += [result == "1" for result in text(reply[1])]

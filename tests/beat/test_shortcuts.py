@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import uuid5
 
 import pytest
 from celery import Celery
@@ -18,9 +18,8 @@ from redbeat_lite.beat.dispatch.memory import no_collection
 from redbeat_lite.beat.dispatch.prepared import _text
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.entries import lifecycle
-from redbeat_lite.entries.state import State
+from redbeat_lite.entries.state import _NAMESPACE, State, task_id
 from redbeat_lite.schedules.misfire import plan
-from redbeat_lite.storage.uuids import named_uuid, random_uuid
 from tests.beat.test_prepared import arguments, comparable, connected, occurrence, options, publish
 from tests.support.examples import examples
 from tests.support.server import Server
@@ -30,16 +29,9 @@ instants = st.integers(0, 4_000_000_000_000)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
-@given(st.uuids(), texts)
-def test_a_named_uuid_is_the_standard_librarys(namespace: UUID, name: str) -> None:
-    assert named_uuid(namespace.bytes, name) == str(uuid5(namespace, name))
-
-
-def test_random_uuids_are_of_version_4_and_distinct() -> None:
-    drawn = [UUID(random_uuid()) for _ in range(1000)]
-    assert {each.version for each in drawn} == {4}
-    assert {each.variant for each in drawn} == {"specified in RFC 4122"}
-    assert len(set(drawn)) == 1000
+@given(texts, texts, instants)
+def test_the_id_of_an_occurrence_is_the_named_uuid_of_the_standard_library(name: str, drawn: str, nominal: int) -> None:
+    assert task_id(name, drawn, nominal) == str(uuid5(_NAMESPACE, f"{name}\0{drawn}\0{nominal}"))
 
 
 @given(instants)

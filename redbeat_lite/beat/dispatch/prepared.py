@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Hashable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -34,7 +35,6 @@ from ...entries.message import Occurrence
 from ...errors import InvalidEntry
 from ...storage.json_values import dumps, pack
 from ...storage.stored import Command
-from ...storage.uuids import random_uuid
 from .templates import Shape, Template, mark, shape_of, text_of
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Prepared:
         template = self._template(occurrence, expiry)
         if template is None or template.expiry != expiry or template.extra != occurrence.extra:
             return None
-        values = {"id": occurrence.id, "tag": random_uuid(), "scheduled_at": _text(occurrence.nominal)}
+        values = {"id": occurrence.id, "tag": os.urandom(16).hex(), "scheduled_at": _text(occurrence.nominal)}
         if expiry is _AT_NEXT:
             following = cast(int, occurrence.following)
             values["expires"] = _text(following)
