@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import CorruptEntry, EntryExists
-from . import entry_output as entries
+from . import entry_output
 from .command import Command, json_option, name_argument, schedules_of
 from .entry_options import field_options, fields_of, schedule_of, schedule_options
 from .exit_codes import Failure
@@ -104,6 +104,6 @@ def _source(schedules: Schedules, name: str) -> str:
 
 def _tell(ctx: click.Context, entry: Entry, done: str, as_json: bool) -> None:
     if as_json:
-        echo_json(entries.as_json(entry))
+        echo_json(entry_output.as_json(entry))
     else:
-        say(f"{done} {entry.name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")
+        say(f"{done} {entry.name!r}; next run: {entry_output.next_run(entry, ctx.obj.app.timezone)}")

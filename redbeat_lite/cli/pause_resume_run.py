@@ -11,7 +11,7 @@ from ..beat.dispatch.broker import broker_connection, publish_timeouts
 from ..errors import RedbeatError, text_of
 from ..settings import Settings
 from ..storage.connections import FAULTS
-from . import entry_output as entries
+from . import entry_output
 from .command import Command, json_option, name_argument, schedules_of
 from .exit_codes import ServerFailure
 from .output import echo_json, say
@@ -53,9 +53,9 @@ def resume(ctx: click.Context, name: str, catch_up: bool, as_json: bool) -> None
     """
     entry = schedules_of(ctx).resume(name, catch_up=catch_up)
     if as_json:
-        echo_json(entries.as_json(entry))
+        echo_json(entry_output.as_json(entry))
     else:
-        say(f"resumed {name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")
+        say(f"resumed {name!r}; next run: {entry_output.next_run(entry, ctx.obj.app.timezone)}")
 
 
 @click.command(cls=Command)

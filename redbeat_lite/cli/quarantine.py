@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..instants import from_ms
-from . import entry_output as entries
+from . import entry_output
 from .command import Command, Group, json_option, name_argument, schedules_of
 from .exit_codes import unknown
 from .output import echo_fields, echo_json, echo_table, say, when
@@ -83,9 +83,9 @@ def release(ctx: click.Context, name: str, as_json: bool) -> None:
     _record(ctx, name)
     entry = schedules_of(ctx).release(name)
     if as_json:
-        echo_json(entries.as_json(entry))
+        echo_json(entry_output.as_json(entry))
     else:
-        say(f"released {name!r}; next run: {entries.next_run(entry, ctx.obj.app.timezone)}")
+        say(f"released {name!r}; next run: {entry_output.next_run(entry, ctx.obj.app.timezone)}")
 
 
 @quarantine.command(cls=Command)

@@ -18,7 +18,7 @@ from ..errors import text_of
 from ..settings import Settings
 from ..storage.connections import Backend
 from ..storage.patience import patiently
-from . import parked_message as message
+from . import parked_message
 from .errors import LockUnavailable, OnceSkipped
 from .hold import Hold, hold_of
 from .renewal import Renewer
@@ -142,7 +142,7 @@ class Runtime:
                 while (turn := self.store.wake(key, RESEND_MS)) is not None and turn.too_old:
                     ended.append(self._give_up(key, turn.message))
                 if turn is not None:
-                    logger.debug("Task %s gets the once-lock %r", message.publish(self.app, turn.message), key)
+                    logger.debug("Task %s gets the once-lock %r", parked_message.publish(self.app, turn.message), key)
             except Exception as exc:  # noqa: BLE001 - a broker may raise anything; one key must not stop the others
                 why = text_of(exc)
                 logger.warning("Waking the next task of the once-lock %r failed, trying again: %s", key, why)
@@ -152,7 +152,7 @@ class Runtime:
 
     def _give_up(self, key: str, text: str) -> tuple[Any, Context]:
         """End a task that has waited for too long, and then let it leave: whoever dies between the two is repeated."""
-        request = message.request_of(self.app, text)
+        request = parked_message.request_of(self.app, text)
         # Another app of the same prefix may know the task, and this one not.
         task = self.app.tasks.get(request.task) or self.app.Task()
         if not is_final(task, request.id):
@@ -167,7 +167,7 @@ class Runtime:
             try:
                 text = self.store.wake_standby(task_id, RESEND_MS)
                 if text is not None:
-                    message.publish(self.app, text)
+                    parked_message.publish(self.app, text)
                     logger.info("Task %s runs again from its parked copy", task_id)
             except Exception as exc:  # noqa: BLE001 - as above
                 why = text_of(exc)

@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 from ..errors import CorruptEntry, describe, storable
 from ..once.errors import LockUnavailable, OnceRejected
 from ..once.store import DOWN
-from . import params as values
+from . import params
 from .definition import Definition, Step, task_id
 from .store import Outbox, PipelineStore, Ref
 from .task_notes import task_of
@@ -84,11 +84,11 @@ def _set_params(app: Celery, store: PipelineStore, definition: Definition, first
     """Merge what the stage of this step begins with; false where that is lost, which ends the run."""
     before = first.stage - 1
     try:
-        params = values.merge(store.results(first.run, before, definition.numbers(before)))
+        merged = params.merge(store.results(first.run, before, definition.numbers(before)))
     except CorruptEntry as exc:
         conclude(app, store, first, "FAILED", f"its params cannot be read: {exc}")
         return False
-    store.set_params(first.run, definition, first.stage, params)
+    store.set_params(first.run, definition, first.stage, merged)
     return True
 
 

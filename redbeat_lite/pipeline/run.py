@@ -13,8 +13,7 @@ from redis.exceptions import ResponseError
 from ..errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError, text_of
 from ..once.store import DOWN
 from ..storage.connections import UNREACHABLE
-from . import params as values
-from . import run_status as status
+from . import params, run_status
 from .definition import Definition, is_run_id
 from .errors import PipelineNotFound
 from .publish import dispatch
@@ -37,7 +36,7 @@ def begin(app: Celery, definition: Definition, run_id: str) -> PipelineRun:
     if app.conf.task_always_eager:
         raise ConfigurationError("task_always_eager: a pipeline needs workers; set it to False")
     run, store = PipelineRun(app, run_id), store_of(app)
-    word, outbox = store.start(run.id, definition, values.encode(definition.params))
+    word, outbox = store.start(run.id, definition, params.encode(definition.params))
     if word == "gone":
         raise PipelineNotFound(f"pipeline run {run.id!r} has ended and its record is gone; it is not run again")
     try:
@@ -103,12 +102,12 @@ class PipelineRun:
             if gone is None:
                 raise self._not_found()
             return RunStatus(self.id, State.GONE)
-        found = status.read(self.id, run, steps, {})
+        found = run_status.read(self.id, run, steps, {})
         running = [step.task_id for step in found.steps if step.state is State.RUNNING]
         if not found.ended or not running:
             return found
         # Whoever still works for a run that has ended may have died since, and nobody looks after it any more.
-        return status.read(self.id, run, steps, store.alive(running))
+        return run_status.read(self.id, run, steps, store.alive(running))
 
     def params(self) -> dict[str, Any]:
         """The params so far: those of the start, and what the steps that succeeded have returned, merged in the order
@@ -124,7 +123,7 @@ class PipelineRun:
             raise self._not_found()
         definition = Definition.decode(run.get("definition", ""))
         numbers = [n for n in range(len(definition.steps)) if steps.get(f"{n}:state") == "SUCCEEDED"]
-        return values.decode(values.merge(store.results(self.id, 0, numbers)))
+        return params.decode(params.merge(store.results(self.id, 0, numbers)))
 
     def _stored(self, store: PipelineStore) -> tuple[dict[str, str], dict[str, str], str | None]:
         try:

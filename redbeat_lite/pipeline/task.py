@@ -22,10 +22,9 @@ from ..once.runtime import Runtime
 from ..once.settle import is_final, settle_skipped
 from ..once.store import DOWN
 from ..once.task import Task
-from . import params as values
+from . import params
 from .definition import Definition
 from .errors import PipelineNotFound
-from .params import arguments
 from .publish import HEADER, LOST, conclude
 from .run import begin
 from .store import MAX_DEATHS, Ref, store_of
@@ -111,7 +110,7 @@ class PipelineTask(Task):
         word, text = store.begin(ref, request.id, again=again, worker=worker, beat_ms=beat_ms)
         if word == "run":
             try:
-                setattr(request, _PARAMS, values.decode(text))
+                setattr(request, _PARAMS, params.decode(text))
             except CorruptEntry as exc:
                 conclude(self.app, store, ref, "FAILED", f"its params cannot be read: {exc}")
                 raise
@@ -134,14 +133,14 @@ class PipelineTask(Task):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body: of a step with its params, and its outcome recorded."""
         ref = ref_of(self.request.__dict__)
-        params = self.request.__dict__.pop(_PARAMS, None)
-        if ref is None or params is None:
+        given = self.request.__dict__.pop(_PARAMS, None)
+        if ref is None or given is None:
             return super().__call__(*args, **kwargs)
         header = self.request.__dict__[HEADER]
         store = store_of(self.app)
         try:
-            returned = self.run(*arguments(self.run, header, params, args), **kwargs)
-            text = values.outcome(returned, process=header["process"] is not None)
+            returned = self.run(*params.arguments(self.run, header, given, args), **kwargs)
+            text = params.outcome(returned, process=header["process"] is not None)
         except Retry as exc:
             store.wait(ref, ref.attempt + 1, once_run.until_retry_ms(exc))
             raise
