@@ -21,12 +21,16 @@ _OBEYED = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 class RedbeatError(Exception):
     """Something went wrong in redbeat_lite."""
 
+    __module__ = "redbeat_lite"
+
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or type(self).__doc__ or type(self).__name__)
 
 
 class ConfigurationError(RedbeatError, ValueError):
     """A redbeat_lite setting is missing or wrong."""
+
+    __module__ = "redbeat_lite"
 
 
 class InvalidEntry(RedbeatError, ValueError):
@@ -39,6 +43,8 @@ class InvalidEntry(RedbeatError, ValueError):
         entry: the entry's name, where it is known.
         hint: the nearest valid spelling, or what to do instead.
     """
+
+    __module__ = "redbeat_lite"
 
     def __init__(
         self, field: str, expected: str, value: object, *, entry: str | None = None, hint: str | None = None
@@ -72,27 +78,39 @@ def shorten(value: object, limit: int = 120) -> str:
 class EntryNotFound(RedbeatError, KeyError):
     """No entry of that name is stored."""
 
+    __module__ = "redbeat_lite"
+
     __str__ = Exception.__str__  # KeyError would show the repr of the message
 
 
 class EntryExists(RedbeatError):
     """An entry of that name is already stored; pass replace=True to overwrite it."""
 
+    __module__ = "redbeat_lite"
+
 
 class EntryChanged(RedbeatError):
     """The entry was changed by somebody else since it was read."""
+
+    __module__ = "redbeat_lite"
 
 
 class ConfigOwned(RedbeatError):
     """The entry belongs to an app's configuration; its definition is changed there."""
 
+    __module__ = "redbeat_lite"
+
 
 class CorruptEntry(RedbeatError):
     """What Redis holds for this entry cannot be read."""
 
+    __module__ = "redbeat_lite"
+
 
 class UnsupportedFormat(RedbeatError):
     """The schedule in Redis was written by a newer redbeat_lite."""
+
+    __module__ = "redbeat_lite"
 
 
 def describe(exc: BaseException) -> str:

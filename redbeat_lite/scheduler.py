@@ -34,7 +34,7 @@ from .entries.entry import Entry
 from .errors import ConfigurationError, UnsupportedFormat
 from .events import subscribers
 from .once.store import LockStore
-from .pipeline.sweeper import Sweeper
+from .pipeline.sweeper import sweeper
 from .settings import Settings
 from .storage.connections import FAULTS, Backend, refusal
 from .storage.driver_check import check_driver
@@ -64,6 +64,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     Raises:
         click.ClickException: a setting is wrong; the command line shows its one line and exits with 1.
     """
+
+    __module__ = "redbeat_lite"
 
     Entry = Entry
 
@@ -111,7 +113,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             tasks=lambda name: app.tasks.get(name),
             local=self._upkeep.local,
         )
-        self._sweeper = Sweeper(app, lambda: self.leader.leading)
+        self._sweeper = sweeper(app, lambda: self.leader.leading)
         self._failure: BaseException | None = None
         self._exit_code = 0
         self._outage = Outage(vitals)

@@ -25,7 +25,7 @@ from benchmarks.subjects.common import (
     names,
 )
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every
-from redbeat_lite.entries.state import State
+from redbeat_lite.entries.state import EntryState
 from redbeat_lite.storage.store import Store
 from redbeat_lite.storage.stored import PAGE, Edit, chunks
 
@@ -48,7 +48,7 @@ def make_due(store: Store, names: Iterable[str], *, on_the_hour: bool = False) -
         edits = []
         for (number, name), stored in zip(chunk, store.read([name for _, name in chunk]), strict=True):
             nominal = now // HOUR * HOUR if on_the_hour else now - number % 1000 - 1
-            state = State.decode(stored.state or b"").edited(nominal=nominal)
+            state = EntryState.decode(stored.state or b"").edited(nominal=nominal)
             edits.append(Edit(name, stored.state, state.encode(), None, nominal))
         if not all(store.put(edits)):
             raise RuntimeError("an entry could not be made due")

@@ -43,6 +43,8 @@ class Schedules(MutableMapping[str, Entry]):
         app: the Celery app whose settings say where the schedule is. No connection is opened yet.
     """
 
+    __module__ = "redbeat_lite"
+
     def __init__(self, app: Celery) -> None:
         self._app = app
 

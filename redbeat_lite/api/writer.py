@@ -14,7 +14,7 @@ from ..entries.definition import decode, encode
 from ..entries.entry import Entry
 from ..entries.fields import check_destination
 from ..entries.sendable import check_arguments, check_options
-from ..entries.state import MAX_NOTE, State
+from ..entries.state import MAX_NOTE, EntryState
 from ..entries.stored_entry import edit_of
 from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from ..storage.patience import briefly
@@ -142,7 +142,7 @@ class Writer:
     def resume(self, name: str, *, catch_up: bool) -> Entry:
         """Let an entry fire again if it is paused; returns it with its state."""
 
-        def resumed(entry: Entry) -> State:
+        def resumed(entry: Entry) -> EntryState:
             state = entry.known_state
             if not state.paused:
                 return state
@@ -180,7 +180,7 @@ class Writer:
         self.create([entry], definition)
         return entry
 
-    def _restate(self, name: str, change: Callable[[Entry], State]) -> Entry:
+    def _restate(self, name: str, change: Callable[[Entry], EntryState]) -> Entry:
         def edit(stored: Stored) -> tuple[Entry, Edit]:
             entry = self._reader.entry(stored)
             entry.state = change(entry)

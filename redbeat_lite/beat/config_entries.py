@@ -24,7 +24,7 @@ from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.sameness import noted
 from ..entries.sendable import check_options
-from ..entries.state import State
+from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, listed
 from ..errors import InvalidEntry
@@ -225,7 +225,7 @@ class ConfigEntries:
     def _fresh(self, wanted: Entry, stored: Stored, now: int) -> Edit:
         return self._edit(wanted, stored, lifecycle.created(wanted, now, self._zone), self._text(wanted, now))
 
-    def _text(self, wanted: Entry, now: int, existing: Entry | None = None, state: State | None = None) -> str:
+    def _text(self, wanted: Entry, now: int, existing: Entry | None = None, state: EntryState | None = None) -> str:
         """The definition. What was noted is kept as long as it is right: an unchanged entry has an unchanged one."""
         wanted.runs = ()
         if existing and state and lifecycle.same_timing(existing, state, wanted, now, self._zone, self._were):
@@ -233,7 +233,7 @@ class ConfigEntries:
         wanted.runs = wanted.runs or noted(wanted, now)
         return encode(wanted, allow_local=True)
 
-    def _edit(self, entry: Entry, stored: Stored, state: State, definition: str) -> Edit:
+    def _edit(self, entry: Entry, stored: Stored, state: EntryState, definition: str) -> Edit:
         return edit_of(entry, state, self._zone, expected=stored.state, definition=definition)
 
 

@@ -24,7 +24,7 @@ _MAX_BYTES = 65_536
 _READABLE = 0o644
 
 
-class Verdict(NamedTuple):
+class Health(NamedTuple):
     """Whether a beat is well, and why, in one sentence."""
 
     healthy: bool
@@ -99,7 +99,7 @@ def _read(path: Path | str) -> Any:
         return json.loads(read.read(_MAX_BYTES))
 
 
-def judge(path: str, limit: float) -> Verdict:
+def judge(path: str, limit: float) -> Health:
     """Judge a beat by its heartbeat file.
 
     Parameters:
@@ -109,24 +109,24 @@ def judge(path: str, limit: float) -> Verdict:
     try:
         return _judge(_read(path), limit)
     except FileNotFoundError:
-        return Verdict(False, f"{path} does not exist: no beat runs, or none has begun")
+        return Health(False, f"{path} does not exist: no beat runs, or none has begun")
     except OSError as exc:
-        return Verdict(False, f"{path} cannot be read: {exc.strerror or exc}")
+        return Health(False, f"{path} cannot be read: {exc.strerror or exc}")
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
-        return Verdict(False, f"{path} is not the heartbeat file of a beat")
+        return Health(False, f"{path} is not the heartbeat file of a beat")
 
 
-def _judge(record: dict[str, Any], limit: float) -> Verdict:
+def _judge(record: dict[str, Any], limit: float) -> Health:
     now, at = elapsed(), _seconds(record["at"])
     since = None if record["failing_since"] is None else _seconds(record["failing_since"])
     who = f"{record['role']} (pid {record['pid']})"
     if at > now + PERIOD:  # this clock counts from the start of the machine
-        return Verdict(False, f"{who}: the file is from before the machine's last start")
+        return Health(False, f"{who}: the file is from before the machine's last start")
     if now - at > limit:
-        return Verdict(False, f"{who}: no sign of life for {now - at:.1f} s")
+        return Health(False, f"{who}: no sign of life for {now - at:.1f} s")
     if since is not None and now - since > limit:
-        return Verdict(False, f"{who}: {record['why']}, for {now - since:.1f} s")
-    return Verdict(True, f"{who}: alive {max(now - at, 0.0):.1f} s ago")
+        return Health(False, f"{who}: {record['why']}, for {now - since:.1f} s")
+    return Health(True, f"{who}: alive {max(now - at, 0.0):.1f} s ago")
 
 
 def _seconds(value: Any) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from ..entries import lifecycle
-from ..entries.state import State
+from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, entry_of, state_of
 from ..errors import CorruptEntry
 from ..once.keys import OnceKeys
@@ -81,7 +81,7 @@ class Repair:
             entry = entry_of(stored)
         except UNREADABLE:
             # Due at once: the tick that meets it puts it in quarantine.
-            return Edit(stored.name, stored.state, State.new(now).encode(), None, now)
+            return Edit(stored.name, stored.state, EntryState.new(now).encode(), None, now)
         try:
             state = state_of(stored).edited()
         except CorruptEntry:

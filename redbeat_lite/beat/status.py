@@ -30,7 +30,7 @@ _GRACE_MS = 5000
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
+class LeaderStatus:
     """The beat that leads. ``sent``, ``failed`` and ``skipped`` count from when its process first led.
 
     Parameters:
@@ -90,7 +90,7 @@ class Status:
     """
 
     now: datetime
-    leader: Leader | None
+    leader: LeaderStatus | None
     standbys: tuple[StandBy, ...]
     last_tick: datetime | None
     lag: float
@@ -174,12 +174,12 @@ def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
 # What lies there may be anything: whoever asks is told what can be told.
 
 
-def _leader(fields: dict[bytes, bytes]) -> Leader | None:
+def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
     if not fields:
         return None
     report = _report(fields.get(b"report", b"{}"))
     failing = report.get("failing_ms")
-    return Leader(
+    return LeaderStatus(
         host=fields.get(b"host", b"?").decode(errors="backslashreplace"),
         pid=_number(fields.get(b"pid")),
         since=_instant(fields.get(b"since", b"") + b"000") or EPOCH,

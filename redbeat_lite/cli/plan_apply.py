@@ -9,9 +9,7 @@ from typing import Any
 
 import click
 
-from ..interchange.plan import Change, Plan
-from ..interchange.plan import apply as apply_plan
-from ..interchange.plan import plan as make_plan
+from ..interchange.plan import Change, FilePlan, apply_plan, make_plan
 from ..interchange.schedule_text import schedule_from, schedule_text
 from .command import Command, app_of, json_option
 from .export_import import read_file
@@ -81,7 +79,7 @@ def apply(ctx: click.Context, path: Path, prune: bool, as_json: bool) -> None:
         say("Applied.")
 
 
-def _show(found: Plan, as_json: bool) -> None:
+def _show(found: FilePlan, as_json: bool) -> None:
     if as_json:
         changes = [
             {"action": each.action, "name": each.name, "before": each.before, "after": each.after}

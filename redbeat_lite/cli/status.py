@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import tzinfo
 
-    from ..beat.status import Leader, StandBy, Status
+    from ..beat.status import LeaderStatus, StandBy, Status
 
 
 @click.command(cls=Command)
@@ -67,7 +67,7 @@ def _lines(found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
     yield "quarantined", found.quarantined
 
 
-def _of_leader(leader: Leader, found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
+def _of_leader(leader: LeaderStatus, found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
     yield "leader", _place(leader)
     yield "since", f"{when(leader.since, zone)} ({distance(leader.since, found.now)}), term {leader.term}"
     yield "sent", leader.sent
@@ -78,5 +78,5 @@ def _of_leader(leader: Leader, found: Status, zone: tzinfo) -> Iterator[tuple[st
         yield "trouble", f"{leader.why}, for {span(leader.failing_for)}"
 
 
-def _place(beat: Leader | StandBy) -> str:
+def _place(beat: LeaderStatus | StandBy) -> str:
     return f"pid {beat.pid} on {beat.host}"

@@ -16,7 +16,7 @@ from ..schedules import Rule, encode_schedule, rule_of
 from ..schedules.misfire import Misfire
 from . import fields
 from .fields import DEFINITION_FIELDS
-from .state import State, task_id
+from .state import EntryState, task_id
 
 _REQUIRED = {
     "task": "the name of a task, a task, a signature or a Pipeline",
@@ -57,6 +57,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
     Raises:
         InvalidEntry: a field is wrong; names the field, what was expected and what came.
     """
+
+    __module__ = "redbeat_lite"
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
             self._check_window()
         except InvalidEntry as exc:
             raise exc.of(self.name) from None
-        self.state: State | None = None
+        self.state: EntryState | None = None
         self.due: int | None = None
         self.owner: str | None = None
         self.local: tuple[str, ...] = ()
@@ -167,7 +169,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
     # -- read-only state ----------------------------------------------------------------------------------------------
 
     @property
-    def known_state(self) -> State:
+    def known_state(self) -> EntryState:
         """The state of an entry that was read or written."""
         assert self.state is not None
         return self.state
@@ -258,7 +260,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the app: it is not what a pickled entry is about, and often cannot be pickled.
         state = {key: value for key, value in vars(self).items() if key not in ("app", "_rule", "template")}
-        return _restore, (self.name, self.task, self.schedule), state
+        return Entry, (self.name, self.task, self.schedule), state
 
     def __repr__(self) -> str:
         call = ", ".join([*map(repr, self.args), *(f"{key}={value!r}" for key, value in self.kwargs.items())])
@@ -271,7 +273,3 @@ def _told(schedule: BaseSchedule) -> object:
         return encode_schedule(schedule)
     except InvalidEntry:
         return schedule
-
-
-def _restore(name: str, task: str, schedule: BaseSchedule) -> Entry:
-    return Entry(name, task, schedule)

@@ -10,12 +10,11 @@ from ..errors import InvalidEntry, describe
 from ..instants import MAX_MS
 from ..schedules import Question, first_ms, next_ms, rule_of, shortest_gap_ms
 from ..schedules.jitter import offset_ms
-from ..schedules.misfire import Plan, ahead_ms, pull_back, unsent
-from ..schedules.misfire import plan as plan_misfires
+from ..schedules.misfire import Plan, ahead_ms, plan_misfires, pull_back, unsent
 from ..schedules.missed import WalkOn, by_count
 from .entry import Entry
 from .sameness import same_runs
-from .state import State
+from .state import EntryState
 
 #: Longest first wait before a failed publish is tried again, and the longest of all, in seconds.
 _FIRST_RETRY, _LAST_RETRY = 1, 60
@@ -47,13 +46,13 @@ def check(entry: Entry, now: int, zone: tzinfo, replaced: Callable[[], Entry | N
         raise InvalidEntry("jitter", expected, entry.jitter, entry=entry.name)
 
 
-def created(entry: Entry, now: int, zone: tzinfo) -> State:
+def created(entry: Entry, now: int, zone: tzinfo) -> EntryState:
     """The state of an entry that is stored for the first time at ``now`` (epoch ms)."""
-    return State.new(_first(entry, now, zone))
+    return EntryState.new(_first(entry, now, zone))
 
 
 def same_timing(
-    before: Entry, state: State, after: Entry, now: int, zone: tzinfo, were: Collection[tzinfo] = ()
+    before: Entry, state: EntryState, after: Entry, now: int, zone: tzinfo, were: Collection[tzinfo] = ()
 ) -> bool:
     """Whether ``after`` runs next when ``before`` would, as far as anybody can tell.
 
@@ -70,7 +69,7 @@ def same_timing(
         return True
 
 
-def _goes_on(entry: Entry, state: State, noted: int, now: int, zone: tzinfo) -> bool:
+def _goes_on(entry: Entry, state: EntryState, noted: int, now: int, zone: tzinfo) -> bool:
     """Whether a schedule that is asked from the last run on, or from when it was noted, says what is waited for."""
     if isinstance(state.nominal, Question) or (state.finished and _used_up(entry, state.count)):
         return True
@@ -87,13 +86,13 @@ def _goes_on(entry: Entry, state: State, noted: int, now: int, zone: tzinfo) -> 
 
 def revised(
     before: Entry,
-    state: State,
+    state: EntryState,
     after: Entry,
     now: int,
     zone: tzinfo,
     were: Collection[tzinfo] = (),
     walk_on: WalkOn = by_count,
-) -> State:
+) -> EntryState:
     """The state after the definition was changed.
 
     A changed schedule counts from the edit on and never fires for the past; an unchanged one keeps its next
@@ -119,24 +118,26 @@ def revised(
     return state.moved(nominal, attempts=0, error="")
 
 
-def paused(state: State, note: str) -> State:
+def paused(state: EntryState, note: str) -> EntryState:
     """The state after a pause; the next occurrence is kept for a resumption that catches up."""
     return state.edited(paused=True, note=note)
 
 
-def resumed(entry: Entry, state: State, now: int, zone: tzinfo, *, catch_up: bool, walk_on: WalkOn = by_count) -> State:
+def resumed(
+    entry: Entry, state: EntryState, now: int, zone: tzinfo, *, catch_up: bool, walk_on: WalkOn = by_count
+) -> EntryState:
     """The state after a resumption; what was missed counts as misfires with ``catch_up``, else as not scheduled."""
     nominal = state.nominal if catch_up else ahead(entry, state, now, zone, walk_on)
     return state.edited(paused=False, note="", nominal=nominal)
 
 
-def ahead(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
+def ahead(entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
     """The next occurrence that is not past, in the phase that the entry already has."""
     upcoming = None if state.nominal is None else ahead_ms(entry.rule(zone), state.nominal, now, walk_on)
     return None if _beyond(entry, upcoming) else upcoming
 
 
-def plan(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> Plan:
+def plan(entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> Plan:
     """What to emit for an entry whose due time has come.
 
     Parameters:
@@ -158,7 +159,7 @@ def plan(entry: Entry, state: State, now: int, zone: tzinfo, walk_on: WalkOn = b
     return plan
 
 
-def _planned(entry: Entry, state: State, now: int, zone: tzinfo, delay: int, walk_on: WalkOn) -> Plan:
+def _planned(entry: Entry, state: EntryState, now: int, zone: tzinfo, delay: int, walk_on: WalkOn) -> Plan:
     assert state.nominal is not None
     return plan_misfires(
         entry.rule(zone),
@@ -184,9 +185,9 @@ def _is_simple(entry: Entry) -> bool:
     )
 
 
-def dispatched(state: State, done: Plan, locked_out: int) -> State:
+def dispatched(state: EntryState, done: Plan, locked_out: int) -> EntryState:
     """The state after everything of a plan was published, but for what once-locks left out."""
-    return State(
+    return EntryState(
         version=state.version,
         generation=state.generation,
         nominal=done.next,
@@ -207,7 +208,7 @@ def following(entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on
     return None if isinstance(upcoming, Question) else upcoming
 
 
-def failed(state: State, error: str, planned: Plan) -> State:
+def failed(state: EntryState, error: str, planned: Plan) -> EntryState:
     """The state after a publish failed: the occurrence stays due, and a question that led to one is answered."""
     nominal = planned.emit[0] if planned.emit and isinstance(state.nominal, Question) else state.nominal
     return replace(state, nominal=nominal, attempts=state.attempts + 1, error=error)
@@ -218,7 +219,7 @@ def retry_delay(attempts: int) -> int:
     return min(_FIRST_RETRY << min(attempts - 1, 10), _LAST_RETRY)
 
 
-def due_time(entry: Entry, state: State, zone: tzinfo) -> int | None:
+def due_time(entry: Entry, state: EntryState, zone: tzinfo) -> int | None:
     """The score: nominal time plus jitter in epoch ms, or ``None`` for an entry that shall not fire by itself."""
     return None if state.paused or not entry.enabled else score(entry, state.nominal, zone)
 
@@ -233,7 +234,7 @@ def within(entry: Entry, instant: datetime) -> bool:
     return (entry.start_at is None or entry.start_at <= instant) and (entry.end_at is None or instant <= entry.end_at)
 
 
-def pulled_back(entry: Entry, state: State, now: int, zone: tzinfo) -> State:
+def pulled_back(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryState:
     """The state after the wall clock was set back to ``now``; the very same if it has nothing nearer to wait for."""
     if state.nominal is None:
         return state
@@ -241,7 +242,7 @@ def pulled_back(entry: Entry, state: State, now: int, zone: tzinfo) -> State:
     return state if nominal == state.nominal else state.moved(nominal)
 
 
-def rezoned(entry: Entry, state: State, now: int, zone: tzinfo, were: Collection[tzinfo]) -> State:
+def rezoned(entry: Entry, state: EntryState, now: int, zone: tzinfo, were: Collection[tzinfo]) -> EntryState:
     """The state after the app's time zone was changed to ``zone``; the very same if that does not matter to the entry.
 
     What is due already stays due. Nothing is sent for the past, nor what was sent already.

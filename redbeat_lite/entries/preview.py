@@ -13,7 +13,7 @@ from ..schedules import Question
 from ..schedules.missed import WalkOn, by_count
 from . import lifecycle
 from .entry import Entry
-from .state import State
+from .state import EntryState
 
 
 class Upcoming(NamedTuple):
@@ -22,6 +22,9 @@ class Upcoming(NamedTuple):
     at: datetime
     name: str
     nominal: datetime
+
+
+Upcoming.__module__ = "redbeat_lite"  # a NamedTuple takes it in no other way
 
 
 def upcoming(
@@ -46,7 +49,7 @@ def walk(entries: Iterable[Entry], *, now: int, zone: tzinfo, walk_on: WalkOn = 
     Parameters:
         walk_on: how far to look for missed occurrences one by one; one that is over for all leaves the others out.
     """
-    queue: list[tuple[int, str, Entry, State]] = [
+    queue: list[tuple[int, str, Entry, EntryState]] = [
         (max(entry.due, now), entry.name, entry, entry.known_state)
         for entry in entries
         if entry.due is not None and "schedule" not in entry.local

@@ -37,7 +37,7 @@ MAX_COUNT = 10**15
 
 
 @dataclass(slots=True)  # frozen would make each one cost three times as much
-class State:
+class EntryState:
     """The state of one entry: a value, never changed once it is made. Instants are epoch milliseconds.
 
     Parameters:
@@ -67,15 +67,15 @@ class State:
     _guard: str = field(default="", init=False, repr=False, compare=False)
 
     @classmethod
-    def new(cls, nominal: int | None) -> State:
+    def new(cls, nominal: int | None) -> EntryState:
         """The state of an entry that has just been created."""
         return cls(version=1, generation=_drawn(), nominal=nominal)
 
-    def edited(self, **changes: object) -> State:
+    def edited(self, **changes: object) -> EntryState:
         """The state after an edit: these changes, and the next version."""
         return replace(self, version=self.version + 1, **changes)  # type: ignore[arg-type]  # replace checks the names
 
-    def moved(self, nominal: int | None, **changes: object) -> State:
+    def moved(self, nominal: int | None, **changes: object) -> EntryState:
         """The state after an edit that also says which occurrence comes next.
 
         Within a generation nominal times only grow, so that no id is given twice. An entry that goes back to times
@@ -114,7 +114,7 @@ class State:
         return dumps({key: value for key, value in notes.items() if value is not None})
 
     @classmethod
-    def decode(cls, raw: bytes) -> State:
+    def decode(cls, raw: bytes) -> EntryState:
         """Read the compact text.
 
         Raises:

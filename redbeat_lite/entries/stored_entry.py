@@ -10,7 +10,7 @@ from .definition import decode
 from .entry import Entry
 from .fields import MAX_NAME
 from .lifecycle import due_time
-from .state import State
+from .state import EntryState
 
 #: What reading a stored entry may raise: it is garbage, or a newer version of this package wrote it.
 UNREADABLE = (CorruptEntry, UnsupportedFormat)
@@ -34,7 +34,7 @@ def entry_of(stored: Stored) -> Entry:
     return decode(name, stored.definition)
 
 
-def state_of(stored: Stored) -> State:
+def state_of(stored: Stored) -> EntryState:
     """The state that is stored.
 
     Raises:
@@ -42,10 +42,10 @@ def state_of(stored: Stored) -> State:
     """
     if stored.state is None:
         raise CorruptEntry(_GONE)
-    return State.decode(stored.state)
+    return EntryState.decode(stored.state)
 
 
-def readable_parts(stored: Stored) -> tuple[Entry | None, State | None]:
+def readable_parts(stored: Stored) -> tuple[Entry | None, EntryState | None]:
     """The definition and the state, each ``None`` where it is not there or cannot be read."""
     try:
         entry = entry_of(stored)
@@ -63,7 +63,9 @@ def shown_name(stored: Stored) -> str:
     return stored.name[: 4 * MAX_NAME].decode("utf-8", "backslashreplace")
 
 
-def edit_of(entry: Entry, state: State, zone: tzinfo, *, expected: bytes | None, definition: str | None = None) -> Edit:
+def edit_of(
+    entry: Entry, state: EntryState, zone: tzinfo, *, expected: bytes | None, definition: str | None = None
+) -> Edit:
     """The edit that writes an entry.
 
     Parameters:

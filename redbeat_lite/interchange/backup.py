@@ -16,7 +16,7 @@ from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.definition import encode
 from ..entries.entry import Entry
-from ..entries.state import State
+from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, entry_of, shown_name, state_of
 from ..errors import CorruptEntry, InvalidEntry
 from ..instants import from_ms
@@ -162,7 +162,7 @@ class Restore:
             entry.name, "replace", entry, edit=self._edit(entry, stored, later, keep=entry.owner is not None)
         )
 
-    def _over(self, entry: Entry, state: State, *, redefined: bool) -> State:
+    def _over(self, entry: Entry, state: EntryState, *, redefined: bool) -> EntryState:
         """The state that the entry gets in place of the one it has; equal to that if there is nothing to do."""
         wanted = entry.known_state
         if redefined and entry.owner is not None:
@@ -171,7 +171,7 @@ class Restore:
         same_plan = (wanted.nominal, wanted.generation) == (state.nominal, state.generation)
         return replace(wanted, version=state.version) if same_plan and not redefined else wanted
 
-    def _edit(self, entry: Entry, stored: Stored, state: State, *, keep: bool = False) -> Edit:
+    def _edit(self, entry: Entry, stored: Stored, state: EntryState, *, keep: bool = False) -> Edit:
         definition = None if keep else encode(entry)
         return edit_of(entry, state, self._zone, expected=stored.state, definition=definition)
 

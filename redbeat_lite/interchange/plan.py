@@ -44,7 +44,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class Plan:
+class FilePlan:
     """What an application of a file would do.
 
     Parameters:
@@ -60,7 +60,7 @@ class Plan:
     notes: dict[str, str] = field(default_factory=dict)
 
 
-def plan(app: Celery, document: Document, *, prune: bool = False) -> Plan:
+def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePlan:
     """Compare a file with what is stored. Writes nothing.
 
     Parameters:
@@ -72,7 +72,7 @@ def plan(app: Celery, document: Document, *, prune: bool = False) -> Plan:
     schedules = Schedules(app)
     wanted = _wanted(app, document)
     stored = dict(schedules.items())
-    found = Plan()
+    found = FilePlan()
     for record, entry in wanted:
         before = stored.get(record.name)
         _check_owner(app, document, record, entry, before)
@@ -95,7 +95,7 @@ def plan(app: Celery, document: Document, *, prune: bool = False) -> Plan:
     return found
 
 
-def apply(app: Celery, planned: Plan) -> None:
+def apply_plan(app: Celery, planned: FilePlan) -> None:
     """Do what was planned. Where this is interrupted, planning and applying again does the rest.
 
     Raises:

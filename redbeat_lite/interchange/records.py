@@ -13,7 +13,7 @@ from ..entries.configured import entry_with_defaults
 from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.fields import DEFINITION_FIELDS
-from ..entries.state import MAX_COUNT, MAX_NOTE, State
+from ..entries.state import MAX_COUNT, MAX_NOTE, EntryState
 from ..errors import CorruptEntry, InvalidEntry
 from ..instants import from_ms, to_ms
 from ..schedules import Question
@@ -92,7 +92,7 @@ def _runs(value: Any, name: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def state_fields(state: State) -> dict[str, Any]:
+def state_fields(state: EntryState) -> dict[str, Any]:
     """The state of an entry as JSON values."""
     asked = {"asked": from_ms(state.nominal.asked).isoformat()} if isinstance(state.nominal, Question) else {}
     return {
@@ -109,7 +109,7 @@ def state_fields(state: State) -> dict[str, Any]:
     }
 
 
-def state_from(fields: Any) -> State:
+def state_from(fields: Any) -> EntryState:
     """The state of a record.
 
     Raises:
@@ -128,7 +128,7 @@ def state_from(fields: Any) -> State:
     generation = fields["generation"]
     if not generation.isalnum() or len(generation) > _MAX_GENERATION:
         raise InvalidEntry("state.generation", f"at most {_MAX_GENERATION} letters and digits", generation)
-    return State(
+    return EntryState(
         fields["version"],
         generation,
         nominal if nominal is None or asked is None else Question(nominal, asked),

@@ -34,14 +34,22 @@ class _About(RedbeatError):
 class OnceSkipped(_About):
     """The task was skipped, because another one of its once-lock's key is queued or running."""
 
+    __module__ = "redbeat_lite"
+
 
 class OnceRejected(_About):
     """The task was rejected, because another one of its once-lock's key is queued or running."""
+
+    __module__ = "redbeat_lite"
 
 
 class LockLost(_About):
     """The lock ran out or was cleared, and may be held by somebody else."""
 
+    __module__ = "redbeat_lite"
+
 
 class LockUnavailable(_About):
     """The once-lock could not be taken, because its Redis server does not answer; the task did not run."""
+
+    __module__ = "redbeat_lite"

@@ -49,6 +49,8 @@ class Once:
         max_waiters: with ``"wait"``, how many calls may be parked for one key, 1 to 1,000,000; one more is skipped.
     """
 
+    __module__ = "redbeat_lite"
+
     key: str | Callable[..., str] | None = None
     scope: str = "run"
     on_conflict: str = "skip"

@@ -52,6 +52,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             remembered task takes about 160 bytes in Redis. From 1 to those of a year.
     """
 
+    __module__ = "redbeat_lite"
+
     abstract = True
     Request = "redbeat_lite.once.worker.request:Request"
 

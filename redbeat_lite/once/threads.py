@@ -1,4 +1,4 @@
-"""Threads that beat, in every pool."""
+"""Threads of our own, in every pool."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def start_native(run: Callable[[], None], name: str) -> None:
         threading.Thread(target=run, name=name, daemon=True).start()
 
 
-class Beat:
+class Ticker:
     """Calls a function every so often in a daemon thread (a greenlet under gevent), until it is stopped.
 
     The process is not forked while the function runs.
@@ -60,10 +60,10 @@ class Beat:
     Parameters:
         name: of the thread.
         seconds: asked before each wait.
-        call: what to do; an error is logged, and the next beat comes nevertheless.
+        call: what to do; an error is logged, and the next call comes nevertheless.
     """
 
-    def __init__(self, name: str, seconds: Callable[[], float], call: Callable[[], None]) -> None:
+    def __init__(self, name: str, seconds: Callable[[], float], call: Callable[[], object]) -> None:
         self._name, self._seconds, self._call = name, seconds, call
         # No Event: its lock may be held when the process forks, and would be held in the child for ever.
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -71,14 +71,16 @@ class Beat:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Begin, if it has not begun."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def soon(self) -> None:
         """Call at once instead of at the end of the wait."""
         self._woken.put(None)
 
     def stop(self) -> None:
-        """End with the call that is under way, if there is one."""
+        """End with the call that is under way, if there is one; does not wait. A signal handler may call it."""
         self._stopped = True
         self._woken.put(None)
 
@@ -93,7 +95,7 @@ class Beat:
             if self._stopped:
                 return
             with held_off():
-                failing = self._beat(failing)
+                failing = self._called(failing)
 
     def _wait(self, seconds: float) -> None:
         with suppress(queue.Empty):
@@ -102,11 +104,11 @@ class Beat:
             while True:
                 self._woken.get_nowait()
 
-    def _beat(self, failing: bool) -> bool:
+    def _called(self, failing: bool) -> bool:
         """Call once; whether that failed."""
         try:
             self._call()
-        except Exception as exc:  # noqa: BLE001 - one failed beat must not end the beating
+        except Exception as exc:  # noqa: BLE001 - one failure must not be the end
             log = logger.debug if failing else logger.warning
             log("%s: %s; trying again", self._name, describe(exc))
             return True

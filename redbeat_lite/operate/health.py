@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import socket
 
-from ..beat.heartbeat import Verdict, judge
-from ..beat.status import Leader, StandBy, Status, status_of
+from ..beat.heartbeat import Health, judge
+from ..beat.status import LeaderStatus, StandBy, Status, status_of
 from ..errors import RedbeatError
 from ..settings import RENEWALS_PER_LEASE, Settings
 
@@ -25,7 +25,7 @@ def default_limit(settings: Settings) -> float:
 
 def health(
     settings: Settings, *, limit: float | None = None, pid: int | None = None, timeout: float | None = None
-) -> Verdict:
+) -> Health:
     """Judge a beat of this host: by its heartbeat file where the settings name one, else by what it left in Redis.
 
     Parameters:
@@ -45,7 +45,7 @@ def health(
     return _one(status_of(settings, timeout=timeout), socket.gethostname(), pid, limit)
 
 
-def cluster_health(settings: Settings, *, limit: float | None = None, timeout: float | None = None) -> Verdict:
+def cluster_health(settings: Settings, *, limit: float | None = None, timeout: float | None = None) -> Health:
     """Judge all beats of a schedule together: one of them must lead and tick, and reach the broker.
 
     Parameters:
@@ -59,11 +59,11 @@ def cluster_health(settings: Settings, *, limit: float | None = None, timeout: f
     limit = _checked(default_limit(settings) if limit is None else limit, _shortest(settings))
     found = status_of(settings, timeout=timeout)
     if found.silence is None:
-        return Verdict(False, "no beat has ever led")
+        return Health(False, "no beat has ever led")
     if found.silence > limit:
-        return Verdict(False, f"no leader has ticked for {found.silence:.1f} s")
+        return Health(False, f"no leader has ticked for {found.silence:.1f} s")
     if found.leader is None:
-        return Verdict(True, f"nobody leads at the moment; a leader ticked {found.silence:.1f} s ago")
+        return Health(True, f"nobody leads at the moment; a leader ticked {found.silence:.1f} s ago")
     return _of_leader(found.leader, found.silence, limit)
 
 
@@ -80,7 +80,7 @@ def _checked(limit: float, least: float) -> float:
     return limit
 
 
-def _one(found: Status, host: str, pid: int | None, limit: float) -> Verdict:
+def _one(found: Status, host: str, pid: int | None, limit: float) -> Health:
     verdicts = []
     leader = found.leader
     if leader is not None and leader.host == host and pid in (None, leader.pid):
@@ -90,21 +90,21 @@ def _one(found: Status, host: str, pid: int | None, limit: float) -> Verdict:
             verdicts.append(_of_standby(standby, limit))
     if not verdicts:
         which = host if pid is None else f"{host} with pid {pid}"
-        return Verdict(False, f"no beat of {which} has given a sign of life within the last hour")
+        return Health(False, f"no beat of {which} has given a sign of life within the last hour")
     return max(verdicts)  # a healthy one, if there is one
 
 
-def _of_leader(leader: Leader, silence: float, limit: float) -> Verdict:
+def _of_leader(leader: LeaderStatus, silence: float, limit: float) -> Health:
     who = f"leader (pid {leader.pid} on {leader.host})"
     if silence > limit:
-        return Verdict(False, f"{who}: no sign of life for {silence:.1f} s")
+        return Health(False, f"{who}: no sign of life for {silence:.1f} s")
     if leader.failing_for is not None and leader.failing_for > limit:
-        return Verdict(False, f"{who}: {leader.why}, for {leader.failing_for:.1f} s")
-    return Verdict(True, f"{who}: alive {silence:.1f} s ago")
+        return Health(False, f"{who}: {leader.why}, for {leader.failing_for:.1f} s")
+    return Health(True, f"{who}: alive {silence:.1f} s ago")
 
 
-def _of_standby(standby: StandBy, limit: float) -> Verdict:
+def _of_standby(standby: StandBy, limit: float) -> Health:
     who = f"stand-by (pid {standby.pid} on {standby.host})"
     if standby.silent_for > limit:
-        return Verdict(False, f"{who}: a sign of life has been overdue for {standby.silent_for:.1f} s")
-    return Verdict(True, f"{who}: alive")
+        return Health(False, f"{who}: a sign of life has been overdue for {standby.silent_for:.1f} s")
+    return Health(True, f"{who}: alive")

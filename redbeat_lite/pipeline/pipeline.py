@@ -44,6 +44,8 @@ class Pipeline:
             object: nothing was published.
     """
 
+    __module__ = "redbeat_lite"
+
     def __init__(
         self,
         app: Celery,

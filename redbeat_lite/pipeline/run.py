@@ -57,6 +57,8 @@ class PipelineRun:
         InvalidEntry: no run has such an id.
     """
 
+    __module__ = "redbeat_lite"
+
     def __init__(self, app: Celery, run_id: str) -> None:
         if not is_run_id(run_id):
             raise InvalidEntry("run_id", "1 to 200 printable characters, no braces", run_id)

@@ -6,16 +6,13 @@ an outbox, publish again a message that does not begin, run again or give up a s
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
 
-from ..errors import text_of
-from ..forks import held_off
+from ..once.threads import Ticker
 from .definition import task_id
 from .publish import LOST, conclude, dispatch, revoke
 from .store import Outbox, PipelineStore, Ref, store_of
@@ -42,6 +39,8 @@ class Swept:
         restarted: steps it starts anew because their worker is gone.
         failed: steps it gave up.
     """
+
+    __module__ = "redbeat_lite.pipeline"
 
     looked: int = 0
     published: int = 0
@@ -122,45 +121,11 @@ def _lost(app: Celery, store: PipelineStore, ref: Ref, swept: Swept) -> Outbox:
     return {}
 
 
-class Sweeper:
-    """The thread that sweeps in the leading beat. It shares nothing with the beat's own loop.
+def sweeper(app: Celery, leading: Callable[[], bool]) -> Ticker:
+    """What sweeps in the leading beat, in a thread that shares nothing with the beat's own loop.
 
     Parameters:
         app: the Celery app.
         leading: whether this process leads.
     """
-
-    def __init__(self, app: Celery, leading: Callable[[], bool]) -> None:
-        self._app, self._leading = app, leading
-        # No Event: a signal handler that interrupts set() and calls it again would wait for itself.
-        self._stopped = False
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Begin, if it has not begun."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="redbeat-lite-sweeper", daemon=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Begin no further sweep; does not wait."""
-        self._stopped = True
-
-    def _run(self) -> None:
-        failing = False
-        while not self._stopped:
-            time.sleep(PERIOD)
-            if self._stopped or not self._leading():
-                continue
-            with held_off():
-                failing = self._sweep(failing)
-
-    def _sweep(self, failing: bool) -> bool:
-        """Sweep once; whether that failed."""
-        try:
-            sweep(self._app)
-        except Exception as exc:  # noqa: BLE001 - one failed sweep must not end the sweeping
-            log = logger.debug if failing else logger.warning
-            log("beat: cannot sweep the pipelines, trying again: %s", text_of(exc))
-            return True
-        return False
+    return Ticker("redbeat-lite-sweeper", lambda: PERIOD, lambda: sweep(app) if leading() else None)

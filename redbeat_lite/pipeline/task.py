@@ -73,6 +73,8 @@ class PipelineTask(Task):
     fails. A subclass with a ``before_start`` of its own calls ``super().before_start(task_id, args, kwargs)`` first.
     """
 
+    __module__ = "redbeat_lite"
+
     abstract = True
 
     #: A message carries the run's id where the body gets the params, so its arguments cannot be checked.

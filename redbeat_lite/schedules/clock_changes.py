@@ -31,7 +31,7 @@ class Walls(Hashable, Protocol):
     def next_wall(self, wall: datetime) -> datetime | None: ...
 
 
-class Countable(Walls, Protocol):
+class CountableWalls(Walls, Protocol):
     def matches(self, wall: datetime) -> bool: ...
 
     def count(self, after: datetime, until: datetime) -> int: ...
@@ -154,7 +154,7 @@ class CountedRule(ZonedRule):
     """A wall-clock rule whose occurrences can be counted without walking over them."""
 
     __slots__ = ()
-    walls: Countable
+    walls: CountableWalls
 
     def count_ms(self, after: int, until: int) -> int:
         """How many occurrences lie in ``(after, until]``, in milliseconds."""

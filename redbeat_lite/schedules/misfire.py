@@ -43,6 +43,8 @@ class Misfire:
         InvalidEntry: an unknown policy, a negative grace, a limit out of bounds.
     """
 
+    __module__ = "redbeat_lite"
+
     policy: str = "coalesce"
     grace: float | timedelta | None = None
     limit: int | None = None
@@ -120,7 +122,7 @@ class Plan(NamedTuple):
     skipped: int
 
 
-def plan(
+def plan_misfires(
     rule: Rule,
     nominal: int,
     now: int,
@@ -177,7 +179,7 @@ def ahead_ms(rule: Rule, nominal: int, now: int, walk_on: WalkOn = by_count) -> 
     if isinstance(rule, Every):
         return rule.next_ms(rule.last_ms(nominal, now))
     # A foreign schedule may have a phase too. A plan keeps it, unless there is too much to walk through.
-    upcoming = plan(rule, nominal, now, Misfire("coalesce"), walk_on=walk_on).next
+    upcoming = plan_misfires(rule, nominal, now, Misfire("coalesce"), walk_on=walk_on).next
     return next_ms(rule, now) if upcoming is not None and upcoming <= now else upcoming
 
 

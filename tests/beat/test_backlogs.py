@@ -13,7 +13,7 @@ from celery.schedules import BaseSchedule
 
 from redbeat_lite import Entry, Scheduler, Schedules, every, register_schedule, rrule
 from redbeat_lite.beat.dispatch import dispatcher, planner
-from redbeat_lite.entries.state import State
+from redbeat_lite.entries.state import EntryState
 from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.stored import Advance, Term
 from tests.support.beats import KEYS
@@ -190,7 +190,7 @@ def test_those_that_take_a_minute_to_walk_through_keep_no_program_waiting(
     schedules = Schedules(app)
     for name in ("costly", *(f"costly-{number}" for number in range(20))):
         schedules.add(name, "add", rrule(COSTLY, tz="UTC"))
-        state = State.decode(client.hget(KEYS.state, name) or b"")
+        state = EntryState.decode(client.hget(KEYS.state, name) or b"")
         client.hset(KEYS.state, name, replace(state, nominal=-30_500_000_000_000).encode())
         client.zadd(KEYS.due, {name: 1})
     asks: tuple[Callable[[], object], ...] = (

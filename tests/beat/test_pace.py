@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every
-from redbeat_lite.entries.state import State
+from redbeat_lite.entries.state import EntryState
 from redbeat_lite.storage.stored import Edit
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp
@@ -47,7 +47,7 @@ def test_other_zone_data_than_when_an_entry_was_planned_harm_nothing(
     # As if the zone had been an hour further west when this was planned.
     planned = entry.known_state
     assert planned.nominal is not None
-    moved = State(planned.version, planned.generation, planned.nominal + 3_600_000)
+    moved = EntryState(planned.version, planned.generation, planned.nominal + 3_600_000)
     edit = Edit("daily", planned.encode().encode(), moved.encode(), None, moved.nominal)
     assert beat.store.put([edit]) == [True]
     for _ in range(72):

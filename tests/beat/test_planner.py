@@ -10,13 +10,13 @@ from typing import Any
 from redbeat_lite import Entry, every
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.definition import encode
-from redbeat_lite.entries.state import State
+from redbeat_lite.entries.state import EntryState
 from redbeat_lite.storage.stored import Stored
 
 NOW = 1_800_000_000_000
 
 
-STATE = State.new(NOW).encode().encode()
+STATE = EntryState.new(NOW).encode().encode()
 
 
 @cache

@@ -12,7 +12,7 @@ from celery.schedules import BaseSchedule, schedstate
 
 from redbeat_lite import Entry, Scheduler, Schedules, register_schedule
 from redbeat_lite.entries import lifecycle
-from redbeat_lite.entries.state import State
+from redbeat_lite.entries.state import EntryState
 from redbeat_lite.errors import CorruptEntry
 from redbeat_lite.instants import to_ms
 from redbeat_lite.interchange.records import state_fields, state_from
@@ -183,15 +183,15 @@ def test_planned_again_it_is_the_same_occurrence(app: Celery) -> None:
 
 
 def test_what_was_asked_about_is_remembered_with_the_entry() -> None:
-    state = State(3, "g", Question(2000, 1000), note="because")
-    for twin in (State.decode(state.encode().encode()), state_from(state_fields(state))):
+    state = EntryState(3, "g", Question(2000, 1000), note="because")
+    for twin in (EntryState.decode(state.encode().encode()), state_from(state_fields(state))):
         assert twin == state
         assert isinstance(twin.nominal, Question)
         assert twin.nominal.asked == 1000
-    assert "asked" not in State(3, "g", 2000, note="because").encode()
+    assert "asked" not in EntryState(3, "g", 2000, note="because").encode()
     for asked in ('"x"', "true", "1e3", str(10**20)):
         with pytest.raises(CorruptEntry, match="is no instant"):
-            State.decode(f'3|g|2000||0|0|0|0|{{"asked":{asked}}}'.encode())
+            EntryState.decode(f'3|g|2000||0|0|0|0|{{"asked":{asked}}}'.encode())
 
 
 def test_a_planned_day_ends_where_it_would_have_to_be_asked(app: Celery) -> None:

@@ -18,8 +18,8 @@ from redbeat_lite.beat.dispatch.memory import no_collection
 from redbeat_lite.beat.dispatch.prepared import _text
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.entries import lifecycle
-from redbeat_lite.entries.state import _NAMESPACE, State, task_id
-from redbeat_lite.schedules.misfire import plan
+from redbeat_lite.entries.state import _NAMESPACE, EntryState, task_id
+from redbeat_lite.schedules.misfire import plan_misfires
 from tests.beat.test_prepared import arguments, comparable, connected, occurrence, options, publish
 from tests.support.examples import examples
 from tests.support.server import Server
@@ -50,8 +50,8 @@ def test_an_instant_is_written_as_isoformat_writes_it(instant: int) -> None:
 )
 def test_a_single_occurrence_is_planned_as_any_other(schedule: Any, misfire: Any, late: int, runs: int | None) -> None:
     entry = Entry("e", "t", schedule, misfire=misfire, max_runs=runs)
-    state = State(1, "g", NOW - late)
-    expected = plan(entry.rule(UTC), NOW - late, NOW, entry.misfire, runs_left=runs)
+    state = EntryState(1, "g", NOW - late)
+    expected = plan_misfires(entry.rule(UTC), NOW - late, NOW, entry.misfire, runs_left=runs)
     assert lifecycle.plan(entry, state, NOW, UTC) == expected
 
 

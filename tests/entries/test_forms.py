@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Misfire, Once, at, cron, every, rrule
 from redbeat_lite.entries.definition import decode, encode
-from redbeat_lite.entries.state import State, task_id
+from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.errors import CorruptEntry
 from redbeat_lite.instants import MAX_MS, MIN_MS
 from tests.support.examples import examples
@@ -103,7 +103,7 @@ def test_an_entry_survives_storage(entry: Entry) -> None:
 @examples(50)
 @given(entries())
 def test_an_entry_survives_being_pickled_and_copied(entry: Entry) -> None:
-    entry.state = State.new(5)
+    entry.state = EntryState.new(5)
     for twin in (pickle.loads(pickle.dumps(entry)), copy.deepcopy(entry), copy.copy(entry)):
         assert twin == entry
         assert twin.state == entry.state
@@ -111,7 +111,7 @@ def test_an_entry_survives_being_pickled_and_copied(entry: Entry) -> None:
 
 ms = st.integers(MIN_MS, MAX_MS)
 states = st.builds(
-    State,
+    EntryState,
     version=st.integers(1, 10**9),
     generation=st.text("0123456789abcdef", min_size=1, max_size=8),
     nominal=st.none() | ms,
@@ -127,9 +127,9 @@ states = st.builds(
 
 @examples(150)
 @given(states)
-def test_a_state_survives_storage_and_begins_with_its_guard(state: State) -> None:
+def test_a_state_survives_storage_and_begins_with_its_guard(state: EntryState) -> None:
     stored = state.encode()
-    assert State.decode(stored.encode()) == state
+    assert EntryState.decode(stored.encode()) == state
     assert stored.startswith(state.guard)
 
 
@@ -137,7 +137,7 @@ def test_a_state_survives_storage_and_begins_with_its_guard(state: State) -> Non
 @given(st.binary(max_size=60) | st.text("0123456789|abc -+_.\u0661", max_size=60).map(str.encode))
 def test_a_state_that_is_read_at_all_is_one_that_a_commit_can_match(raw: bytes) -> None:
     try:
-        state = State.decode(raw)
+        state = EntryState.decode(raw)
     except CorruptEntry:
         return
     assert raw.startswith(state.guard.encode())
@@ -146,13 +146,13 @@ def test_a_state_that_is_read_at_all_is_one_that_a_commit_can_match(raw: bytes) 
 @pytest.mark.parametrize("raw", [b" 1|g|5||0|0|0|0|", b"1|g|05||0|0|0|0|", b"1_0|g|5||0|0|0|0|", b"+1|g|5||0|0|0|0|"])
 def test_a_state_in_a_foreign_spelling_is_corrupt(raw: bytes) -> None:
     with pytest.raises(CorruptEntry, match="state is not as it is written here"):
-        State.decode(raw)
+        EntryState.decode(raw)
 
 
 @pytest.mark.parametrize("more", [{"note": "x" * 17_000}, {"count": 10**15}, {"version": -1}])
 def test_a_state_beyond_all_bounds_is_corrupt(more: dict[str, Any]) -> None:
     with pytest.raises(CorruptEntry):
-        State.decode(replace(State.new(0), **more).encode().encode())
+        EntryState.decode(replace(EntryState.new(0), **more).encode().encode())
 
 
 @given(names, names, ms, ms)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import redis
 
-from redbeat_lite.entries.state import State, task_id
+from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.once.keys import OnceKeys
 
 
@@ -118,8 +118,8 @@ class Work:
 
 
 def judge_work(
-    before: Mapping[str, State],
-    after: Mapping[str, State],
+    before: Mapping[str, EntryState],
+    after: Mapping[str, EntryState],
     period: int,
     bodies: Iterable[Body],
     output: str,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.definition import decode, encode
-from redbeat_lite.entries.state import State
+from redbeat_lite.entries.state import EntryState
 from redbeat_lite.errors import CorruptEntry, RedbeatError
 from redbeat_lite.storage.json_values import MAX_BYTES, loads, unpack
 from redbeat_lite.storage.stored import Stored
@@ -105,7 +105,7 @@ states = st.one_of(
         ),
         st.lists(numbers, min_size=4, max_size=4),
     ),
-    st.just(State.new(NOW - 1000).encode().encode()),
+    st.just(EntryState.new(NOW - 1000).encode().encode()),
 )
 
 
@@ -156,10 +156,10 @@ def test_a_state_is_read_or_refused(count: int) -> None:
     @fuzz(count, states)
     def check(raw: bytes) -> None:
         try:
-            state = State.decode(raw)
+            state = EntryState.decode(raw)
         except CorruptEntry:
             return
-        assert State.decode(state.encode().encode()) == state
+        assert EntryState.decode(state.encode().encode()) == state
 
 
 @examples

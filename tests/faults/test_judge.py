@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from redbeat_lite.entries.state import State, task_id
+from redbeat_lite.entries.state import EntryState, task_id
 from tests.faults.collector import Collector, Record, Term, judge, strays
 from tests.faults.journal import Body, Journal, Work, judge_work
 from tests.support.server import Server
@@ -98,7 +98,7 @@ def the_work(
 ) -> Work:
     """The judgement on three occurrences of one key, of which these ran: which one, from when, until when."""
     ids = [task_id("k", "g", NOW + 1000 * n) for n in range(3)]
-    before, after = State(1, "g", NOW), State(1, "g", NOW + 3000, skipped=left_out)
+    before, after = EntryState(1, "g", NOW), EntryState(1, "g", NOW + 3000, skipped=left_out)
     said = "" if received is None else f"INFO Task proj.work[{ids[received]}] received\n"
     said += "" if refused is None else f"INFO Skipped proj.work[{ids[refused]}]: somebody has the once-lock"
     ran = [Body("k", ids[n], start, end) for n, start, end in bodies]
@@ -141,7 +141,7 @@ def test_what_a_killed_process_ran_ended_with_its_last_sign_of_life(tmp_path: Pa
 
 
 def test_a_run_that_never_ended_is_seen() -> None:
-    before, after, ids = State(1, "g", NOW), State(1, "g", NOW + 1000), [task_id("k", "g", NOW)]
+    before, after, ids = EntryState(1, "g", NOW), EntryState(1, "g", NOW + 1000), [task_id("k", "g", NOW)]
     killed, again = Body("k", ids[0], 1.0, 2.0, done=False), Body("k", ids[0], 5.0, 6.0)
     for ran, unfinished in (([killed], 1), ([killed, again], 0)):
         assert judge_work({"k": before}, {"k": after}, 1000, ran, "", {}).unfinished == unfinished

@@ -14,7 +14,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import Schedules
-from redbeat_lite.entries.state import State
+from redbeat_lite.entries.state import EntryState
 from tests.faults.driver import BACK, Stage, load
 from tests.faults.journal import Journal, Locks, judge_work
 from tests.faults.troupe import QUEUE, STOP, UNREAD
@@ -111,7 +111,7 @@ def test_workers_killed_at_random_instants(
     def start() -> Process:
         return stage.worker(PROJ_JOURNAL=tmp_path / "journal")
 
-    def states() -> dict[str, State]:
+    def states() -> dict[str, EntryState]:
         return {name: entry.state for name in NAMES if (entry := schedules[name]).state}
 
     start()

@@ -26,7 +26,7 @@ from redbeat_lite.api import schedules as api
 from redbeat_lite.once.hold import Hold
 from redbeat_lite.once.renewal import Renewer
 from redbeat_lite.once.store import Held
-from redbeat_lite.once.threads import Beat
+from redbeat_lite.once.threads import Ticker
 from redbeat_lite.once.worker import dead_children
 from redbeat_lite.pipeline import sweeper
 from redbeat_lite.settings import Settings
@@ -138,7 +138,7 @@ class Kombu(Holding):
 
 
 def beat(work: _Work) -> None:
-    Beat("test", lambda: 0.0, _once(work)).start()
+    Ticker("test", lambda: 0.0, _once(work)).start()
 
 
 def departure(work: _Work) -> None:
@@ -163,7 +163,7 @@ def sweep(work: _Work) -> None:
     sweeper.PERIOD = 0.0
     done = _once(work)
     sweeper.sweep = lambda app: done()  # type: ignore[assignment,return-value]
-    sweeper.Sweeper(Celery("forking"), lambda: True).start()
+    sweeper.sweeper(Celery("forking"), lambda: True).start()
 
 
 def hold() -> Hold:
@@ -250,7 +250,7 @@ def inherited() -> None:
 def waking() -> None:
     """A thread of ours waits, and others wake it all the time: the lock of what it waits with would often be held."""
     sys.setswitchinterval(1e-5)
-    one = Beat("test", lambda: 60.0, lambda: None)
+    one = Ticker("test", lambda: 60.0, lambda: None)
     one.start()
     over = False
 
@@ -279,9 +279,9 @@ def bounded() -> None:
         begun.set()
         time.sleep(60)
 
-    Beat("hangs", lambda: 0.0, hang).start()
+    Ticker("hangs", lambda: 0.0, hang).start()
     assert begun.wait(HANGS)
-    Beat("works", lambda: 0.01, lambda: beats.append(time.monotonic())).start()
+    Ticker("works", lambda: 0.01, lambda: beats.append(time.monotonic())).start()
     eventually(lambda: beats)
 
     def in_child() -> None:

@@ -19,7 +19,7 @@ import pytest
 import redis
 
 from redbeat_lite import Scheduler
-from redbeat_lite.beat.heartbeat import HeartbeatFile, Verdict, judge
+from redbeat_lite.beat.heartbeat import Health, HeartbeatFile, judge
 from redbeat_lite.beat.status import status_of
 from redbeat_lite.clock import elapsed
 from redbeat_lite.errors import RedbeatError
@@ -57,7 +57,7 @@ def test_a_frozen_leader_and_a_frozen_stand_by_turn_red_and_healthy_ones_do_not(
     leader, others = settled(beats, client)
     file_of = dict(zip(beats, files, strict=True))
 
-    def both(process: Process) -> list[Verdict]:
+    def both(process: Process) -> list[Health]:
         asked = health(settings, limit=LIMIT, pid=process.pid)
         return [asked, judge(file_of[process], LIMIT)]
 
@@ -107,7 +107,7 @@ def test_a_loop_that_hangs_turns_red_although_the_lease_is_renewed(
     process = beat(PROJ_CONF=conf(schedule=schedule, lease=1, heartbeat_file=file), PROJ_STUCK=stuck)
     leads(process, client)
     eventually(lambda: client.llen("celery"), what="a message")
-    checks: tuple[Callable[[], Verdict], ...] = (
+    checks: tuple[Callable[[], Health], ...] = (
         lambda: health(settings, limit=LIMIT, pid=process.pid),
         lambda: cluster_health(settings, limit=LIMIT),
         lambda: judge(file, LIMIT),
@@ -159,7 +159,7 @@ def test_a_broker_that_swallows_everything_turns_the_leader_red(
 def test_the_cluster_is_red_when_no_leader_has_ticked_for_the_limit(
     beat: Beat, client: redis.Redis, server: Server, settings: Settings
 ) -> None:
-    assert cluster_health(settings) == Verdict(False, "no beat has ever led")
+    assert cluster_health(settings) == Health(False, "no beat has ever led")
     process = beat(PROJ_CONF=conf(lease=1))
     leads(process, client)
     assert cluster_health(settings, limit=LIMIT).healthy
@@ -284,7 +284,7 @@ class TestFile:
     def test_what_is_no_heartbeat_file_is_red_and_says_so(self, tmp_path: Path, text: str) -> None:
         path = tmp_path / "beat"
         path.write_text(text)
-        assert judge(str(path), 5) == Verdict(False, f"{path} is not the heartbeat file of a beat")
+        assert judge(str(path), 5) == Health(False, f"{path} is not the heartbeat file of a beat")
 
     def test_one_that_is_not_there_or_cannot_be_read_is_red_and_says_so(self, tmp_path: Path) -> None:
         assert "does not exist" in judge(str(tmp_path / "none"), 5).reason

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite import Entry, every
 from redbeat_lite.entries import lifecycle
-from redbeat_lite.entries.state import State
+from redbeat_lite.entries.state import EntryState
 from redbeat_lite.schedules.jitter import offset_ms
 
 
@@ -50,7 +50,7 @@ def test_offsets_are_spread_evenly_over_names_and_over_occurrences() -> None:
 def test_after_an_outage_too_nothing_is_sent_before_its_own_offset(misfire: str) -> None:
     entry = Entry("job", "add", every(60), jitter=50, misfire=misfire)
     for minute in range(300):
-        state = State(1, "g", 60_000 * minute)
+        state = EntryState(1, "g", 60_000 * minute)
         due = lifecycle.score(entry, state.nominal, UTC)
         assert due is not None
         for late in (30_000, 65_000, 200_000):

@@ -13,7 +13,7 @@ from celery.schedules import BaseSchedule, schedule
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.instants import to_ms
 from redbeat_lite.schedules import at, cron, every, next_ms, rrule, rule_of
-from redbeat_lite.schedules.misfire import CHUNK, Misfire, Plan, ahead_ms, plan, pull_back
+from redbeat_lite.schedules.misfire import CHUNK, Misfire, Plan, ahead_ms, plan_misfires, pull_back
 from redbeat_lite.schedules.missed import WALK
 
 T = to_ms(datetime(2026, 1, 1, tzinfo=UTC))
@@ -44,62 +44,64 @@ def minutes(*numbers: int) -> tuple[int, ...]:
 )
 def test_ten_missed_periods_give_one_none_or_each(misfire: str | Misfire, emitted: tuple[int, ...]) -> None:
     now = T + 9 * MINUTE + MINUTE // 2
-    done = plan(every(60), T, now, Misfire.of(misfire))
+    done = plan_misfires(every(60), T, now, Misfire.of(misfire))
     assert done == Plan(emitted, T + 10 * MINUTE, 10 - len(emitted))
 
 
 @pytest.mark.parametrize("policy", ["coalesce", "skip", "all"])
 @pytest.mark.parametrize("late", [0, 1, 200])
 def test_an_occurrence_on_time_is_sent_under_every_policy(policy: str, late: int) -> None:
-    assert plan(every(1), T, T + late, Misfire(policy)) == Plan((T,), T + 1000, 0)
+    assert plan_misfires(every(1), T, T + late, Misfire(policy)) == Plan((T,), T + 1000, 0)
 
 
 def test_skip_forgives_a_fail_over_of_an_hourly_entry_and_nothing_longer() -> None:
-    assert plan(HOURLY, T, T + 4500, Misfire("skip")).emit == (T,)
-    assert plan(HOURLY, T, T + 5001, Misfire("skip")) == Plan((), T + 3_600_000, 1)
+    assert plan_misfires(HOURLY, T, T + 4500, Misfire("skip")).emit == (T,)
+    assert plan_misfires(HOURLY, T, T + 5001, Misfire("skip")) == Plan((), T + 3_600_000, 1)
 
 
 def test_skip_forgives_a_quarter_of_a_short_interval() -> None:
-    assert plan(every(4), T, T + 1000, Misfire("skip")).emit == (T,)
-    assert plan(every(4), T, T + 1001, Misfire("skip")).emit == ()
+    assert plan_misfires(every(4), T, T + 1000, Misfire("skip")).emit == (T,)
+    assert plan_misfires(every(4), T, T + 1001, Misfire("skip")).emit == ()
 
 
 def test_a_delay_by_jitter_is_not_late() -> None:
-    assert plan(HOURLY, T, T + 90_000, Misfire("skip"), delay=90_000).emit == (T,)
-    assert plan(HOURLY, T, T + 90_000, Misfire("skip")).emit == ()
+    assert plan_misfires(HOURLY, T, T + 90_000, Misfire("skip"), delay=90_000).emit == (T,)
+    assert plan_misfires(HOURLY, T, T + 90_000, Misfire("skip")).emit == ()
 
 
 def test_what_all_has_no_room_for_is_left_to_the_next_round() -> None:
     now = T + 1200 * MINUTE
-    first = plan(every(60), T, now, Misfire("all"))
+    first = plan_misfires(every(60), T, now, Misfire("all"))
     assert first == Plan(minutes(*range(CHUNK)), T + CHUNK * MINUTE, 0)
-    second = plan(every(60), first.next or 0, now, Misfire("all"))
-    third = plan(every(60), second.next or 0, now, Misfire("all"))
+    second = plan_misfires(every(60), first.next or 0, now, Misfire("all"))
+    third = plan_misfires(every(60), second.next or 0, now, Misfire("all"))
     assert len(first.emit + second.emit + third.emit) == 1201
     assert third.next == now + MINUTE
 
 
 def test_a_one_off_that_comes_late_is_sent_and_finished() -> None:
     once = at(datetime(2026, 1, 1, tzinfo=UTC))
-    assert plan(once, T, T + YEAR, Misfire()) == Plan((T,), None, 0)
-    assert plan(once, T, T + 5001, Misfire("skip")) == Plan((), None, 1)
+    assert plan_misfires(once, T, T + YEAR, Misfire()) == Plan((T,), None, 0)
+    assert plan_misfires(once, T, T + 5001, Misfire("skip")) == Plan((), None, 1)
 
 
 def test_the_last_run_finishes_the_entry_and_what_would_follow_is_not_skipped() -> None:
     now = T + 9 * MINUTE
-    assert plan(every(60), T, now, Misfire("all"), runs_left=4) == Plan(minutes(0, 1, 2, 3), None, 0)
-    assert plan(every(60), T, now, Misfire("all", limit=4), runs_left=4) == Plan(minutes(0, 1, 2, 3), None, 0)
-    assert plan(every(60), T, now, Misfire("all", limit=2), runs_left=4) == Plan(minutes(0, 1), T + 10 * MINUTE, 8)
-    assert plan(every(60), T, now, Misfire(), runs_left=1) == Plan(minutes(9), None, 9)
-    assert plan(every(60), T, now, Misfire(), runs_left=0) == Plan((), None, 0)
+    assert plan_misfires(every(60), T, now, Misfire("all"), runs_left=4) == Plan(minutes(0, 1, 2, 3), None, 0)
+    assert plan_misfires(every(60), T, now, Misfire("all", limit=4), runs_left=4) == Plan(minutes(0, 1, 2, 3), None, 0)
+    assert plan_misfires(every(60), T, now, Misfire("all", limit=2), runs_left=4) == Plan(
+        minutes(0, 1), T + 10 * MINUTE, 8
+    )
+    assert plan_misfires(every(60), T, now, Misfire(), runs_left=1) == Plan(minutes(9), None, 9)
+    assert plan_misfires(every(60), T, now, Misfire(), runs_left=0) == Plan((), None, 0)
 
 
 def test_an_occurrence_at_the_end_exists_and_none_after_it() -> None:
     end = T + 5 * MINUTE
-    assert plan(every(60), T, T + YEAR, Misfire("all"), end=end) == Plan(minutes(*range(6)), None, 0)
-    assert plan(every(60), T, T + YEAR, Misfire(), end=end) == Plan(minutes(5), None, 5)
-    assert plan(every(60), end, end, Misfire(), end=end) == Plan((end,), None, 0)
-    assert plan(every(60), end + 1, end + 2, Misfire(), end=end) == Plan((), None, 0)
+    assert plan_misfires(every(60), T, T + YEAR, Misfire("all"), end=end) == Plan(minutes(*range(6)), None, 0)
+    assert plan_misfires(every(60), T, T + YEAR, Misfire(), end=end) == Plan(minutes(5), None, 5)
+    assert plan_misfires(every(60), end, end, Misfire(), end=end) == Plan((end,), None, 0)
+    assert plan_misfires(every(60), end + 1, end + 2, Misfire(), end=end) == Plan((), None, 0)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_an_occurrence_at_the_end_exists_and_none_after_it() -> None:
 @pytest.mark.parametrize("misfire", ["coalesce", "skip", Misfire("all", limit=1000), Misfire("all", grace=3600)])
 def test_a_year_of_missed_runs_is_planned_at_once(rule: Any, missed: int, misfire: str | Misfire) -> None:
     begun = time.thread_time()
-    done = plan(rule, T, T + YEAR, Misfire.of(misfire))
+    done = plan_misfires(rule, T, T + YEAR, Misfire.of(misfire))
     assert time.thread_time() - begun < 0.25
     if Misfire.of(misfire).grace is None:
         assert len(done.emit) + done.skipped == missed
@@ -126,7 +128,7 @@ def test_a_rule_that_cannot_be_counted_is_walked_in_rounds() -> None:
     now = T + 3 * WALK * MINUTE
     emitted, skipped, rounds, nominal = [], 0, 0, T
     while nominal <= now:
-        done = plan(rule, nominal, now, Misfire())
+        done = plan_misfires(rule, nominal, now, Misfire())
         emitted += done.emit
         skipped, rounds, nominal = skipped + done.skipped, rounds + 1, done.next or now + 1
     assert (emitted, skipped, rounds) == ([now], 3 * WALK, 4)
@@ -135,7 +137,7 @@ def test_a_rule_that_cannot_be_counted_is_walked_in_rounds() -> None:
 def test_a_limit_holds_for_a_rule_that_is_walked_in_rounds() -> None:
     rule = rule_of(rrule("FREQ=MINUTELY"), UTC)
     now = T + 3 * WALK * MINUTE
-    done = plan(rule, T, now, Misfire("all", limit=2))
+    done = plan_misfires(rule, T, now, Misfire("all", limit=2))
     assert done.emit == minutes(0, 1)
     assert done.next == now + MINUTE
 
@@ -182,12 +184,12 @@ def test_a_schedule_of_somebody_elses_is_planned_too() -> None:
             rest = 7 - (self.now() - last_run_at).total_seconds()
             return rest <= 0, max(rest, 0)
 
-    assert plan(rule_of(Odd(), UTC), T, T + 20_000, Misfire("all")).emit == (T, T + 7000, T + 14_000)
+    assert plan_misfires(rule_of(Odd(), UTC), T, T + 20_000, Misfire("all")).emit == (T, T + 7000, T + 14_000)
 
 
 def test_the_rounded_interval_of_celery_is_planned_too() -> None:
     rule = rule_of(schedule(3600, relative=True), UTC)
-    assert plan(rule, T + 10, T + 2 * 3_600_000, Misfire("all")).emit == (T + 10, T + 3_600_000, T + 7_200_000)
+    assert plan_misfires(rule, T + 10, T + 2 * 3_600_000, Misfire("all")).emit == (T + 10, T + 3_600_000, T + 7_200_000)
 
 
 @pytest.mark.parametrize(

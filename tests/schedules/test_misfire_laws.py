@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite.instants import from_ms, to_ms
 from redbeat_lite.schedules import Rule, at, cron, every, next_ms, rrule, rule_of
-from redbeat_lite.schedules.misfire import CHUNK, Misfire, Plan, plan
+from redbeat_lite.schedules.misfire import CHUNK, Misfire, Plan, plan_misfires
 from tests.support.examples import examples
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -64,7 +64,7 @@ def finish(
     skipped, waiting, rounds = 0, nominal, 0
     while True:
         left = None if runs_left is None else runs_left - len(emitted)
-        done = plan(rule, waiting, now, misfire, runs_left=left, **options)
+        done = plan_misfires(rule, waiting, now, misfire, runs_left=left, **options)
         emitted += done.emit
         skipped, rounds = skipped + done.skipped, rounds + 1
         if done.next is None or done.next > now:
@@ -110,7 +110,7 @@ def test_each_policy_keeps_its_word(rule: Rule, nominal: int, late: int, misfire
 @given(rules, starts, outages, misfires, st.integers(-3_600_000, 40 * 86_400_000))
 def test_nothing_after_the_end_exists(rule: Rule, nominal: int, late: int, misfire: Misfire, lasts: int) -> None:
     end = nominal + lasts
-    done = plan(rule, nominal, nominal + late, misfire, end=end)
+    done = plan_misfires(rule, nominal, nominal + late, misfire, end=end)
     assert all(ms <= end for ms in done.emit)
     assert done.next is None or done.next <= end
     if lasts < 0:
@@ -120,8 +120,8 @@ def test_nothing_after_the_end_exists(rule: Rule, nominal: int, late: int, misfi
 @examples(200)
 @given(rules, starts, outages, misfires, st.integers(0, 30))
 def test_no_more_runs_than_are_left(rule: Rule, nominal: int, late: int, misfire: Misfire, runs_left: int) -> None:
-    free = plan(rule, nominal, nominal + late, misfire)
-    done = plan(rule, nominal, nominal + late, misfire, runs_left=runs_left)
+    free = plan_misfires(rule, nominal, nominal + late, misfire)
+    done = plan_misfires(rule, nominal, nominal + late, misfire, runs_left=runs_left)
     assert done.emit == free.emit[:runs_left]
     if len(done.emit) == runs_left:
         assert done.next is None
@@ -132,13 +132,15 @@ def test_no_more_runs_than_are_left(rule: Rule, nominal: int, late: int, misfire
 @examples(100)
 @given(rules, starts, st.integers(1, 10**9))
 def test_what_is_not_due_is_left_alone(rule: Rule, nominal: int, early: int) -> None:
-    assert plan(rule, nominal, nominal - early, Misfire()) == Plan((), nominal, 0)
+    assert plan_misfires(rule, nominal, nominal - early, Misfire()) == Plan((), nominal, 0)
 
 
 @examples(100)
 @given(rules, starts, outages, misfires)
 def test_a_plan_is_the_same_in_any_process(rule: Rule, nominal: int, late: int, misfire: Misfire) -> None:
-    assert plan(rule, nominal, nominal + late, misfire) == plan(rule, nominal, nominal + late, misfire)
+    assert plan_misfires(rule, nominal, nominal + late, misfire) == plan_misfires(
+        rule, nominal, nominal + late, misfire
+    )
     assert Misfire.decode(misfire.encode()) == misfire
     assert from_ms(nominal).tzinfo is UTC
 
@@ -154,7 +156,7 @@ def test_however_a_walk_is_cut_into_rounds_it_comes_to_the_same(
     rule: Rule, nominal: int, late: int, misfire: Misfire, steps: int, runs_left: int | None
 ) -> None:
     now = nominal + late * 7 * 60_000
-    whole = plan(rule, nominal, now, misfire, runs_left=runs_left)
+    whole = plan_misfires(rule, nominal, now, misfire, runs_left=runs_left)
     emitted, skipped, following, _ = finish(
         rule, nominal, now, misfire, runs_left, walk_on=lambda found: len(found) < steps
     )

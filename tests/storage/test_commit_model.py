@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redbeat_lite.entries.state import State
+from redbeat_lite.entries.state import EntryState
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.keys import Keys
@@ -65,12 +65,12 @@ class Model:
     def __init__(self, line: Line) -> None:
         self.line = line
         self.store = LeaderStore(line, KEYS)
-        self.states: dict[str, State] = {}
+        self.states: dict[str, EntryState] = {}
         self.sent: list[str] = []
-        self.planned: dict[str, State] = {}
+        self.planned: dict[str, EntryState] = {}
 
     def do(self, what: str, name: str, reply: str) -> None:
-        edited: list[State] = []
+        edited: list[EntryState] = []
         if reply == "is lost":
             self.line.loses = lambda: None
         elif reply != "arrives" and what != "peek":
@@ -81,7 +81,7 @@ class Model:
             [self.states[name]] = edited
 
     def create(self, name: str) -> None:
-        state = State.new(100)
+        state = EntryState.new(100)
         done = self.store.put([Edit(name, None, state.encode(), "{}", 100)])
         assert done == [name not in self.states]
         self.states.setdefault(name, state)
@@ -105,7 +105,7 @@ class Model:
 
     def peek(self, _: str) -> None:
         due, _upcoming = self.store.peek(Term("leader", 1), 10**6, 10)
-        self.planned = {each.name.decode(): State.decode(each.state or b"") for each in due}
+        self.planned = {each.name.decode(): EntryState.decode(each.state or b"") for each in due}
         assert self.planned == self.states
 
     def commit(self, _: str) -> None:
@@ -133,24 +133,26 @@ class Model:
             for name, before in self.planned.items()
         ]
 
-    def edit_behind_our_back(self, name: str, edited: list[State]) -> None:
+    def edit_behind_our_back(self, name: str, edited: list[EntryState]) -> None:
         [stored] = self.store.read([name])
         if stored.state is not None:
-            before = State.decode(stored.state)
+            before = EntryState.decode(stored.state)
             assert self.store.put([next_version(name, before)]) == [True]
             edited.append(after_edit(before))
 
 
-def next_version(name: str, before: State) -> Edit:
+def next_version(name: str, before: EntryState) -> Edit:
     return Edit(name, before.encode().encode(), after_edit(before).encode(), None, 100)
 
 
-def after_edit(state: State) -> State:
+def after_edit(state: EntryState) -> EntryState:
     return state.edited(nominal=(state.nominal or 0) + 7)
 
 
-def after_run(state: State) -> State:
-    return State(state.version, state.generation, (state.nominal or 0) + 1, last=state.nominal, count=state.count + 1)
+def after_run(state: EntryState) -> EntryState:
+    return EntryState(
+        state.version, state.generation, (state.nominal or 0) + 1, last=state.nominal, count=state.count + 1
+    )
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +173,7 @@ def test_only_what_is_as_planned_advances_and_is_sent(
         model = Model(line)
         for step in steps:
             model.do(*step)
-        stored = {name.decode(): State.decode(raw) for name, raw in client.hgetall(KEYS.state).items()}
+        stored = {name.decode(): EntryState.decode(raw) for name, raw in client.hgetall(KEYS.state).items()}
         assert stored == model.states
         assert [raw.decode() for raw in reversed(client.lrange("sent", 0, -1))] == model.sent
         assert client.zcard(KEYS.due) == client.hlen(KEYS.entries) == len(model.states)

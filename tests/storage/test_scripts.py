@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from redbeat_lite.entries.state import State
+from redbeat_lite.entries.state import EntryState
 from redbeat_lite.errors import UnsupportedFormat
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
@@ -38,8 +38,8 @@ def leading(client: redis.Redis) -> Term:
     return TERM
 
 
-def put(store: LeaderStore, name: str, nominal: int | None, *, score: int | None = None) -> State:
-    state = State.new(nominal)
+def put(store: LeaderStore, name: str, nominal: int | None, *, score: int | None = None) -> EntryState:
+    state = EntryState.new(nominal)
     assert store.put([Edit(name, None, state.encode(), f"definition of {name}", score or nominal)]) == [True]
     return state
 
@@ -54,7 +54,7 @@ def wake_messages(client: redis.Redis) -> redis.client.PubSub:
 class TestPut:
     def test_creates_only_where_nothing_is(self, store: LeaderStore) -> None:
         put(store, "a", 1000)
-        assert store.put([Edit("a", None, State.new(2000).encode(), "other", 2000)]) == [False]
+        assert store.put([Edit("a", None, EntryState.new(2000).encode(), "other", 2000)]) == [False]
         [stored] = store.read(["a"])
         assert (stored.definition, stored.score) == (b"definition of a", 1000)
 
@@ -68,14 +68,14 @@ class TestPut:
 
     def test_one_call_may_change_an_entry_more_than_once(self, store: LeaderStore) -> None:
         before = put(store, "a", 1000)
-        after, again = before.edited(), State.new(3000)
+        after, again = before.edited(), EntryState.new(3000)
         edits = [
             Edit("a", before.encode().encode(), after.encode(), "second", 2000),
             Edit("a", after.encode().encode(), None),
             Edit("a", None, again.encode(), "third", 3000),
-            Edit("a", None, State.new(4000).encode(), "fourth", 4000),
+            Edit("a", None, EntryState.new(4000).encode(), "fourth", 4000),
         ]
-        edits.append(Edit("a", before.encode().encode(), State.new(5000).encode(), "fifth", 5000))
+        edits.append(Edit("a", before.encode().encode(), EntryState.new(5000).encode(), "fifth", 5000))
         assert store.put(edits) == [True, True, True, False, False]
         assert store.read(["a"]) == [Stored(b"a", 3000, b"third", again.encode().encode())]
 
@@ -97,7 +97,7 @@ class TestPut:
 
     def test_a_bulk_write_is_one_wake_up(self, store: LeaderStore, client: redis.Redis) -> None:
         pubsub = wake_messages(client)
-        store.put(Edit(f"e{n}", None, State.new(1000 - n).encode(), "d", 1000 - n) for n in range(100))
+        store.put(Edit(f"e{n}", None, EntryState.new(1000 - n).encode(), "d", 1000 - n) for n in range(100))
         assert pubsub.get_message(timeout=5)["data"] == b"head"
         assert pubsub.get_message(timeout=0.05) is None
         pubsub.close()
@@ -113,7 +113,7 @@ class TestPut:
     def test_keeps_the_reply_of_a_thousand_entries_in_one_key_for_a_minute(
         self, store: LeaderStore, client: redis.Redis
     ) -> None:
-        store.put(Edit(f"e{n}", None, State.new(1000).encode(), "d", 1000) for n in range(2500))
+        store.put(Edit(f"e{n}", None, EntryState.new(1000).encode(), "d", 1000) for n in range(2500))
         kept = client.keys(KEYS.reply("*"))
         assert sorted(client.strlen(key) for key in kept) == [500, 1000, 1000]
         assert all(0 < client.pttl(key) <= 60_000 for key in kept)
@@ -143,7 +143,7 @@ class TestPeek:
         due, upcoming = store.peek(leading, 3000, 2)
         assert [stored.name for stored in due] == [b"a", b"b"]
         assert due[0].definition == b"definition of a"
-        assert State.decode(due[0].state or b"").nominal == 1000
+        assert EntryState.decode(due[0].state or b"").nominal == 1000
         assert upcoming is None
 
     def test_tells_when_the_next_comes_if_nothing_is_due(self, store: LeaderStore, leading: Term) -> None:
@@ -167,20 +167,20 @@ class TestPeek:
 
     def test_leaves_large_entries_to_the_next_look(self, store: LeaderStore, leading: Term) -> None:
         large = "d" * 60_000
-        edits = [Edit(f"e{n:04}", None, State.new(n).encode(), large, n) for n in range(1000)]
+        edits = [Edit(f"e{n:04}", None, EntryState.new(n).encode(), large, n) for n in range(1000)]
         assert all(store.put(edits))
         due, _ = store.peek(leading, 1000, 1000)
         assert sum(len(stored.definition or b"") for stored in due) < 20_000_000
         assert [stored.name for stored in due] == [f"e{n:04}".encode() for n in range(len(due))]
         assert {stored.definition for stored in due} == {large.encode()}
-        assert all(State.decode(stored.state or b"").nominal == stored.score for stored in due)
+        assert all(EntryState.decode(stored.state or b"").nominal == stored.score for stored in due)
         store.put(Edit(stored.name, stored.state, None) for stored in due)
         assert store.peek(leading, 1000, 1000)[0][0].name == f"e{len(due):04}".encode()
 
 
 class TestCommit:
-    def advance(self, name: str, state: State, *, nominal: int, commands: tuple = ()) -> Advance:  # type: ignore[type-arg]
-        after = State(state.version, state.generation, nominal, last=state.nominal, count=state.count + 1)
+    def advance(self, name: str, state: EntryState, *, nominal: int, commands: tuple = ()) -> Advance:  # type: ignore[type-arg]
+        after = EntryState(state.version, state.generation, nominal, last=state.nominal, count=state.count + 1)
         return Advance(name.encode(), state.guard, after.encode(), nominal, commands)
 
     def test_advances_and_sends_in_one_step(self, store: LeaderStore, leading: Term, client: redis.Redis) -> None:
@@ -190,7 +190,7 @@ class TestCommit:
         assert client.lrange("queue", 0, -1) == [b"message"]
         assert 0 < client.pttl("queue") <= 60_000
         assert client.zscore(KEYS.due, "a") == 2000
-        assert State.decode(client.hget(KEYS.state, "a")).count == 1
+        assert EntryState.decode(client.hget(KEYS.state, "a")).count == 1
 
     def test_the_same_commit_twice_sends_once(self, store: LeaderStore, leading: Term, client: redis.Redis) -> None:
         step = self.advance("a", put(store, "a", 1000), nominal=2000, commands=(("lpush", "queue", "m"),))

@@ -13,7 +13,7 @@ from ...clock import elapsed
 from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.fields import check_destination
-from ...entries.state import State, task_id
+from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, shown_name, state_of
 from ...errors import describe
 from ...once.claims import Claim
@@ -71,7 +71,7 @@ class Job:
 
     stored: Stored
     entry: Entry
-    state: State
+    state: EntryState
     plan: Plan
     ahead: Ahead
     wanted: Sequence[Claim] = ()
@@ -157,7 +157,7 @@ class Planner:
             job.wanted = [self._claim(job, entry.once, nominal) for nominal in plan.emit]
         return job
 
-    def _ahead(self, entry: Entry, state: State, plan: Plan, now: int) -> Ahead:
+    def _ahead(self, entry: Entry, state: EntryState, plan: Plan, now: int) -> Ahead:
         if state.paused or not entry.enabled:
             return Ahead(None, None)
         if plan.next is not None and plan.next > now and not entry.jitter and entry.once is None:

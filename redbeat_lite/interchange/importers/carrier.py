@@ -13,7 +13,7 @@ from ...entries.definition import encode
 from ...entries.entry import Entry
 from ...entries.fields import check_destination
 from ...entries.sendable import check_arguments
-from ...entries.state import MAX_COUNT, State
+from ...entries.state import MAX_COUNT, EntryState
 from ...errors import InvalidEntry
 from ...instants import to_ms
 from ...schedules import At, first_ms, next_ms
@@ -103,7 +103,7 @@ class Carrier:
         return Carried(entry, definition, notes)
 
 
-def state_of(found: Found, entry: Entry, now: int, zone: tzinfo) -> State:
+def state_of(found: Found, entry: Entry, now: int, zone: tzinfo) -> EntryState:
     """The state with which ``entry`` goes on where ``found`` was.
 
     An occurrence that came due since the old beat last ran is the next one, in the past: it is for the misfire policy,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from ...clock import wall_ms
 from ...entries.configured import configured
 from ...entries.entry import Entry
-from ...entries.state import State
+from ...entries.state import EntryState
 from ...entries.stored_entry import edit_of, readable_parts
 from ...settings import Settings
 from ...storage.store import Store
@@ -129,7 +129,7 @@ class MoveIn:
         return edit_of(entry, entry.known_state, self._zone, expected=here.state, definition=definition)
 
 
-def _continue(entry: Entry, before: State) -> None:
+def _continue(entry: Entry, before: EntryState) -> None:
     """Who has the entry at hand shall notice the change; a pause that somebody made here stays."""
     state = entry.known_state
     state.version, state.generation = before.version + 1, before.generation

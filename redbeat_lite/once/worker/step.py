@@ -17,7 +17,7 @@ from ..renewal import PER_LEASE
 from ..run import adopt
 from ..runtime import Runtime
 from ..store import DOWN
-from ..threads import Beat
+from ..threads import Ticker
 from .dead_children import Departures, hold_of_request, is_child, is_gone, token_of
 from .reaper import PERIOD, Reaper
 from .request import with_mixin
@@ -88,11 +88,11 @@ class Keeper:
         self._marked = 0.0
         self._renewed: dict[str, tuple[Hold | None, float]] = {}
         self._reaper = Reaper(runtime, state.requests)
-        self._visibility = Beat("redbeat-lite-visibility", self._visibility_pause, self._mark)
+        self._visibility = Ticker("redbeat-lite-visibility", self._visibility_pause, self._mark)
         self._threads = (
             self._visibility,
-            Beat("redbeat-lite-reaper", lambda: PERIOD, self._reap),
-            Beat("redbeat-lite-children", lambda: _LOOK, self._watch),
+            Ticker("redbeat-lite-reaper", lambda: PERIOD, self._reap),
+            Ticker("redbeat-lite-children", lambda: _LOOK, self._watch),
         )
         self._running = False
 
