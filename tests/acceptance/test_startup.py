@@ -96,7 +96,7 @@ def test_the_banner_and_the_log_name_server_role_lease_entries_and_owner(beat: B
         rf"\. schedule -> redis://:\*\*@127\.0\.0\.1:{server.port}/0 under {{redbeat-lite}}",
         r"\. owner -> billing",
         r"\. lease -> 4 s",
-        r"\. scheduler -> redbeat_lite\.scheduler\.Scheduler",
+        r"\. scheduler -> redbeat_lite\.Scheduler",
         r"maxinterval -> 5\.00 minutes \(300s\)",
     ):
         assert leader.lines(line), line
@@ -149,7 +149,7 @@ def test_the_name_of_the_entry_point_starts_the_same_scheduler(beat: Beat, clien
     (metadata / "entry_points.txt").write_text(f"[celery.beat_schedulers]\n{points}\n")
     process = beat(PROJ, "-S", "redbeat_lite", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
     leads(process, client)
-    process.says(r"scheduler -> redbeat_lite\.scheduler\.Scheduler")
+    process.says(r"scheduler -> redbeat_lite\.Scheduler")
 
 
 def test_importing_and_building_the_app_and_the_scheduler_opens_no_connection(

@@ -63,7 +63,7 @@ def _files(directory: Path) -> set[str]:
 def test_a_beat_runs_and_ends(project: Installation, client: redis.Redis, scheduler: str) -> None:
     beat = project.start("celery", "-A", "proj", "beat", "-S", scheduler, "-l", "INFO")
     try:
-        beat.says(r"scheduler -> redbeat_lite\.scheduler\.Scheduler")
+        beat.says(r"scheduler -> redbeat_lite\.Scheduler")
         eventually(lambda: len(of_entry(client, "often")) >= 2, within=20, what="messages")
         beat.signal(signal.SIGTERM)
         assert beat.wait() == 0, beat.output

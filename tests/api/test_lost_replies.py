@@ -16,7 +16,7 @@ from tests.support.proxy import Proxy
 from tests.support.server import Server
 
 #: In a request that writes entries: its id, by which its reply is kept.
-CALL = re.compile(rb"\}:reply:[0-9a-f-]{36}")
+CALL = re.compile(rb"\}:reply:[0-9a-f]{32}")
 
 
 @pytest.fixture
