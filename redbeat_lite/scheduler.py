@@ -83,14 +83,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             raise click.ClickException(str(exc)) from exc
         self.keys = keys = Keys.of(settings.key_prefix)
         self.store = LeaderStore(backend, keys)
-        self.leader = Leader(
-            backend,
-            keys,
-            lease=settings.lease,
-            stall_timeout=settings.stall_timeout,
-            vitals=vitals,
-            owner=settings.owner,
-        )
+        self.leader = Leader(backend, keys, settings, vitals)
         self._wakeup = Wakeup(backend, keys.wake)
         zone: tzinfo = app.timezone
         self._upkeep = Upkeep(app, self.store, settings, self.leader, zone)
@@ -253,8 +246,11 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             # Closed under the tick that reads from it, a connection would raise ValueError there, in place of the
             # SystemExit that is to end the loop.
             return
-        if self._farewell.do(self._publisher.close, self._wakeup.close, self.backend.close):
+        if self._farewell.do(self._publisher.close):
             self._farewell.end()
+        # Neither waits for an answer.
+        self._wakeup.close()
+        self.backend.close()
         if self._exit_code:
             # Celery's loop swallows a SystemExit from tick() and exits with 0; this one, raised while it cleans up,
             # reaches the shell.

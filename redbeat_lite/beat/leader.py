@@ -21,7 +21,7 @@ from celery.utils.log import get_logger
 
 from ..clock import elapsed
 from ..errors import UnsupportedFormat, text_of
-from ..settings import RENEWALS_PER_LEASE
+from ..settings import RENEWALS_PER_LEASE, Settings
 from ..storage.connections import FAULTS, Backend
 from ..storage.keys import FORMAT, Keys
 from ..storage.scripts import Scripts
@@ -49,21 +49,17 @@ class Leader:
     Parameters:
         backend: where the connections come from.
         keys: the names of the keys.
-        lease: seconds that leadership lasts without renewal.
-        stall_timeout: seconds without progress after which the lease is no longer renewed.
+        settings: how long a lease lasts, after which silence of the main loop it is not renewed, and whose beat it is.
         vitals: what each renewal reports.
-        owner: of the config entries that this process knows.
     """
 
-    def __init__(
-        self, backend: Backend, keys: Keys, *, lease: float, stall_timeout: float, vitals: Vitals, owner: str
-    ) -> None:
+    def __init__(self, backend: Backend, keys: Keys, settings: Settings, vitals: Vitals) -> None:
         self._backend = backend
         self._keys = keys
-        self._lease = lease
-        self._stall_timeout = stall_timeout
+        self._lease = settings.lease
+        self._stall_timeout = settings.stall_timeout
+        self._owner = settings.owner
         self._vitals = vitals
-        self._owner = owner
         self._token = ""
         self._asking = False
         self._renewal: _Renewal | None = None
