@@ -20,10 +20,10 @@ from .beat.dispatch.dispatcher import Dispatcher
 from .beat.dispatch.prepared import obstacle
 from .beat.dispatch.publisher import Publisher
 from .beat.heartbeat import heartbeat_file
+from .beat.hiredis_numbers import spell_numbers_out
 from .beat.leader import Leader
 from .beat.metrics import Exporter
 from .beat.outage import Outage
-from .beat.packing import spell_numbers_out
 from .beat.shutdown import Farewell, say_nothing_of_ignored_exits
 from .beat.terms import Terms
 from .beat.upkeep import Upkeep

@@ -19,7 +19,7 @@ from ..settings import Settings
 from ..storage.lazy import lazy
 from ..storage.patience import briefly
 from ..storage.store import Store
-from .policies import Policies
+from .field_types import Policies
 from .reader import Reader
 from .run_now import publish_extra
 from .views import PagedItems, PagedValues

@@ -1,4 +1,4 @@
-"""Config entries: what ``beat_schedule`` says, brought into Redis by the leader at the moment it becomes leader.
+"""Config entries: what ``beat_schedule`` says, brought into Redis by a new leader, which takes a renamed app's over.
 
 The configuration owns the definition of its entries, Redis owns their state. Entries that left the configuration are
 removed; one that is in it but wrong keeps what Redis holds of it, its last good definition and its state, so that a

@@ -1,4 +1,4 @@
-"""One beat's terms: it asks for the lease, stands by while another leads, and does what a new leader owes."""
+"""Takes office and leaves it: one beat asks for the lease, stands by while another leads, begins its terms."""
 
 from __future__ import annotations
 

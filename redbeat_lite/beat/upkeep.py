@@ -1,4 +1,4 @@
-"""What a leader owes the schedule as a whole: to bring it in line when its term begins, and to keep it so."""
+"""What a leader does for the schedule as a whole: brings it in line at the beginning of a term, and keeps it so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..storage.stored import Term
 from .clock_watch import ClockWatch
 from .config_entries import ConfigEntries
 from .leader import Leader
-from .neighbours import Neighbours
+from .owners import Owners
 from .repair import Repair
 from .replanning import Replanning, planned_by
 
@@ -37,8 +37,8 @@ class Upkeep:
         self._store = store
         self._look_again = settings.lease
         self._next_look = 0.0
-        self._neighbours = Neighbours(app, store, settings)
-        self._config = ConfigEntries(app, store, settings, zone, self._neighbours.present, leader.progress)
+        self._owners = Owners(app, store, settings)
+        self._config = ConfigEntries(app, store, settings, zone, self._owners.present, leader.progress)
         self._repair = Repair(store, zone, leader.progress)
         self._replanning = Replanning(store, zone, self._config.get, leader.progress)
         self._clock = ClockWatch()
@@ -64,7 +64,7 @@ class Upkeep:
 
     def stand_by(self, leading: str) -> None:
         """Say what is not stored while a beat of the owner ``leading`` leads."""
-        self._neighbours.tell_not_stored(leading)
+        self._owners.tell_not_stored(leading)
 
     def begin(self, term: Term) -> None:
         """Do what a new leader has to do before anything else.
@@ -74,7 +74,7 @@ class Upkeep:
         """
         self._make_whole(term)
         self._replanning.begin(term, self._leader.last_clock, self._leader.last_zones)
-        self._neighbours.tell_left_behind()
+        self._owners.tell_left_behind()
         self._clock.look()
 
     def go_on(self, term: Term) -> None:

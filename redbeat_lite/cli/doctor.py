@@ -1,4 +1,4 @@
-"""``doctor``: what is or will be trouble, and what to do about it."""
+"""``celery redbeat doctor``: prints the findings."""
 
 from __future__ import annotations
 

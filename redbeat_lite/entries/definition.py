@@ -1,4 +1,4 @@
-"""Entries as they lie in Redis: versioned JSON that holds what differs from the defaults, and nothing else."""
+"""The stored JSON of an entry, written and read: a new field goes into both tables here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task is told of its once-lock."""
+"""``task.once``: what a task is told of its once-lock."""
 
 from __future__ import annotations
 

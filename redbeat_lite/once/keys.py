@@ -14,14 +14,14 @@ key                           type    holds
 ``{p}:once:parked:<key>``     hash    ``m:<task id>`` -> its message, ``a:<task id>`` -> its attempt, ``d:<task id>`` ->
                                       when it is too old to run, ms; ``woken``, ``tries`` and ``resend`` of the first
                                       one. Both live until a week after the last waiter is too old
-``{p}:once:index``            zset    key -> when the reaper has to look at it, ms; every lock and queue is in it, for a
-                                      week if nobody looks
+``{p}:once:index``            zset    key -> when the lock sweeper has to look at it, ms; every lock and queue is in it,
+                                      for a week if nobody looks
 ``{p}:once:fence``            string  the last fencing number given out
 ``{p}:once:workers``          hash    node name of a worker with ``install()`` -> what it reported last
 ``{p}:guard:<task id>``       hash    ``state`` (``running``, ``refused``, ``done``, ``dead``), ``attempt``, ``token``,
                                       ``until`` (ms), the ``verdict`` on a refused one and ``by`` whom, and the parked
                                       ``standby``; lives as long as copies of the message may
-``{p}:guard:index``           zset    task id with a standby -> when the reaper has to look at it, ms
+``{p}:guard:index``           zset    task id with a standby -> when the lock sweeper has to look at it, ms
 ============================  ======  =================================================================================
 """
 

@@ -89,7 +89,7 @@ def publish(app: Celery, text: str) -> str:
             content_type=message["type"],
             content_encoding=message["enc"],
             retry=True,
-            # A caller is about to end a task or to look after other keys; what fails here is sent again by the reaper.
+            # A caller is about to end a task or to look after other keys; the lock sweeper repeats what fails here.
             retry_policy={"max_retries": 1, "interval_start": 0.2},
             **message["properties"],
         )

@@ -135,7 +135,7 @@ class Runtime:
             logger.debug("Task %s gives back its lock when it ends: %s", hold.held.task_id, text_of(exc))
 
     def wake(self, keys: Iterable[str]) -> None:
-        """Publish the first waiter of each lock that is free. Never raises: the reaper tries again."""
+        """Publish the first waiter of each lock that is free. Never raises: the lock sweeper tries again."""
         for key in keys:
             ended = []
             try:
@@ -162,7 +162,7 @@ class Runtime:
         return task, request
 
     def wake_standbys(self, task_ids: Iterable[str]) -> None:
-        """Publish the parked copy of each task whose run died. Never raises: the reaper tries again."""
+        """Publish the parked copy of each task whose run died. Never raises: the lock sweeper tries again."""
         for task_id in task_ids:
             try:
                 text = self.store.wake_standby(task_id, RESEND_MS)

@@ -79,14 +79,14 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What :meth:`LockStore.begin` decided: one of the words in ``once_begin.lua``, and its text."""
+    """What :meth:`LockStore.begin` decided: one of the words in ``once/begin.lua``, and its text."""
 
     word: str
     text: str
 
 
 class Seen(IntEnum):
-    """What ``guard_state.lua`` tells of a message."""
+    """What ``guard/state.lua`` tells of a message."""
 
     #: The first of its attempt, or the one before it died.
     NEVER = 0
@@ -241,7 +241,7 @@ class LockStore:
         return Seen(self._scripts.run("guard/state", [self.keys.guard(task_id)], [attempt]))
 
     def due(self, limit: int = 500) -> tuple[list[str], list[str]]:
-        """(keys of locks, task ids) the reaper has to look at now, by the server's clock."""
+        """(keys of locks, task ids) the lock sweeper has to look at now, by the server's clock."""
         now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)
         for index in (self.keys.index, self.keys.guard_index):

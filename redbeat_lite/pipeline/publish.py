@@ -96,7 +96,7 @@ def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: st
     """Record how a step ended, and do what follows from it: publish the next stage, revoke siblings.
 
     Returns:
-        the word of ``pipeline_complete.lua``.
+        the word of ``pipeline/complete.lua``.
     """
     done = store.complete(ref, outcome, storable(text)[:_MAX_ERROR] if outcome != "SUCCEEDED" else text)
     if done.word == "stale":

@@ -72,7 +72,7 @@ class Ref:
 
 
 class Completed(NamedTuple):
-    """A word of ``pipeline_complete.lua``, the state of the run, and what is to be done now."""
+    """A word of ``pipeline/complete.lua``, the state of the run, and what is to be done now."""
 
     word: str
     state: str
@@ -112,7 +112,7 @@ class PipelineStore:
     # -- a run --------------------------------------------------------------------------------------------------------
 
     def start(self, run_id: str, definition: Definition, params: str) -> tuple[str, Outbox]:
-        """Create a run; a word of ``pipeline_start.lua`` and what to publish."""
+        """Create a run; a word of ``pipeline/start.lua`` and what to publish."""
         keys, ttl = self.keys(run_id), round(definition.ttl * 1000)
         # The params lie by themselves; whoever publishes or looks needs to read the steps alone.
         definition = replace(definition, params={})
@@ -136,7 +136,7 @@ class PipelineStore:
         self._scripts.run("pipeline/sent", (keys.run, keys.steps, keys.outbox), args)
 
     def begin(self, ref: Ref, task_id: str, *, again: bool, worker: str, beat_ms: int) -> tuple[str, bytes]:
-        """Whether a step may run: a word of ``pipeline_begin.lua``, and with ``run`` the params as JSON."""
+        """Whether a step may run: a word of ``pipeline/begin.lua``, and with ``run`` the params as JSON."""
         keys = self.keys(ref.run)
         where = (keys.run, keys.steps, keys.results, keys.outbox)
         what = (ref.step, ref.stage, ref.round, ref.attempt, ref.token)
@@ -160,7 +160,7 @@ class PipelineStore:
         return bool(patiently(lambda: self._scripts.run("pipeline/wait", (keys.run, keys.steps), what), _PATIENCE))
 
     def cancel(self, run_id: str) -> tuple[int, list[str]]:
-        """As ``pipeline_cancel.lua`` says."""
+        """As ``pipeline/cancel.lua`` says."""
         keys = self.keys(run_id)
         where = (keys.run, keys.steps, keys.results, keys.outbox, keys.gone)
         result, running = self._scripts.run("pipeline/cancel", where, (REMEMBER_MS,))
@@ -245,7 +245,7 @@ class PipelineStore:
     # -- the sweeper --------------------------------------------------------------------------------------------------
 
     def check(self, run_id: str) -> tuple[str, Outbox, list[Running]]:
-        """As ``pipeline_check.lua`` says."""
+        """As ``pipeline/check.lua`` says."""
         keys = self.keys(run_id)
         where = (keys.run, keys.steps, keys.results, keys.outbox)
         word, outbox, flat = self._scripts.run("pipeline/check", where, (OUTBOX_GRACE_MS,))
@@ -261,7 +261,7 @@ class PipelineStore:
         self.client.hdel(self.keys(ref.run).steps, f"{ref.step}:suspect")
 
     def lost(self, ref: Ref) -> str:
-        """Nothing beats for a step: a word of ``pipeline_lost.lua``."""
+        """Nothing beats for a step: a word of ``pipeline/lost.lua``."""
         keys = self.keys(ref.run)
         what = (ref.step, ref.round, ref.token, SUSPICION_MS, MAX_DEATHS)
         return text(self._scripts.run("pipeline/lost", (keys.run, keys.steps, keys.outbox), what))

@@ -1,4 +1,4 @@
-"""What to do about occurrences that nobody sent in time: a policy, and a pure plan that follows it."""
+"""What to do about occurrences that nobody sent in time, and what to wait for after them: a policy, and a pure plan."""
 
 from __future__ import annotations
 

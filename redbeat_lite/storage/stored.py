@@ -1,4 +1,4 @@
-"""What the store takes and gives: entries as they lie in Redis, edits, and what only a leader has.
+"""The plain values that the store takes and gives: Stored, Edit, Advance, Term, Lost. Nothing is decoded.
 
 Names and texts stay bytes here. What cannot be read is the affair of whoever decodes one entry, not of the whole reply.
 """

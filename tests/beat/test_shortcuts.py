@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Misfire, cron, every
-from redbeat_lite.beat.dispatch.memory import no_collection
+from redbeat_lite.beat.dispatch.no_gc import no_collection
 from redbeat_lite.beat.dispatch.prepared import _text
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.entries import lifecycle

@@ -26,9 +26,9 @@ from redbeat_lite.once.renewal import Renewer
 from redbeat_lite.once.run import finish
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held, LockStore
-from redbeat_lite.once.worker import step
+from redbeat_lite.once.worker import keeper
 from redbeat_lite.once.worker.dead_children import Departures
-from redbeat_lite.once.worker.step import Keeper
+from redbeat_lite.once.worker.keeper import Keeper
 from redbeat_lite.once.worker.visibility import Heartbeat
 from redbeat_lite.storage.replies import server_ms
 from tests.once.server import Server
@@ -52,7 +52,7 @@ def app(once_server: Server, store: LockStore) -> Celery:
 def active(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
     """The requests that the worker has given to its pool."""
     requests: set[Any] = set()
-    monkeypatch.setattr(step.state, "active_requests", requests)
+    monkeypatch.setattr(keeper.state, "active_requests", requests)
     return requests
 
 

@@ -21,7 +21,7 @@ LEASE = 1.0
 
 def ours() -> list[str]:
     """The threads of ours that run for a worker."""
-    names = ("redbeat-lite-visibility", "redbeat-lite-reaper", "redbeat-lite-children")
+    names = ("redbeat-lite-visibility", "redbeat-lite-lock-sweeper", "redbeat-lite-children")
     return [thread.name for thread in threading.enumerate() if thread.name in names]
 
 

@@ -19,8 +19,8 @@ from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
 from redbeat_lite.entries.words import listed
 from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.operate.doctor import examine
-from redbeat_lite.operate.doctor.clock import hot_spots
 from redbeat_lite.operate.doctor.finding import Finding, gravest
+from redbeat_lite.operate.doctor.run_times import hot_spots
 from redbeat_lite.schedules import next_ms
 from redbeat_lite.storage.keys import Keys
 from tests.operate.test_commands import redbeat
@@ -338,7 +338,7 @@ class TestTime:
 
     def test_the_look_for_full_hours_is_quick(self, clock: Clock) -> None:
         def asked(rule: object) -> int:
-            with mock.patch("redbeat_lite.operate.doctor.clock.next_ms", side_effect=next_ms) as calls:
+            with mock.patch("redbeat_lite.operate.doctor.run_times.next_ms", side_effect=next_ms) as calls:
                 entries = [Entry("a", "add", rule)]
                 entries[0].due = round(clock.now.timestamp() * 1000)
                 assert not [*hot_spots(UTC, entries)]

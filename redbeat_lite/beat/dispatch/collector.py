@@ -1,4 +1,4 @@
-"""Collecting what messages send, where kombu can publish in batches: its commands come out here and nothing is sent."""
+"""Messages as commands of Redis: collected as kombu would send them, and sent in a batch where the commit does not."""
 
 from __future__ import annotations
 

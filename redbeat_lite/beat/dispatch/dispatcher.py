@@ -29,9 +29,9 @@ from ...storage.stored import Advance, Command, Lost, Stored, Term
 from ..leader import Leader
 from ..vitals import Vitals
 from .broker import BrokerDown
-from .claims import Claiming
 from .collector import refused_for_all
-from .memory import no_collection
+from .no_gc import no_collection
+from .once_locks import Claiming
 from .planner import MAX_ERROR, Job, Planner
 from .publisher import Publisher
 from .reports import Reports

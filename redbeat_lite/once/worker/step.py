@@ -1,35 +1,21 @@
-"""The consumer step: everything a worker's main process does for once-locks, redelivery and visibility."""
+"""The step of a worker's consumer: prepares its tasks for the once-locks, and starts what keeps them."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from celery import bootsteps
 from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
-from celery.worker import state
 
 from ...errors import ConfigurationError, text_of
 from ...storage.driver_check import check_driver
-from ..hold import Hold
-from ..renewal import PER_LEASE
 from ..run import adopt
 from ..runtime import Runtime
-from ..store import DOWN
-from ..threads import Ticker
-from .dead_children import Departures, hold_of_request, is_child, is_gone, token_of
-from .reaper import PERIOD, Reaper
+from .keeper import Keeper
 from .request import with_mixin
-from .visibility import REPORT, Heartbeat, disagreements, heartbeat_for, report
 
 logger = get_logger(__name__)
-
-#: Seconds between two looks at the children.
-_LOOK = 0.25
-
-#: Seconds that the end of the threads may take.
-_END = 1.0
 
 
 class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no types
@@ -73,115 +59,3 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
     def info(self, consumer: Any) -> dict[str, Any]:
         keeper = getattr(consumer.controller, "redbeat_keeper", None)
         return {"once": keeper.info() if keeper is not None else None}
-
-
-class Keeper:
-    """The beating threads of one worker."""
-
-    def __init__(self, runtime: Runtime, hostname: str) -> None:
-        self._runtime = runtime
-        self._hostname = hostname
-        self._heartbeat: Heartbeat | None = None
-        self._queues: list[str] = []
-        self._said: set[str] = set()
-        self._reported = float("-inf")
-        self._marked = 0.0
-        self._renewed: dict[str, tuple[Hold | None, float]] = {}
-        self._reaper = Reaper(runtime, state.requests)
-        self._visibility = Ticker("redbeat-lite-visibility", self._visibility_pause, self._mark)
-        self._threads = (
-            self._visibility,
-            Ticker("redbeat-lite-reaper", lambda: PERIOD, self._reap),
-            Ticker("redbeat-lite-children", lambda: _LOOK, self._watch),
-        )
-        self._running = False
-
-    def connect(self, consumer: Any) -> None:
-        """Use a new connection of the consumer; starts the threads at the first one."""
-        old, self._heartbeat = self._heartbeat, heartbeat_for(consumer)
-        if old is not None:
-            old.close()
-        self._queues = sorted(consumer.app.amqp.queues.consume_from)
-        self._reported = float("-inf")
-        if not self._running:
-            self._running = True
-            for thread in self._threads:
-                thread.start()
-        self._visibility.soon()
-
-    def stop(self) -> None:
-        """End the threads, within a second if one is in the middle of something that hangs."""
-        if not self._running:
-            return
-        for thread in self._threads:
-            thread.stop()
-        deadline = time.monotonic() + _END
-        for thread in self._threads:
-            thread.join(max(deadline - time.monotonic(), 0.0))
-        if self._heartbeat is not None:
-            self._heartbeat.close()
-
-    def info(self) -> dict[str, Any]:
-        """For ``celery inspect stats``."""
-        beat = self._heartbeat
-        return {"visibility_timeout": beat.timeout if beat else None, "marked": self._marked}
-
-    def _visibility_pause(self) -> float:
-        return self._heartbeat.period if self._heartbeat is not None else REPORT
-
-    def _mark(self) -> None:
-        if self._heartbeat is not None:
-            self._heartbeat.mark()
-            self._marked = time.time()
-
-    def _reap(self) -> None:
-        try:
-            self._reaper.round()
-        finally:
-            # Whatever stopped the round: others count this worker as gone if it does not report.
-            if time.monotonic() - self._reported >= REPORT:
-                self._report()
-
-    def _report(self) -> None:
-        timeout = self._heartbeat.timeout if self._heartbeat is not None else None
-        alive = report(self._runtime, self._hostname, self._queues, timeout)
-        for sentence in disagreements(self._hostname, alive):
-            if sentence not in self._said:
-                self._said.add(sentence)
-                logger.warning("%s", sentence)
-        self._reported = time.monotonic()
-
-    def _watch(self) -> None:
-        """Look after the children's runs: renew for those whose own thread cannot, because their task holds the
-        interpreter's lock, and give back for those that died, which Celery may take five seconds to notice."""
-        # By delivery: a retry may run on this worker before anybody has looked, under the same task id.
-        active = {token: request for request in _snapshot(state.active_requests) if (token := token_of(request))}
-        for token in self._renewed.keys() - active.keys():
-            del self._renewed[token]
-        departures = Departures.of(self._runtime.app)
-        now = time.monotonic()
-        for token, request in active.items():
-            if token not in self._renewed:
-                self._renewed[token] = (hold_of_request(request), now)
-            hold, last = self._renewed[token]
-            if hold is None or token in departures.awaited:
-                continue
-            if is_child(request.worker_pid) and is_gone(request.worker_pid):
-                self._renewed[token] = (None, now)
-                departures.watch(request, again=True)
-            elif now - last >= hold.lease / PER_LEASE:
-                self._renewed[token] = (hold, now)
-                try:
-                    self._runtime.store.renew(hold.held, revive=False, lock=hold.keeps_lock(now))
-                except DOWN as exc:
-                    logger.debug("Renewal for task %s failed, trying again: %s", request.id, text_of(exc))
-
-
-def _snapshot(requests: Any) -> list[Any]:
-    """The members of a set that the main thread changes meanwhile."""
-    for _ in range(100):
-        try:
-            return list(requests)
-        except RuntimeError:
-            continue
-    return []

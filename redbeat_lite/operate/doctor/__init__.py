@@ -1,4 +1,4 @@
-"""``doctor``: what about the server, the settings and the entries will be trouble, and what to do about it."""
+"""``doctor``: what will be trouble, and what to do about it; ``_findings`` lists every check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...beat.status import read
 from ...settings import Settings
 from ...storage.driver_check import check_driver
 from ...storage.store import Store
-from . import clock, entries, messages, server
+from . import entries, messages, run_times, server
 from .finding import SEVERITIES, Finding
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     yield from entries.unregistered(app, readable)
     yield from entries.clashes(app, settings, store, status)
     yield from entries.unattended(settings, store, status)
-    yield from clock.clock_changes(app.timezone, readable)
-    yield from clock.hot_spots(app.timezone, readable)
+    yield from run_times.clock_changes(app.timezone, readable)
+    yield from run_times.hot_spots(app.timezone, readable)
     yield from messages.lifetimes(app, readable)
     yield from messages.once(app, readable)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...api.reader import Reader
 from ...beat.config_entries import not_stored
-from ...beat.neighbours import left_behind
+from ...beat.owners import left_behind
 from ...beat.status import OVERDUE_MS, Status
 from ...entries.entry import Entry
 from ...entries.stored_entry import UNREADABLE, shown_name

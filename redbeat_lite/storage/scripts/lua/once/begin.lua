@@ -1,5 +1,6 @@
 -- needs now fence
--- Let one copy of a task run: claim its id, and its once-lock where it has one. Sent twice, it answers the same.
+-- May this task run now, does it wait for its once-lock, is it refused, or is it a copy of one that ran or runs?
+-- Claims its id, and the lock where it has one. Sent twice, it answers the same.
 -- KEYS[1] guard  [2] guard index    with a lock also: [3] lock  [4] waiters  [5] parked  [6] index  [7] fence
 -- ARGV[1] token  [2] task id  [3] attempt  [4] lease_ms  [5] deadline_ms, 0: none  [6] life_ms of the guard's record
 --     [7] the message, '': not encoded yet   with a lock also: [8] key  [9] skip|wait|raise, or try: a refusal is not

@@ -48,7 +48,7 @@ if hold > 0 then
 end
 redis.call('DEL', KEYS[3])
 if redis.call('EXISTS', KEYS[4]) == 1 then
-  -- Due at once: should the caller die before it has woken the next one, the reaper does.
+  -- Due at once: should the caller die before it has woken the next one, the lock sweeper does.
   redis.call('ZADD', KEYS[5], now, key)
   return {standby, 1, 1}
 end

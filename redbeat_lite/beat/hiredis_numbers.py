@@ -1,4 +1,4 @@
-"""Numbers, spelled out before hiredis gets them.
+"""Numbers are sent as text: a way around a crash in hiredis.
 
 hiredis, where it is installed, packs the commands of redis-py. It turns a number into text by a call that also runs the
 handlers of signals, and does not see that one raised: Celery's, which raises SystemExit, then ends the process with a

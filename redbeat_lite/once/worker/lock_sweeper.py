@@ -1,4 +1,4 @@
-"""The reaper: what every worker looks after, whoever left it behind.
+"""What every worker looks after once a second, whoever left it: waiters of free locks, copies of tasks that died.
 
 Once a second it wakes the waiters of locks that became free without anybody telling, repeats wake-ups that had no
 effect, wakes the parked copies of tasks that died, and keeps the locks of tasks that wait in a queue. Any number of
@@ -31,7 +31,7 @@ _PAGES = 20
 _OLDEST_MS = 86_400_000
 
 
-class Reaper:
+class LockSweeper:
     """One round after the other, in a thread of a worker's main process.
 
     Parameters:

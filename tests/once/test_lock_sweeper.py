@@ -1,4 +1,4 @@
-"""What the reaper keeps, in process: the locks of tasks that wait in a queue."""
+"""What the lock sweeper keeps, in process: the locks of tasks that wait in a queue."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from redbeat_lite.once import Once, OnceSkipped, Task, install
 from redbeat_lite.once.installation import _leave
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held, LockStore, Wanted
-from redbeat_lite.once.worker.reaper import Reaper
-from redbeat_lite.once.worker.step import Keeper
+from redbeat_lite.once.worker.keeper import Keeper
+from redbeat_lite.once.worker.lock_sweeper import LockSweeper
 from redbeat_lite.once.worker.visibility import workers
 from redbeat_lite.storage.replies import server_ms
 from tests.once.server import Server
@@ -34,11 +34,11 @@ def nothing() -> None:
 
 
 @pytest.fixture
-def reaper(once_server: Server, store: LockStore) -> Reaper:
+def sweeper(once_server: Server, store: LockStore) -> LockSweeper:
     """Of a worker that has received the task "a"."""
     app = Celery("unit", broker=once_server.url, set_as_current=False)
     app.conf.redbeat_lite_key_prefix = "t"
-    return Reaper(Runtime.of(app), {"a": object()})
+    return LockSweeper(Runtime.of(app), {"a": object()})
 
 
 def queued(store: LockStore, **fields: int) -> None:
@@ -48,31 +48,31 @@ def queued(store: LockStore, **fields: int) -> None:
     store.client.pexpire(LOCK, 10_000)
 
 
-def test_a_lock_taken_long_before_its_eta_is_kept_once_that_is_past(reaper: Reaper, store: LockStore) -> None:
+def test_a_lock_taken_long_before_its_eta_is_kept_once_that_is_past(sweeper: LockSweeper, store: LockStore) -> None:
     now = server_ms(store.client)
     queued(store, since=now - 48 * HOUR, due=now - HOUR)
-    reaper.round()
+    sweeper.round()
     assert store.client.pttl(LOCK) > 50_000
 
 
-def test_the_lock_of_a_message_that_must_be_lost_is_kept_no_longer(reaper: Reaper, store: LockStore) -> None:
+def test_the_lock_of_a_message_that_must_be_lost_is_kept_no_longer(sweeper: LockSweeper, store: LockStore) -> None:
     now = server_ms(store.client)
     queued(store, since=now - 26 * HOUR, due=now - 25 * HOUR)
-    reaper.round()
+    sweeper.round()
     assert store.client.pttl(LOCK) <= 10_000
 
 
 def test_the_clock_of_the_machine_does_not_matter(
-    reaper: Reaper, store: LockStore, monkeypatch: pytest.MonkeyPatch
+    sweeper: LockSweeper, store: LockStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queued(store)
     true_time = time.time
     monkeypatch.setattr(time, "time", lambda: true_time() + 48 * 3600)
-    reaper.round()
+    sweeper.round()
     assert store.client.pttl(LOCK) > 50_000
 
 
-def test_thousands_that_are_queued_are_all_kept(reaper: Reaper, store: LockStore) -> None:
+def test_thousands_that_are_queued_are_all_kept(sweeper: LockSweeper, store: LockStore) -> None:
     keys = [f"k{n}" for n in range(1100)]
     assert all(store.take([Wanted(key, "a", 60_000, 0, "queued t", "") for key in keys]))
     pipe = store.client.pipeline()
@@ -82,22 +82,24 @@ def test_thousands_that_are_queued_are_all_kept(reaper: Reaper, store: LockStore
         pipe.pexpire(f"{{t}}:once:lock:{key}", 10_000)
         pipe.hset(f"{{t}}:once:lock:{key}", "task", "a" if key >= "k5" else "elsewhere")
     pipe.execute()
-    reaper.round()
+    sweeper.round()
     for key in keys:
         pipe.pttl(f"{{t}}:once:lock:{key}")
     assert min(left for key, left in zip(keys, pipe.execute(), strict=True) if key >= "k5") > 50_000
 
 
-def test_an_empty_queue_stops_nothing(reaper: Reaper, store: LockStore) -> None:
+def test_an_empty_queue_stops_nothing(sweeper: LockSweeper, store: LockStore) -> None:
     assert store.take([Wanted("gone", "lost", 60_000, 0, "queued t", "celery")]) == [True]
     store.client.pexpire("{t}:once:lock:gone", 9_000)
     queued(store)
-    reaper.round()
+    sweeper.round()
     assert store.client.pttl(LOCK) > 50_000
     assert store.client.pttl("{t}:once:lock:gone") <= 9_000, "what is in no queue is not kept"
 
 
-def test_what_is_no_lock_stops_nothing(reaper: Reaper, store: LockStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_no_lock_stops_nothing(
+    sweeper: LockSweeper, store: LockStore, caplog: pytest.LogCaptureFixture
+) -> None:
     assert store.take([Wanted("odd", "a", 60_000, 0, "queued t", "")]) == [True]
     store.client.hset("{t}:once:lock:odd", "lease", "long")
     store.client.pexpire("{t}:once:lock:odd", 9_000)
@@ -106,45 +108,45 @@ def test_what_is_no_lock_stops_nothing(reaper: Reaper, store: LockStore, caplog:
     queued(store)
     store.client.zadd("{t}:once:index", {"k": 2e14})  # the last to be looked at
     for _ in range(2):
-        reaper.round()
+        sweeper.round()
     assert store.client.pttl(LOCK) > 50_000
     for key in ("odd", "string"):
         assert caplog.text.count(f"Cannot look at the once-lock '{key}'") == 1, "told once, not every second"
 
 
 def test_a_broker_that_is_away_costs_no_lock(
-    reaper: Reaper, store: LockStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    sweeper: LockSweeper, store: LockStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
 
-    def size(self: Reaper, queue: str) -> int:
+    def size(self: LockSweeper, queue: str) -> int:
         asked.append(queue)
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr(Reaper, "_size", size)
-    app = reaper._runtime.app
+    monkeypatch.setattr(LockSweeper, "_size", size)
+    app = sweeper._runtime.app
     app.conf.task_queues = [Queue("one"), Queue("two")]
     app.amqp.queues.select(["one", "two"])
     for queue in ("one", "two"):
         assert store.take([Wanted(queue, "queued", 60_000, 0, "queued t", queue)]) == [True]
         store.client.pexpire(f"{{t}}:once:lock:{queue}", 9_000)
     queued(store)
-    reaper.round()
+    sweeper.round()
     assert store.client.pttl(LOCK) > 50_000, "received by this worker"
     for queue in ("one", "two"):
         assert store.client.pttl(f"{{t}}:once:lock:{queue}") > 50_000, "may still be in its queue"
     assert len(asked) == 1, "each attempt takes seconds"
     store.client.pexpire("{t}:once:lock:two", 9_000)
-    reaper.round()
+    sweeper.round()
     assert caplog.text.count("Cannot look at the queues") == 1, "told once, not every second"
 
 
-def test_a_worker_whose_round_fails_still_reports(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Reaper) -> None:
+def test_a_worker_whose_round_fails_still_reports(sweeper: LockSweeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: LockSweeper) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(Reaper, "round", fail)
-    runtime = reaper._runtime
+    monkeypatch.setattr(LockSweeper, "round", fail)
+    runtime = sweeper._runtime
     with pytest.raises(RuntimeError):
         Keeper(runtime, "w@host")._reap()
     assert workers(runtime).keys() == {"w@host"}

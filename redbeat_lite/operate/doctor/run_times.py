@@ -1,4 +1,4 @@
-"""The doctor's look at the clock on the wall: runs that a clock change moves or merges, and moments when all run."""
+"""The doctor's look at when entries run: moved or merged by a clock change, crowded at full hours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The once-locks of a batch: taken before its messages go out, given back where none did."""
+"""The once-locks of a batch: taken before it is published, given back for what is not sent."""
 
 from __future__ import annotations
 

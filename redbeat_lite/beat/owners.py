@@ -1,4 +1,4 @@
-"""Beats of other owners under the same prefix: who is there, and what becomes of the entries of each."""
+"""The owners that share a prefix: of whom a beat is there, and a word of warning about entries left behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-class Neighbours:
+class Owners:
     """The owners that share a schedule with one app.
 
     Parameters:

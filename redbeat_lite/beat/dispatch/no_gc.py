@@ -1,4 +1,4 @@
-"""What a batch leaves to the garbage collector."""
+"""No garbage collection in the middle of a batch."""
 
 from __future__ import annotations
 
