@@ -11,6 +11,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from .public import public
+
 #: Characters of somebody else's error that anybody reads. To look for passwords takes time by the square of them.
 _LONGEST = 4000
 
@@ -18,21 +20,20 @@ _LONGEST = 4000
 _OBEYED = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
+@public
 class RedbeatError(Exception):
     """Something went wrong in redbeat_lite."""
-
-    __module__ = "redbeat_lite"
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or type(self).__doc__ or type(self).__name__)
 
 
+@public
 class ConfigurationError(RedbeatError, ValueError):
     """A redbeat_lite setting is missing or wrong."""
 
-    __module__ = "redbeat_lite"
 
-
+@public
 class InvalidEntry(RedbeatError, ValueError):
     """An entry cannot be accepted as it is.
 
@@ -43,8 +44,6 @@ class InvalidEntry(RedbeatError, ValueError):
         entry: the entry's name, where it is known.
         hint: the nearest valid spelling, or what to do instead.
     """
-
-    __module__ = "redbeat_lite"
 
     def __init__(
         self, field: str, expected: str, value: object, *, entry: str | None = None, hint: str | None = None
@@ -75,42 +74,36 @@ def shorten(value: object, limit: int = 120) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+@public
 class EntryNotFound(RedbeatError, KeyError):
     """No entry of that name is stored."""
-
-    __module__ = "redbeat_lite"
 
     __str__ = Exception.__str__  # KeyError would show the repr of the message
 
 
+@public
 class EntryExists(RedbeatError):
     """An entry of that name is already stored; pass replace=True to overwrite it."""
 
-    __module__ = "redbeat_lite"
 
-
+@public
 class EntryChanged(RedbeatError):
     """The entry was changed by somebody else since it was read."""
 
-    __module__ = "redbeat_lite"
 
-
+@public
 class ConfigOwned(RedbeatError):
     """The entry belongs to an app's configuration; its definition is changed there."""
 
-    __module__ = "redbeat_lite"
 
-
+@public
 class CorruptEntry(RedbeatError):
     """What Redis holds for this entry cannot be read."""
 
-    __module__ = "redbeat_lite"
 
-
+@public
 class UnsupportedFormat(RedbeatError):
     """The schedule in Redis was written by a newer redbeat_lite."""
-
-    __module__ = "redbeat_lite"
 
 
 def describe(exc: BaseException) -> str:

@@ -35,6 +35,7 @@ from .errors import ConfigurationError, UnsupportedFormat
 from .events import subscribers
 from .once.store import LockStore
 from .pipeline.sweeper import sweeper
+from .public import public
 from .settings import Settings
 from .storage.connections import FAULTS, Backend, refusal
 from .storage.driver_check import check_driver
@@ -51,6 +52,7 @@ logger = get_logger(__name__)
 _SETTLE_TIMEOUT = 0.7
 
 
+@public
 class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no types
     """A beat scheduler whose schedule lives in Redis.
 
@@ -64,8 +66,6 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     Raises:
         click.ClickException: a setting is wrong; the command line shows its one line and exits with 1.
     """
-
-    __module__ = "redbeat_lite"
 
     Entry = Entry
 
@@ -246,11 +246,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             # Closed under the tick that reads from it, a connection would raise ValueError there, in place of the
             # SystemExit that is to end the loop.
             return
-        if self._farewell.do(self._publisher.close):
+        if self._farewell.do(self._publisher.close, self._wakeup.close, self.backend.close):
             self._farewell.end()
-        # Neither waits for an answer.
-        self._wakeup.close()
-        self.backend.close()
         if self._exit_code:
             # Celery's loop swallows a SystemExit from tick() and exits with 0; this one, raised while it cleans up,
             # reaches the shell.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping
+from contextlib import suppress
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -15,6 +16,7 @@ from ..entries.fields import is_name
 from ..entries.preview import Upcoming, upcoming
 from ..errors import EntryNotFound, InvalidEntry
 from ..once.store import LockStore
+from ..public import public
 from ..settings import Settings
 from ..storage.lazy import lazy
 from ..storage.patience import briefly
@@ -33,6 +35,7 @@ Entries = list[Entry]
 Occurrences = list[Upcoming]
 
 
+@public
 class Schedules(MutableMapping[str, Entry]):
     """All entries of one schedule, as a mapping from name to :class:`Entry`.
 
@@ -42,8 +45,6 @@ class Schedules(MutableMapping[str, Entry]):
     Parameters:
         app: the Celery app whose settings say where the schedule is. No connection is opened yet.
     """
-
-    __module__ = "redbeat_lite"
 
     def __init__(self, app: Celery) -> None:
         self._app = app
@@ -226,11 +227,8 @@ class Schedules(MutableMapping[str, Entry]):
         Raises:
             EntryNotFound: there is none.
         """
-        try:
+        with suppress(*[EntryNotFound] if missing_ok else []):
             del self[name]
-        except EntryNotFound:
-            if not missing_ok:
-                raise
 
     def clear(self) -> None:
         """Remove every entry. Config entries come back when the beats next see to them.

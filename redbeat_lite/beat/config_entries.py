@@ -196,7 +196,7 @@ class ConfigEntries:
         if definition.encode() == stored.definition:
             return []
         revised = lifecycle.revised(existing, state, wanted, now, self._zone, self._were, briefly())
-        return [self._edit(wanted, stored, revised, definition)]
+        return [edit_of(wanted, revised, self._zone, expected=stored.state, definition=definition)]
 
     def _leave(self, wanted: Entry, existing: Entry, stored: Stored) -> None:
         """Leave a name to whom it belongs; without a word where both say the same, as of what Celery adds to all."""
@@ -223,7 +223,8 @@ class ConfigEntries:
             )
 
     def _fresh(self, wanted: Entry, stored: Stored, now: int) -> Edit:
-        return self._edit(wanted, stored, lifecycle.created(wanted, now, self._zone), self._text(wanted, now))
+        state, definition = lifecycle.created(wanted, now, self._zone), self._text(wanted, now)
+        return edit_of(wanted, state, self._zone, expected=stored.state, definition=definition)
 
     def _text(self, wanted: Entry, now: int, existing: Entry | None = None, state: EntryState | None = None) -> str:
         """The definition. What was noted is kept as long as it is right: an unchanged entry has an unchanged one."""
@@ -232,9 +233,6 @@ class ConfigEntries:
             wanted.runs = existing.runs
         wanted.runs = wanted.runs or noted(wanted, now)
         return encode(wanted, allow_local=True)
-
-    def _edit(self, entry: Entry, stored: Stored, state: EntryState, definition: str) -> Edit:
-        return edit_of(entry, state, self._zone, expected=stored.state, definition=definition)
 
 
 def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[str, Entry | None]]:

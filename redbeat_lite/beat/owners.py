@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
 
 from ..entries.fields import is_name
-from ..entries.stored_entry import readable_parts
+from ..entries.stored_entry import UNREADABLE, entry_of
 from ..entries.words import counted, listed
 from ..settings import Settings
 from ..storage.store import Store
@@ -86,6 +87,6 @@ def left_behind(store: Store, present: Collection[str]) -> dict[str, list[str]]:
 def _of_owner(store: Store, owner: str) -> Iterator[str]:
     for chunk in chunks(sorted(filter(is_name, store.config_names(owner))), PAGE):
         for stored in store.read(chunk):
-            entry, _ = readable_parts(stored)
-            if entry is not None and entry.owner == owner:
-                yield entry.name
+            with suppress(*UNREADABLE):
+                if (entry := entry_of(stored)).owner == owner:
+                    yield entry.name

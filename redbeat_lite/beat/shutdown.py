@@ -21,7 +21,7 @@ _PATIENCE = 1.4
 #: Seconds that the end of an idle thread may take.
 _LAST = 0.2
 
-_Work = tuple[tuple[Callable[[], None], ...], float, SimpleQueue[None]]
+_Work = tuple[tuple[Callable[[], None], ...], SimpleQueue[None]]
 
 
 class Farewell:
@@ -37,27 +37,21 @@ class Farewell:
         self._thread = 0
 
     def do(self, *works: Callable[[], None]) -> bool:
-        """Do these after all earlier ones; what hangs ends with the process, what is not reached in time is not begun.
-
-        A thread that is in the middle of something when the interpreter ends may hold a lock of redis-py's for ever,
-        and the finalizer of a client that wants it would keep the process from ending at all.
+        """Do these after all earlier ones; what hangs, or is not reached in time, ends with the process.
 
         Returns:
             whether all of them were reached and done.
         """
-        if self._deadline is None:
-            self._deadline = elapsed() + _PATIENCE
-        left = self._deadline - elapsed()
-        if left <= 0:
-            return False
         done: SimpleQueue[None] = SimpleQueue()
         if self._works is None:
             self._works = SimpleQueue()
             # Neither Thread nor Event: the signal may have interrupted the main thread while it holds their locks.
             self._thread = _thread.start_new_thread(_run, (self._works,))
-        self._works.put((works, self._deadline, done))
+        self._works.put((works, done))
+        if self._deadline is None:
+            self._deadline = elapsed() + _PATIENCE
         with suppress(Empty):
-            done.get(timeout=left)
+            done.get(timeout=max(self._deadline - elapsed(), 0.0))
             return True
         return False
 
@@ -93,13 +87,10 @@ def _say_unless_exit(ignored: sys.UnraisableHookArgs) -> None:
 
 def _run(works: SimpleQueue[_Work | None]) -> None:
     while (work := works.get()) is not None:
-        each, deadline, done = work
+        each, done = work
         for do in each:
-            if elapsed() >= deadline:
-                break
             try:
                 do()
             except Exception as exc:  # noqa: BLE001 - what follows has to be done all the same
                 logger.debug("beat: %s failed while stopping: %r", do, exc)
-        else:
-            done.put(None)
+        done.put(None)

@@ -12,6 +12,7 @@ from celery.schedules import BaseSchedule
 from .. import instants
 from ..errors import InvalidEntry
 from ..once.policy import Once
+from ..public import public
 from ..schedules import Rule, encode_schedule, rule_of
 from ..schedules.misfire import Misfire
 from . import fields
@@ -24,6 +25,7 @@ _REQUIRED = {
 }
 
 
+@public
 class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
     """One named schedule; a :class:`celery.beat.ScheduleEntry`, so tools that know Celery know it.
 
@@ -57,8 +59,6 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
     Raises:
         InvalidEntry: a field is wrong; names the field, what was expected and what came.
     """
-
-    __module__ = "redbeat_lite"
 
     def __init__(
         self,

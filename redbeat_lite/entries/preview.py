@@ -9,6 +9,7 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from .. import instants
+from ..public import public
 from ..schedules import Question
 from ..schedules.missed import WalkOn, by_count
 from . import lifecycle
@@ -16,15 +17,13 @@ from .entry import Entry
 from .state import EntryState
 
 
+@public
 class Upcoming(NamedTuple):
     """One occurrence to come: when it fires, of which entry, and the nominal time the schedule says."""
 
     at: datetime
     name: str
     nominal: datetime
-
-
-Upcoming.__module__ = "redbeat_lite"  # a NamedTuple takes it in no other way
 
 
 def upcoming(

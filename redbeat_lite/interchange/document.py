@@ -57,7 +57,11 @@ class Document:
         outermost = re.split(r"[.\[]", field)[0]
         if isinstance(schedule, dict) and outermost not in record.fields and outermost in schedule:
             field = f"schedule.{field}"  # a schedule names its own fields alone
-        where, name = f"{_place(record.key)}.{field}", record.name if isinstance(record.key, int) else None
+        is_keyed = isinstance(record.key, str)
+        # A keyed file has no field for the name, and none has one for the whole.
+        is_whole = field == "entry" or (field == "name" and is_keyed)
+        where = _place(record.key) if is_whole else f"{_place(record.key)}.{field}"
+        name = None if is_keyed else record.name
         return BadFile(f"{self.path}: {InvalidEntry(where, fault.expected, fault.value, entry=name, hint=fault.hint)}")
 
 

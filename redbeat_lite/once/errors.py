@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import RedbeatError
+from ..public import public
 
 
 class _About(RedbeatError):
@@ -31,25 +32,21 @@ class _About(RedbeatError):
         return type(self), self.args
 
 
+@public
 class OnceSkipped(_About):
     """The task was skipped, because another one of its once-lock's key is queued or running."""
 
-    __module__ = "redbeat_lite"
 
-
+@public
 class OnceRejected(_About):
     """The task was rejected, because another one of its once-lock's key is queued or running."""
 
-    __module__ = "redbeat_lite"
 
-
+@public
 class LockLost(_About):
     """The lock ran out or was cleared, and may be held by somebody else."""
 
-    __module__ = "redbeat_lite"
 
-
+@public
 class LockUnavailable(_About):
     """The once-lock could not be taken, because its Redis server does not answer; the task did not run."""
-
-    __module__ = "redbeat_lite"

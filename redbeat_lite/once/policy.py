@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import InvalidEntry
 from ..instants import YEAR
+from ..public import public
 
 #: What a policy may say about the span of its lock, and about a key that is taken.
 SCOPES = ("run", "queue")
@@ -25,6 +26,7 @@ _FIELD = re.compile(r"[^\W\d]\w*(\[[^][{}.]+\])*")
 MAX_WAITERS = 1_000_000
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Once:
     """One task of a key at a time.
@@ -38,8 +40,8 @@ class Once:
         scope: ``"run"``: one running at a time. ``"queue"``: one queued or running at a time; the lock is taken when
             the task is published and kept until it ends.
         on_conflict: what becomes of a call whose key is taken. ``"skip"``: it ends as REVOKED with
-            :class:`~redbeat_lite.once.errors.OnceSkipped`. ``"wait"``: it is parked in Redis, holding no worker
-            slot, and runs in its turn. ``"raise"``: it fails with :class:`~redbeat_lite.once.errors.OnceRejected`,
+            :class:`~redbeat_lite.OnceSkipped`. ``"wait"``: it is parked in Redis, holding no worker
+            slot, and runs in its turn. ``"raise"``: it fails with :class:`~redbeat_lite.OnceRejected`,
             with ``scope="queue"`` already where it is called, unless Celery calls it for the rest of a chain.
         lease: seconds after which the lock of a holder that fell silent is free, from 1 to those of a year. It is
             renewed while the task runs, so it may be far shorter than the task.
@@ -48,8 +50,6 @@ class Once:
             that hang. From 1 to those of a year. A copy of that very task stands by all the same. ``None``: none.
         max_waiters: with ``"wait"``, how many calls may be parked for one key, 1 to 1,000,000; one more is skipped.
     """
-
-    __module__ = "redbeat_lite"
 
     key: str | Callable[..., str] | None = None
     scope: str = "run"

@@ -22,6 +22,7 @@ from kombu.utils.functional import maybe_list
 from kombu.utils.uuid import uuid
 
 from ..errors import text_of
+from ..public import public
 from ..storage.patience import patiently
 from . import run
 from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header
@@ -38,6 +39,7 @@ from .store import DOWN, Wanted
 logger = get_logger(__name__)
 
 
+@public
 class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     """A Celery task that runs once for every task id, and one at a time where it has a ``once=`` policy.
 
@@ -45,14 +47,12 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     where the lock is taken. ``on_failure``, ``on_success``, ``on_retry`` and ``after_return`` need no call.
 
     Attributes:
-        once: given as ``@app.task(once=...)`` or in the class: ``True``, a :class:`~redbeat_lite.once.policy.Once` or a
+        once: given as ``@app.task(once=...)`` or in the class: ``True``, a :class:`~redbeat_lite.Once` or a
             mapping of its fields. Read, it tells of the run: ``self.once.fence``, ``self.once.lost``.
         guard_life: seconds the guard remembers which tasks have run. A message older than that is not run, because
             nobody could tell whether it has been; so it must exceed the longest time a message waits in a queue. Each
             remembered task takes about 160 bytes in Redis. From 1 to those of a year.
     """
-
-    __module__ = "redbeat_lite"
 
     abstract = True
     Request = "redbeat_lite.once.worker.request:Request"

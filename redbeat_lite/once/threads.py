@@ -61,10 +61,11 @@ class Ticker:
         name: of the thread.
         seconds: asked before each wait.
         call: what to do; an error is logged, and the next call comes nevertheless.
+        failure: what the log says then; the name by default.
     """
 
-    def __init__(self, name: str, seconds: Callable[[], float], call: Callable[[], object]) -> None:
-        self._name, self._seconds, self._call = name, seconds, call
+    def __init__(self, name: str, seconds: Callable[[], float], call: Callable[[], object], failure: str = "") -> None:
+        self._seconds, self._call, self._failure = seconds, call, failure or name
         # No Event: its lock may be held when the process forks, and would be held in the child for ever.
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopped = False
@@ -110,6 +111,6 @@ class Ticker:
             self._call()
         except Exception as exc:  # noqa: BLE001 - one failure must not be the end
             log = logger.debug if failing else logger.warning
-            log("%s: %s; trying again", self._name, describe(exc))
+            log("%s, trying again: %s", self._failure, describe(exc))
             return True
         return False

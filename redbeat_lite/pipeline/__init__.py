@@ -14,7 +14,7 @@ The states of a step, and of a run::
           some time after its end its record goes: GONE
 
 What is delivered twice counts once: a step that has ended is not run again. Who dies between a change and its messages
-leaves them in the outbox, and whose worker died with a step is missed: the sweeper of any beat or worker finds both.
+leaves them in the outbox, and whose worker died with a step is missed: the sweeper of the leading beat finds both.
 
 The names are handed on lazily: importing this package opens no connection and loads nothing of a Celery worker.
 """

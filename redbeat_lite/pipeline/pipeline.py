@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from celery.utils.log import get_logger
 
+from ..public import public
 from .definition import TTL, Definition, define, finder
 from .run import PipelineRun, begin
 from .task import START, PipelineTask
@@ -27,6 +28,7 @@ def defined(app: Celery, steps: Iterable[Any], params: Any, **more: Any) -> Defi
     return define(steps, params, find=find, note=partial(note, app), **more)
 
 
+@public
 class Pipeline:
     """The tasks of one job by priority: equal ones run side by side, lower ones start when all higher ones succeeded.
 
@@ -43,8 +45,6 @@ class Pipeline:
         InvalidEntry: no steps, equal names, an unknown task, a priority that is no number, params that are no JSON
             object: nothing was published.
     """
-
-    __module__ = "redbeat_lite"
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from redis.exceptions import ResponseError
 
 from ..errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError, text_of
 from ..once.store import DOWN
+from ..public import public
 from ..storage.connections import UNREACHABLE
 from . import params, run_status
 from .definition import Definition, is_run_id
@@ -46,6 +47,7 @@ def begin(app: Celery, definition: Definition, run_id: str) -> PipelineRun:
     return run
 
 
+@public
 class PipelineRun:
     """A run of a pipeline. Making one opens no connection and does not tell whether there is such a run.
 
@@ -56,8 +58,6 @@ class PipelineRun:
     Raises:
         InvalidEntry: no run has such an id.
     """
-
-    __module__ = "redbeat_lite"
 
     def __init__(self, app: Celery, run_id: str) -> None:
         if not is_run_id(run_id):

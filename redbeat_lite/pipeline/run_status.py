@@ -17,8 +17,6 @@ from .definition import Definition, Step, task_id
 class State(StrEnum):
     """Of a run, and of a step. A run is never ``WAITING``, a step never ``GONE``."""
 
-    __module__ = "redbeat_lite.pipeline"
-
     WAITING = "WAITING"
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
@@ -47,8 +45,6 @@ class StepStatus:
         worker: where it runs or ran.
     """
 
-    __module__ = "redbeat_lite.pipeline"
-
     name: str
     task: str
     stage: int
@@ -76,8 +72,6 @@ class RunStatus:
         error: why.
         created_at, ended_at: when it was started and when it ended.
     """
-
-    __module__ = "redbeat_lite.pipeline"
 
     id: str
     state: State

@@ -40,8 +40,6 @@ class Swept:
         failed: steps it gave up.
     """
 
-    __module__ = "redbeat_lite.pipeline"
-
     looked: int = 0
     published: int = 0
     restarted: int = 0
@@ -128,4 +126,10 @@ def sweeper(app: Celery, leading: Callable[[], bool]) -> Ticker:
         app: the Celery app.
         leading: whether this process leads.
     """
-    return Ticker("redbeat-lite-sweeper", lambda: PERIOD, lambda: sweep(app) if leading() else None)
+
+    def sweep_if_leading() -> None:
+        if leading():
+            sweep(app)
+
+    failure = "beat: cannot sweep the pipelines"
+    return Ticker("redbeat-lite-sweeper", lambda: PERIOD, sweep_if_leading, failure)

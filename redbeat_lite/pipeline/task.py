@@ -22,6 +22,7 @@ from ..once.runtime import Runtime
 from ..once.settle import is_final, settle_skipped
 from ..once.store import DOWN
 from ..once.task import Task
+from ..public import public
 from . import params
 from .definition import Definition
 from .errors import PipelineNotFound
@@ -62,6 +63,7 @@ def ref_of(fields: Mapping[str, Any]) -> Ref | None:
     )
 
 
+@public
 class PipelineTask(Task):
     """A task that can be a step of a pipeline, and otherwise is a :class:`redbeat_lite.Task`.
 
@@ -72,8 +74,6 @@ class PipelineTask(Task):
     A step whose worker dies is run again if the task has ``acks_late`` (or ``retry_on_worker_lost``), else the pipeline
     fails. A subclass with a ``before_start`` of its own calls ``super().before_start(task_id, args, kwargs)`` first.
     """
-
-    __module__ = "redbeat_lite"
 
     abstract = True
 

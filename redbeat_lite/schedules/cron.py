@@ -41,8 +41,6 @@ def cron(expression: str, *, tz: str | tzinfo | None = None, seconds: Literal["f
 class Cron(RuleSchedule):
     """The schedule that `cron` makes."""
 
-    __module__ = "redbeat_lite.schedules"
-
     def __init__(
         self, expression: str, *, tz: str | tzinfo | None = None, seconds: Literal["first", "last"] = "last"
     ) -> None:

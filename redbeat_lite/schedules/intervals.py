@@ -75,8 +75,6 @@ def interval_ms(value: object, *, exact: bool = True) -> int:
 class Every(RuleSchedule, schedule):  # type: ignore[misc]  # Celery ships no types
     """The schedule that `every` makes."""
 
-    __module__ = "redbeat_lite.schedules"
-
     def __init__(self, interval: float | timedelta, *, align: bool = False) -> None:
         if not isinstance(align, bool):
             raise InvalidEntry("align", "True or False", align)
@@ -136,8 +134,6 @@ def _every(ms: int, align: bool) -> Every:
 
 class At(RuleSchedule):
     """The schedule that `at` makes."""
-
-    __module__ = "redbeat_lite.schedules"
 
     def __init__(self, instant: datetime) -> None:
         self.ms = to_ms(aware("schedule", instant))

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ..errors import InvalidEntry
+from ..public import public
 from . import At, Every, Question, Rule, first_ms, next_ms
 from .celery_schedules import ForeignRule
 from .missed import Missed, WalkOn, by_count, missed_of
@@ -27,6 +28,7 @@ DEFAULT_GRACE_MS = 5000
 _LITTLE_MS = 60_000
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Misfire:
     """What happens to occurrences found late, after an outage, a pause, or a clock that jumped ahead.
@@ -42,8 +44,6 @@ class Misfire:
     Raises:
         InvalidEntry: an unknown policy, a negative grace, a limit out of bounds.
     """
-
-    __module__ = "redbeat_lite"
 
     policy: str = "coalesce"
     grace: float | timedelta | None = None

@@ -47,8 +47,6 @@ def rrule(text: str, *, tz: str | tzinfo | None = None, start: datetime | None =
 class RRule(RuleSchedule):
     """The schedule that `rrule` makes."""
 
-    __module__ = "redbeat_lite.schedules"
-
     def __init__(self, text: str, *, tz: str | tzinfo | None = None, start: datetime | None = None) -> None:
         if not isinstance(text, str):
             raise InvalidEntry("schedule", "a recurrence as text", text, hint='for example "FREQ=DAILY;BYHOUR=9"')

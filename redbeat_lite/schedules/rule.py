@@ -34,8 +34,6 @@ class Question(int):
         asked: the instant after which the occurrence is sought.
     """
 
-    __module__ = "redbeat_lite.schedules"
-
     asked: int
 
     def __new__(cls, at: int, asked: int) -> Question:

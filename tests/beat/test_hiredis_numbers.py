@@ -11,7 +11,7 @@ from kombu import Exchange, Queue
 from redis.connection import PythonRespSerializer
 
 from redbeat_lite import Entry, Schedules, every
-from redbeat_lite.beat import packing
+from redbeat_lite.beat import hiredis_numbers
 from redbeat_lite.schedules import Question
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat
@@ -39,7 +39,7 @@ class Hiredis:
 def hiredis(monkeypatch: pytest.MonkeyPatch) -> Hiredis:
     """From now on new connections pack with it."""
     spy = Hiredis()
-    monkeypatch.setattr(redis.connection.HiredisRespSerializer, "pack", packing._pack)
+    monkeypatch.setattr(redis.connection.HiredisRespSerializer, "pack", hiredis_numbers._pack)
     monkeypatch.setattr(redis.connection, "hiredis", spy, raising=False)
     monkeypatch.setattr(redis.connection, "HIREDIS_AVAILABLE", True)
     monkeypatch.setattr(redis.connection, "HIREDIS_PACK_AVAILABLE", True, raising=False)  # in redis-py 5
@@ -85,6 +85,6 @@ def test_every_kind_of_number_is_spelled_out(monkeypatch: pytest.MonkeyPatch) ->
     class Count(IntEnum):
         SEVEN = 7
 
-    monkeypatch.setattr(packing, "_pack", lambda self, *args: args)
+    monkeypatch.setattr(hiredis_numbers, "_pack", lambda self, *args: args)
     given = (1, 2.5, Count.SEVEN, Question(1772453250000, 5), "text", b"bytes", True)
-    assert packing._packed(None, *given) == ("1", "2.5", "7", "1772453250000", "text", b"bytes", True)  # type: ignore[arg-type]
+    assert hiredis_numbers._packed(None, *given) == ("1", "2.5", "7", "1772453250000", "text", b"bytes", True)  # type: ignore[arg-type]

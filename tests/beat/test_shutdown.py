@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
 import redis
 
 from redbeat_lite import Entry, Scheduler, Schedules, every, locks
-from redbeat_lite.beat import shutdown
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import needs_batches
@@ -148,20 +146,6 @@ def test_a_closed_beat_leaves_no_thread(make_app: MakeApp, clock: Clock) -> None
     for _ in range(5):
         live()
     eventually(lambda: _threads() <= before, what="the end of each thread")
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
-def test_what_is_not_reached_in_time_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter ends then, and must not find a thread of ours with a lock in its hands."""
-    monkeypatch.setattr(shutdown, "_PATIENCE", 0.1)
-    farewell, released, begun = shutdown.Farewell(), SimpleQueue[None](), list[str]()
-    assert not farewell.do(released.get, lambda: begun.append("in a row"))
-    assert not farewell.do(lambda: begun.append("later"))
-    threads = _threads()
-    released.put(None)
-    farewell.end()
-    eventually(lambda: _threads() < threads, what="the end of the thread")
-    assert begun == []
 
 
 def test_who_leads_no_more_commits_nothing(

@@ -31,7 +31,7 @@ def test_a_term_that_broke_off_at_its_beginning_is_begun_anew(
         def gone(*args: object) -> None:
             raise redis.ConnectionError("the server went away")
 
-        patch.setattr(scheduler._upkeep, "begin", gone)
+        patch.setattr(scheduler._upkeep._config, "sync", gone)
         with pytest.raises(redis.ConnectionError):
             scheduler.run_due()
     assert scheduler.leader.leading

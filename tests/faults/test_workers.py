@@ -18,6 +18,7 @@ from redbeat_lite.entries.state import EntryState
 from tests.faults.driver import BACK, Stage, load
 from tests.faults.journal import Journal, Locks, judge_work
 from tests.faults.troupe import QUEUE, STOP, UNREAD
+from tests.support.messages import queued
 from tests.support.process_table import descendants
 from tests.support.processes import Process
 from tests.support.server import Server
@@ -176,7 +177,7 @@ def _stop_as_a_child_begins(stage: Stage, worker: Process, app: Celery, server: 
                 os.kill(pid, number)
 
     signal_all(signal.SIGSTOP)
-    app.send_task("proj.work", args=["k"], queue=QUEUE)
+    sent = app.send_task("proj.work", args=["k"], queue=QUEUE)
     worker.says("received")
     time.sleep(0.5)  # until it has written the task to a child, of which nothing can be seen
     thaw = threading.Timer(2, signal_all, [signal.SIGCONT])
@@ -185,6 +186,7 @@ def _stop_as_a_child_begins(stage: Stage, worker: Process, app: Celery, server: 
     stage.stop(worker)
     took = time.monotonic() - start
     # It runs the task, or gives the message back if it has not heard by its end that the child began.
-    given_back = server.client().delete(QUEUE)
-    assert given_back or worker.lines("succeeded in")
+    given_back = [message.id for message in queued(server.client(), QUEUE)]
+    server.client().delete(QUEUE)
+    assert given_back == [sent.id] or worker.lines(f"{sent.id}.*succeeded in")
     return took

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import get_type_hints
 
 import pytest
 
@@ -19,7 +20,14 @@ def test_a_class_is_known_by_its_public_name(name: str) -> None:
     assert pickle.loads(pickle.dumps(public)) is public
 
 
-def test_a_pickled_entry_names_nothing_that_may_move() -> None:
+@pytest.mark.parametrize("name", CLASSES)
+def test_its_type_hints_are_found_all_the_same(name: str) -> None:
+    """By whoever makes objects of them, and for a class of the user's that is derived from one."""
+    derived = type("Derived", (getattr(redbeat_lite, name),), {"__module__": __name__})
+    get_type_hints(derived)
+
+
+def test_an_entry_is_pickled_by_its_public_name() -> None:
     pickled = pickle.dumps(Entry("a", "t", 5))
     assert b"redbeat_lite.entries" not in pickled
     assert pickle.loads(pickled) == Entry("a", "t", 5)

@@ -477,7 +477,8 @@ def test_a_class_of_another_kind_takes_its_lock_once_and_calls_its_own_hooks(app
         store.client.config_resetstat()
         task.before_start("id", (), {})
         assert called == ["base", "own"]
-        assert store.client.info("commandstats")["cmdstat_time"]["calls"] == 1
+        scripts = store.client.info("commandstats")["cmdstat_evalsha"]
+        assert scripts["calls"] - scripts["failed_calls"] == 1  # which it may not know at first
         assert locks(app).get(claim.key).state == "running"
         finish(task, "SUCCESS", None)
     finally:

@@ -22,8 +22,6 @@ class Finding:
         entries: the names of the entries it is about.
     """
 
-    __module__ = "redbeat_lite.operate"
-
     check: str
     severity: str
     what: str

@@ -1,8 +1,9 @@
 """The Lua scripts, one file per operation, in a folder for each kind of keys.
 
-Each file opens with its contract: KEYS, ARGV, what it returns. A script is told every key and the time it shall
-believe in; none of them builds a key name or runs over more entries than it is given. A file that begins with
-``-- needs <name> ...`` is sent with these files of ``lua/shared`` in front of it, which hold functions.
+Each file opens with its contract: KEYS, ARGV, what it returns. A script is told every key, and the time where it
+matters what a beat believes; none of them builds a key name or runs over more entries than it is given. A file that
+begins with ``-- needs <name> ...`` is sent with these files of ``lua/shared`` in front of it, which hold what several
+need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
--- needs now fence
+-- needs fence
 -- May this task run now, does it wait for its once-lock, is it refused, or is it a copy of one that ran or runs?
 -- Claims its id, and the lock where it has one. Sent twice, it answers the same.
 -- KEYS[1] guard  [2] guard index    with a lock also: [3] lock  [4] waiters  [5] parked  [6] index  [7] fence

@@ -1,4 +1,4 @@
--- needs now fence
+-- needs fence
 -- Take the locks of tasks that are about to be published; each stands alone.
 -- KEYS[1] index  [2] fence  then for each claim: lock, waiters
 -- ARGV[1] how many claims, at most 1,000  [2] kept_ms of what nobody looks after

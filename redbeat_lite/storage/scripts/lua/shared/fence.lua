@@ -1,4 +1,5 @@
--- For the scripts that give out fencing numbers; they need now, too, in front of it.
+-- needs now
+-- For the scripts that give out fencing numbers.
 -- takes the key of the last one
 -- returns the server's microseconds, or one more than the last number: grows through a flush, a fail-over and a clock
 -- set back. What is no number that counts up in ones, somebody else has written, and begins anew.
