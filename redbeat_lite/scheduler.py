@@ -219,7 +219,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             return 0.0
         if self._upkeep.unfinished:
             return 0.0
-        longest = min(self.max_interval, self._upkeep.patience)
+        longest = min(self.max_interval, self._upkeep.look_again_in)
         if upcoming is None:
             return float(longest)
         return min(max((upcoming - wall_ms()) / 1000, 0.0), float(longest))

@@ -11,7 +11,7 @@ from celery.utils.log import get_logger
 from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
 from ..entries.fields import is_name
-from ..entries.stored_entry import UNREADABLE, entry_of, shown_name, state_of
+from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
 from ..errors import ConfigOwned, CorruptEntry, EntryNotFound, InvalidEntry, text_of
 from ..settings import Settings
 from ..storage.store import Store
@@ -56,11 +56,10 @@ class Reader:
             CorruptEntry: what Redis holds cannot be read.
         """
         try:
-            entry = entry_of(stored)
-            entry.state = state_of(stored)
+            entry, state = parts_of(stored)
         except CorruptEntry as exc:
             raise CorruptEntry(f"entry {shown_name(stored)!r}: {exc}") from exc
-        entry.app, entry.due = self._app, stored.score
+        entry.state, entry.app, entry.due = state, self._app, stored.score
         return self.completed(entry)
 
     def readable(self, page: Iterable[Stored]) -> Iterator[Entry]:

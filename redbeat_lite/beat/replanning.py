@@ -15,7 +15,7 @@ from celery.utils.log import get_logger
 from ..clock import elapsed, wall_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
-from ..entries.stored_entry import edit_of, entry_of, state_of
+from ..entries.stored_entry import edit_of, parts_of
 from ..errors import CorruptEntry, InvalidEntry
 from ..schedules.zones import zone_name, zone_of
 from ..storage.json_values import dumps, loads
@@ -141,7 +141,7 @@ class Replanning:
         return [] if edit is None else [edit]
 
     def _edit(self, stored: Stored, now: int) -> Edit | None:
-        entry, state = entry_of(stored), state_of(stored)
+        entry, state = parts_of(stored)
         if entry.local:
             entry = self._local(entry.name) or entry
         if "schedule" in entry.local:

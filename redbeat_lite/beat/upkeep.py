@@ -58,7 +58,7 @@ class Upkeep:
         return self._leader.damaged or self._clock.was_set
 
     @property
-    def patience(self) -> float:
+    def look_again_in(self) -> float:
         """Seconds after which it is worth another look, whatever is due."""
         return self._look_again if self._config.contested else float("inf")
 

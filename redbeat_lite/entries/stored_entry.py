@@ -15,8 +15,6 @@ from .state import EntryState
 #: What reading a stored entry may raise: it is garbage, or a newer version of this package wrote it.
 UNREADABLE = (CorruptEntry, UnsupportedFormat)
 
-_GONE = "its definition or its state is gone from Redis"
-
 
 def entry_of(stored: Stored) -> Entry:
     """The entry whose definition is stored, without state.
@@ -26,7 +24,7 @@ def entry_of(stored: Stored) -> Entry:
         UnsupportedFormat: a newer version of this package wrote it.
     """
     if stored.definition is None:
-        raise CorruptEntry(_GONE)
+        raise CorruptEntry("its definition is gone from Redis")
     try:
         name = stored.name.decode()
     except UnicodeDecodeError as exc:
@@ -41,8 +39,18 @@ def state_of(stored: Stored) -> EntryState:
         CorruptEntry: it is none.
     """
     if stored.state is None:
-        raise CorruptEntry(_GONE)
+        raise CorruptEntry("its state is gone from Redis")
     return EntryState.decode(stored.state)
+
+
+def parts_of(stored: Stored) -> tuple[Entry, EntryState]:
+    """The entry and its state.
+
+    Raises:
+        CorruptEntry: as :func:`entry_of` and :func:`state_of`.
+        UnsupportedFormat: a newer version of this package wrote it.
+    """
+    return entry_of(stored), state_of(stored)
 
 
 def readable_parts(stored: Stored) -> tuple[Entry | None, EntryState | None]:

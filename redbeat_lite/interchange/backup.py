@@ -17,7 +17,7 @@ from ..entries import lifecycle
 from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.state import EntryState
-from ..entries.stored_entry import UNREADABLE, edit_of, entry_of, shown_name, state_of
+from ..entries.stored_entry import UNREADABLE, edit_of, entry_of, parts_of, shown_name
 from ..errors import CorruptEntry, InvalidEntry
 from ..instants import from_ms
 from ..settings import Settings
@@ -142,7 +142,7 @@ class Restore:
         if stored.definition is None:
             return Restored(entry.name, "add", entry, edit=self._edit(entry, stored, entry.known_state))
         try:
-            before, state = entry_of(stored), state_of(stored)
+            before, state = parts_of(stored)
         except CorruptEntry:
             if not self._replace:
                 return Restored(entry.name, "left out", entry, "what is stored cannot be read; --replace overwrites it")

@@ -85,7 +85,7 @@ class Renewer:
         except Exception as exc:  # noqa: BLE001 - whatever it is, one failed beat must not end renewal
             # Ten times a second, for as long as the server is away; that is told once.
             log = logger.debug if hold.failing else logger.warning
-            log("Renewal of %s failed, trying again: %s", describe(hold), text_of(exc))
+            log("Renewal of %s failed, trying again: %s", shown(hold), text_of(exc))
             hold.failing = True
             # For all one can tell. Should the server come back with the lock still ours, it was not lost after all.
             hold.lost = hold.let_go or now - hold.locked >= hold.lease
@@ -107,7 +107,7 @@ class Renewer:
     def _lose(self, hold: Hold, why: str) -> None:
         if not hold.let_go:
             hold.lost = hold.let_go = True
-            logger.warning("Lost %s: %s", describe(hold), why)
+            logger.warning("Lost %s: %s", shown(hold), why)
 
     def _store_for(self, hold: Hold) -> LockStore:
         """The store; its timeout fits the shortest lease it has met, for a renewal that hangs delays all of them."""
@@ -119,7 +119,7 @@ class Renewer:
         return self._store
 
 
-def describe(hold: Hold) -> str:
+def shown(hold: Hold) -> str:
     """For log lines."""
     held = hold.held
     return f"the once-lock {held.key!r} of task {held.task_id}" if held.key is not None else f"task {held.task_id}"

@@ -261,7 +261,7 @@ class PipelineStore:
         self.client.hdel(self.keys(ref.run).steps, f"{ref.step}:suspect")
 
     def lost(self, ref: Ref) -> str:
-        """Nothing beats for a step: a word of ``pipeline/lost.lua``."""
+        """No worker renews a step: a word of ``pipeline/lost.lua``."""
         keys = self.keys(ref.run)
         what = (ref.step, ref.round, ref.token, SUSPICION_MS, MAX_DEATHS)
         return text(self._scripts.run("pipeline/lost", (keys.run, keys.steps, keys.outbox), what))

@@ -9,7 +9,7 @@ import pytest
 
 from redbeat_lite import Entry, at, cron, every
 from redbeat_lite.instants import from_ms, to_ms
-from redbeat_lite.interchange.importers.carrier import state_of
+from redbeat_lite.interchange.importers.carrier import carried_state
 from redbeat_lite.interchange.importers.found import Found
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -37,7 +37,7 @@ HOUR = timedelta(hours=1)
 def test_an_entry_goes_on_from_its_last_run(
     fields: dict[str, Any], found: dict[str, Any], following: datetime | None
 ) -> None:
-    state = state_of(Found("entry", fields, **found), Entry("entry", "shop.sync", **fields), to_ms(NOW), UTC)
+    state = carried_state(Found("entry", fields, **found), Entry("entry", "shop.sync", **fields), to_ms(NOW), UTC)
     assert (None if state.nominal is None else from_ms(state.nominal)) == following
     assert state.count == found.get("runs", 0)
     assert (None if state.last is None else from_ms(state.last)) == (found["since"] if found.get("runs") else None)
@@ -46,4 +46,4 @@ def test_an_entry_goes_on_from_its_last_run(
 def test_a_last_run_is_kept_though_its_counter_was_set_back() -> None:
     entry = Entry("entry", "shop.sync", every(60))
     found = Found("entry", {}, since=NOW - HOUR, ran=True)
-    assert state_of(found, entry, to_ms(NOW), UTC).last == to_ms(NOW - HOUR)
+    assert carried_state(found, entry, to_ms(NOW), UTC).last == to_ms(NOW - HOUR)

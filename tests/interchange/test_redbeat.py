@@ -272,6 +272,26 @@ def test_what_is_stored_here_already_is_replaced_only_on_request(peer_app: Celer
     assert schedules["mine"].next_run_at == clock.now + timedelta(seconds=50)
 
 
+def test_a_pause_outlives_a_definition_that_cannot_be_read(peer_app: Celery, client: redis.Redis) -> None:
+    schedules = Schedules(peer_app)
+    schedules.add("mine", "shop.sync", every(5))
+    schedules.pause("mine", note="as it was")
+    client.hset("{redbeat-lite}:entries", "mine", "garbage")
+    save(peer_app, "mine", schedule(60))
+    assert plan(peer_app, apply=True, replace=True)["mine"].action == "replace"
+    assert (schedules["mine"].schedule, schedules["mine"].paused_note) == (schedule(60), "as it was")
+
+
+def test_an_owner_outlives_a_state_that_cannot_be_read(
+    make_app: Callable[..., Celery], server: Server, make_beat: Callable[[Celery], Scheduler], client: redis.Redis
+) -> None:
+    make_beat(make_app("other", beat_schedule={"mine": {"task": "shop.sync", "schedule": 5}})).run_due()
+    client.hset("{redbeat-lite}:state", "mine", "garbage")
+    app = make_app(redbeat_redis_url=server.url)
+    save(app, "mine", schedule(60))
+    assert plan(app, apply=True, replace=True)["mine"].action == "left out"
+
+
 def test_an_entry_of_another_configuration_is_never_touched(
     make_app: Callable[..., Celery], server: Server, make_beat: Callable[[Celery], Scheduler]
 ) -> None:

@@ -148,7 +148,7 @@ def test_a_worker_whose_round_fails_still_reports(sweeper: LockSweeper, monkeypa
     monkeypatch.setattr(LockSweeper, "round", fail)
     runtime = sweeper._runtime
     with pytest.raises(RuntimeError):
-        Keeper(runtime, "w@host")._reap()
+        Keeper(runtime, "w@host")._look_after_locks()
     assert workers(runtime).keys() == {"w@host"}
 
 

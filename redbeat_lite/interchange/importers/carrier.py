@@ -82,7 +82,7 @@ class Carrier:
         lifecycle.check(entry, now, self._zone)
         check_arguments(entry, self._app)
         definition = encode(entry)
-        entry.state = state_of(found, entry, now, self._zone)
+        entry.state = carried_state(found, entry, now, self._zone)
         notes = found.notes
         if self._app.finalized and entry.task not in self._app.tasks:
             notes += (f"no task {entry.task!r} is registered in this app",)
@@ -94,7 +94,7 @@ class Carrier:
         lifecycle.check(entry, now, self._zone)
         entry.owner = self._settings.owner
         definition = encode(entry, allow_local=True)
-        state = state_of(found, entry, now, self._zone)
+        state = carried_state(found, entry, now, self._zone)
         notes = found.notes
         if found.fields.get("enabled") is False:
             state.paused, state.note = True, "was disabled when it was moved in"
@@ -103,7 +103,7 @@ class Carrier:
         return Carried(entry, definition, notes)
 
 
-def state_of(found: Found, entry: Entry, now: int, zone: tzinfo) -> EntryState:
+def carried_state(found: Found, entry: Entry, now: int, zone: tzinfo) -> EntryState:
     """The state with which ``entry`` goes on where ``found`` was.
 
     An occurrence that came due since the old beat last ran is the next one, in the past: it is for the misfire policy,

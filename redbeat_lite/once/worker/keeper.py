@@ -43,7 +43,7 @@ class Keeper:
         self._visibility = Ticker("redbeat-lite-visibility", self._visibility_pause, self._mark)
         self._threads = (
             self._visibility,
-            Ticker("redbeat-lite-lock-sweeper", lambda: PERIOD, self._reap),
+            Ticker("redbeat-lite-lock-sweeper", lambda: PERIOD, self._look_after_locks),
             Ticker("redbeat-lite-children", lambda: _LOOK, self._watch),
         )
         self._running = False
@@ -86,7 +86,7 @@ class Keeper:
             self._heartbeat.mark()
             self._marked = time.time()
 
-    def _reap(self) -> None:
+    def _look_after_locks(self) -> None:
         try:
             self._lock_sweeper.round()
         finally:
