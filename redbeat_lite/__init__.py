@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .pipeline.pipeline import Pipeline
     from .pipeline.run import PipelineRun
     from .pipeline.task import PipelineTask
-    from .pipeline.task_process import start_task_process
+    from .pipeline.task_processes import start_task_process
     from .scheduler import Scheduler
     from .schedules import at, cron, every, register_schedule, rrule
     from .schedules.misfire import Misfire
@@ -56,7 +56,7 @@ _HOMES = {
     "pipeline.errors": ("PipelineNotFound",),
     "pipeline.pipeline": ("Pipeline",),
     "pipeline.run": ("PipelineRun",),
-    "pipeline.task_process": ("start_task_process",),
+    "pipeline.task_processes": ("start_task_process",),
     "pipeline.task": ("PipelineTask",),
     "entries.preview": ("Upcoming",),
     "scheduler": ("Scheduler",),

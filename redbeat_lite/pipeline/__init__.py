@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .run_status import RunStatus, State, StepStatus, progress_line
     from .sweeper import Swept, sweep
     from .task import PipelineTask
-    from .task_process import start_task_process, task_process
+    from .task_processes import start_task_process, task_process
 
 _HOME = {
     "Pipeline": ".pipeline",
@@ -44,9 +44,9 @@ _HOME = {
     "StepStatus": ".run_status",
     "Swept": ".sweeper",
     "progress_line": ".run_status",
-    "start_task_process": ".task_process",
+    "start_task_process": ".task_processes",
     "sweep": ".sweeper",
-    "task_process": ".task_process",
+    "task_process": ".task_processes",
 }
 
 __all__ = [
