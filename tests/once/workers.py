@@ -14,6 +14,7 @@ from typing import Any
 
 import redis
 from celery import Celery
+from celery.result import AsyncResult
 
 from tests.support.aftermath import dismiss, hear
 from tests.support.nursery import nursery
@@ -90,6 +91,18 @@ class Worker:
         self.process.wait(20)
 
 
+class Polled(AsyncResult):  # type: ignore[misc]  # Celery ships no types
+    """A result that is asked for until it is there.
+
+    Celery's own client subscribes over one connection, looks for the result over another, and then waits for word of
+    it: what is stored between the two, before the server has read the subscription, it never hears of.
+    """
+
+    def get(self, timeout: float = 15, **options: Any) -> Any:
+        until(self.ready, timeout, f"the result of {self.id}")
+        return super().get(timeout=timeout, **options)
+
+
 class Proj:
     """The client's side: the same app, its tasks, and what they noted."""
 
@@ -100,6 +113,7 @@ class Proj:
 
         self.tasks: Any = onceproj
         self.app: Celery = onceproj.app
+        self.app.AsyncResult = self.app.subclass_with_self(Polled)
         if self.app.conf.broker_url != server.url:
             raise AssertionError("one server for each test session")
         self.client: redis.Redis = server.client()
