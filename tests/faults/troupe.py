@@ -99,6 +99,7 @@ class Troupe:
         return self.chance.choice(eventually(self._ready, within=30, what="a worker"))
 
     def _ready(self) -> list[Process]:
+        self.revive()  # the last one may have been about to end when it was looked at before
         return [each for each in self.workers if each.alive and each.lines("succeeded in")]
 
     def revive(self) -> None:
