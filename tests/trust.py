@@ -115,7 +115,9 @@ def _leads_into(link: Path, directory: Path) -> bool:
 
 @contextmanager
 def _busy(loops: int) -> Iterator[None]:
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    # Each ends by itself if this process is killed.
+    forever = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
+    processes = [subprocess.Popen([sys.executable, "-c", forever]) for _ in range(loops)]
     try:
         yield
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import redis
@@ -24,7 +25,7 @@ from redbeat_lite import (
 )
 from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
-from tests.support.in_process import MakeApp
+from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.server import Server
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -225,3 +226,25 @@ class TestAddMany:
     def test_anything_but_an_entry_is_refused(self, schedules: Schedules) -> None:
         with pytest.raises(InvalidEntry, match="entry: expected an Entry, got"):
             schedules.add_many([{"task": "add", "schedule": 10}])  # type: ignore[list-item]
+
+    def test_an_entry_that_runs_at_this_moment_is_replaced_all_the_same(
+        self,
+        app: Celery,
+        schedules: Schedules,
+        make_beat: MakeBeat,
+        clock: Clock,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        schedules.add("a", "add", every(10))
+        beat, put, turns = make_beat(app), schedules._store.put, list[float]()
+        clock.forward(10)
+
+        def put_after_a_turn(edits: Any) -> list[bool]:
+            if not turns:
+                turns.append(beat.run_due())
+            return put(edits)
+
+        monkeypatch.setattr(schedules._store, "put", put_after_a_turn)
+        schedules.add_many([Entry("a", "add", every(10), description="edited")], replace=True)
+        found = schedules["a"]
+        assert (found.description, found.total_run_count) == ("edited", 1)

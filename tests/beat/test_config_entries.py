@@ -16,6 +16,7 @@ from redbeat_lite import ConfigOwned, Entry, Misfire, Once, Schedules, at, cron,
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.messages import of_entry, queued
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -525,3 +526,24 @@ class TestQuarantine:
         beat.close()
         assert list(Schedules(app).quarantined()) == ["a"]
         assert "a" in one_turn(app, make_beat)
+
+
+def test_one_that_is_removed_while_the_configuration_is_read_comes_back(
+    make_app: MakeApp, make_beat: MakeBeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(beat_schedule={"a": {"task": "t", "schedule": 3600}}, redbeat_lite_lease=1)
+    schedules, beat = Schedules(app), make_beat(app)
+    schedules.add("runtime", "t", 3600)  # or the number of the entries would tell
+    rewrite = beat.store.rewrite
+
+    def then_removed(*args: Any) -> None:
+        rewrite(*args)
+        schedules.remove("a")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(beat.store, "rewrite", then_removed)
+        beat.run_due()
+    assert "a" not in schedules
+    eventually(lambda: beat.leader.damaged, what="the next renewal to see it")
+    beat.run_due()
+    assert "a" in schedules

@@ -180,3 +180,13 @@ def test_the_garbage_collector_is_left_as_it_was_found(enabled: bool) -> None:
         assert gc.isenabled() is enabled
     finally:
         (gc.enable if found else gc.disable)()
+
+
+def test_of_each_expiry_only_the_first_goes_the_full_way(
+    publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = in_full(publishers[0], monkeypatch)
+    for expires in (None, 30, "interval", 40):
+        for number in range(3):
+            publish(publishers[0], occurrence(Entry(f"{expires}{number}", "plain", every(3600), expires=expires), 1))
+    assert names == ["None0", "300", "interval0", "400"]

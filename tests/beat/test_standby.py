@@ -6,7 +6,10 @@ import threading
 from contextlib import suppress
 from datetime import timedelta
 
-from redbeat_lite import Schedules, every
+import pytest
+import redis
+
+from redbeat_lite import Scheduler, Schedules, every
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.waiting import eventually
 
@@ -53,3 +56,22 @@ def test_changes_of_the_schedule_are_no_reason_to_ask_for_the_lease(make_app: Ma
     assert asked[1:] == [0.0]
     standby.close()
     thread.join(10)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_subscription_that_was_cut_ends_the_wait(make_app: MakeApp, client: redis.Redis, leads: bool) -> None:
+    """What was said before there is a new one is gone."""
+    scheduler = Scheduler(make_app())
+    scheduler._wakeup.listen()
+    begun = threading.Event()
+
+    def wait() -> None:
+        scheduler._wakeup.wait(60, until=begun.set, leads=leads)  # type: ignore[arg-type,func-returns-value]
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert begun.wait(10)
+    client.client_kill_filter(_type="pubsub")
+    thread.join(20)
+    assert not thread.is_alive()
+    scheduler.close()

@@ -16,7 +16,7 @@ from redbeat_lite.clock import wall_ms
 from redbeat_lite.storage.scripts import Scripts
 from redbeat_lite.storage.server_check import server_warnings
 from redbeat_lite.storage.stored import Lost, Stored, Term
-from tests.support.in_process import MakeApp
+from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -59,14 +59,22 @@ def test_a_beat_that_is_stopped_while_it_asks_for_the_lease_gives_it_back(
     assert not client.exists(scheduler.keys.leader)
 
 
+@pytest.mark.parametrize("stood_by", [False, True])
 def test_the_end_of_the_lease_in_an_outage_is_not_the_end_of_the_outage(
-    make_app: MakeApp, own_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
+    make_app: MakeApp, own_server: Callable[..., Server], caplog: pytest.LogCaptureFixture, stood_by: bool
 ) -> None:
     server = own_server()
     options = {"socket_timeout": 0.3, "socket_connect_timeout": 0.3}
     app = make_app(broker_url=server.url, redbeat_lite_lease=1, redbeat_lite_redis_options=options)
     scheduler = Scheduler(app, max_interval=0.05)
-    scheduler.tick()
+    if stood_by:
+        with server.client() as client:
+            client.hset(scheduler.keys.leader, mapping={"token": "other", "term": 1})
+            client.pexpire(scheduler.keys.leader, 300)
+        scheduler.tick()
+        assert not scheduler.leader.in_office
+    while not scheduler.leader.in_office:
+        scheduler.tick()
     server.freeze()
     while scheduler.leader.in_office:
         scheduler.tick()
@@ -249,3 +257,22 @@ class TestTrust:
         scheduler.leader.step_down()
         eventually(lambda: not client.exists(scheduler.keys.leader), what="the end of the lease")
         scheduler.close()
+
+
+def test_a_beat_says_that_it_stands_by_each_time_that_it_does(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    app = make_app()
+    first, second = make_beat(app), make_beat(app)
+    first.run_due()
+    for _ in range(2):
+        second.run_due()
+    assert caplog.text.count("standing by") == 1
+    first.close()
+    second.run_due()
+    assert second.leader.leading
+    client.hset(second.keys.leader, mapping={"token": "successor", "term": 99})
+    for _ in range(2):
+        second.run_due()
+    assert caplog.text.count("standing by") == 2

@@ -191,3 +191,23 @@ class TestClock:
         clock.forward(-3600)
         beat.run_due()
         assert schedules["a"].next_run_at == after(7000 - 3600)
+
+    def test_set_back_between_two_terms_of_a_beat_is_the_affair_of_the_one_that_led_then(
+        self, app: Celery, make_beat: MakeBeat, clock: Clock, client: redis.Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        Schedules(app).add("a", "t", every(60))
+        first, second = make_beat(app), make_beat(app)
+        first.run_due()
+        client.hset(first.keys.leader, mapping={"token": "successor", "term": 99})
+        first.run_due()
+        assert not first.leader.in_office
+        client.delete(first.keys.leader)
+        clock.forward(-7200)
+        second.run_due()
+        clock.forward(60)
+        second.run_due()
+        second.close()
+        caplog.clear()
+        first.run_due()
+        assert first.leader.leading
+        assert "clock went back" not in caplog.text

@@ -7,7 +7,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
-from tests.support.commands import commands
+from tests.support.commands import commands, round_trips
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import needs_batches
@@ -94,3 +94,15 @@ class TestCost:
         seen = asked_for(100, app, make_beat, clock, server)
         assert len(seen) <= most
         assert not any("SUBSCRIBE" in command for command in seen)
+
+    def test_a_name_that_somebody_else_has_is_not_looked_for_in_every_turn(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock
+    ) -> None:
+        app = make_app(beat_schedule={"a": {"task": "config", "schedule": 3600}})
+        Schedules(app).add("a", "runtime", 3600)
+        beat = make_beat(app)
+        beat.run_due()
+        beat.run_due()
+        with round_trips() as trips:
+            beat.run_due()
+        assert len(trips) == 1

@@ -167,8 +167,9 @@ def test_a_schedule_is_exported_and_imported(shell: Shell, live: Schedules, tmp_
     live.pause("kept", "note")
     file = str(tmp_path / "backup.json")
     assert "left out" in shell("export", file).err
-    before = live["kept"]
+    before, runs = live["kept"], live["tick"].total_run_count
     live.remove("kept")
+    eventually(lambda: live["tick"].total_run_count > runs, what="a run of a config entry")
     assert "to import" in shell("import", file, code=3).out, "config entries run on, so theirs is not what was written"
     assert "kept" not in live
     data = shell("import", file, "--apply", "--json", code=3).json

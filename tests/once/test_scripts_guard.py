@@ -124,3 +124,10 @@ def test_whether_a_message_is_a_copy(store: LockStore, attempt: int, state: str,
     if state == "dead":  # its worker has died, and "until" is still to come
         store.client.hset("{t}:guard:a", "state", "dead")
     assert (store.seen("a", attempt) is Seen.COPY) is copy
+
+
+def test_a_run_that_outlasts_its_deadline_holds_its_retry_back(store: LockStore) -> None:
+    deadline = server_ms(store.client) + 200
+    assert begin(store, held(key=None, deadline_ms=deadline)) == "run"
+    until(lambda: server_ms(store.client) > deadline + 50)
+    assert begin(store, held(key=None, attempt=1)) == "encode"
