@@ -188,5 +188,7 @@ def test_of_each_expiry_only_the_first_goes_the_full_way(
     names = in_full(publishers[0], monkeypatch)
     for expires in (None, 30, "interval", 40):
         for number in range(3):
-            publish(publishers[0], occurrence(Entry(f"{expires}{number}", "plain", every(3600), expires=expires), 1))
+            name, options = f"{expires}{number}", {"shadow": "of an expiry"}  # a kind that no other test has prepared
+            entry = Entry(name, "plain", every(3600), expires=expires, options=options)
+            publish(publishers[0], occurrence(entry, 1))
     assert names == ["None0", "300", "interval0", "400"]
