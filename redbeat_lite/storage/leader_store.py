@@ -70,18 +70,20 @@ class LeaderStore(Store):
                 if not left:
                     break
 
-    def quarantine(self, term: Term, bad: Sequence[Bad]) -> None:
-        """Set these entries aside, unless they were changed since they were read.
+    def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:
+        """Set these entries aside, unless they were changed since they were read; tells of each whether it was.
 
         Raises:
             Lost: the term is over, nothing was written.
         """
         keys = self.keys
         args: list[Any] = [*term, CUT]
-        for stored, record in bad:
+        for stored, _, record in bad:
             args += (stored.name, stored.definition or b"", stored.state or b"", record)
         where = (keys.leader, keys.due, keys.entries, keys.state, keys.quarantine)
-        check_term(self._run("schedule/quarantine", where, args))
+        reply = self._run("schedule/quarantine", where, args)
+        check_term(reply)
+        return [done == 1 for done in reply[1:]]
 
     def config_is_back(self, term: Term) -> None:
         """Forget that config entries were removed; say so before they are looked for.

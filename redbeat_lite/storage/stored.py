@@ -77,9 +77,10 @@ class Advance(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """One entry for :meth:`Store.quarantine`, as it was read, with the record that says why."""
+    """One entry for :meth:`Store.quarantine`, as it was read, with why, and the record that says so."""
 
     stored: Stored
+    error: str
     record: str
 
 

@@ -113,6 +113,39 @@ def test_what_was_left_out_failed_or_set_aside_is_told(
     assert vitals.skipped == sum(missed.values()) + 1
 
 
+def test_what_is_mended_before_it_is_set_aside_is_not_told(
+    app: Celery,
+    schedules: Schedules,
+    listener: Listener,
+    make_beat: MakeBeat,
+    clock: Clock,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    beat = make_beat(app)
+    beat.run_due()
+    for name in ("mended", "corrupt"):
+        schedules.add(name, "add", every(10))
+        client.hset(KEYS.entries, name, "{")
+    set_aside = beat.store.quarantine
+
+    def late(*args: Any) -> Any:
+        schedules.add("mended", "add", every(10), replace=True)
+        return set_aside(*args)
+
+    monkeypatch.setattr(beat.store, "quarantine", late)
+    clock.forward(10)
+    beat.run_due()
+    assert list(schedules.quarantined()) == ["corrupt"]
+    assert "mended" in schedules
+    listener.wait_for(Quarantined)
+    beat.close()
+    assert [event.name for event in listener.of(Quarantined)] == ["corrupt"]
+    [error] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert error.startswith("beat: entry 'corrupt' cannot be used and is quarantined: ")
+
+
 def test_gaining_and_losing_the_lead_is_told(
     app: Celery, listener: Listener, make_beat: MakeBeat, client: redis.Redis
 ) -> None:

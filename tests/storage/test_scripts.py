@@ -244,11 +244,10 @@ class TestQuarantine:
     ) -> None:
         client.zadd(KEYS.due, {"bad": 1, "mended": 1})
         client.hset(KEYS.entries, mapping={"bad": "{", "mended": "good by now"})
-        bad = [
-            Bad(Stored(b"bad", 1, b"{", None), '{"error":"no JSON"}'),
-            Bad(Stored(b"mended", 1, b"{", None), '{"error":"no JSON"}'),
-        ]
-        store.quarantine(leading, bad)
+        record = '{"error":"no JSON"}'
+        bad = [Bad(Stored(name, 1, b"{", None), "no JSON", record) for name in (b"bad", b"mended")]
+        assert store.quarantine(leading, bad) == [True, False]
+        assert store.quarantine(leading, bad) == [True, False], "sent again, as where the reply was lost"
         assert store.quarantined() == {"bad": {"error": "no JSON"}}
         assert client.zrange(KEYS.due, 0, -1) == [b"mended"]
 

@@ -106,8 +106,8 @@ class Dispatcher:
     def _dispatch(self, term: Term, due: list[Stored], now: int) -> None:
         jobs, bad = self._planner.plan(due, now)
         if bad:
-            self._store.quarantine(term, bad)
-            self._reports.set_aside(bad)
+            done = self._store.quarantine(term, bad)
+            self._reports.set_aside(each for each, is_done in zip(bad, done, strict=True) if is_done)
         if any(job.plan.emit for job in jobs):
             self._leader.progress("connecting to the broker", within=self._publisher.patience)
             self._publisher.connect(self._store, term)

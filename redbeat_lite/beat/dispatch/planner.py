@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, NamedTuple
 
-from celery.utils.log import get_logger
-
 from ...clock import elapsed
 from ...entries import lifecycle
 from ...entries.entry import Entry
@@ -22,8 +20,6 @@ from ...schedules import Question
 from ...schedules.misfire import Plan
 from ...storage.json_values import dumps
 from ...storage.stored import Bad, Command, Stored
-
-logger = get_logger(__name__)
 
 #: Longest text of an error that is kept with an entry.
 MAX_ERROR = 500
@@ -246,9 +242,8 @@ def _size(definition: bytes) -> int:
 
 def _quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
     error = describe(exc)[:MAX_ERROR]
-    logger.error("beat: entry %r cannot be used and is quarantined: %s", shown_name(stored), error)
     record = {"error": error, "definition": _shown(stored.definition), "state": _shown(stored.state), "at": now}
-    return Bad(stored, dumps(record))
+    return Bad(stored, error, dumps(record))
 
 
 def _shown(raw: bytes | None) -> str | None:

@@ -12,7 +12,6 @@ from ...entries import lifecycle
 from ...entries.stored_entry import shown_name
 from ...events import Dispatched, Event, Failed, Misfired, Quarantined, Skipped
 from ...instants import from_ms
-from ...storage.json_values import loads
 from ...storage.stored import Bad
 from ..vitals import Vitals
 from .planner import Job
@@ -40,7 +39,10 @@ class Reports:
 
     def set_aside(self, bad: Iterable[Bad]) -> None:
         """These are in quarantine now."""
-        self._vitals.tell(*(Quarantined(shown_name(each.stored), loads(each.record)["error"]) for each in bad))
+        events = [Quarantined(shown_name(each.stored), each.error) for each in bad]
+        for event in events:
+            logger.error("beat: entry %r cannot be used and is quarantined: %s", event.name, event.error)
+        self._vitals.tell(*events)
 
     def failed(self, job: Job, exc: BaseException | None) -> None:
         """A publish failed, and is tried again."""

@@ -3,7 +3,8 @@
 -- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] quarantine
 -- ARGV[1] token  ARGV[2] term  ARGV[3] bytes at which texts are cut
 -- then for each entry: name, definition as read or '', state as read or '', record
--- returns {0} this term is over | {1, done, ...} per entry: 1 set aside, 0 it is another by now
+-- returns {0} this term is over
+--       | {1, done, ...} per entry: 1 set aside, also if an earlier send of this call did so, 0 it is another by now
 if not leads(KEYS[1], ARGV[1], ARGV[2]) then
   return {0}
 end
@@ -21,13 +22,14 @@ end
 
 for i = 4, #ARGV, 4 do
   local name = ARGV[i]
+  local record = ARGV[i + 3]
   local same = unchanged(entries, name, ARGV[i + 1]) and unchanged(state, name, ARGV[i + 2])
   if same then
-    redis.call('HSET', quarantine, name, ARGV[i + 3])
+    redis.call('HSET', quarantine, name, record)
     redis.call('ZREM', due, name)
     redis.call('HDEL', entries, name)
     redis.call('HDEL', state, name)
   end
-  results[#results + 1] = same and 1 or 0
+  results[#results + 1] = (same or redis.call('HGET', quarantine, name) == record) and 1 or 0
 end
 return results
