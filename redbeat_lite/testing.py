@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -167,7 +168,7 @@ def _begin(entry: Entry, start: int, zone: tzinfo) -> None:
     # A new entry waits for what is later than its creation. A day that begins at midnight has its midnight's runs.
     at_start = next_ms(entry.rule(zone), start - 1) == start
     if at_start and (entry.start_ms is None or entry.start_ms <= start):
-        state.nominal = start
+        state = replace(state, nominal=start)
     entry.state, entry.due = state, lifecycle.due_time(entry, state, zone)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -97,7 +98,7 @@ class Carrier:
         state = carried_state(found, entry, now, self._zone)
         notes = found.notes
         if found.fields.get("enabled") is False:
-            state.paused, state.note = True, "was disabled when it was moved in"
+            state = replace(state, paused=True, note="was disabled when it was moved in")
             notes += ("disabled there, so it is paused here",)
         entry.state = state
         return Carried(entry, definition, notes)
@@ -120,9 +121,7 @@ def carried_state(found: Found, entry: Entry, now: int, zone: tzinfo) -> EntrySt
         nominal = _following(entry, last, zone)
     if _is_over(entry, nominal, found.runs):
         nominal = None
-    state.nominal = nominal
-    state.count, state.last = found.runs, last if found.runs or found.ran else None
-    return state
+    return replace(state, nominal=nominal, count=found.runs, last=last if found.runs or found.ran else None)
 
 
 def _following(entry: Entry, last: int, zone: tzinfo) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Literal
 
@@ -131,7 +131,7 @@ class MoveIn:
 
 def _continue(entry: Entry, before: EntryState) -> None:
     """Who has the entry at hand shall notice the change; a pause that somebody made here stays."""
-    state = entry.known_state
-    state.version, state.generation = before.version + 1, before.generation
+    state = replace(entry.known_state, version=before.version + 1, generation=before.generation)
     if before.paused:
-        state.paused, state.note, entry.due = True, before.note, None
+        state, entry.due = replace(state, paused=True, note=before.note), None
+    entry.state = state
