@@ -111,7 +111,6 @@ class Dispatcher:
         if any(job.plan.emit for job in jobs):
             self._leader.progress("connecting to the broker", within=self._publisher.patience)
             self._publisher.connect(self._store, term)
-            self._reports.goes_out(self._publisher.mode)
             self._claiming.take(jobs)
             try:
                 tried, line_holds = self._publish(term, now, jobs)
@@ -155,6 +154,7 @@ class Dispatcher:
         if at_once:
             self._out = term, now, tried
         with self._publisher.batch(self._before_publish) as publish:
+            self._reports.goes_out(self._publisher.mode)
             for job in jobs:
                 try:
                     line_holds = self._publish_job(publish, job)

@@ -65,7 +65,8 @@ class Publisher:
         self._prepare = dispatch == "auto"
         self._obstacle = obstacle
         self._prepared: Prepared | None = None
-        self._may_prepare = False
+        #: Why the messages of this batch are not prepared, where they might be.
+        self._in_full: str | None = None
         self._before: Callable[[Occurrence], None] = lambda occurrence: None
         self._connection: Any = None
         self._producer: Any = None
@@ -84,7 +85,7 @@ class Publisher:
 
     @property
     def mode(self) -> str:
-        """How messages go out, in words for a log line."""
+        """How the messages of the last :meth:`batch` go out, in words for a log line."""
         if self.one_step:
             return f"in one step with the schedule (exactly once), {self._making}"
         if self._collector is not None:
@@ -102,8 +103,7 @@ class Publisher:
     def _making(self) -> str:
         if not self._prepare:
             return "each made in full"
-        reason = self._obstacle(type(self._producer.channel))
-        return "prepared" if reason is None else f"each made in full, because {reason}"
+        return "prepared" if self._in_full is None else f"each made in full, because {self._in_full}"
 
     def connect(self, store: LeaderStore, term: Term) -> None:
         """Open the broker connection, if it is not open, and find out whether the broker is the schedule's database.
@@ -181,8 +181,8 @@ class Publisher:
         if self._collector is None:
             yield self._publish
             return
-        self._may_prepare = self._prepared is not None and self._obstacle(type(self._producer.channel)) is None
         if self._prepared is not None:
+            self._in_full = self._obstacle(type(self._producer.channel))
             self._prepared.begin()
         with self._producer.batch():
             yield self._publish
@@ -211,7 +211,7 @@ class Publisher:
         self.one_step, self._why_apart = False, why
 
     def _publish(self, occurrence: Occurrence) -> list[Command]:
-        if self._prepared is None or not self._may_prepare:
+        if self._prepared is None or self._in_full is not None:
             return self._publish_in_full(occurrence)
         commands = self._prepared.commands(occurrence)
         if commands is None:
