@@ -37,9 +37,8 @@ from .once.store import LockStore
 from .pipeline.sweeper import sweeper
 from .public import public
 from .settings import Settings
-from .storage.connections import FAULTS, Backend, refusal
+from .storage.connections import FAULTS, refusal
 from .storage.driver_check import check_driver
-from .storage.keys import Keys
 from .storage.leader_store import LeaderStore
 from .storage.stored import Lost
 
@@ -74,20 +73,20 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         try:
             self.settings = settings = Settings.from_app(app)
             check_driver(app)
-            self.backend = backend = Backend(settings)
+            self.store = store = LeaderStore.of(settings)
+            self.backend = backend = store.backend
             locks = LockStore(backend.client, settings.key_prefix)
             self.vitals = vitals = Vitals(Announcer(subscribers(app)), heartbeat_file(settings.heartbeat_file))
             host, port = settings.metrics_host, settings.metrics_port
             self._exporter = None if port is None else Exporter(host, port, vitals)
         except ConfigurationError as exc:
             raise click.ClickException(str(exc)) from exc
-        self.keys = keys = Keys.of(settings.key_prefix)
-        self.store = LeaderStore(backend, keys)
+        self.keys = keys = store.keys
         self.leader = Leader(backend, keys, settings, vitals)
         self._wakeup = Wakeup(backend, keys.wake)
         zone: tzinfo = app.timezone
-        self._upkeep = Upkeep(app, self.store, settings, self.leader, zone)
-        self._terms = Terms(self.leader, self.store, self._upkeep, vitals)
+        self._upkeep = Upkeep(app, store, settings, self.leader, zone)
+        self._terms = Terms(self.leader, store, self._upkeep, vitals)
         self._publisher = Publisher(
             app,
             self._emit,
@@ -96,7 +95,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             obstacle=lambda channel: obstacle(self, sys.modules[__name__], app, channel),
         )
         self._dispatcher = Dispatcher(
-            self.store,
+            store,
             self.leader,
             self._publisher,
             locks,
@@ -126,7 +125,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """Lines for Celery's start banner."""
         settings = self.settings
         rows = {
-            "schedule": f"{self.backend.display_url} under {self.keys.due.removesuffix(':due')}",
+            "schedule": f"{self.backend.display_url} under {{{settings.key_prefix}}}",
             "owner": settings.owner,
             "lease": f"{settings.lease:g} s",
             "dispatch": settings.dispatch,
@@ -255,9 +254,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
 
     def _settle(self) -> None:
         # A connection of its own, as the one that gives the lease back needs it.
-        backend = Backend(self.settings, timeout=_SETTLE_TIMEOUT)
-        self._dispatcher.settle(LeaderStore(backend, self.keys))
-        backend.close()
+        store = LeaderStore.of(self.settings, timeout=_SETTLE_TIMEOUT)
+        self._dispatcher.settle(store)
+        store.backend.close()
 
     # -- trouble ------------------------------------------------------------------------------------------------------
 

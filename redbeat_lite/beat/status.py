@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CorruptEntry
 from ..instants import EPOCH, from_ms
 from ..settings import Settings
-from ..storage.connections import Backend
 from ..storage.json_values import loads
-from ..storage.keys import Keys
-from ..storage.scripts import Scripts
 from ..storage.store import Store
 from .tokens import beat_of
 
@@ -125,21 +122,18 @@ def status(app: Celery, *, timeout: float | None = None) -> Status:
 def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
     """As :func:`status`, from the settings."""
     # A connection is tried twice.
-    client = Backend(settings).open(timeout=None if timeout is None else timeout / 2)
+    store = Store.of(settings, timeout=None if timeout is None else timeout / 2)
     try:
-        return _read(Scripts(client), Keys.of(settings.key_prefix))
+        return read(store)
     finally:
-        client.close()
+        store.backend.close()
 
 
 def read(store: Store) -> Status:
     """As :func:`status`, over a connection that is there; one round trip."""
-    return _read(store.backend.scripts, store.keys)
-
-
-def _read(scripts: Scripts, keys: Keys) -> Status:
+    keys = store.keys
     where = (keys.leader, keys.beats, keys.meta, keys.due, keys.entries, keys.quarantine)
-    return _status(*scripts.run("schedule/status", where, (OVERDUE_MS,)))
+    return _status(*store.backend.scripts.run("schedule/status", where, (OVERDUE_MS,)))
 
 
 def _status(

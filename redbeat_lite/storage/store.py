@@ -35,9 +35,13 @@ class Store:
         self.keys = keys
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """The store of an app's settings, with a backend of its own. Nothing connects before it is used."""
-        return cls(Backend(settings), Keys.of(settings.key_prefix))
+    def of(cls, settings: Settings, *, timeout: float | None = None) -> Self:
+        """The store of an app's settings, with a backend of its own. Nothing connects before it is used.
+
+        Parameters:
+            timeout: seconds after which a command that hangs is given up, as :class:`Backend` has it.
+        """
+        return cls(Backend(settings, timeout=timeout), Keys.of(settings.key_prefix))
 
     @property
     def _client(self) -> Any:
