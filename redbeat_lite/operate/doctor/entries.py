@@ -131,7 +131,8 @@ def clashes(app: Celery, settings: Settings, store: Store, status: Status) -> It
             "Rename one of the two, or remove the one in Redis. Apps that share a prefix need names of their own.",
             tuple(names),
         )
-    waiting = [name for name in waiting if name not in store.quarantined()] if waiting else []
+    held = store.quarantined() if waiting else {}
+    waiting = [name for name in waiting if name not in held]
     if waiting and status.leader is not None and status.leader.owner != settings.owner:
         yield Finding(
             "not-stored",
