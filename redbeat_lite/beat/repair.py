@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import tzinfo
 from typing import Any
 
@@ -58,20 +58,16 @@ class Repair:
         logger.error("beat: parts of the schedule are gone from Redis; rebuilding them from what is left")
         names = {name for key in (keys.entries, keys.state) for name, _ in client.hscan_iter(key, count=PAGE)}
         names |= {name for name, _ in client.zscan_iter(keys.due, count=PAGE)}
-        self._each(term, names, lambda stored: self._restored(stored, now))
-
-    def _each(self, term: Term, names: Iterable[str | bytes], mend: Callable[[Stored], Edit | None]) -> None:
-        def edits(stored: Stored) -> list[Edit]:
-            try:
-                edit = mend(stored)
-            except Exception as exc:  # noqa: BLE001 - a schedule may raise anything; the others must be mended
-                logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
-                return []
-            return [] if edit is None else [edit]
-
         for chunk in chunks(names, PAGE):
             self._progress("mending the schedule")
-            self._store.rewrite(chunk, edits, term)
+            self._store.rewrite(chunk, lambda stored: self._edits(stored, now), term)
+
+    def _edits(self, stored: Stored, now: int) -> list[Edit]:
+        try:
+            return [self._restored(stored, now)]
+        except Exception as exc:  # noqa: BLE001 - a schedule may raise anything; the others must be mended
+            logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
+            return []
 
     def _restored(self, stored: Stored, now: int) -> Edit:
         if stored.definition is None:
