@@ -99,9 +99,9 @@ class LeaderStore(Store):
         Raises:
             Lost: the term is over, nothing was written.
         """
-        mark = Mark(self.keys.meta, "mark", os.urandom(16).hex().encode())
-        check_term(self._run("schedule/remember", (self.keys.leader, mark.key), (*term, mark.field, mark.value)))
-        return mark
+        value = os.urandom(16).hex()
+        self.remember("mark", value, term)
+        return Mark(self.keys.meta, "mark", value.encode())
 
     def bears(self, mark: Mark) -> bool:
         """Whether this mark is still there; the next leader's takes its place."""
