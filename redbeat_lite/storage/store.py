@@ -83,7 +83,7 @@ class Store:
                     seen.add(stored.name)
                     yield stored
             offset += len(page)
-        if offset > PAGE:
+        if offset >= PAGE:
             for chunk in chunks((name for name in self._names() if name not in seen), PAGE):
                 yield from (stored for stored in self.read(chunk) if stored.definition is not None)
 

@@ -99,6 +99,18 @@ class TestList:
         assert len(seen) == len(set(seen)) == 2499
         assert set(schedules) <= set(seen)
 
+    def test_entries_behind_a_page_are_seen_though_the_others_become_fewer_than_it_held(
+        self, schedules: Schedules
+    ) -> None:
+        schedules.add_many(Entry(f"e{number:04}", "add", every(1000 + number)) for number in range(1100))
+        seen = []
+        for entry in schedules.values():
+            seen.append(entry.name)
+            if entry.name == "e0005":  # its page is read, the next is not
+                for number in range(100, 300):
+                    schedules.remove(f"e{number:04}")
+        assert sorted(seen) == [f"e{number:04}" for number in range(1100)]
+
     def test_what_cannot_be_read_is_left_out_with_a_warning(
         self, many: Schedules, client: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
