@@ -20,8 +20,7 @@ from ..errors import CorruptEntry, InvalidEntry
 from ..schedules.zones import zone_name, zone_of
 from ..storage.json_values import dumps, loads
 from ..storage.leader_store import LeaderStore
-from ..storage.replies import text
-from ..storage.stored import PAGE, Edit, Stored, Term, chunks
+from ..storage.stored import Edit, Stored, Term
 from .clock_watch import SLACK
 
 logger = get_logger(__name__)
@@ -114,23 +113,12 @@ class Replanning:
         self._ahead, self._were = 0, []
 
     def _walk(self, term: Term) -> Iterator[None]:
-        for page in self._in_turn():
+        for page in self._store.paged():
             self._progress("planning every entry anew")
             edits = [edit for stored in page for edit in self._edits(stored)]
             done = self._store.put(edits, term)
             self._store.rewrite((edit.name for edit, ok in zip(edits, done, strict=True) if not ok), self._edits, term)
             yield
-
-    def _in_turn(self) -> Iterator[list[Stored]]:
-        """All entries in due order; in the end those that slipped to a page read already. No page takes long."""
-        seen: set[str] = set()
-        offset = 0
-        while page := self._store.page(offset, PAGE):
-            yield page
-            seen.update(text(stored.name) for stored in page)
-            offset += len(page)
-        for names in chunks(self._store.names(), PAGE):
-            yield self._store.read([name for name in names if name not in seen])
 
     def _edits(self, stored: Stored) -> list[Edit]:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Self
 
 from ..errors import CorruptEntry, UnsupportedFormat
@@ -69,8 +70,8 @@ class Store:
         keys = (self.keys.due, self.keys.entries, self.keys.state)
         return entries_of(self._run("schedule/page", keys, (offset, offset + limit - 1, CUT)))
 
-    def pages(self) -> Iterator[Stored]:
-        """All entries in due order, a page per round trip.
+    def paged(self) -> Iterator[list[Stored]]:
+        """All entries in due order, a page per round trip. None takes long, however large the schedule is.
 
         An entry that moves while the pages are read may be seen twice; it is handed out once. Where it makes others
         slip to a page that was read already, those come at the end.
@@ -78,14 +79,18 @@ class Store:
         seen: set[bytes] = set()
         offset = 0
         while page := self.page(offset, PAGE):
-            for stored in page:
-                if stored.name not in seen:
-                    seen.add(stored.name)
-                    yield stored
+            yield [stored for stored in page if stored.name not in seen]
+            seen.update(stored.name for stored in page)
             offset += len(page)
-        if offset >= PAGE:
-            for chunk in chunks((name for name in self._names() if name not in seen), PAGE):
-                yield from (stored for stored in self.read(chunk) if stored.definition is not None)
+        if offset < PAGE:  # the first page was all
+            return
+        for names in chunks(self._names(), PAGE):
+            left = self.read([name for name in names if name not in seen])
+            yield [stored for stored in left if stored.definition is not None]
+
+    def pages(self) -> Iterator[Stored]:
+        """All entries one by one, as :meth:`paged` reads them."""
+        return chain.from_iterable(self.paged())
 
     def names(self) -> Iterator[str]:
         """All names, in no order, read in slices so that a large schedule blocks nobody."""
