@@ -20,7 +20,6 @@ from ...clock import elapsed, wall_ms
 from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.message import Occurrence
-from ...entries.state import task_id
 from ...errors import describe, text_of
 from ...once.claims import headers as once_headers
 from ...once.store import LockStore
@@ -172,10 +171,10 @@ class Dispatcher:
 
     def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: Job) -> bool:
         """Publish one job; ``False`` when the connection failed and must be made anew."""
-        entry, generation, following = job.entry, job.state.generation, job.ahead.following
+        entry, following = job.entry, job.ahead.following
         locks = {claim.task_id: once_headers(claim) for claim in job.claims} if job.claims else None
         for nominal in job.plan.emit:
-            name = task_id(entry.name, generation, nominal)
+            name = job.id_of(nominal)
             try:
                 commands = publish(Occurrence(entry, name, nominal, following, locks and locks.get(name)))
             except Lost:
