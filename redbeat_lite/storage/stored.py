@@ -64,7 +64,7 @@ def removal(stored: Stored, *, by_leader: bool = False) -> Edit:
 
 
 class Advance(NamedTuple):
-    """One step of :meth:`Store.commit`, made only if the stored state begins with ``guard``.
+    """One step of :meth:`LeaderStore.commit`, made only if the stored state begins with ``guard``.
 
     ``state`` ``None`` removes the entry; ``commands`` are sent in the same step.
     """
@@ -77,7 +77,7 @@ class Advance(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """One entry for :meth:`Store.quarantine`, as it was read, with why, and the record that says so."""
+    """One entry for :meth:`LeaderStore.quarantine`, as it was read, with why, and the record that says so."""
 
     stored: Stored
     error: str
