@@ -118,7 +118,10 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     # -- what Celery calls --------------------------------------------------------------------------------------------
 
     def setup_schedule(self) -> None:
-        """Do nothing: the leader brings the configuration into Redis when it begins to lead."""
+        """Do nothing: the leader brings the configuration into Redis.
+
+        It does so when it begins, and when a part is gone or a name becomes free.
+        """
 
     @property
     def info(self) -> str:

@@ -1,9 +1,10 @@
-"""Config entries: what ``beat_schedule`` says, brought into Redis by a new leader, which takes a renamed app's over.
+"""Config entries: what ``beat_schedule`` says, brought into Redis by the leader, which takes a renamed app's over.
 
-The configuration owns the definition of its entries, Redis owns their state. Entries that left the configuration are
-removed; one that is in it but wrong keeps what Redis holds of it, its last good definition and its state, so that a
-slip of the pen costs no history and no pause. Entries made at runtime are never touched, and those of another owner
-only where a name is wanted here and no beat of that owner is there: then its app was renamed.
+It does so when it begins, and when a part is gone or a name becomes free. The configuration owns the definition of its
+entries, Redis owns their state. Entries that left the configuration are removed; one that is in it but wrong keeps what
+Redis holds of it, its last good definition and its state, so that a slip of the pen costs no history and no pause.
+Entries made at runtime are never touched, and those of another owner only where a name is wanted here and no beat of
+that owner is there: then its app was renamed.
 """
 
 from __future__ import annotations

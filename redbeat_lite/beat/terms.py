@@ -37,7 +37,8 @@ class Terms:
         """Lead, and return 0; or stand by, and return the seconds until it is worth another look.
 
         Raises:
-            Lost: a term ended while it was begun.
+            Lost: the term is over.
+            UnsupportedFormat: a newer redbeat_lite uses this prefix.
         """
         if not self._leader.in_office:
             self._introduce()

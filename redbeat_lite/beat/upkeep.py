@@ -78,9 +78,10 @@ class Upkeep:
         self._clock.look()
 
     def go_on(self, term: Term) -> None:
-        """Mend a schedule that lost a part of itself; plan anew, a slice at a time, after a clock was set back.
+        """Mend a schedule that lost a part of itself, take names that became free, and plan anew, a slice at a time.
 
-        Entries must not wait until such a clock has caught up again.
+        Anew is planned what went by another zone, or by a clock that was set back: no entry must wait until that has
+        caught up again.
 
         Raises:
             Lost: the term is over.
