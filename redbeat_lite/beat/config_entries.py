@@ -33,7 +33,7 @@ from ..settings import Settings
 from ..storage.leader_store import LeaderStore
 from ..storage.patience import briefly
 from ..storage.store import Store
-from ..storage.stored import PAGE, Edit, Stored, Term, chunks, removal
+from ..storage.stored import PAGE, Edit, Stored, Term, chunks
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -180,7 +180,7 @@ class ConfigEntries:
         existing, state = readable_parts(stored)
         is_ours = existing is not None and existing.owner == self._settings.owner
         if wanted is None:
-            return [removal(stored, by_leader=True)] if is_ours else []
+            return [Edit(stored.name, stored.state, None)] if is_ours else []
         if stored.definition is None:
             return [] if name in self._set_aside else [self._fresh(wanted, stored, now)]
         if existing is None:

@@ -14,7 +14,7 @@ from ..entries.stored_entry import UNREADABLE, edit_of, entry_of, state_of
 from ..errors import CorruptEntry
 from ..once.keys import OnceKeys
 from ..storage.leader_store import LeaderStore
-from ..storage.stored import PAGE, Edit, Stored, Term, chunks, removal
+from ..storage.stored import PAGE, Edit, Stored, Term, chunks
 
 logger = get_logger(__name__)
 
@@ -72,7 +72,7 @@ class Repair:
     def _restored(self, stored: Stored, now: int) -> Edit:
         if stored.definition is None:
             logger.error("beat: the definition of %r is gone, so the entry is removed", stored.name)
-            return removal(stored)
+            return Edit(stored.name, stored.state, None)
         try:
             entry = entry_of(stored)
         except UNREADABLE:

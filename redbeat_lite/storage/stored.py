@@ -42,7 +42,8 @@ class Stored(NamedTuple):
 class Edit(NamedTuple):
     """One change of :meth:`Store.put`, made only if the state is still ``expected`` (``None``: there is no entry).
 
-    ``state`` ``None`` removes the entry, see :func:`removal`; ``definition`` ``None`` keeps the stored one.
+    ``state`` ``None`` removes the entry, for good if the leader does it; who else removes one takes :func:`removal`.
+    ``definition`` ``None`` keeps the stored one.
     """
 
     name: str | bytes
@@ -52,14 +53,10 @@ class Edit(NamedTuple):
     score: int | None = None
 
 
-def removal(stored: Stored, *, by_leader: bool = False) -> Edit:
-    """The edit that removes an entry; of a config entry one that the leader gets to know of, and puts it back.
-
-    Parameters:
-        by_leader: it is the leader that removes it, for good.
-    """
+def removal(stored: Stored) -> Edit:
+    """The edit that removes an entry; of a config entry one that the leader gets to know of, and puts it back."""
     # The text will do: where it says so among the arguments, the leader looks for nothing once.
-    is_configured = not by_leader and b'"owner":' in (stored.definition or b"")
+    is_configured = b'"owner":' in (stored.definition or b"")
     return Edit(stored.name, stored.state, None, _CONFIGURED if is_configured else None)
 
 
