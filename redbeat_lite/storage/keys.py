@@ -9,7 +9,7 @@ key                   type     holds
 ``{p}:due``           zset     entry name -> due time, whole epoch milliseconds; ``+inf`` for an entry that will not
                                fire by itself (paused, disabled, finished). Every stored entry has a score, so one
                                ``ZRANGE`` lists all of them in due order.
-``{p}:entries``       hash     name -> definition, versioned JSON (:mod:`redbeat_lite.storage.json_values`)
+``{p}:entries``       hash     name -> definition, versioned JSON (:mod:`redbeat_lite.entries.definition`)
 ``{p}:state``         hash     name -> state, compact text (:mod:`redbeat_lite.entries.state`)
 ``{p}:leader``        hash     ``token``, ``term``, ``host``, ``pid``, ``since``, ``report`` (JSON, at each renewal);
                                lives as long as the leader's lease
