@@ -15,10 +15,8 @@ local before = redis.call('GET', kept)
 if before then
   return {1, before}
 end
-if ARGV[3] ~= '' then
-  if not leads(leader, ARGV[3], ARGV[4]) then
-    return {0}
-  end
+if ARGV[3] ~= '' and not leads(leader, ARGV[3], ARGV[4]) then
+  return {0}
 end
 local stored = tonumber(redis.call('HGET', meta, 'format') or ARGV[2])
 if stored and stored > tonumber(ARGV[2]) then

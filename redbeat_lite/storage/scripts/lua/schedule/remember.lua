@@ -3,10 +3,8 @@
 -- KEYS[1] leader  KEYS[2] meta
 -- ARGV[1] token  ARGV[2] term of the leader that writes, '' for anybody else  ARGV[3] field  ARGV[4] value
 -- returns {0} this term is over, nothing was written | {1}
-if ARGV[1] ~= '' then
-  if not leads(KEYS[1], ARGV[1], ARGV[2]) then
-    return {0}
-  end
+if ARGV[1] ~= '' and not leads(KEYS[1], ARGV[1], ARGV[2]) then
+  return {0}
 end
 redis.call('HSET', KEYS[2], ARGV[3], ARGV[4])
 return {1}
