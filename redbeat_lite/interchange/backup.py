@@ -70,7 +70,7 @@ class Restored:
     Parameters:
         name: of the entry.
         action: ``"add"``, ``"replace"``, ``"same"`` or ``"left out"``.
-        entry: with its state as it is to be stored.
+        entry: with the state of the file, and the due time that is stored.
         note: why it is left out.
     """
 
@@ -131,7 +131,6 @@ class Restore:
                 entry.state = lifecycle.created(entry, wall_ms(), self._zone)
         except InvalidEntry as exc:
             raise document.wrong(record, exc if exc.entry else exc.of(record.name)) from None
-        entry.due = lifecycle.due_time(entry, entry.state, self._zone)
         return entry
 
     def _planned(self, entries: Sequence[Entry]) -> Iterator[Restored]:
@@ -158,9 +157,8 @@ class Restore:
         if not self._replace:
             return Restored(entry.name, "left out", entry, "it is stored already; --replace overwrites it")
         later = replace(wanted, version=max(wanted.version, state.version) + 1)
-        return Restored(
-            entry.name, "replace", entry, edit=self._edit(entry, stored, later, keep=entry.owner is not None)
-        )
+        kept = None if entry.owner is None else before
+        return Restored(entry.name, "replace", entry, edit=self._edit(entry, stored, later, kept))
 
     def _over(self, entry: Entry, state: EntryState, *, redefined: bool) -> EntryState:
         """The state that the entry gets in place of the one it has; equal to that if there is nothing to do."""
@@ -171,9 +169,13 @@ class Restore:
         same_plan = (wanted.nominal, wanted.generation) == (state.nominal, state.generation)
         return replace(wanted, version=state.version) if same_plan and not redefined else wanted
 
-    def _edit(self, entry: Entry, stored: Stored, state: EntryState, *, keep: bool = False) -> Edit:
-        definition = None if keep else encode(entry)
-        return edit_of(entry, state, self._zone, expected=stored.state, definition=definition)
+    def _edit(self, entry: Entry, stored: Stored, state: EntryState, kept: Entry | None = None) -> Edit:
+        """The edit that stores the entry; or its state alone, where the definition ``kept`` stays stored."""
+        definition = encode(entry) if kept is None else None
+        stays = entry if kept is None else kept
+        edit = edit_of(stays, state, self._zone, expected=stored.state, definition=definition)
+        entry.due = edit.score
+        return edit
 
     def _remember_config_names(self, planned: Sequence[Restored]) -> None:
         owned: dict[str, set[str]] = {}

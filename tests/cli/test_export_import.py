@@ -17,6 +17,7 @@ from celery.schedules import crontab, schedule, solar
 
 from redbeat_lite import Misfire, Once, Scheduler, Schedules, at, cron, every, rrule
 from redbeat_lite.api import writer
+from redbeat_lite.cli.entry_output import next_run
 from redbeat_lite.entries.definition import decode
 from redbeat_lite.storage.store import Store
 from redbeat_lite.storage.stored import Edit
@@ -155,6 +156,33 @@ class TestExport:
         app = beat(nightly={**nightly, "schedule": 60.0})
         run_cli(app, "import", str(file), "--apply", "--replace", code=0)
         assert Schedules(app)["nightly"].schedule == schedule(60), "the configuration owns the definition"
+
+    @pytest.mark.parametrize("changed", [{"enabled": False}, {"schedule": 1800}, {"jitter": 600}])
+    def test_a_config_entry_is_due_by_the_definition_that_it_keeps(
+        self,
+        make_app: Callable[..., Celery],
+        run_cli: Callable[..., Said],
+        client: redis.Redis,
+        file: Path,
+        changed: dict[str, object],
+    ) -> None:
+        app = make_app(beat_schedule={"nightly": {"task": "add", "schedule": 3600.0}}, result_expires=None)
+        scheduler = Scheduler(app)
+        scheduler.run_due()
+        scheduler.close()
+        run_cli(app, "export", str(file))
+        [(definition, _, due)] = held(client).values()
+        found = json.loads(file.read_text())
+        [record] = found["entries"]
+        record |= changed
+        record["state"] |= {"count": 12, "next": LATER.isoformat()}
+        file.write_text(json.dumps(found))
+        told = run_cli(app, "import", str(file), "--apply", "--replace").out
+        [(kept, _, score)] = held(client).values()
+        assert (kept, score) == (definition, due)
+        after = Schedules(app)["nightly"]
+        assert after.total_run_count == 12
+        assert next_run(after, app.timezone) in told
 
     @pytest.mark.parametrize(
         ("state", "complaint"),
