@@ -126,7 +126,9 @@ class MoveIn:
 
     def _edit(self, found: Carried, here: Stored) -> Edit:
         entry, definition = found.entry, found.definition
-        return edit_of(entry, entry.known_state, self._zone, expected=here.state, definition=definition)
+        edit = edit_of(entry, entry.known_state, self._zone, expected=here.state, definition=definition)
+        entry.due = edit.score
+        return edit
 
 
 def _continue(entry: Entry, before: EntryState) -> None:
