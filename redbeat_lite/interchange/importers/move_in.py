@@ -135,5 +135,5 @@ def _continue(entry: Entry, before: EntryState) -> None:
     """Who has the entry at hand shall notice the change; a pause that somebody made here stays."""
     state = replace(entry.known_state, version=before.version + 1, generation=before.generation)
     if before.paused:
-        state, entry.due = replace(state, paused=True, note=before.note), None
+        state = replace(state, paused=True, note=before.note)
     entry.state = state
