@@ -125,7 +125,7 @@ class Restore:
                 lifecycle.check(entry, wall_ms(), self._zone)
                 entry.state = lifecycle.created(entry, wall_ms(), self._zone)
         except InvalidEntry as exc:
-            raise document.wrong(record, exc if exc.entry else exc.of(record.name)) from None
+            raise document.wrong(record, exc) from None
         return entry
 
     def _planned(self, entries: Sequence[Entry]) -> Iterator[Restored]:

@@ -125,7 +125,7 @@ def _wanted(app: Celery, document: Document) -> list[tuple[Record, Entry]]:
 def _check_stays(entry: Entry) -> None:
     if entry.remove_when_done and entry.owner is None:
         hint = "once it is removed, the file would add it again"
-        raise InvalidEntry("remove_when_done", "false in a file", True, entry=entry.name, hint=hint)
+        raise InvalidEntry("remove_when_done", "false in a file", True, hint=hint)
 
 
 def _check_owner(app: Celery, document: Document, record: Record, entry: Entry, before: Entry | None) -> None:
@@ -134,7 +134,7 @@ def _check_owner(app: Celery, document: Document, record: Record, entry: Entry, 
         owner = Settings.from_app(app).owner
     if entry.owner is None and owner is not None:
         words = f"a name that the configuration of {owner!r} does not have"
-        fault = InvalidEntry("name", words, record.name, entry=record.name, hint="leave it out, or change it there")
+        fault = InvalidEntry("name", words, record.name, hint="leave it out, or change it there")
         raise document.wrong(record, fault)
 
 

@@ -78,17 +78,14 @@ def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app:
     local = tuple(fields.get("local") or ())
     if "schedule" in local:
         given["schedule"] = 60  # stands for what its app alone knows, and is not stored
-    try:
-        entry = entry_with_defaults(settings, name, {f: _read(f, value) for f, value in given.items()}, app=app)
-    except InvalidEntry as exc:
-        raise exc if exc.entry is not None else exc.of(name) from None
-    entry.owner, entry.local, entry.runs = fields.get("owner"), local, _runs(fields.get("runs", []), name)
+    entry = entry_with_defaults(settings, name, {f: _read(f, value) for f, value in given.items()}, app=app)
+    entry.owner, entry.local, entry.runs = fields.get("owner"), local, _runs(fields.get("runs", []))
     return entry
 
 
-def _runs(value: Any, name: str) -> tuple[int, ...]:
+def _runs(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or any(type(each) is not int for each in value):
-        raise InvalidEntry("runs", "a list of epoch milliseconds", value, entry=name)
+        raise InvalidEntry("runs", "a list of epoch milliseconds", value)
     return tuple(value)
 
 
