@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import CorruptEntry, EntryExists
-from . import entry_output
 from .command import Command, json_option, name_argument, schedules_of
 from .entry_options import field_options, fields_of, schedule_of, schedule_options
+from .entry_output import tell
 from .exit_codes import Failure
-from .output import echo_json, say
+from .output import say
 
 if TYPE_CHECKING:
     from ..api.schedules import Schedules
-    from ..entries.entry import Entry
 
 
 @click.command(cls=Command)
@@ -44,7 +43,7 @@ def add(ctx: click.Context, /, name: str, task: str, replace: bool, as_json: boo
         entry = schedules.add(name, task, schedule, replace=replace, **fields_of(given, zone))
     except EntryExists:
         raise Failure(f"entry {name!r} is already stored; --replace overwrites it") from None
-    _tell(ctx, entry, "stored" if replace else "added", as_json)
+    tell(ctx, entry, "stored" if replace else "added", as_json)
 
 
 @click.command(cls=Command)
@@ -71,7 +70,7 @@ def edit(ctx: click.Context, /, name: str, task: str | None, as_json: bool, **gi
         changes["schedule"] = schedule
     if not changes:
         raise Failure("nothing to change: name a field, such as --every or --args")
-    _tell(ctx, schedules.update(name, **changes), "changed", as_json)
+    tell(ctx, schedules.update(name, **changes), "changed", as_json)
 
 
 @click.command(cls=Command)
@@ -100,10 +99,3 @@ def _source(schedules: Schedules, name: str) -> str:
         return schedules[name].source
     except CorruptEntry:
         return "runtime"  # nobody can tell; and to remove what cannot be read must be possible
-
-
-def _tell(ctx: click.Context, entry: Entry, done: str, as_json: bool) -> None:
-    if as_json:
-        echo_json(entry_output.as_json(entry))
-    else:
-        say(f"{done} {entry.name!r}; next run: {entry_output.next_run(entry, ctx.obj.app.timezone)}")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 from datetime import UTC, datetime, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..entries.entry import Entry
 from ..errors import InvalidEntry
 from ..interchange.records import entry_fields
 from ..interchange.schedule_text import schedule_text, schedule_words
-from .output import distance, when
+from .output import distance, echo_json, say, when
+
+if TYPE_CHECKING:
+    import click
 
 #: What an entry may be doing, as filters and JSON name it.
 STATUSES = ("waiting", "paused", "disabled", "finished")
@@ -28,6 +31,14 @@ def status(entry: Entry) -> str:
 def next_run(entry: Entry, zone: tzinfo) -> str:
     """When an entry runs next, or why it does not."""
     return when(entry.next_run_at, zone) or status(entry)
+
+
+def tell(ctx: click.Context, entry: Entry, done: str, in_json: bool) -> None:
+    """Say what was done to an entry, and when it runs next; or print everything about it, for ``--json``."""
+    if in_json:
+        echo_json(as_json(entry))
+    else:
+        say(f"{done} {entry.name!r}; next run: {next_run(entry, ctx.obj.app.timezone)}")
 
 
 def as_json(entry: Entry) -> dict[str, Any]:

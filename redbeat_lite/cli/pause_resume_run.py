@@ -11,8 +11,8 @@ from ..beat.dispatch.broker import broker_connection, publish_timeouts
 from ..errors import RedbeatError, text_of
 from ..settings import Settings
 from ..storage.connections import FAULTS
-from . import entry_output
 from .command import Command, json_option, name_argument, schedules_of
+from .entry_output import tell
 from .exit_codes import ServerFailure
 from .output import echo_json, say
 
@@ -51,11 +51,7 @@ def resume(ctx: click.Context, name: str, catch_up: bool, as_json: bool) -> None
       celery -A proj redbeat resume nightly
       celery -A proj redbeat resume nightly --catch-up
     """
-    entry = schedules_of(ctx).resume(name, catch_up=catch_up)
-    if as_json:
-        echo_json(entry_output.as_json(entry))
-    else:
-        say(f"resumed {name!r}; next run: {entry_output.next_run(entry, ctx.obj.app.timezone)}")
+    tell(ctx, schedules_of(ctx).resume(name, catch_up=catch_up), "resumed", as_json)
 
 
 @click.command(cls=Command)

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from ..instants import from_ms
-from . import entry_output
 from .command import Command, Group, json_option, name_argument, schedules_of
+from .entry_output import tell
 from .exit_codes import unknown
 from .output import echo_fields, echo_json, echo_table, say, when
 
@@ -81,11 +81,7 @@ def release(ctx: click.Context, name: str, as_json: bool) -> None:
       celery -A proj redbeat quarantine release nightly
     """
     _record(ctx, name)
-    entry = schedules_of(ctx).release(name)
-    if as_json:
-        echo_json(entry_output.as_json(entry))
-    else:
-        say(f"released {name!r}; next run: {entry_output.next_run(entry, ctx.obj.app.timezone)}")
+    tell(ctx, schedules_of(ctx).release(name), "released", as_json)
 
 
 @quarantine.command(cls=Command)
