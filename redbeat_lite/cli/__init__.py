@@ -6,12 +6,6 @@ loads the module of a command when that command is called.
 
 from __future__ import annotations
 
-from typing import Any
+from .group import redbeat
 
-
-def __getattr__(name: str) -> Any:
-    if name != "redbeat":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .group import redbeat
-
-    return redbeat
+__all__ = ["redbeat"]
