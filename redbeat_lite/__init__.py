@@ -25,8 +25,12 @@ if TYPE_CHECKING:
         RedbeatError,
         UnsupportedFormat,
     )
-    from .once import LockLost, LockUnavailable, OnceRejected, OnceSkipped, Task, install, lock, locks
+    from .once.errors import LockLost, LockUnavailable, OnceRejected, OnceSkipped
+    from .once.installation import install
+    from .once.lock_context import lock
+    from .once.lock_listing import locks
     from .once.policy import Once
+    from .once.task import Task
     from .pipeline.errors import PipelineNotFound
     from .pipeline.pipeline import Pipeline
     from .pipeline.run import PipelineRun
@@ -51,8 +55,12 @@ _HOMES = {
         "UnsupportedFormat",
     ),
     "schedules.misfire": ("Misfire",),
-    "once": ("LockLost", "LockUnavailable", "OnceRejected", "OnceSkipped", "Task", "install", "lock", "locks"),
+    "once.errors": ("LockLost", "LockUnavailable", "OnceRejected", "OnceSkipped"),
+    "once.installation": ("install",),
+    "once.lock_context": ("lock",),
+    "once.lock_listing": ("locks",),
     "once.policy": ("Once",),
+    "once.task": ("Task",),
     "pipeline.errors": ("PipelineNotFound",),
     "pipeline.pipeline": ("Pipeline",),
     "pipeline.run": ("PipelineRun",),

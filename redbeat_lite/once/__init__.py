@@ -20,38 +20,6 @@ and gives nothing back that another one holds by now. In a worker, the main proc
 (``worker``): it ends the lock of one that died, and drops copies before they are handed out. Without a server no task
 with a lock begins.
 
-The names are handed on lazily: importing this package opens no connection and loads nothing of a Celery worker.
+Users import the names from :mod:`redbeat_lite`. Importing this package opens no connection and loads nothing of a
+Celery worker.
 """
-
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .errors import LockLost, LockUnavailable, OnceRejected, OnceSkipped
-    from .installation import install
-    from .lock_context import lock
-    from .lock_listing import locks
-    from .policy import Once
-    from .task import Task
-
-_HOME = {
-    "LockLost": ".errors",
-    "LockUnavailable": ".errors",
-    "Once": ".policy",
-    "OnceRejected": ".errors",
-    "OnceSkipped": ".errors",
-    "Task": ".task",
-    "install": ".installation",
-    "lock": ".lock_context",
-    "locks": ".lock_listing",
-}
-
-__all__ = ["LockLost", "LockUnavailable", "Once", "OnceRejected", "OnceSkipped", "Task", "install", "lock", "locks"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name], __name__), name)

@@ -35,9 +35,7 @@ def test_an_entry_is_pickled_by_its_public_name() -> None:
     assert pickle.loads(pickled) == Entry("a", "t", 5)
 
 
-@pytest.mark.parametrize(
-    "package", ["redbeat_lite", "redbeat_lite.once", "redbeat_lite.pipeline", "redbeat_lite.operate"]
-)
+@pytest.mark.parametrize("package", ["redbeat_lite", "redbeat_lite.pipeline", "redbeat_lite.operate"])
 def test_no_module_hides_what_its_package_hands_on(package: str) -> None:
     """An import of a module sets its name in the package, where a name that is handed on lazily is looked for last."""
     names = {each.name for each in pkgutil.iter_modules(import_module(package).__path__)}

@@ -14,7 +14,7 @@ import redis
 from celery import Celery
 from celery.exceptions import Ignore, Reject
 
-from redbeat_lite.once import Once, Task, install
+from redbeat_lite import Once, Task, install
 
 LEASE = 3.0
 VISIBILITY = 4.0
@@ -32,7 +32,7 @@ def _skew_clock() -> None:
 
 
 def make_app(url: str, **conf: Any) -> Celery:
-    app = Celery("onceproj", broker=url, backend=url, task_cls="redbeat_lite.once:Task")
+    app = Celery("onceproj", broker=url, backend=url, task_cls="redbeat_lite:Task")
     app.conf.update(
         redbeat_lite_key_prefix="t",
         redbeat_lite_once_lease=LEASE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from redbeat_lite.once import Once
+from redbeat_lite import Once
 from redbeat_lite.once.claims import Claim
 from redbeat_lite.once.store import Held, LockStore
 

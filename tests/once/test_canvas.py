@@ -9,7 +9,7 @@ import pytest
 from celery import chain, chord, group
 from celery.exceptions import ChordError
 
-from redbeat_lite.once import OnceRejected, OnceSkipped
+from redbeat_lite import OnceRejected, OnceSkipped
 from tests.once.conftest import Crew
 from tests.once.workers import Proj, until
 

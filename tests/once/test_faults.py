@@ -21,7 +21,7 @@ import pytest
 from celery import chain
 from celery.states import READY_STATES
 
-from redbeat_lite.once import Once
+from redbeat_lite import Once
 from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.worker.dead_children import is_gone

@@ -18,8 +18,8 @@ from celery.app.trace import build_tracer
 from celery.backends.rpc import RPCBackend
 from celery.exceptions import WorkerLostError
 
+from redbeat_lite import Once, OnceRejected, Task, lock
 from redbeat_lite.errors import InvalidEntry
-from redbeat_lite.once import Once, OnceRejected, Task, lock
 from redbeat_lite.once.hold import Hold
 from redbeat_lite.once.parked_message import DELIVERY
 from redbeat_lite.once.renewal import Renewer

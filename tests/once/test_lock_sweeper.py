@@ -14,7 +14,7 @@ from celery.exceptions import Ignore
 from kombu import Queue
 from kombu.exceptions import OperationalError
 
-from redbeat_lite.once import Once, OnceSkipped, Task, install
+from redbeat_lite import Once, OnceSkipped, Task, install
 from redbeat_lite.once.installation import _leave
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held, LockStore, Wanted

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redbeat_lite import Once, OnceRejected, OnceSkipped
 from redbeat_lite.errors import InvalidEntry, RedbeatError
-from redbeat_lite.once import Once, OnceRejected, OnceSkipped
 
 policies = st.builds(
     Once,

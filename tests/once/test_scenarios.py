@@ -14,7 +14,7 @@ import pytest
 from celery import chain, chord, group
 from celery.exceptions import ChordError
 
-from redbeat_lite.once import Once, OnceRejected, OnceSkipped, lock, locks
+from redbeat_lite import Once, OnceRejected, OnceSkipped, lock, locks
 from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held

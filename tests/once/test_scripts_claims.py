@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from redbeat_lite.once import Once
+from redbeat_lite import Once
 from redbeat_lite.once.claims import give_back, headers, take
 from redbeat_lite.once.store import LockStore, Wanted
 from tests.once.script_calls import begin, claim, held

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
 
-from redbeat_lite.once import Once, Task, install
+from redbeat_lite import Once, Task, install
 from redbeat_lite.once.store import LockStore
 from tests.once.server import Server
 from tests.once.workers import until

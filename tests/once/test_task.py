@@ -17,8 +17,8 @@ from celery import Celery
 from celery.app.task import Context
 from celery.exceptions import Ignore
 
+from redbeat_lite import LockLost, LockUnavailable, Once, OnceRejected, OnceSkipped, Task, install, lock, locks
 from redbeat_lite.errors import InvalidEntry
-from redbeat_lite.once import LockLost, LockUnavailable, Once, OnceRejected, OnceSkipped, Task, install, lock, locks
 from redbeat_lite.once.claims import DEADLINE_HEADER, Claim, headers, take
 from redbeat_lite.once.current import Current
 from redbeat_lite.once.run import adopt, finish
@@ -154,14 +154,14 @@ def test_eager_mode_apply_and_direct_calls_need_no_server_and_never_deadlock() -
 
 
 def test_importing_opens_no_connection_and_loads_no_worker() -> None:
-    code = "import sys; from redbeat_lite.once import Once; print([m for m in sys.modules if m.startswith('celery')])"
+    code = "import sys; from redbeat_lite import Once; print([m for m in sys.modules if m.startswith('celery')])"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "[]"
 
 
 def test_installing_opens_no_connection_and_loads_no_worker() -> None:
     code = (
-        "import sys; from celery import Celery; from redbeat_lite.once import Task, install\n"
+        "import sys; from celery import Celery; from redbeat_lite import Task, install\n"
         "app = Celery('x', broker='redis://nowhere.invalid', task_cls=Task); install(app); install(app)\n"
         "app.finalize()\n"
         "print('celery.worker.consumer' in sys.modules, len(app.steps['consumer']))"

@@ -19,8 +19,7 @@ from celery.exceptions import Ignore, Reject
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
-import redbeat_lite.once
-from redbeat_lite import PipelineTask
+from redbeat_lite import Once, PipelineTask, install
 from redbeat_lite.pipeline import task_process
 
 #: Seconds that the guard believes in a run without a beat; so a dead worker is noticed soon.
@@ -39,7 +38,7 @@ def make_app(url: str, **conf: Any) -> Celery:
     )
     app.conf.update(conf)
     if "PIPE_NO_INSTALL" not in os.environ:
-        redbeat_lite.once.install(app)
+        install(app)
     # The tests' own notes outlast a restart of the server.
     retry = Retry(ConstantBackoff(0.2), 100)
     client = redis.Redis.from_url(url, decode_responses=True, retry=retry, retry_on_error=[redis.ConnectionError])
@@ -83,7 +82,7 @@ def make_app(url: str, **conf: Any) -> Celery:
     def auto(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
         return body(self, params, how, give, seconds)
 
-    @app.task(name="proj.locked", once=redbeat_lite.once.Once(key="locked", lease=LEASE), **options)
+    @app.task(name="proj.locked", once=Once(key="locked", lease=LEASE), **options)
     def locked(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
         return body(self, params, how, give, seconds)
 
@@ -91,7 +90,7 @@ def make_app(url: str, **conf: Any) -> Celery:
         return body(self, params, how, give, seconds)
 
     for conflict in ("skip", "wait", "raise"):
-        once = redbeat_lite.once.Once(key="queued", scope="queue", on_conflict=conflict, lease=LEASE)
+        once = Once(key="queued", scope="queue", on_conflict=conflict, lease=LEASE)
         app.task(name=f"proj.queued.{conflict}", once=once, **options)(queued)
 
     @app.task(name="proj.add", acks_late=True, reject_on_worker_lost=True, **options)
