@@ -5,10 +5,10 @@ Names are imported at their first use, so that ``import redbeat_lite`` costs nex
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ._version import __version__
+from .public import handed_on
 
 if TYPE_CHECKING:
     from .api.schedules import Schedules
@@ -70,7 +70,7 @@ _HOMES = {
     "scheduler": ("Scheduler",),
     "schedules": ("at", "cron", "every", "register_schedule", "rrule"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF = {name: f".{home}" for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ConfigOwned",
@@ -109,12 +109,7 @@ __all__ = [
     "start_task_process",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{home}", __name__), name)
+__getattr__ = handed_on(__name__, _HOME_OF)
 
 
 def __dir__() -> list[str]:

@@ -1,10 +1,28 @@
-"""What is public says so itself: in tracebacks, in pickles and in ``help()``."""
+"""What is public says so itself, in tracebacks, in pickles and in ``help()``, and is imported when it is asked for."""
 
 from __future__ import annotations
 
-from typing import TypeVar, get_type_hints
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, TypeVar, get_type_hints
 
 _Class = TypeVar("_Class", bound=type)
+
+
+def handed_on(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package that imports a name at its first use.
+
+    Parameters:
+        package: its name.
+        homes: name -> the module that holds it, from the package on.
+    """
+
+    def hand_on(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(homes[name], package), name)
+
+    return hand_on
 
 
 def public(cls: _Class) -> _Class:

@@ -5,8 +5,9 @@ The names are handed on lazily, so that the health probe loads nothing of the do
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..public import handed_on
 
 if TYPE_CHECKING:
     from ..beat.status import Status, status
@@ -17,8 +18,4 @@ _HOME = {"Finding": ".doctor.finding", "Status": "..beat.status", "examine": ".d
 
 __all__ = ["Finding", "Status", "examine", "status"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name], __name__), name)
+__getattr__ = handed_on(__name__, _HOME)

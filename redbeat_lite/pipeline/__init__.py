@@ -21,8 +21,9 @@ The names are handed on lazily: importing this package opens no connection and l
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..public import handed_on
 
 if TYPE_CHECKING:
     from .errors import PipelineNotFound, StepFailed
@@ -65,8 +66,4 @@ __all__ = [
     "task_process",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name], __name__), name)
+__getattr__ = handed_on(__name__, _HOME)
