@@ -17,7 +17,7 @@ class Current:
         hold: of the run; ``None`` outside of one, and in eager mode.
     """
 
-    def __init__(self, policy: Once | None, hold: Hold | None) -> None:
+    def __init__(self, policy: Once, hold: Hold | None) -> None:
         self._policy, self._hold = policy, hold
 
     @property
@@ -25,7 +25,7 @@ class Current:
         """The lock's key during a run, the policy's otherwise."""
         if self._hold is not None:
             return self._hold.held.key
-        return self._policy.key if self._policy is not None else None
+        return self._policy.key
 
     @property
     def fence(self) -> int | None:
