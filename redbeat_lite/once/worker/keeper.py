@@ -16,7 +16,7 @@ from ..store import DOWN
 from ..threads import Ticker
 from .dead_children import Departures, hold_of_request, is_child, is_gone, token_of
 from .lock_sweeper import PERIOD, LockSweeper
-from .visibility import REPORT, Heartbeat, disagreements, heartbeat_for, report
+from .visibility import REPORT, Heartbeat, disagreements, heartbeat_for, report, snapshot
 
 logger = get_logger(__name__)
 
@@ -107,7 +107,7 @@ class Keeper:
         """Look after the children's runs: renew for those whose own thread cannot, because their task holds the
         interpreter's lock, and give back for those that died, which Celery may take five seconds to notice."""
         # By delivery: a retry may run on this worker before anybody has looked, under the same task id.
-        active = {token: request for request in _snapshot(state.active_requests) if (token := token_of(request))}
+        active = {token: request for request in snapshot(state.active_requests) if (token := token_of(request))}
         for token in self._renewed.keys() - active.keys():
             del self._renewed[token]
         departures = Departures.of(self._runtime.app)
@@ -127,13 +127,3 @@ class Keeper:
                     self._runtime.store.renew(hold.held, revive=False, lock=hold.keeps_lock(now))
                 except DOWN as exc:
                     logger.debug("Renewal for task %s failed, trying again: %s", request.id, text_of(exc))
-
-
-def _snapshot(requests: Any) -> list[Any]:
-    """The members of a set that the main thread changes meanwhile."""
-    for _ in range(100):
-        try:
-            return list(requests)
-        except RuntimeError:
-            continue
-    return []

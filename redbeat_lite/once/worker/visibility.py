@@ -8,6 +8,7 @@ coming back.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -56,15 +57,20 @@ class Heartbeat:
 
     def _tags(self) -> list[str]:
         qos = self._channel._qos
-        for _ in range(100):
-            try:
-                return [] if qos is None else [tag for tag in qos._delivered if tag not in qos._dirty]
-            except RuntimeError:
-                continue  # The main thread took or acknowledged a message meanwhile.
-        return []
+        return [] if qos is None else [tag for tag in snapshot(qos._delivered) if tag not in qos._dirty]
 
     def close(self) -> None:
         self._client.connection_pool.disconnect()
+
+
+def snapshot(members: Iterable[Any]) -> list[Any]:
+    """The members of what the main thread changes meanwhile."""
+    for _ in range(100):
+        try:
+            return list(members)
+        except RuntimeError:
+            continue
+    return []
 
 
 def heartbeat_for(consumer: Any) -> Heartbeat | None:
