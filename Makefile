@@ -124,7 +124,7 @@ $(DIST)/.ready:
 	@$(DIST)/bin/python -m pip install -qq --disable-pip-version-check build twine
 	@touch $@
 
-$(COVER)/.ready: NEEDS := '.[embedded,solar,test,docs,coverage]'
+$(COVER)/.ready: NEEDS := '.[redis,embedded,solar,test,docs,coverage]'
 $(COVER)/.ready: setup.cfg pyproject.toml
 	@echo "Setting up $(COVER), once."
 	@'$(PYTHON)' -m venv $(COVER)
