@@ -82,7 +82,7 @@ class Renewer:
         keeps = hold.keeps_lock(now)
         try:
             guard, ours = self._store_for(hold).renew(hold.held, revive=not late, lock=keeps)
-        except Exception as exc:  # noqa: BLE001 - whatever it is, one failed beat must not end renewal
+        except Exception as exc:  # noqa: BLE001 - whatever it is, one failed renewal must not end the others
             # Ten times a second, for as long as the server is away; that is told once.
             log = logger.debug if hold.failing else logger.warning
             log("Renewal of %s failed, trying again: %s", shown(hold), text_of(exc))

@@ -94,7 +94,7 @@ class PipelineStore:
     Parameters:
         client: a redis-py client whose replies are bytes.
         prefix: ``key_prefix`` of the settings.
-        lease: seconds that the guard believes in a run without a beat.
+        lease: seconds that the guard believes in a run that nobody renews.
     """
 
     def __init__(self, client: Any, prefix: str, lease: float) -> None:
@@ -135,12 +135,12 @@ class PipelineStore:
             args += (step, f"{round_}.{attempt}")
         self._scripts.run("pipeline/sent", (keys.run, keys.steps, keys.outbox), args)
 
-    def begin(self, ref: Ref, task_id: str, *, again: bool, worker: str, beat_ms: int) -> tuple[str, bytes]:
+    def begin(self, ref: Ref, task_id: str, *, again: bool, worker: str, renew_ms: int) -> tuple[str, bytes]:
         """Whether a step may run: a word of ``pipeline/begin.lua``, and with ``run`` the params as JSON."""
         keys = self.keys(ref.run)
         where = (keys.run, keys.steps, keys.results, keys.outbox)
         what = (ref.step, ref.stage, ref.round, ref.attempt, ref.token)
-        which = (task_id, int(again), worker, MAX_DEATHS, beat_ms)
+        which = (task_id, int(again), worker, MAX_DEATHS, renew_ms)
         word, params = patiently(lambda: self._scripts.run("pipeline/begin", where, what + which), _PATIENCE)
         return text(word), params
 

@@ -108,8 +108,8 @@ class PipelineTask(Task):
         store, request = store_of(self.app), self.request
         again = bool(self.acks_late or getattr(self, "retry_on_worker_lost", False))
         worker = str(request.hostname or socket.gethostname())
-        beat_ms = round(getattr(request, once_run.ATTRIBUTE).held.lease_ms / PER_LEASE)
-        word, text = store.begin(ref, request.id, again=again, worker=worker, beat_ms=beat_ms)
+        renew_ms = round(getattr(request, once_run.ATTRIBUTE).held.lease_ms / PER_LEASE)
+        word, text = store.begin(ref, request.id, again=again, worker=worker, renew_ms=renew_ms)
         if word == "run":
             try:
                 setattr(request, _PARAMS, params.decode(text))

@@ -22,7 +22,7 @@ from redis.retry import Retry
 from redbeat_lite import Once, PipelineTask, install
 from redbeat_lite.pipeline import task_process
 
-#: Seconds that the guard believes in a run without a beat; so a dead worker is noticed soon.
+#: Seconds that the guard believes in a run that nobody renews; so a dead worker is noticed soon.
 LEASE = 2.0
 
 

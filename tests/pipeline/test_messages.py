@@ -123,7 +123,7 @@ def test_a_copy_of_a_step_that_may_not_run_again_ends_the_run(lab: Lab, queue: s
     message = json.loads(lab.client.lpop(queue))
     # The first copy began, and its worker died.
     dead = store.Ref(run.id, 0, 0, 0, 0, "dead")
-    assert store_of(lab.app).begin(dead, "", again=False, worker="w", beat_ms=0)[0] == "run"
+    assert store_of(lab.app).begin(dead, "", again=False, worker="w", renew_ms=0)[0] == "run"
     assert isinstance(handle(lab, message), Ignore)
     assert (run.status().state, run.status().error) == ("FAILED", publish.LOST)
     assert lab.names(run) == []

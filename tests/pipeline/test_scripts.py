@@ -36,7 +36,7 @@ def definition(*sizes: int, **more: Any) -> Definition:
 def begun(store: PipelineStore, step: int, stage: int, token: str = "a", **more: Any) -> Ref:
     ref = Ref(RUN, step, stage, more.pop("round", 0), more.pop("attempt", 0), token)
     word, _ = store.begin(
-        ref, f"task{step}", again=more.pop("again", False), worker="w", beat_ms=more.pop("beat_ms", 0)
+        ref, f"task{step}", again=more.pop("again", False), worker="w", renew_ms=more.pop("renew_ms", 0)
     )
     assert word == more.pop("word", "run")
     return ref
@@ -187,7 +187,7 @@ def test_a_suspicion_that_was_wrong_is_forgotten(store: PipelineStore) -> None:
 
 def test_a_step_is_not_given_up_before_its_next_sign_of_life_is_due(store: PipelineStore, client: redis.Redis) -> None:
     store.start(RUN, definition(1), "{}")
-    ref = begun(store, 0, 0, again=True, beat_ms=20_000)
+    ref = begun(store, 0, 0, again=True, renew_ms=20_000)
     assert store.lost(ref) == "suspect"
     client.hincrby(store.keys(RUN).steps, "0:suspect", -15_000)  # that much later
     assert store.lost(ref) == "suspect"
@@ -214,7 +214,7 @@ def test_a_copy_of_what_may_not_run_again_does_not_begin(store: PipelineStore) -
     first = begun(store, 0, 0, "first")
     second = Ref(RUN, 0, 0, 0, 0, "second")
     for _ in range(2):  # also where the first answer got lost
-        assert store.begin(second, "task0", again=False, worker="w", beat_ms=0) == ("lost", b"first")
+        assert store.begin(second, "task0", again=False, worker="w", renew_ms=0) == ("lost", b"first")
     begun(store, 0, 0, "first")  # as a reply that got lost is asked for again
     assert store.complete(second, "FAILED", "x").word == "stale"
     assert store.complete(first, "FAILED", "its worker is gone").state == "FAILED"

@@ -1,5 +1,5 @@
 -- needs now
--- A step should be running, and nothing beats for it; or it waits, and the guard drops every copy of its message. At the
+-- A step should be running, and nobody renews for it; or it waits, and the guard drops every copy of its message. At the
 -- first look it is suspected, later it runs again or is dead.
 -- KEYS[1] run  [2] steps  [3] outbox
 -- ARGV[1] step  [2] round  [3] token, '': it waits  [4] ms between suspicion and verdict, beside those between two signs
@@ -17,7 +17,7 @@ local now = now_ms()
 local patience = tonumber(ARGV[4]) + (waiting and 0 or tonumber(s[7]))
 if not s[6] or now < tonumber(s[6]) + patience then
   -- The parent of a child that died says so itself within moments, and knows better what is to become of it. And where
-  -- the clock has leapt, or the machine was suspended, a lease has run out that is to be renewed at the next beat.
+  -- the clock has leapt, or the machine was suspended, a lease has run out that is about to be renewed.
   redis.call('HSETNX', KEYS[2], step .. ':suspect', now)
   return 'suspect'
 end
