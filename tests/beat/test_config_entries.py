@@ -531,7 +531,7 @@ class TestQuarantine:
 def test_one_that_is_removed_while_the_configuration_is_read_comes_back(
     make_app: MakeApp, make_beat: MakeBeat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = make_app(beat_schedule={"a": {"task": "t", "schedule": 3600}}, redbeat_lite_lease=1)
+    app = make_app(beat_schedule={"a": {"task": "t", "schedule": 3600}}, redbeat_lite_lease=3)
     schedules, beat = Schedules(app), make_beat(app)
     schedules.add("runtime", "t", 3600)  # or the number of the entries would tell
     rewrite = beat.store.rewrite

@@ -54,9 +54,9 @@ def test_a_lost_wake_up_of_a_standby_is_repeated(store: LockStore) -> None:
     begin(store, first)
     begin(store, held(key=None), message="copy")
     assert store.end(first, again=True).standby
-    assert store.wake_standby("a", resend_ms=100) == "copy"
-    assert store.wake_standby("a", resend_ms=100) is None
-    until(lambda: store.wake_standby("a", resend_ms=100) == "copy")
+    assert store.wake_standby("a", resend_ms=500) == "copy"
+    assert store.wake_standby("a", resend_ms=500) is None
+    until(lambda: store.wake_standby("a", resend_ms=500) == "copy")
 
 
 @pytest.mark.parametrize("attempt", [0, 1])

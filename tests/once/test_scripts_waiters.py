@@ -27,14 +27,14 @@ def test_a_waiter_that_is_too_old_when_its_turn_comes_makes_room(store: LockStor
 
 @pytest.mark.parametrize("limit", ["deadline_ms", "expires_ms", "life_ms"])
 def test_a_waiter_that_nobody_has_run_when_its_time_has_passed_makes_room(store: LockStore, limit: str) -> None:
-    first, soon = held("a"), server_ms(store.client) + 150
+    first, soon = held("a"), server_ms(store.client) + 1_000
     begin(store, first)
-    gone = held("w1", **{limit: 150 if limit == "life_ms" else soon})
+    gone = held("w1", **{limit: 1_000 if limit == "life_ms" else soon})
     assert begin(store, gone, on_conflict="wait", message="m1") == "parked"
     assert begin(store, held("w2"), on_conflict="wait", message="m2") == "parked"
     store.end(first)
-    assert wake(store, resend_ms=50) == "m1"  # into a queue that nobody consumes
-    assert wake(store, resend_ms=50) is None
+    assert wake(store, resend_ms=400) == "m1"  # into a queue that nobody consumes
+    assert wake(store, resend_ms=400) is None
     until(lambda: "k" in store.due()[0])
     while (turn := store.wake("k", resend_ms=50)) == ("m1", False):
         until(lambda: "k" in store.due()[0])
@@ -125,14 +125,14 @@ def test_a_lost_wake_up_is_repeated_with_growing_pauses(store: LockStore) -> Non
     begin(store, first)
     begin(store, held("w"), on_conflict="wait", message="m")
     store.end(first)
-    assert wake(store, resend_ms=100) == "m"
-    assert wake(store, resend_ms=100) is None
     started = time.monotonic()
-    for pause in (0.1, 0.2, 0.4):
+    assert wake(store, resend_ms=300) == "m"
+    assert wake(store, resend_ms=300) is None
+    for pause in (0.3, 0.6, 1.2):
         until(lambda: "k" in store.due()[0])
         assert time.monotonic() - started >= pause * 0.9
         started = time.monotonic()
-        assert wake(store, resend_ms=100) == "m"
+        assert wake(store, resend_ms=300) == "m"
 
 
 def test_the_reaper_finds_what_a_releaser_left_behind(store: LockStore) -> None:
