@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -190,8 +191,8 @@ def test_no_ghost_and_no_stale_rule(
     monkeypatch: pytest.MonkeyPatch,
     changes: int,
 ) -> None:
-    seed = random.SystemRandom().randrange(10**6)
-    print("seed", seed)
+    seed = int(os.environ.get("SEED", random.randrange(10**6)))
+    print(f"SEED={seed}")
     app = make_app()
     beat = make_beat(app)
     commit = beat.store.commit
@@ -238,7 +239,6 @@ def test_no_ghost_and_no_stale_rule(
     assert client.llen("celery") > changes // 5, "the beat hardly ran between the changes"
     ids = [message.id for message in queued(client)]
     assert len(set(ids)) == len(ids)
-    assert (
-        sum(hand.done.get(what, 0) for hand in hands for what in ("add", "edit", "pause", "resume", "remove"))
-        == changes
-    )
+    kinds = ("add", "edit", "pause", "resume", "remove")
+    done = {what: sum(hand.done.get(what, 0) for hand in hands) for what in kinds}
+    assert min(done.values()) > changes // 40, f"too few of one kind: {done}"
