@@ -21,4 +21,8 @@ def nominals(client: redis.Redis, name: str) -> list[float]:
 
 def seconds(messages: list[Message]) -> list[float]:
     """The nominal times of messages, in seconds after the start of the test."""
-    return [(message.scheduled_at - NOW).total_seconds() for message in messages if message.scheduled_at]
+    times = []
+    for message in messages:
+        assert message.scheduled_at is not None
+        times.append((message.scheduled_at - NOW).total_seconds())
+    return times

@@ -24,13 +24,11 @@ from redbeat_lite.events import (
     Ticked,
     subscribe,
 )
-from redbeat_lite.storage.keys import Keys
+from tests.support.beats import KEYS
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.messages import queued
 from tests.support.waiting import eventually
-
-KEYS = Keys.of("redbeat-lite")
 
 
 class Listener(Hooks):

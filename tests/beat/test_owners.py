@@ -11,13 +11,11 @@ from celery.schedules import crontab
 
 from redbeat_lite import Scheduler, Schedules
 from redbeat_lite.beat.tokens import Beat, beat_of, token_of
-from redbeat_lite.storage.keys import Keys
+from tests.support.beats import KEYS
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 
 pytestmark = pytest.mark.usefixtures("clock")
-
-KEYS = Keys.of("redbeat-lite")
 
 
 def entry(task: str = "t", seconds: float = 3600, **fields: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from redbeat_lite.instants import to_ms
 from redbeat_lite.interchange.records import state_fields, state_from
 from redbeat_lite.schedules import Question
 from redbeat_lite.testing import schedule_clock
+from tests.beat.moments import nominals
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeBeat
 from tests.support.messages import of_entry, queued
@@ -63,11 +64,6 @@ def turns(beat: Scheduler, clock: Clock, until: datetime) -> int:
         number += 1
 
 
-def times(client: redis.Redis, name: str) -> list[float]:
-    """The nominal times of an entry's messages, in seconds since the test began."""
-    return [((message.scheduled_at or NOW) - NOW).total_seconds() for message in of_entry(client, name)]
-
-
 def test_is_asked_again_at_the_time_it_said_and_runs_when_it_says_so(
     app: Celery, make_beat: MakeBeat, clock: Clock, client: redis.Redis
 ) -> None:
@@ -75,7 +71,7 @@ def test_is_asked_again_at_the_time_it_said_and_runs_when_it_says_so(
     Schedules(app).add("added", "add", Polled(600))
     beat = make_beat(app)
     asked = turns(beat, clock, NOW + timedelta(seconds=1300))
-    assert times(client, "added") == times(client, "configured") == [600, 1200]
+    assert nominals(client, "added") == nominals(client, "configured") == [600, 1200]
     assert asked == 1300 // 5
     entry = Schedules(app)["added"]
     assert (entry.total_run_count, entry.skipped_count, entry.finished) == (2, 0, False)
@@ -91,10 +87,10 @@ def test_a_closed_one_waits_until_it_opens(
     turns(inner_beat, clock, NOW + timedelta(seconds=62))
     monkeypatch.setattr(Polled, "opens", False)
     turns(inner_beat, clock, NOW + timedelta(seconds=1202))
-    assert times(client, "a") == [60]
+    assert nominals(client, "a") == [60]
     monkeypatch.setattr(Polled, "opens", True)
     turns(inner_beat, clock, NOW + timedelta(seconds=1222))
-    assert times(client, "a") == [60, 1205]
+    assert nominals(client, "a") == [60, 1205]
 
 
 def test_one_with_a_clock_of_its_own_runs_by_it(
@@ -102,7 +98,7 @@ def test_one_with_a_clock_of_its_own_runs_by_it(
 ) -> None:
     schedules.add("a", "add", OwnClock())
     turns(inner_beat, clock, NOW + timedelta(seconds=35))
-    assert times(client, "a") == [10, 20, 30]
+    assert nominals(client, "a") == [10, 20, 30]
 
 
 @pytest.mark.parametrize("policy", ["coalesce", "skip", "all"])
@@ -113,10 +109,10 @@ def test_after_an_outage_it_is_asked_once_for_now(
     turns(inner_beat, clock, NOW + timedelta(seconds=62))
     clock.forward(2 * 86_400)
     turns(inner_beat, clock, clock.now + timedelta(seconds=599))
-    assert times(client, "a") == [65], "the instant at which it wanted to be asked"
+    assert nominals(client, "a") == [65], "the instant at which it wanted to be asked"
     turns(inner_beat, clock, clock.now + timedelta(seconds=1))
     inner_beat.run_due()
-    assert times(client, "a") == [65, 62 + 2 * 86_400 + 600], "counted from the run, as Celery's own beat does"
+    assert nominals(client, "a") == [65, 62 + 2 * 86_400 + 600], "counted from the run, as Celery's own beat does"
 
 
 def test_a_pause_that_is_not_caught_up_with_begins_anew(
@@ -128,7 +124,7 @@ def test_a_pause_that_is_not_caught_up_with_begins_anew(
     clock.forward(600)
     schedules.resume("a")
     turns(inner_beat, clock, NOW + timedelta(seconds=612 + 66))
-    assert times(client, "a") == [672]
+    assert nominals(client, "a") == [672]
 
 
 def test_it_ends_with_its_window_and_its_runs(
@@ -139,7 +135,7 @@ def test_it_ends_with_its_window_and_its_runs(
     jittered = schedules.add("jitter", "add", Polled(60), jitter=30, max_runs=2)
     assert jittered.next_run_at == NOW + timedelta(seconds=5)
     turns(inner_beat, clock, NOW + timedelta(seconds=300))
-    assert times(client, "window") == times(client, "runs") == times(client, "jitter") == [60, 120]
+    assert nominals(client, "window") == nominals(client, "runs") == nominals(client, "jitter") == [60, 120]
     assert all(schedules[name].finished for name in ("window", "runs", "jitter"))
 
 

@@ -22,14 +22,12 @@ from redbeat_lite.operate.doctor import examine
 from redbeat_lite.operate.doctor.finding import Finding, gravest
 from redbeat_lite.operate.doctor.run_times import hot_spots
 from redbeat_lite.schedules import next_ms
-from redbeat_lite.storage.keys import Keys
 from tests.operate.test_commands import redbeat
+from tests.support.beats import KEYS
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.in_process import MakeApp
 from tests.support.server import Server
 from tests.support.waiting import eventually
-
-KEYS = Keys.of("redbeat-lite")
 
 
 def found(app: Celery, check: str) -> list[Finding]:

@@ -11,12 +11,11 @@ from redbeat_lite.entries.state import EntryState
 from redbeat_lite.errors import UnsupportedFormat
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
-from redbeat_lite.storage.keys import Keys
 from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.stored import Advance, Bad, Edit, Lost, Stored, Term
+from tests.support.beats import KEYS
 from tests.support.server import Server
 
-KEYS = Keys.of("redbeat-lite")
 TERM = Term("me", 1)
 
 
