@@ -259,9 +259,7 @@ class TestOfTheConfiguration:
         assert sent == [NOW + timedelta(days=day) for day in (1, 2, 3, 4, following)]
 
     @pytest.mark.parametrize("after", [(1,), (1, 2), (1, 2, 3, 4)])
-    def test_of_how_many_are_to_come_is_seen(
-        self, deploy: Callable[..., Entry], clock: Clock, after: tuple[int, ...]
-    ) -> None:
+    def test_of_how_many_are_to_come_is_seen(self, deploy: Callable[..., Entry], after: tuple[int, ...]) -> None:
         deploy(Dates(1, 2, 3) if len(after) < 3 else Dates(1, 2))
         entry = deploy(Dates(*after))
         assert (entry.next_run_at, entry.version) == (NOW + timedelta(days=1), 2)

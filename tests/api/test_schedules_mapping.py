@@ -136,7 +136,7 @@ class TestMapping:
         with pytest.raises(EntryChanged, match="too often"):
             schedules.clear()
 
-    def test_building_it_opens_no_connection(self, make_app: MakeApp, server: Server) -> None:
+    def test_building_it_opens_no_connection(self, make_app: MakeApp) -> None:
         with round_trips() as trips:
             Schedules(make_app())
             Schedules(make_app(broker_url="redis://127.0.0.1:1/0"))

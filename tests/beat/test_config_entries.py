@@ -477,9 +477,7 @@ class TestQuarantine:
         assert len(errors) == 1
         assert "entry 'bad' cannot be used and is quarantined: " in errors[0]
 
-    def test_of_an_entry_is_no_damage_to_mend(
-        self, app: Celery, make_beat: MakeBeat, clock: Clock, client: redis.Redis
-    ) -> None:
+    def test_of_an_entry_is_no_damage_to_mend(self, app: Celery, make_beat: MakeBeat, clock: Clock) -> None:
         self.spoil(app, make_beat, clock)
         beat = make_beat(app)
         beat.run_due()

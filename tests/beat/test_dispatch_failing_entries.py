@@ -19,7 +19,6 @@ from tests.support.messages import queued
 
 
 class TestOneEntryThatFails:
-    @pytest.mark.parametrize("setup", WAYS, indirect=True)
     def test_costs_a_new_connection_where_the_line_has_failed(self, setup: Setup, clock: Clock) -> None:
         """Over AMQP a line that was cut stays so. That nothing else was due is no reason to keep it."""
 
@@ -33,7 +32,6 @@ class TestOneEntryThatFails:
         setup.beat.run_due()
         assert len(queued(setup.broker)) == 1
 
-    @pytest.mark.parametrize("setup", WAYS, indirect=True)
     def test_for_its_line_leaves_the_others_to_the_next_line(self, setup: Setup, clock: Clock) -> None:
         odd = setup.odd_task()
         apply_async, lines = odd.apply_async, []
@@ -51,7 +49,6 @@ class TestOneEntryThatFails:
         assert [message.entry for message in queued(setup.broker)] == ["b", "c"]
         assert [entry.name for entry in setup.schedules.values() if entry.last_error] == ["a"]
 
-    @pytest.mark.parametrize("setup", WAYS, indirect=True)
     def test_costs_no_new_connection_where_the_line_has_not_failed(self, setup: Setup, clock: Clock) -> None:
         """An unknown compression is a KeyError, which kombu counts among the errors of a connection to Redis."""
 
@@ -104,7 +101,6 @@ class TestOneEntryThatFails:
         assert schedules["unknown"].total_run_count == 0
         assert schedules["unknown"].last_error == "LookupError: no such tenant"
 
-    @pytest.mark.parametrize("setup", WAYS, indirect=True)
     def test_whose_queue_refuses_it_leaves_the_others_sent_once(self, setup: Setup, clock: Clock) -> None:
         queues = ("first", "broken", "last")
         setup.schedules.add_many(

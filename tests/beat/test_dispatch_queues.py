@@ -92,7 +92,7 @@ class TestQueues:
 
     @pytest.mark.parametrize("way", WAYS)
     def test_sent_events_are_sent(
-        self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, client: redis.Redis, way: str
+        self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, way: str
     ) -> None:
         setup = Setup(way, make_app, make_beat, server, task_send_sent_event=True)
         events = setup.broker.pubsub()

@@ -17,7 +17,6 @@ import redis
 from redbeat_lite import EntryExists, EntryNotFound, Scheduler, Schedules, every
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.messages import Message, queued
-from tests.support.server import Server
 from tests.support.waiting import eventually
 
 #: The threads that make the changes, each to names of its own.
@@ -186,7 +185,6 @@ def _is_later(message: Message, span: Span, spans: list[Span]) -> bool:
 def test_no_ghost_and_no_stale_rule(
     make_app: MakeApp,
     make_beat: MakeBeat,
-    server: Server,
     client: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
     changes: int,

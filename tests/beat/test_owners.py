@@ -103,7 +103,7 @@ class TestRenamedApp:
         assert not beat._upkeep._config.contested
 
     def test_what_it_took_over_stays_whatever_the_old_one_says_later(
-        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock
+        self, make_app: MakeApp, make_beat: MakeBeat
     ) -> None:
         one_turn(make_app("old", beat_schedule={"a": entry()}), make_beat)
         schedules = one_turn(make_app("new", beat_schedule={"a": entry()}), make_beat)
@@ -113,7 +113,7 @@ class TestRenamedApp:
 
 class TestTwoApps:
     def test_share_without_a_word_what_both_have(
-        self, make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, caplog: pytest.LogCaptureFixture
+        self, make_app: MakeApp, make_beat: MakeBeat, caplog: pytest.LogCaptureFixture
     ) -> None:
         cleanup = {"task": "celery.backend_cleanup", "schedule": crontab("0", "4", "*")}
         first, second = (make_app(name, beat_schedule={"cleanup": cleanup}) for name in ("first", "second"))

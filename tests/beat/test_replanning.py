@@ -229,7 +229,6 @@ class TestClockBehind:
         schedules: Schedules,
         inner_beat: Scheduler,
         clock: Clock,
-        client: redis.Redis,
         monkeypatch: pytest.MonkeyPatch,
         ahead: Callable[..., None],
     ) -> None:

@@ -107,7 +107,7 @@ class TestAStalledLeader:
     @pytest.fixture
     def contents(self, client: redis.Redis) -> Callable[[], dict[bytes, bytes | None]]:
         """All that the server holds, but for the lease, which is renewed all the time."""
-        return lambda: {key: client.dump(key) for key in client.keys("*") if not key.endswith((b"leader", b"standbys"))}
+        return lambda: {key: client.dump(key) for key in client.keys("*") if not key.endswith(b"leader")}
 
     @pytest.fixture
     def asleep(self, make_app: MakeApp, client: redis.Redis) -> Iterator[tuple[Scheduler, Term]]:

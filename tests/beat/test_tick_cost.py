@@ -96,7 +96,7 @@ class TestCost:
         assert not any("SUBSCRIBE" in command for command in seen)
 
     def test_a_name_that_somebody_else_has_is_not_looked_for_in_every_turn(
-        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock
+        self, make_app: MakeApp, make_beat: MakeBeat
     ) -> None:
         app = make_app(beat_schedule={"a": {"task": "config", "schedule": 3600}})
         Schedules(app).add("a", "runtime", 3600)

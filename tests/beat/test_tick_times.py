@@ -73,7 +73,7 @@ class TestFirstRun:
 
 class TestWaiting:
     def test_lasts_until_the_next_entry_and_no_longer_than_the_longest_sleep(
-        self, app: Celery, schedules: Schedules, inner_beat: Scheduler, clock: Clock
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock
     ) -> None:
         assert inner_beat.run_due() == inner_beat.max_interval == 300
         schedules.add("a", "add", every(1000))

@@ -95,9 +95,7 @@ class TestExport:
         assert "0 imported, 12 the same, 0 left out" in cli("import", str(file), "--apply").out
         assert held(client) == before
 
-    def test_what_is_stored_is_overwritten_only_with_replace(
-        self, cli: Cli, schedules: Schedules, client: redis.Redis, file: Path
-    ) -> None:
+    def test_what_is_stored_is_overwritten_only_with_replace(self, cli: Cli, schedules: Schedules, file: Path) -> None:
         schedules.add("x", "add", every(60), args=(1,))
         cli("export", str(file))
         before = schedules["x"]
@@ -382,7 +380,7 @@ class TestPlan:
         assert schedules["same"].version == version
 
     def test_an_apply_that_is_interrupted_and_repeated_ends_in_the_same_state(
-        self, cli: Cli, schedules: Schedules, file: Path, client: redis.Redis
+        self, cli: Cli, schedules: Schedules, file: Path
     ) -> None:
         for number in range(40):
             schedules.add(f"old-{number}", "add", every(60))
@@ -419,9 +417,7 @@ class TestPlan:
         said = run_cli(app, "plan", str(file), "--exit-code").lines
         assert said[0] == "  tick: left alone, belongs to the configuration of 'proj'"
 
-    def test_a_one_off_that_has_run_does_not_come_back(
-        self, cli: Cli, schedules: Schedules, file: Path, client: redis.Redis
-    ) -> None:
+    def test_a_one_off_that_has_run_does_not_come_back(self, cli: Cli, schedules: Schedules, file: Path) -> None:
         with frozen_clock() as clock:
             assert isinstance(clock, Clock)
             path = self.write(
