@@ -13,6 +13,16 @@ from tests.support.frozen import NOW, Clock
 pytestmark = pytest.mark.usefixtures("clock")
 
 
+@pytest.fixture
+def set_aside(schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis) -> Schedules:
+    """Schedules whose entry "a" cannot be read, which the beat has seen."""
+    schedules.add("a", "add", every(10))
+    client.hset("{redbeat-lite}:entries", "a", "{")
+    clock.forward(10)
+    inner_beat.run_due()
+    return schedules
+
+
 class TestQuarantine:
     def test_a_bad_entry_can_be_seen_mended_and_released(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
@@ -31,27 +41,15 @@ class TestQuarantine:
         assert schedules["a"] == released == Entry("a", "add", every(10), (1,))
         assert released.next_run_at == NOW + timedelta(seconds=20)
 
-    def test_what_is_still_bad_stays(
-        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
-    ) -> None:
-        schedules.add("a", "add", every(10))
-        client.hset("{redbeat-lite}:entries", "a", "{")
-        clock.forward(10)
-        inner_beat.run_due()
+    def test_what_is_still_bad_stays(self, set_aside: Schedules) -> None:
         with pytest.raises(CorruptEntry, match="not readable as JSON"):
-            schedules.release("a")
-        assert list(schedules.quarantined()) == ["a"]
+            set_aside.release("a")
+        assert list(set_aside.quarantined()) == ["a"]
 
     def test_what_is_not_there_cannot_be_released(self, schedules: Schedules) -> None:
         with pytest.raises(EntryNotFound, match="no entry 'a' is in quarantine"):
             schedules.release("a")
 
-    def test_a_new_entry_of_the_name_takes_it_out_of_quarantine(
-        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
-    ) -> None:
-        schedules.add("a", "add", every(10))
-        client.hset("{redbeat-lite}:entries", "a", "{")
-        clock.forward(10)
-        inner_beat.run_due()
-        schedules.add("a", "add", every(10))
-        assert schedules.quarantined() == {}
+    def test_a_new_entry_of_the_name_takes_it_out_of_quarantine(self, set_aside: Schedules) -> None:
+        set_aside.add("a", "add", every(10))
+        assert set_aside.quarantined() == {}

@@ -20,7 +20,7 @@ from redbeat_lite.storage.stored import Mark
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import needs_batches
-from tests.support.messages import parse, queued
+from tests.support.messages import heard, parse, queued
 from tests.support.server import Server
 
 ONE_STEP = "in one step with the schedule (exactly once), "
@@ -234,13 +234,13 @@ def test_a_message_that_finds_no_queue_takes_no_other_from_its_listeners(
     schedules.add("1, stray", "t", every(10), options={"queue": "sport", "routing_key": "weather.rain"})
     schedules.add("2, loud", "t", every(10), options={"queue": "everybody"})
     beat = make_beat(app)
-    heard = client.pubsub()
-    heard.psubscribe("*everybody*")
-    assert heard.get_message(timeout=5)["type"] == "psubscribe"
+    listener = client.pubsub()
+    listener.psubscribe("*everybody*")
+    assert listener.get_message(timeout=5)["type"] == "psubscribe"
     clock.forward(10)
     beat.run_due()
-    assert parse(heard.get_message(timeout=5)["data"]).entry == "2, loud"
-    heard.close()
+    assert parse(heard(listener)).entry == "2, loud"
+    listener.close()
 
 
 @needs_batches

@@ -18,7 +18,7 @@ from tests.beat.ways import WAYS, Setup
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import needs_batches
-from tests.support.messages import parse, queued
+from tests.support.messages import heard, parse, queued
 from tests.support.server import Server
 
 
@@ -45,18 +45,18 @@ class TestQueues:
         self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
     ) -> None:
         app = make_app(task_queues=[Broadcast("everybody")], task_routes={"t": {"queue": "everybody"}})
-        heard = client.pubsub()
-        heard.psubscribe("*everybody*")
-        assert heard.get_message(timeout=5)["type"] == "psubscribe"
+        listener = client.pubsub()
+        listener.psubscribe("*everybody*")
+        assert listener.get_message(timeout=5)["type"] == "psubscribe"
         Schedules(app).add("a", "t", every(10))
         beat = make_beat(app)
         for _ in range(2):
             clock.forward(10)
             beat.run_due()
-        messages = [parse(heard.get_message(timeout=5)["data"]) for _ in range(2)]
+        messages = [parse(heard(listener)) for _ in range(2)]
         assert [message.entry for message in messages] == ["a", "a"]
         assert messages[0].id != messages[1].id
-        heard.close()
+        listener.close()
 
     def test_a_topic_exchange_with_several_queues_reaches_each(
         self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
@@ -102,7 +102,7 @@ class TestQueues:
         clock.forward(10)
         setup.beat.run_due()
         [message] = queued(setup.broker)
-        body = json.loads(base64.b64decode(json.loads(events.get_message(timeout=5)["data"])["body"]))
+        body = json.loads(base64.b64decode(json.loads(heard(events))["body"]))
         found = body[0] if isinstance(body, list) else body
         assert (found["type"], found["uuid"]) == ("task-sent", message.id)
         events.close()

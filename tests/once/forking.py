@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -53,6 +54,8 @@ def fork(in_child: _Work) -> None:
         try:
             in_child()
             os.write(told, b".")
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(0)
     os.close(told)

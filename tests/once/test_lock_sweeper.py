@@ -33,12 +33,17 @@ def nothing() -> None:
     """The function of the tasks here."""
 
 
+def app_of(server: Server, **more: Any) -> Celery:
+    """An app whose locks lie where the store has them."""
+    app = Celery("unit", broker=server.url, set_as_current=False, **more)
+    app.conf.redbeat_lite_key_prefix = "t"
+    return app
+
+
 @pytest.fixture
 def sweeper(once_server: Server, store: LockStore) -> LockSweeper:
     """Of a worker that has received the task "a"."""
-    app = Celery("unit", broker=once_server.url, set_as_current=False)
-    app.conf.redbeat_lite_key_prefix = "t"
-    return LockSweeper(Runtime.of(app), {"a": object()})
+    return LockSweeper(Runtime.of(app_of(once_server)), {"a": object()})
 
 
 def queued(store: LockStore, **fields: int) -> None:
@@ -153,8 +158,7 @@ def test_a_worker_whose_round_fails_still_reports(sweeper: LockSweeper, monkeypa
 
 
 def test_a_retry_that_is_revoked_gives_its_lock_back(once_server: Server, store: LockStore) -> None:
-    app = Celery("unit", broker=once_server.url, set_as_current=False)
-    app.conf.redbeat_lite_key_prefix = "t"
+    app = app_of(once_server)
     task = app.task(name="t", base=Task, once=Once(key="k"), shared=False)(nothing)
     queued(store)  # as the run before it leaves it
     _leave(task, SimpleNamespace(id="a", args=(), kwargs={}))
@@ -162,8 +166,7 @@ def test_a_retry_that_is_revoked_gives_its_lock_back(once_server: Server, store:
 
 
 def test_a_revoked_task_has_no_copy_that_stands_by(once_server: Server, store: LockStore) -> None:
-    app = Celery("unit", broker=once_server.url, set_as_current=False)
-    app.conf.redbeat_lite_key_prefix = "t"
+    app = app_of(once_server)
     task = app.task(name="t", base=Task, shared=False)(nothing)
     first = Held("token", "a", 0, 60_000, life_ms=60_000)
     store.begin(first)
@@ -175,8 +178,7 @@ def test_a_revoked_task_has_no_copy_that_stands_by(once_server: Server, store: L
 
 
 def test_a_lock_knows_the_queue_that_its_task_chooses(once_server: Server, store: LockStore) -> None:
-    app = Celery("unit", broker=once_server.url, set_as_current=False)
-    app.conf.redbeat_lite_key_prefix = "t"
+    app = app_of(once_server)
     once = Once(key="k", scope="queue")
     task = app.task(name="t", base=Task, once=once, queue="big", shared=False)(nothing)
     task.delay()
@@ -188,8 +190,7 @@ def test_a_lock_knows_the_queue_that_its_task_chooses(once_server: Server, store
 @pytest.fixture
 def parked(once_server: Server, store: LockStore) -> Celery:
     """An app in which "gone" waits for "k", with the rest of a chain behind it, and has expired; after it, "next"."""
-    app = Celery("unit", broker=once_server.url, backend="cache+memory://", set_as_current=False)
-    app.conf.redbeat_lite_key_prefix = "t"
+    app = app_of(once_server, backend="cache+memory://")
     install(app)
     task = app.task(name="t", base=Task, once=Once(key="k", on_conflict="wait"), shared=False)(nothing)
     soon = datetime.now(UTC) + timedelta(seconds=0.1)

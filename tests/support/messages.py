@@ -40,6 +40,14 @@ def parse(raw: bytes) -> Message:
     )
 
 
+def heard(pubsub: Any) -> bytes:
+    """What is said next on the channels that somebody has subscribed to."""
+    message = pubsub.get_message(timeout=5)
+    assert message is not None, "nothing was published"
+    data: bytes = message["data"]
+    return data
+
+
 def queued(client: redis.Redis, queue: str = "celery") -> list[Message]:
     """The messages of a queue, oldest first."""
     return [parse(raw) for raw in reversed(client.lrange(queue, 0, -1))]
