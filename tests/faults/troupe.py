@@ -78,8 +78,9 @@ class Troupe:
         process = celery("tests.faults.workproj", *words, PROJ_URL=self.url, PROJ_CONF=json.dumps(conf), **env)
         self.workers.append(process)
         self._env[process] = env
-        # Celery prints a traceback for each lost connection and each lost child. Our code may be in none of them.
-        self._unheard[process] = f'File "{ROOT}/redbeat_lite/'
+        # Celery prints a traceback for each lost connection and each lost child. Our code may be in none of them. In
+        # the stacks that `Process.wait` asks for it may: those have no comma after the number of a line.
+        self._unheard[process] = rf'File "{re.escape(str(ROOT))}/redbeat_lite/[^"]*", line \d+(,|$)'
         return process
 
     def leader(self) -> Process:
