@@ -158,12 +158,12 @@ def test_a_stop_just_as_a_child_begins_a_task_may_take_as_long_as_celery_waits_f
     server = own_server()
     stage = on(server, conf={"broker_transport_options": TRANSPORT}, once_lease=LEASE)
     env = {"PROJ_JOURNAL": tmp_path / "journal", **({"PROJ_PLAIN": "1"} if package == "without" else {})}
-    app, longest = make_app(broker_url=server.url), 0.0
+    app, took = make_app(broker_url=server.url), 0.0
     # Whether the main process has read by then that a child began is chance: half of them, or nearly all.
     for _ in range(8):
-        if longest < UNREAD:
-            longest = _stop_as_a_child_begins(stage, stage.worker(**env), app, server)
-    assert STOP < UNREAD < longest
+        if took < UNREAD:
+            took = _stop_as_a_child_begins(stage, stage.worker(**env), app, server)
+    assert STOP < UNREAD < took
 
 
 def _stop_as_a_child_begins(stage: Stage, worker: Process, app: Celery, server: Server) -> float:
@@ -186,7 +186,8 @@ def _stop_as_a_child_begins(stage: Stage, worker: Process, app: Celery, server: 
     stage.stop(worker)
     took = time.monotonic() - start
     # It runs the task, or gives the message back if it has not heard by its end that the child began.
-    given_back = [message.id for message in queued(server.client(), QUEUE)]
-    server.client().delete(QUEUE)
+    with server.client() as client:
+        given_back = [message.id for message in queued(client, QUEUE)]
+        client.delete(QUEUE)
     assert given_back == [sent.id] or worker.lines(f"{sent.id}.*succeeded in")
     return took
