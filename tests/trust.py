@@ -2,6 +2,8 @@
 
 ``python -m tests.trust`` goes on where it was stopped, until there are five runs of the current commit under each
 condition, and writes what it saw to ``trust.md`` after each run. It takes hours; nothing else should run beside it.
+Told to stop, it ends the run it is at, too. One that was killed by SIGKILL cannot: its ``make test`` has to be ended by
+hand.
 """
 
 from __future__ import annotations
@@ -10,12 +12,13 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +52,9 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, default=ROOT / "trust.jsonl", help="where runs are kept")
     parser.add_argument("--args", default="", help="ARGS of make test")
     asked = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
     commit = _said("git", "rev-parse", "--short", "HEAD")
     for number in range(asked.runs):
         for condition in CONDITIONS:
@@ -80,7 +86,7 @@ def _run(condition: Condition, asked: argparse.Namespace) -> dict[str, Any]:
         began = time.monotonic()
         command = [*condition.prefix, *make, "test", f"ARGS={asked.args}"]
         with (directory / "said").open("w+") as said:
-            code = subprocess.run(command, env=env, stdout=said, stderr=subprocess.STDOUT).returncode
+            code = _alone(command, env=env, stdout=said, stderr=subprocess.STDOUT)
             seconds = time.monotonic() - began
             said.seek(0)
             text = said.read()
@@ -96,6 +102,27 @@ def _run(condition: Condition, asked: argparse.Namespace) -> dict[str, Any]:
         "failed": sorted(set(re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE))),
         "left": len(left),
     }
+
+
+def _stop(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _alone(command: list[str], **options: Any) -> int:
+    """Run a command in a session of its own, all of which ends if this process has to stop."""
+    process = subprocess.Popen(command, start_new_session=True, **options)
+    try:
+        return process.wait()
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+            # No SIGKILL: a nursery has to end what it started, once its pytest is gone.
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                os.killpg(process.pid, 0)
+                time.sleep(0.1)
+        raise
 
 
 def _speed() -> float:
