@@ -19,6 +19,7 @@ from hypothesis import settings
 from tests.support.nursery import nursery
 from tests.support.process_table import descendants
 from tests.support.processes import Process, celery
+from tests.support.proxy import Proxy
 from tests.support.server import Server
 from tests.support.waiting import eventually
 from tests.support.wheel import Installation
@@ -97,6 +98,13 @@ def client(server: Server) -> Iterator[redis.Redis]:
     """A client of the shared server."""
     with server.client() as client:
         yield client
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    """A proxy before the server; where a module has one of its own, before that."""
+    with Proxy(server.port) as proxy:
+        yield proxy
 
 
 @pytest.fixture

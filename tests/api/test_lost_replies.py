@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 from celery import Celery
@@ -13,16 +12,9 @@ from celery import Celery
 from redbeat_lite import Entry, EntryChanged, Schedules, every
 from tests.support.in_process import MakeApp
 from tests.support.proxy import Proxy
-from tests.support.server import Server
 
 #: In a request that writes entries: its id, by which its reply is kept.
 CALL = re.compile(rb"\}:reply:[0-9a-f]{32}")
-
-
-@pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
-    with Proxy(server.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -11,7 +11,10 @@ from tests.faults.collector import Verdict
 from tests.faults.driver import Stage
 from tests.faults.guarded import Guarded
 from tests.faults.page import keep
+from tests.support.in_process import make_beat
 from tests.support.server import Server
+
+__all__ = ["make_beat"]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import redis
 
 from redbeat_lite.once.keys import OnceKeys
 from tests.faults.collector import Collector, Record, Verdict, judge, strays
+from tests.faults.guarded import Guarded
 from tests.faults.troupe import QUEUE, Troupe
 from tests.support.beats import KEYS
 from tests.support.processes import Process
@@ -232,6 +233,12 @@ class Stage(Troupe):
         self.watch.stop()
         self.collector.stop()
         super().close()
+
+
+#: What the fixtures give: a stage on a server, a place for figures, and servers of a test's own.
+On = Callable[..., Stage]
+Publish = Callable[..., None]
+Own = Callable[..., Guarded]
 
 
 def _begin_together(records: Iterable[Record]) -> bool:

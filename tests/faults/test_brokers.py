@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 
 import pytest
 
 from tests.faults.collector import Verdict
-from tests.faults.driver import ENTRIES, Stage, load
+from tests.faults.driver import ENTRIES, On, Own, Publish, load
 from tests.faults.guarded import Guarded
 from tests.support.beats import KEYS
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
-On = Callable[..., Stage]
-Publish = Callable[..., None]
-Own = Callable[..., Guarded]
-
 
 @pytest.fixture
 def server(own_server: Own) -> Guarded:
     return own_server()
-
-
-@pytest.fixture
-def proxy(server: Guarded) -> Iterator[Proxy]:
-    with Proxy(server.port) as proxy:
-        yield proxy
 
 
 @pytest.mark.parametrize("fault", ["swallowed", pytest.param("refusing", marks=pytest.mark.soak), "full"])

@@ -6,19 +6,13 @@ import itertools
 import subprocess
 import tarfile
 from collections import Counter
-from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
 import pytest
 
-from tests.faults.driver import Stage, load
+from tests.faults.driver import On, Own, Publish, Stage, load
 from tests.support.processes import ROOT, Process
-from tests.support.server import Server
-
-On = Callable[..., Stage]
-Publish = Callable[..., None]
-Own = Callable[..., Server]
 
 
 def takes_over(stage: Stage, follower: Process, lease: float) -> None:

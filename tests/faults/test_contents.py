@@ -8,14 +8,10 @@ from celery import Celery
 
 from redbeat_lite import Entry, Schedules, every
 from tests.acceptance.test_garbage import DEFINITIONS
-from tests.faults.driver import Stage, load
+from tests.faults.driver import On, Own, Publish, Stage, load
 from tests.support.beats import KEYS
 from tests.support.server import Server
 from tests.support.waiting import eventually
-
-On = Callable[..., Stage]
-Publish = Callable[..., None]
-Own = Callable[..., Server]
 
 
 def test_flushall(own_server: Own, on: On, publish: Publish, lease: float) -> None:

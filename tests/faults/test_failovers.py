@@ -12,15 +12,13 @@ from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
 from tests.faults.collector import judge, queue_of
-from tests.faults.driver import PERIOD_MS, Stage
+from tests.faults.driver import PERIOD_MS, Publish, Stage
 from tests.faults.guarded import SECRET
 from tests.support.beats import KEYS
 from tests.support.deployments import Cluster, Sentinels
 from tests.support.messages import of_entry
 from tests.support.server import Server
 from tests.support.waiting import eventually
-
-Publish = Callable[..., None]
 
 
 @pytest.fixture

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from tests.faults.driver import Stage
-from tests.support.server import Server
-
-On = Callable[..., Stage]
-Publish = Callable[..., None]
+from tests.faults.driver import On, Own, Publish
 
 
-def test_a_killed_leader(own_server: Callable[..., Server], on: On, publish: Publish, lease: float) -> None:
+def test_a_killed_leader(own_server: Own, on: On, publish: Publish, lease: float) -> None:
     stage = on(own_server())
     stage.begin()
     while stage.left > 0:
@@ -29,7 +23,7 @@ def test_a_killed_leader(own_server: Callable[..., Server], on: On, publish: Pub
     publish("killed", verdict)
 
 
-def test_a_leader_told_to_stop(own_server: Callable[..., Server], on: On, publish: Publish) -> None:
+def test_a_leader_told_to_stop(own_server: Own, on: On, publish: Publish) -> None:
     stage = on(own_server())
     stage.begin()
     while stage.left > 0:
@@ -47,9 +41,7 @@ def test_a_leader_told_to_stop(own_server: Callable[..., Server], on: On, publis
     publish("stopped", verdict)
 
 
-def test_a_leader_frozen_past_its_lease(
-    own_server: Callable[..., Server], on: On, publish: Publish, lease: float
-) -> None:
+def test_a_leader_frozen_past_its_lease(own_server: Own, on: On, publish: Publish, lease: float) -> None:
     stage = on(own_server())
     stage.begin()
     while stage.left > 0:

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from tests.faults.driver import Stage
+from tests.faults.driver import On, Own, Publish
 from tests.faults.guarded import Guarded
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
-
-On = Callable[..., Stage]
-Publish = Callable[..., None]
-Own = Callable[..., Guarded]
 
 
 @pytest.fixture
 def server(own_server: Own) -> Guarded:
     return own_server()
-
-
-@pytest.fixture
-def proxy(server: Guarded) -> Iterator[Proxy]:
-    with Proxy(server.port) as proxy:
-        yield proxy
 
 
 def _swallow(proxy: Proxy) -> None:

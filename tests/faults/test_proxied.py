@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from celery import Celery
@@ -11,23 +11,11 @@ from celery import Celery
 from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.beat.dispatch.broker import BrokerDown
 from tests.faults.guarded import Guarded
+from tests.support.in_process import MakeBeat
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
 
 PUBLISH_TIMEOUT = 0.5
-
-
-@pytest.fixture
-def make_scheduler() -> Iterator[Callable[[Celery], Scheduler]]:
-    made: list[Scheduler] = []
-
-    def make(app: Celery) -> Scheduler:
-        made.append(Scheduler(app))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 def ticks_until(scheduler: Scheduler, condition: Callable[[], bool], *, within: float) -> None:
@@ -40,14 +28,14 @@ def ticks_until(scheduler: Scheduler, condition: Callable[[], bool], *, within: 
 def test_a_leader_follows_a_fail_over_that_leaves_its_connections_open(
     own_server: Callable[..., Guarded],
     make_app: Callable[..., Celery],
-    make_scheduler: Callable[[Celery], Scheduler],
+    make_beat: MakeBeat,
 ) -> None:
     old, new = (own_server(**{"repl-diskless-sync-delay": "0"}) for _ in range(2))
     with Proxy(old.port) as proxy, old.client() as to_old, new.client() as to_new:
         to_new.replicaof("127.0.0.1", str(old.port))
         app = make_app(broker_url=old.behind(proxy.port), redbeat_lite_lease=1)
         Schedules(app).add("entry", "add", every(0.2), expires=None)
-        scheduler = make_scheduler(app)
+        scheduler = make_beat(app)
         ticks_until(scheduler, lambda: to_new.llen("celery") >= 2, within=20)
         to_new.replicaof("NO", "ONE")
         proxy.target = new.port
@@ -60,7 +48,7 @@ def test_a_leader_follows_a_fail_over_that_leaves_its_connections_open(
 def test_a_broker_that_is_cut_off_costs_the_timeout_and_not_the_lease(
     own_server: Callable[..., Guarded],
     make_app: Callable[..., Celery],
-    make_scheduler: Callable[[Celery], Scheduler],
+    make_beat: MakeBeat,
     caplog: pytest.LogCaptureFixture,
     dispatch: str,
 ) -> None:
@@ -77,7 +65,7 @@ def test_a_broker_that_is_cut_off_costs_the_timeout_and_not_the_lease(
             redbeat_lite_lease=1,
         )
         Schedules(app).add("entry", "add", every(0.2), expires=None)
-        scheduler = make_scheduler(app)
+        scheduler = make_beat(app)
         ticks_until(scheduler, lambda: to_broker.llen("celery") >= 2, within=20)
         proxy.black_hole = True
         for _ in range(2):

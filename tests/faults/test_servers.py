@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.faults.driver import Stage
-from tests.support.server import Server
-
-On = Callable[..., Stage]
-Publish = Callable[..., None]
-Own = Callable[..., Server]
+from tests.faults.driver import On, Own, Publish
 
 
 @pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.soak), True], ids=["stopped", "killed"])

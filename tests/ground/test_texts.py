@@ -19,7 +19,7 @@ from redbeat_lite.events import Event, Failed, Hooks, Quarantined, subscribe
 from redbeat_lite.pipeline.publish import conclude
 from redbeat_lite.pipeline.store import Ref, store_of
 from tests.support.examples import examples
-from tests.support.frozen import Clock, frozen_clock
+from tests.support.frozen import Clock
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -105,12 +105,6 @@ def stage(shared_server: Server) -> Iterator[Stage]:
     stage.schedules.clear()
     stage.beat.close()
     stage.app.close()
-
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    with frozen_clock() as clock:
-        yield clock
 
 
 def is_text(text: str) -> bool:
