@@ -32,6 +32,9 @@ PERIOD_MS = 1000
 BACK = 5.0
 CRASH = 0.5 + PERIOD_MS / 1000
 
+#: Longer than a message takes from a queue into the hands of a worker, in seconds.
+IN_FLIGHT = 1.0
+
 ONCE_KEYS = OnceKeys("redbeat-lite")
 
 #: Keys that go when their time is over: what the guard remembers of each task, and a lock of kombu's.
@@ -212,10 +215,20 @@ class Stage(Troupe):
         self.collector.stop()
 
     def _is_drained(self) -> bool:
-        """Whether no message waits, none is in the hands of a worker, and no lock is held."""
+        """Whether no message waits, none is in the hands of a worker, and no lock is held.
+
+        A message that kombu takes, or that is sent again, is nowhere for a moment: so it is looked at twice.
+        """
+        if self._holds_something():
+            return False
+        time.sleep(IN_FLIGHT)
+        return not self._holds_something()
+
+    def _holds_something(self) -> bool:
         self.revive()
         with self._schedule() as client:
-            return not client.keys(ONCE_KEYS.lock("*")) and not client.exists(QUEUE, "unacked", "unacked_index")
+            waiting = client.exists(QUEUE, "unacked", "unacked_index", ONCE_KEYS.guard_index)
+            return bool(waiting or client.keys(ONCE_KEYS.lock("*")))
 
     def _check_keys(self) -> None:
         with self._schedule() as client:

@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,11 +94,12 @@ class Work:
         runs: occurrences that ran.
         left_out: those that the beat left out, as its counters say, because the last one was queued or running …
         refused: … and those that a worker did.
-        vanished: those that a worker received, and that are in none of these.
+        vanished: the ids of those that a worker received that was there to the end, and that are in none of these.
         unfinished: those that began to run, never came to their end, and were not refused either when they came again,
             because the next one ran by then.
-        taken: those that no worker has heard of. Between taking a message from the queue and noting that it has it, a
-            worker that is killed loses it; that is kombu's Redis transport.
+        taken: those that no such worker has heard of. Between taking a message from the queue and noting that it has
+            it, a worker that is killed loses it, also if it had come back from another one; that is kombu's Redis
+            transport.
         overlaps: bodies that began before another one of their key had ended.
         stuck: the longest time in seconds for which the lock of a run outlived it.
     """
@@ -106,7 +107,7 @@ class Work:
     runs: int = 0
     left_out: int = 0
     refused: int = 0
-    vanished: int = 0
+    vanished: list[str] = field(default_factory=list)
     unfinished: int = 0
     taken: int = 0
     overlaps: int = 0
@@ -114,7 +115,7 @@ class Work:
 
     def as_dict(self) -> dict[str, Any]:
         """What is published of it."""
-        return {**vars(self), "stuck": round(self.stuck, 2)}
+        return {**vars(self), "vanished": len(self.vanished), "stuck": round(self.stuck, 2)}
 
 
 def judge_work(
@@ -123,6 +124,7 @@ def judge_work(
     period: int,
     bodies: Iterable[Body],
     output: str,
+    stayed: str,
     locked: Mapping[str, float],
     away: Sequence[tuple[float, float]] = (),
 ) -> Work:
@@ -131,7 +133,8 @@ def judge_work(
     Parameters:
         before: what the schedule said of each entry once, …
         after: … and when the last beat had ended.
-        output: all that workers said.
+        output: all that workers said …
+        stayed: … and of that, what those said that were there to the end and always had their broker.
         locked: when the lock of each run was last seen, by its task id.
         away: when nobody could give back a lock, from and to.
     """
@@ -141,7 +144,7 @@ def judge_work(
         of_key[body.key].append(body)
     outlived: dict[str, float] = {}
     refused = set(re.findall(r"Skipped proj\.work\[([-0-9a-f]+)\]", output))
-    heard = set(re.findall(r"proj\.work\[([-0-9a-f]+)\] received", output))
+    heard = set(re.findall(r"proj\.work\[([-0-9a-f]+)\] received", stayed))
     for name, last in after.items():
         first = (before[name].nominal or 0) - period * (before[name].count + before[name].skipped)
         nominals = range(first, last.nominal or 0, period)
@@ -152,7 +155,7 @@ def judge_work(
         work.unfinished += len(ran - {body.id for body in of_key[name] if body.done} - refused)
         work.refused += len((refused - ran) & ids)
         work.left_out += last.skipped
-        work.vanished += len((heard & ids) - ran - refused)
+        work.vanished += sorted((heard & ids) - ran - refused)
         work.taken += len(ids) - last.skipped - len((heard | ran | refused) & ids)
         end = of_key[name][0].start
         for body in of_key[name]:

@@ -94,6 +94,7 @@ def the_work(
     left_out: int = 0,
     refused: int | None = None,
     received: int | None = None,
+    stayed: bool = True,
     last_locked: float = 0.0,
 ) -> Work:
     """The judgement on three occurrences of one key, of which these ran: which one, from when, until when."""
@@ -102,7 +103,7 @@ def the_work(
     said = "" if received is None else f"INFO Task proj.work[{ids[received]}] received\n"
     said += "" if refused is None else f"INFO Skipped proj.work[{ids[refused]}]: somebody has the once-lock"
     ran = [Body("k", ids[n], start, end) for n, start, end in bodies]
-    return judge_work({"k": before}, {"k": after}, 1000, ran, said, {ids[0]: last_locked})
+    return judge_work({"k": before}, {"k": after}, 1000, ran, said, said if stayed else "", {ids[0]: last_locked})
 
 
 def test_work_of_which_nothing_is_missing() -> None:
@@ -113,9 +114,11 @@ def test_work_of_which_nothing_is_missing() -> None:
 
 def test_occurrences_that_vanished_are_seen() -> None:
     work = the_work((0, 1.0, 2.0), (1, 3.5, 9.5))
-    assert (work.vanished, work.taken) == (0, 1)
+    assert (len(work.vanished), work.taken) == (0, 1)
     work = the_work((0, 1.0, 2.0), (1, 3.5, 9.5), received=2)
-    assert (work.vanished, work.taken) == (1, 0)
+    assert (len(work.vanished), work.taken) == (1, 0)
+    work = the_work((0, 1.0, 2.0), (1, 3.5, 9.5), received=2, stayed=False)
+    assert (len(work.vanished), work.taken) == (0, 1), "it came back from its worker, and was lost on its way"
 
 
 def test_bodies_beside_each_other_are_seen() -> None:
@@ -144,7 +147,7 @@ def test_a_run_that_never_ended_is_seen() -> None:
     before, after, ids = EntryState(1, "g", NOW), EntryState(1, "g", NOW + 1000), [task_id("k", "g", NOW)]
     killed, again = Body("k", ids[0], 1.0, 2.0, done=False), Body("k", ids[0], 5.0, 6.0)
     for ran, unfinished in (([killed], 1), ([killed, again], 0)):
-        assert judge_work({"k": before}, {"k": after}, 1000, ran, "", {}).unfinished == unfinished
+        assert judge_work({"k": before}, {"k": after}, 1000, ran, "", "", {}).unfinished == unfinished
 
 
 def message(nominal: int) -> str:

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -89,7 +89,7 @@ class Faults:
     def crash_the_server(self) -> None:
         start = time.monotonic()
         self.takers += len(self._stage.workers)
-        with self._stage.outage():
+        with self._stage.loss_of_their_broker(), self._stage.outage():
             self._server.stop(kill=True)
             self._stage.pause(0.2, 1)
             self._server.start()
@@ -135,11 +135,11 @@ def test_workers_killed_at_random_instants(
     verdict = stage.verdict()
     locks.stop()
     assert (verdict.lost, verdict.doubled) == (0, 0)
-    output = "".join(each.output for each in stage.ended)
-    work = judge_work(before, states(), PERIOD_MS, journal.bodies(), output, locks.seen, faults.away)
+    output, stayed = ("".join(each.output for each in workers) for workers in (stage.ended, stage.stayed))
+    work = judge_work(before, states(), PERIOD_MS, journal.bodies(), output, stayed, locks.seen, faults.away)
     print(work)
     assert work.overlaps == 0
-    assert work.vanished == 0
+    assert not work.vanished, _history(work.vanished, output)
     assert work.taken + work.unfinished <= faults.takers, (
         "one message for each worker that was killed while it took one, at most"
     )
@@ -147,6 +147,11 @@ def test_workers_killed_at_random_instants(
     assert work.runs > len(NAMES)
     verdict.faults, verdict.work = struck, work
     publish("workers", verdict)
+
+
+def _history(task_ids: Iterable[str], output: str) -> str:
+    """What workers said of these."""
+    return "\n".join(line for line in output.splitlines() if any(each in line for each in task_ids))
 
 
 @pytest.mark.soak

@@ -32,6 +32,10 @@ STOP = 10.0
 #: stop, that forgets each task of which it has not yet read that a child has begun it, whether one has or not.
 UNREAD = 30.0
 
+#: What a worker says when its broker is gone, and when it cannot go on without it.
+_LOST = "Connection to broker lost"
+_DOOMED = "CRITICAL.*[Uu]nrecoverable"
+
 _WORKER = f"worker -P prefork -c 2 -Q {QUEUE} -l INFO --without-gossip --without-mingle -n".split()
 
 
@@ -52,6 +56,7 @@ class Troupe:
         self.beats: list[Process] = []
         self.workers: list[Process] = []
         self.ended: list[Process] = []
+        self.stayed: list[Process] = []
         self._schedule = schedule
         self._conf = conf
         self._env: dict[Process, Any] = {}
@@ -104,14 +109,31 @@ class Troupe:
         return [each for each in self.workers if each.alive and each.lines("succeeded in")]
 
     def revive(self) -> None:
-        """Start workers anew that ended by themselves, as whatever supervises them does.
+        """Start workers anew that ended by themselves or are about to, as whatever supervises them does.
 
-        The main process of a Celery worker may, when its broker restarts.
+        The main process of a Celery worker may, when its broker restarts; it says so, and may take as long as UNREAD.
         """
-        for each in [each for each in self.workers if not each.alive]:
-            assert each.lines("CRITICAL.*[Uu]nrecoverable|Connection to broker lost"), each.output
+        for each in [each for each in self.workers if not each.alive or each.lines(_DOOMED)]:
+            assert each.lines(f"{_DOOMED}|{_LOST}"), each.output
+            self._kill(each.pid, *descendants(each.pid))
+            each.wait()
             self._leave(each)
             self.worker(**self._env[each])
+
+    @contextmanager
+    def loss_of_their_broker(self) -> Iterator[None]:
+        """Each worker that is connected before loses its broker meanwhile; at the end it has another one, or is
+        replaced. Which of the two happens to it is chance."""
+        before = {each: len(each.lines(_LOST)) for each in self.workers if each.lines(r" ready\.$")}
+        yield
+
+        def decided(worker: Process) -> bool:
+            lost = len(worker.lines(_LOST))
+            back = before[worker] < lost < len(worker.lines("Connected to "))
+            return back or not worker.alive or bool(worker.lines(_DOOMED))
+
+        eventually(lambda: all(map(decided, before)), within=30, what="a broker for each worker, or its end")
+        self.revive()
 
     def kill(self, process: Process, *, whole: bool = False) -> None:
         """SIGKILL a beat, or the main process of a worker; ``whole``: its children too, as when a machine is lost."""
@@ -136,7 +158,7 @@ class Troupe:
         # Before that, a signal may find Python without a handler.
         process.says("beat: (leading|standing by)" if process in self.beats else r" ready\.$")
         process.terminate()
-        if process in self.workers and process.lines("Connection to broker lost"):
+        if process in self.workers and process.lines(_LOST):
             # With something to acknowledge over a connection that is gone, Celery 5.7 fails on its way out, or takes as
             # long as UNREAD.
             with suppress(AssertionError):
@@ -175,7 +197,8 @@ class Troupe:
             self.stop(each)
 
     def dismiss_workers(self) -> None:
-        """Stop every worker."""
+        """Stop every worker; those that never lost their broker have :attr:`stayed`."""
+        self.stayed = [each for each in self.workers if not each.lines(_LOST)]
         for each in list(self.workers):
             self.stop(each)
 
