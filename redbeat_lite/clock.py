@@ -8,6 +8,9 @@ import time
 #: Linux needs its own name for that; elsewhere the monotonic clock behaves so.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
+#: Seconds by which two clocks may seem to differ and be right: a time server allows less, a question takes less.
+CLOCK_OFF = 0.5
+
 
 def wall_ms() -> int:
     """The wall clock in epoch milliseconds."""

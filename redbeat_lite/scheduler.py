@@ -102,6 +102,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             vitals,
             zone=zone,
             batch_size=settings.batch_size,
+            slack=settings.slack_ms,
             tasks=lambda name: app.tasks.get(name),
             local=self._upkeep.local,
         )

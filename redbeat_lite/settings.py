@@ -41,6 +41,8 @@ class Settings:
         lease: how long a leader that falls silent stays leader. 1 to 86,400.
         batch_size: entries per round trip, 1 to 5,000.
         expires: default of an entry's ``expires``: ``None``, seconds, or ``"interval"``.
+        clock_slack: by how much the clocks of beats and workers may differ: a message that expires with its interval
+            lives that much longer. 0 to 86,400.
         misfire: default of an entry's ``misfire``: ``"coalesce"``, ``"skip"`` or ``"all"``.
         once_lease: lease of a once-lock. 1 to 86,400.
         publish_timeout: after how long a publish that hangs is given up. 0.1 to 86,400.
@@ -59,6 +61,7 @@ class Settings:
     lease: float = 4.0
     batch_size: int = 500
     expires: float | str | None = "interval"
+    clock_slack: float = 5.0
     misfire: str = "coalesce"
     once_lease: float = 60.0
     publish_timeout: float = 5.0
@@ -76,6 +79,7 @@ class Settings:
         _check_text("owner", self.owner)
         _check_number("lease", self.lease, 1.0)
         _check_number("once_lease", self.once_lease, 1.0)
+        _check_number("clock_slack", self.clock_slack, 0.0)
         _check_number("publish_timeout", self.publish_timeout, 0.1)
         _check_number("stall_timeout", self.stall_timeout, 1.0)
         shortest = (
@@ -95,6 +99,11 @@ class Settings:
         where = "the IP address to listen on, such as 127.0.0.1 or 0.0.0.0"
         _expect("metrics_host", _is_address(self.metrics_host), where, self.metrics_host)
         _expect("heartbeat_file", file is None or (isinstance(file, str) and file != ""), "the path of a file", file)
+
+    @property
+    def slack_ms(self) -> int:
+        """By how many milliseconds the clocks of beats and workers may differ."""
+        return round(1000 * self.clock_slack)
 
     @classmethod
     def from_app(cls, app: Celery, *, url: str | None = None) -> Settings:

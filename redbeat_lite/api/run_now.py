@@ -11,7 +11,7 @@ from uuid import uuid4
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
-from ..entries.message import Occurrence, emission, evaluated
+from ..entries.message import Occurrence, delay_ms, emission, evaluated, expires_with_gap
 from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, take
 from ..once.store import LockStore
 from ..storage.patience import briefly
@@ -20,23 +20,29 @@ from .reader import check_complete
 if TYPE_CHECKING:
     from celery import Celery
 
+#: Milliseconds that the message of an extra run lives at least, whatever the entry's interval: somebody waits for it.
+_SHORTEST = 60_000
 
-def publish_extra(app: Celery, entry: Entry, locks: LockStore, zone: tzinfo) -> str:
+
+def publish_extra(app: Celery, entry: Entry, locks: LockStore, zone: tzinfo, slack: int) -> str:
     """Publish one task with the entry's own arguments and options, and return its id.
 
     Parameters:
-        zone: the app's time zone. The message expires at the entry's next nominal time if it says ``"interval"``.
+        zone: the app's time zone. A message that says ``"interval"`` lives for the gap after the entry's next run, and
+            for a minute at least.
+        slack: by how many milliseconds the clocks of beats and workers may differ.
 
     Raises:
         ConfigOwned: the entry holds what cannot be stored, and this app's configuration does not have it.
     """
     check_complete(entry, *entry.local)
     now = wall_ms()
-    following = lifecycle.following(entry, entry.known_state.nominal, now, zone, briefly())
+    gap = lifecycle.gap_ms(entry, entry.known_state.nominal, now, zone, briefly()) if expires_with_gap(entry) else None
+    life = None if gap is None else max(gap, _SHORTEST) + slack
     task_id, task = str(uuid4()), app.tasks.get(entry.task)
     entry.args, entry.kwargs = evaluated(entry)
-    with _once_lock(entry, task_id, task, locks) as headers:
-        emitted = emission(Occurrence(entry, task_id, now, following, headers))
+    with _once_lock(entry, task_id, task, locks, delay_ms(entry.options, now) or 0, life or 0) as headers:
+        emitted = emission(Occurrence(entry, task_id, now, life, headers), now)
         options = {**emitted.options, "retry": entry.options.get("retry")}
         if task is not None:
             task.apply_async(entry.args, entry.kwargs, **options)
@@ -46,13 +52,26 @@ def publish_extra(app: Celery, entry: Entry, locks: LockStore, zone: tzinfo) -> 
 
 
 @contextmanager
-def _once_lock(entry: Entry, task_id: str, task: Any, locks: LockStore) -> Iterator[dict[str, Any] | None]:
+def _once_lock(
+    entry: Entry, task_id: str, task: Any, locks: LockStore, delay: int, life: int
+) -> Iterator[dict[str, Any] | None]:
     """Take the entry's once-lock if it is free; yields the headers that tell the worker of it."""
     if entry.once is None:
         yield None
         return
     queue = str(entry.options.get("queue") or "")
-    claim = Claim(entry.name, entry.task, entry.args, entry.kwargs, entry.once, task_id, task=task, queue=queue)
+    claim = Claim(
+        entry.name,
+        entry.task,
+        entry.args,
+        entry.kwargs,
+        entry.once,
+        task_id,
+        task=task,
+        queue=queue,
+        delay_ms=delay,
+        life_ms=life,
+    )
     [taken] = take(locks, [claim])
     try:
         yield {ONCE_HEADER: once_header(claim.key, claim.once, queued=claim.at_publish and taken)}

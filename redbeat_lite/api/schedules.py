@@ -71,7 +71,7 @@ class Schedules(MutableMapping[str, Entry]):
 
     @lazy
     def _writer(self) -> Writer:
-        return Writer(self._app, self._store, self._reader, self._zone)
+        return Writer(self._app, self._store, self._reader, self._zone, self._settings.slack_ms)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class Schedules(MutableMapping[str, Entry]):
             kombu.exceptions.OperationalError: the broker cannot be reached.
         """
         locks = LockStore(self._store.backend.client, self._settings.key_prefix)
-        return publish_extra(self._app, self[name], locks, self._zone)
+        return publish_extra(self._app, self[name], locks, self._zone, self._settings.slack_ms)
 
     def release(self, name: str) -> Entry:
         """Put a quarantined entry back, as new, once what was wrong with it is mended.

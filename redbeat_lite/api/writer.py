@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from functools import partial
@@ -13,10 +14,12 @@ from ..entries import lifecycle
 from ..entries.definition import decode, encode
 from ..entries.entry import Entry
 from ..entries.fields import check_destination
+from ..entries.message import expires_with_gap
 from ..entries.sendable import check_arguments, check_options
 from ..entries.state import MAX_NOTE, EntryState
 from ..entries.stored_entry import edit_of
 from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
+from ..schedules import Every
 from ..storage.patience import briefly
 from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, Edit, Stored, chunks, removal
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 
 # Not Celery's, which is silent where nobody has set up logging, as at a Python prompt.
 logger = logging.getLogger(__name__)
+
+#: Messages of one entry that may wait at once without a word.
+_MANY_ALIVE = 10
 
 _Result = TypeVar("_Result")
 
@@ -39,13 +45,15 @@ class Writer:
         store: where the entries go.
         reader: reads what is there.
         zone: the app's time zone.
+        slack: by how many milliseconds the clocks of beats and workers may differ.
     """
 
-    def __init__(self, app: Celery, store: Store, reader: Reader, zone: tzinfo) -> None:
+    def __init__(self, app: Celery, store: Store, reader: Reader, zone: tzinfo, slack: int) -> None:
         self._app = app
         self._store = store
         self._reader = reader
         self._zone = zone
+        self._slack = slack
 
     def checked(self, entry: Entry, *, replaces: bool = False, warn: bool = True) -> Entry:
         """The entry, if nothing is wrong with it that can be told before it is written, or that ``encode`` tells.
@@ -68,7 +76,23 @@ class Writer:
             check_arguments(entry, self._app)
         if warn:
             self.warn_of_unknown_tasks([entry])
+            self._warn_of_many_alive(entry)
         return entry
+
+    def _warn_of_many_alive(self, entry: Entry) -> None:
+        """Log that messages of an entry pile up while nobody takes them, as they live for longer than its interval."""
+        one = entry.once is not None and entry.once.scope == "queue" and entry.once.on_conflict != "wait"
+        if one or not expires_with_gap(entry) or not isinstance(rule := entry.rule(self._zone), Every):
+            return
+        alive = 1 + math.ceil(self._slack / rule.ms)
+        if alive > _MANY_ALIVE:
+            logger.warning(
+                "entry %r: while no worker takes them, %d of its messages are alive at once, as each lives for its "
+                "interval and redbeat_lite_clock_slack (%g s); with once=True it is one",
+                entry.name,
+                alive,
+                self._slack / 1000,
+            )
 
     def warn_of_unknown_tasks(self, entries: Iterable[Entry]) -> None:
         """Log the tasks that this app does not have, each once however many entries run it."""

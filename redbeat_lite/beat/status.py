@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CorruptEntry
 from ..instants import EPOCH, from_ms
+from ..once.keys import OnceKeys
+from ..once.worker_reports import heard_of
 from ..settings import Settings
 from ..storage.json_values import loads
 from ..storage.store import Store
@@ -84,6 +86,8 @@ class Status:
         overdue: entries that are late by more than a second.
         entries: how many are stored.
         quarantined: how many are set aside.
+        clocks: by how many seconds the clock of each worker with ``install()`` is ahead of the server's, negative where
+            it is behind. Those heard of within the last minute, by their node names.
     """
 
     now: datetime
@@ -94,6 +98,7 @@ class Status:
     overdue: int
     entries: int
     quarantined: int
+    clocks: Mapping[str, float]
 
     @property
     def silence(self) -> float | None:
@@ -131,8 +136,8 @@ def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
 
 def read(store: Store) -> Status:
     """As :func:`status`, over a connection that is there; one round trip."""
-    keys = store.keys
-    where = (keys.leader, keys.beats, keys.meta, keys.due, keys.entries, keys.quarantine)
+    keys, workers = store.keys, OnceKeys(store.keys.prefix).workers
+    where = (keys.leader, keys.beats, keys.meta, keys.due, keys.entries, keys.quarantine, workers)
     return _status(*store.backend.scripts.run("schedule/status", where, (OVERDUE_MS,)))
 
 
@@ -145,6 +150,7 @@ def _status(
     overdue: int,
     head: list[bytes],
     quarantined: int,
+    workers: list[bytes],
 ) -> Status:
     late = now - float(head[1]) if head else 0.0
     fields = _pairs(leader)
@@ -158,6 +164,7 @@ def _status(
         overdue=overdue,
         entries=entries,
         quarantined=quarantined,
+        clocks={name: said.ahead for name, said in heard_of(_pairs(workers), now / 1000).items()},
     )
 
 

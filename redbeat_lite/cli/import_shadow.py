@@ -146,7 +146,7 @@ def _report(app: Celery, source: Source, mover: MoveIn, moves: list[Move], *, ap
     _list_notes("Left out:", (move for move in moves if move.entry is None))
     _list_notes("To know:", (move for move in moves if move.entry is not None))
     if any(entry.expires == "interval" and "expires" not in entry.options for entry in carried):
-        say("Messages will expire at the next run of their entry; redbeat_lite_expires = None turns that off.")
+        say("Messages will expire about when the next one comes; redbeat_lite_expires = None turns that off.")
     if mover.led:
         say("A beat of redbeat_lite leads, and sends what is carried over: the other one must not run any more.")
     left = len(moves) - len(carried)

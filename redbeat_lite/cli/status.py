@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..clock import CLOCK_OFF
 from .command import Command, json_option
 from .output import distance, echo_fields, echo_json, span, when
 
@@ -65,6 +66,9 @@ def _lines(found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
     yield "overdue", found.overdue
     yield "entries", found.entries
     yield "quarantined", found.quarantined
+    for worker, ahead in sorted(found.clocks.items()):
+        if abs(ahead) >= CLOCK_OFF:
+            yield "clock", f"that of worker {worker} is {span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
 
 
 def _of_leader(leader: LeaderStatus, found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:

@@ -37,7 +37,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
         args, kwargs: the task's arguments.
         options: options of ``apply_async``, such as ``queue`` and ``priority``. Those of no known name are handed on to
             the task's ``apply_async`` and to the broker; one that looks misspelt is refused.
-        expires: ``None``, seconds or a timedelta after publishing, or ``"interval"``: until the next nominal time.
+        expires: ``None``, seconds or a timedelta after publishing, or ``"interval"``: for the gap to the next run.
             An ``expires`` among the options takes precedence.
         once: keep one run of this entry queued or running at a time; ``True`` or a :class:`Once`.
         misfire: what to do about occurrences found too late: ``"coalesce"``, ``"skip"``, ``"all"`` or a

@@ -208,6 +208,13 @@ def following(entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on
     return None if isinstance(upcoming, Question) else upcoming
 
 
+def gap_ms(entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
+    """Milliseconds from the next run to the one after it; ``None`` where nobody knows, or there are none."""
+    upcoming = following(entry, nominal, now, zone, walk_on)
+    after = None if upcoming is None else next_ms(entry.rule(zone), upcoming)
+    return None if after is None or upcoming is None or isinstance(after, Question) else after - upcoming
+
+
 def failed(state: EntryState, error: str, planned: Plan) -> EntryState:
     """The state after a publish failed: the occurrence stays due, and a question that led to one is answered."""
     nominal = planned.emit[0] if planned.emit and isinstance(state.nominal, Question) else state.nominal

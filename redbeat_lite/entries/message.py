@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from celery.beat import BeatLazyFunc
 
 from .. import instants
+from ..schedules import Question
 from ..schedules.cron import Cron, familiar
+from ..schedules.misfire import Plan
 from .entry import Entry
 
 
@@ -20,19 +23,63 @@ class Occurrence(NamedTuple):
         entry: the entry that fires.
         id: the task id.
         nominal: nominal time, epoch milliseconds.
-        following: the next nominal time that is still to come, where an entry expires with its interval.
+        life: how long its message lives, as :func:`life_ms` says.
         extra: further headers.
     """
 
     entry: Entry
     id: str
     nominal: int
-    following: int | None
+    life: int | None
     extra: Mapping[str, Any] | None = None
 
 
-def emission(occurrence: Occurrence) -> Entry:
-    """The entry as Celery is to publish it for one occurrence."""
+def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
+    """For how many milliseconds the messages of a plan live, from when they are sent, or from their ``eta``.
+
+    For the gap that follows their nominal time, so that the next run takes the place of one that nobody took, and for
+    so long as clocks may differ. ``None``, without end: where no next run is known, and what ``misfire="all"`` makes up
+    for, all of which is to run.
+
+    Parameters:
+        now: epoch milliseconds.
+        slack: by how many milliseconds the clocks of beats and workers may differ.
+    """
+    if not expires_with_gap(entry) or plan.next is None or isinstance(plan.next, Question):
+        return None
+    if entry.misfire.policy == "all" and (len(plan.emit) > 1 or plan.next <= now):
+        return None
+    return plan.next - plan.emit[-1] + slack
+
+
+def expires_with_gap(entry: Entry) -> bool:
+    """Whether the messages of an entry expire when the next one comes, rather than as somebody has set."""
+    return entry.expires == "interval" and "expires" not in entry.options
+
+
+def delay_ms(options: Mapping[str, Any], now: int) -> int | None:
+    """For how long a message may not run yet; ``None`` where only Celery knows.
+
+    Parameters:
+        now: epoch milliseconds.
+    """
+    if options.get("countdown"):
+        return int(1000 * options["countdown"])
+    eta = options.get("eta")
+    if isinstance(eta, str):
+        eta = datetime.fromisoformat(eta)
+    if not eta:
+        return 0
+    # One without a zone is read in a zone of Celery's.
+    return None if eta.tzinfo is None else max(0, instants.to_ms(eta) - now)
+
+
+def emission(occurrence: Occurrence, now: int) -> Entry:
+    """The entry as Celery is to publish it for one occurrence.
+
+    Parameters:
+        now: when it is published, epoch milliseconds.
+    """
     entry = occurrence.entry
     options = dict(entry.options)
     options["task_id"] = occurrence.id
@@ -44,7 +91,7 @@ def emission(occurrence: Occurrence) -> Entry:
     # A retry inside the publish could go on for longer than publish_timeout; the dispatcher has its own.
     options["retry"] = False
     if "expires" not in options and entry.expires is not None:
-        expires = _expires(entry, occurrence.following)
+        expires = _expires(entry, occurrence.life, now)
         if expires is not None:
             options["expires"] = expires
     emitted = copy.copy(entry)
@@ -73,7 +120,8 @@ def headers(name: str, nominal: int) -> dict[str, Any]:
     return {"periodic_task_name": name, "scheduled_at": instants.from_ms(nominal).isoformat()}
 
 
-def _expires(entry: Entry, following: int | None) -> Any:
+def _expires(entry: Entry, life: int | None, now: int) -> Any:
     if entry.expires != "interval":
         return entry.expires
-    return None if following is None else instants.from_ms(following)
+    delay = delay_ms(entry.options, now)
+    return None if life is None or delay is None else instants.from_ms(min(now + delay + life, instants.MAX_MS))

@@ -52,6 +52,9 @@ class Claim:
         task_id: the occurrence's id.
         task: the registered task, where this process has it: then ``f(1)`` and ``f(x=1)`` are one key.
         queue: where it goes, so that a worker of that queue can tell whether it is still there.
+        delay_ms: until its message may run.
+        life_ms: for how long from then on its message lives; 0 if that has no end.
+        yields_ms: after which another one may have the lock if this one is still queued; 0 for never.
         key: the key of the lock; worked out from the rest.
     """
 
@@ -63,6 +66,9 @@ class Claim:
     task_id: str
     task: Any = None
     queue: str = ""
+    delay_ms: int = 0
+    life_ms: int = 0
+    yields_ms: int = 0
     key: str = field(default="")
 
     def __post_init__(self) -> None:
@@ -88,7 +94,7 @@ def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
             if it answers then; otherwise they may or may not be taken. Taking again is safe.
     """
     mine = [claim for claim in claims if claim.at_publish]
-    wanted = [Wanted(c.key, c.task_id, round(c.once.lease * 1000), 0, f"entry {c.entry_name}", c.queue) for c in mine]
+    wanted = [_wanted(claim) for claim in mine]
     try:
         replies = store.take(wanted) if wanted else []
     except DOWN:
@@ -97,6 +103,13 @@ def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
         raise
     taken = dict(zip((id(claim) for claim in mine), replies, strict=True))
     return [taken.get(id(claim), True) for claim in claims]
+
+
+def _wanted(claim: Claim) -> Wanted:
+    lease_ms, holder = round(claim.once.lease * 1000), f"entry {claim.entry_name}"
+    return Wanted(
+        claim.key, claim.task_id, lease_ms, claim.delay_ms, holder, claim.queue, claim.life_ms, claim.yields_ms
+    )
 
 
 def headers(claim: Claim) -> dict[str, Any]:

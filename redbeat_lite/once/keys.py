@@ -8,8 +8,9 @@ key                           type    holds
 ============================  ======  =================================================================================
 ``{p}:once:lock:<key>``       hash    ``token``, ``task`` (id), ``state`` (``queued`` or ``running``), ``since`` (ms),
                                       ``due`` (ms: when a queued one may run), ``lease`` (ms), ``fence``, ``holder``,
-                                      ``queue``, ``ended`` (the attempt before the retry it is kept for); lives as
-                                      long as the lease
+                                      ``queue``, ``ended`` (the attempt before the retry it is kept for), ``yields``
+                                      (ms: when the entry's next run may have it, if it is still queued); lives as
+                                      long as the lease, a queued one as long as its message
 ``{p}:once:wait:<key>``       zset    task id of a waiter -> its place
 ``{p}:once:parked:<key>``     hash    ``m:<task id>`` -> its message, ``a:<task id>`` -> its attempt, ``d:<task id>`` ->
                                       when it is too old to run, ms; ``woken``, ``tries`` and ``resend`` of the first

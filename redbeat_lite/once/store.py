@@ -21,7 +21,7 @@ RESEND_MAX_MS = 3_600_000
 #: What a server raises that is down, restarting, read-only, full, or out of reach.
 DOWN = FAULTS
 
-#: How many claims one call of ``once/take`` handles; each has eight KEYS and ARGV, and Lua unpacks a few thousand.
+#: How many claims one call of ``once/take`` handles; each has ten KEYS and ARGV, and Lua unpacks a few thousand.
 TAKE_BATCH = 500
 
 #: What nobody has looked after for a week leaves the index, in ms: no worker has ``install()``, and the locks have run
@@ -75,6 +75,10 @@ class Wanted(NamedTuple):
     delay_ms: int
     holder: str
     queue: str
+    #: For how long its message lives, likewise: the lock lasts no shorter. 0 for a message that has no end.
+    life_ms: int = 0
+    #: After which another task may have the lock, if this one is still queued; 0 for never.
+    yields_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,9 @@ class LockStore:
             args += claim
         return [bool(reply) for reply in self._scripts.run("once/take", keys, args)]
 
-    def begin(self, held: Held, *, on_conflict: str = "skip", max_waiters: int = 1000, message: str = "") -> Verdict:
+    def begin(
+        self, held: Held, *, on_conflict: str = "skip", max_waiters: int = 1000, message: str = ""
+    ) -> Verdict:
         """Claim a task id, and the lock where ``held`` names one; fills in ``held.fence``."""
         keys = [self.keys.guard(held.record), self.keys.guard_index]
         args: list[Any] = [
@@ -222,12 +228,14 @@ class LockStore:
             waited += map(bool, self._scripts.run("once/leave", keys, [word for place in chunk for word in place]))
         return waited
 
-    def extend(self, places: Sequence[tuple[str, str]]) -> list[bool]:
-        """Keep the locks of tasks that are queued, by key and task id, for another lease; at most ``TAKE_BATCH``."""
-        keys = [self.keys.index, *(self.keys.lock(key) for key, _ in places)]
-        return [
-            bool(reply) for reply in self._scripts.run("once/extend", keys, [word for one in places for word in one])
-        ]
+    def extend(self, places: Sequence[tuple[str, str, bool]]) -> list[bool]:
+        """Keep the locks of tasks that are queued, by key and task id, for another lease; at most ``TAKE_BATCH``.
+
+        With ``False`` behind them, their messages are lost: then for no longer than half a lease.
+        """
+        keys = [self.keys.index, *(self.keys.lock(key) for key, *_ in places)]
+        args = [word for key, task_id, there in places for word in (key, task_id, int(there))]
+        return [bool(reply) for reply in self._scripts.run("once/extend", keys, args)]
 
     def clear(self, key: str) -> tuple[bool, bool]:
         """Free a lock whoever holds it; (it was held, somebody waits for it)."""

@@ -144,6 +144,29 @@ class TestAdd:
             "entry 'e0' (and 2 more): no task 'no.such.task' is registered in this app",
         ]
 
+    @pytest.mark.parametrize(
+        ("interval", "more", "alive"),
+        [
+            (0.05, {}, 101),
+            (0.5, {}, 11),
+            (1, {}, None),
+            (0.05, {"once": True}, None),
+            (0.05, {"expires": 1}, None),
+            (0.05, {"once": Once(scope="queue", on_conflict="wait")}, 101),
+        ],
+    )
+    def test_messages_that_pile_up_where_no_worker_takes_them_are_a_warning(
+        self,
+        schedules: Schedules,
+        caplog: pytest.LogCaptureFixture,
+        interval: float,
+        more: dict[str, Any],
+        alive: int | None,
+    ) -> None:
+        schedules.add("a", "add", every(interval), **more)
+        said = [record.getMessage() for record in caplog.records]
+        assert [f"{alive} of its messages are alive at once" in each for each in said] == [True] * (alive is not None)
+
     def test_an_unknown_task_is_said_where_nobody_has_set_up_logging(self, server: Server) -> None:
         script = f"""
 from celery import Celery

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 import redis
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from redbeat_lite import EntryNotFound, Scheduler, Schedules, every
+from redbeat_lite import EntryNotFound, Scheduler, Schedules, at, every
 from tests.support.frozen import NOW, Clock
 from tests.support.messages import queued
 
@@ -36,6 +36,21 @@ class TestRunNow:
         clock.forward(60)
         inner_beat.run_due()
         assert schedules["a"].last_run_at == NOW + timedelta(seconds=60)
+
+    @pytest.mark.parametrize(("interval", "life"), [(1, 65), (300, 305)])
+    def test_it_lives_for_a_gap_and_a_minute_at_least(
+        self, schedules: Schedules, clock: Clock, client: redis.Redis, interval: int, life: int
+    ) -> None:
+        schedules.add("a", "add", every(interval))
+        clock.forward(interval - 0.1)
+        schedules.run_now("a")
+        [message] = queued(client)
+        assert datetime.fromisoformat(message.headers["expires"]) == clock.now + timedelta(seconds=life)
+
+    def test_without_a_next_run_it_lives_until_it_has_run(self, schedules: Schedules, client: redis.Redis) -> None:
+        schedules.add("a", "add", at(NOW + timedelta(seconds=9)))
+        schedules.run_now("a")
+        assert queued(client)[0].headers["expires"] is None
 
     def test_two_are_two_tasks(self, schedules: Schedules) -> None:
         schedules.add("a", "add", every(60))

@@ -32,7 +32,7 @@ def stored(name: str, *, size: int = 0, task: str = "add", misfire: str = "coale
 
 def planner(**instead: Any) -> Planner:
     asked = {"tasks": lambda name: None, "local": lambda name: None, "progress": lambda doing: None, **instead}
-    return Planner(zone=UTC, prefix="redbeat-lite", **asked)
+    return Planner(zone=UTC, prefix="redbeat-lite", slack=5_000, **asked)
 
 
 def planned(own: Planner, due: Stored) -> Entry:

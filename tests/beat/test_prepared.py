@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest import mock
 
@@ -26,14 +27,13 @@ from redbeat_lite import Entry, Scheduler, every
 from redbeat_lite.beat.dispatch.prepared import obstacle
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.entries.message import Occurrence
-from redbeat_lite.instants import from_ms
 from redbeat_lite.storage.stored import Command
 from tests.support.examples import examples
 from tests.support.in_process import MakeApp
 from tests.support.server import Server
 
 HOUR = 3_600_000
-NOMINAL = 4_000_000_000_000  # far in the future, so that no message expires before it is made
+NOMINAL = 4_000_000_000_000
 
 options = st.fixed_dictionaries(
     {},
@@ -100,7 +100,7 @@ def publish(publisher: Publisher, occurrence: Occurrence) -> list[Command]:
 
 def occurrence(entry: Entry, number: int) -> Occurrence:
     nominal = NOMINAL + number * HOUR
-    return Occurrence(entry, f"00000000-0000-5000-8000-{number:012d}", nominal, nominal + HOUR)
+    return Occurrence(entry, f"00000000-0000-5000-8000-{number:012d}", nominal, HOUR + 5_000)
 
 
 def comparable(commands: list[Command]) -> Any:
@@ -137,12 +137,16 @@ def test_expiry_of_a_prepared_message_is_that_of_the_full_one(
 ) -> None:
     preparing, full = publishers
     entry = Entry("e", "plain", every(3600), expires=expires)
+    begun = datetime.now(UTC) - timedelta(milliseconds=1)  # as whole milliseconds are cut
     publish(preparing, occurrence(entry, 1))
     messages = [json.loads(publish(publisher, occurrence(entry, 2))[0][2]) for publisher in (preparing, full)]
     prepared, expected = ((each["headers"]["expires"], each["properties"].get("expiration")) for each in messages)
     if expires == "interval":
-        assert prepared[0] == expected[0] == from_ms(NOMINAL + 3 * HOUR).isoformat()
-        assert abs(int(prepared[1]) - int(expected[1])) < 5_000
+        # Each ends its life an hour and five seconds after it was made, at the second of the two instants or before.
+        made = [datetime.fromisoformat(each[0]) - timedelta(milliseconds=HOUR + 5_000) for each in (prepared, expected)]
+        assert begun <= made[0] <= made[1] <= datetime.now(UTC)
+        assert prepared[1] == str(HOUR + 5_000)
+        assert 0 <= HOUR + 5_000 - int(expected[1]) <= 1 + (datetime.now(UTC) - made[1]) / timedelta(milliseconds=1)
     elif expires:
         assert prepared[1] == expected[1] == "90000"
         assert prepared[0][:15] == expected[0][:15] or prepared[0] < expected[0]
@@ -154,7 +158,7 @@ def test_the_last_occurrence_has_nothing_to_expire_with(publishers: tuple[Publis
     preparing, _ = publishers
     entry = Entry("e", "plain", every(3600))
     publish(preparing, occurrence(entry, 1))
-    message = json.loads(publish(preparing, occurrence(entry, 2)._replace(following=None))[0][2])
+    message = json.loads(publish(preparing, occurrence(entry, 2)._replace(life=None))[0][2])
     assert message["headers"]["expires"] is None
     assert "expiration" not in message["properties"]
 

@@ -14,11 +14,11 @@ import redis
 from celery import Celery
 from celery.beat import BeatLazyFunc
 
-from redbeat_lite import Scheduler, Schedules, at, cron, every
+from redbeat_lite import Once, Scheduler, Schedules, at, cron, every
 from tests.beat.moments import after
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import KEY, MakeApp, MakeBeat
-from tests.support.messages import Message, queued
+from tests.support.messages import Message, of_entry, queued
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("clock")
 class TestExpires:
     @pytest.mark.parametrize(
         ("expires", "seconds"),
-        [(None, None), (7, 7), (timedelta(minutes=2), 120), ("interval", 10)],
+        [(None, None), (7, 7), (timedelta(minutes=2), 120), ("interval", 15)],
         ids=["none", "seconds", "timedelta", "interval"],
     )
     @pytest.mark.parametrize("run", [1, 2])
@@ -50,14 +50,61 @@ class TestExpires:
         else:
             assert datetime.fromisoformat(found) == after(10 * run + seconds)
 
-    def test_with_the_interval_follows_the_next_nominal_time_however_late_it_is_sent(
+    def test_with_the_interval_lives_for_the_gap_however_late_it_is_sent(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
     ) -> None:
-        schedules.add("hourly", "add", cron("0 * * * *"))
-        clock.set(datetime(2026, 3, 2, 13, 59, tzinfo=UTC))
+        schedules.add("office", "add", cron("0 9,17 * * *"))
+        clock.set(datetime(2026, 3, 2, 17, 59, tzinfo=UTC))
         inner_beat.run_due()
         [message] = queued(client)
-        assert datetime.fromisoformat(message.headers["expires"]) == datetime(2026, 3, 2, 14, 0, tzinfo=UTC)
+        assert datetime.fromisoformat(message.headers["expires"]) == datetime(2026, 3, 3, 9, 59, 5, tzinfo=UTC)
+
+    @pytest.mark.parametrize("slack", [0, 0.5, 60])
+    def test_with_the_interval_allows_for_clocks_that_differ(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis, slack: float
+    ) -> None:
+        app = make_app(redbeat_lite_clock_slack=slack)
+        Schedules(app).add("a", "add", every(2))
+        beat = make_beat(app)
+        clock.forward(2)
+        beat.run_due()
+        assert datetime.fromisoformat(queued(client)[0].headers["expires"]) == after(4 + slack)
+
+    @pytest.mark.parametrize("option", ["countdown", "eta", "eta in text"])
+    def test_with_the_interval_counts_from_when_it_may_run(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis, option: str
+    ) -> None:
+        later = after(63)
+        options = {"countdown": {"countdown": 53}, "eta": {"eta": later}, "eta in text": {"eta": later.isoformat()}}
+        schedules.add("a", "add", every(10), options=options[option])
+        clock.forward(10)
+        inner_beat.run_due()
+        [message] = queued(client)
+        assert datetime.fromisoformat(message.headers["eta"]) == later
+        assert datetime.fromisoformat(message.headers["expires"]) == after(63 + 15)
+
+    def test_jitter_shortens_no_life(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        for n in range(20):
+            schedules.add(f"e{n}", "add", every(10), jitter=9.9)
+        clock.forward(20)
+        inner_beat.run_due()
+        assert {each.headers["expires"] for each in queued(client)} == {after(35).isoformat()}
+
+    def test_what_is_made_up_for_lives_until_it_has_run(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", every(5), misfire="all")
+        schedules.add("told", "add", every(5), misfire="all", expires=7)
+        clock.forward(24)
+        inner_beat.run_due()
+        assert [each.headers["expires"] for each in of_entry(client, "a")] == [None] * 4
+        told = [datetime.fromisoformat(each.headers["expires"]) for each in of_entry(client, "told")]
+        assert told == [after(31)] * 4
+        clock.forward(1)
+        inner_beat.run_due()
+        assert datetime.fromisoformat(of_entry(client, "a")[-1].headers["expires"]) == after(35), "this one is in time"
 
     def test_a_last_occurrence_expires_with_no_interval(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
@@ -75,17 +122,25 @@ class TestExpires:
         inner_beat.run_due()
         assert datetime.fromisoformat(queued(client)[0].headers["expires"]) == after(13)
 
-    def test_leaves_workers_that_were_down_an_hour_one_message_to_run(
-        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    @pytest.mark.parametrize(("interval", "most"), [(10, 2), (5, 2), (1, 6), (0.25, 21)])
+    def test_leaves_workers_that_were_down_no_more_than_the_clocks_may_differ(
+        self,
+        schedules: Schedules,
+        inner_beat: Scheduler,
+        clock: Clock,
+        client: redis.Redis,
+        interval: float,
+        most: int,
     ) -> None:
-        schedules.add("a", "add", every(10))
-        for _ in range(360):
-            clock.forward(10)
+        schedules.add("a", "add", every(interval))
+        for _ in range(60):
+            clock.forward(interval)
             inner_beat.run_due()
         messages = queued(client)
-        assert len(messages) == 360
+        assert len(messages) == 60
         alive = [each for each in messages if datetime.fromisoformat(each.headers["expires"]) > clock.now]
-        assert [each.scheduled_at for each in alive] == [clock.now]
+        assert len(alive) == most
+        assert alive == messages[-most:]
 
 
 class TestMessages:
@@ -221,3 +276,45 @@ def test_lazy_arguments_are_evaluated_at_each_run(
     assert [message.kwargs for message in queued(client)] == [{"current": "a"}, {"current": "b"}]
     schedules.run_now("a")
     assert queued(client)[-1].kwargs == {"current": "c"}
+
+
+class TestOnceLock:
+    """Of messages that nobody takes."""
+
+    def lock(self, client: redis.Redis) -> Any:
+        [name] = client.keys("*once:lock*")
+        return name
+
+    def test_where_runs_are_close_one_message_waits_in_the_place_of_all(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", every(10), once=Once(scope="queue", lease=1))
+        for _ in range(3):
+            clock.forward(10)
+            inner_beat.run_due()
+        [message] = queued(client)
+        assert client.pttl(self.lock(client)) > 14_000, "as long as its message, whatever the lease"
+        assert client.hget(self.lock(client), "task") == message.id.encode()
+        assert schedules["a"].skipped_count == 2
+
+    def test_where_they_are_not_the_next_run_takes_its_place(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", every(3600), once=True)
+        clock.forward(3600)
+        inner_beat.run_due()
+        lock = self.lock(client)
+        assert 3_600_000 < client.pttl(lock) <= 3_605_000
+        clock.forward(3600)
+        client.hincrby(lock, "yields", -3_600_000)  # an hour has passed for the server, too
+        inner_beat.run_due()
+        assert client.hget(lock, "task") == queued(client)[-1].id.encode()
+        assert (len(queued(client)), schedules["a"].skipped_count) == (2, 0)
+
+    def test_it_lasts_from_when_the_message_may_run(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", every(10), options={"countdown": 100}, once=True)
+        clock.forward(10)
+        inner_beat.run_due()
+        assert 150_000 < client.pttl(self.lock(client)) <= 160_000, "a lease longer, as that exceeds its life"

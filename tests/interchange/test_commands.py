@@ -69,7 +69,7 @@ def test_a_dry_run_tells_and_apply_does_it(peer_app: Celery, server: Server) -> 
     assert "From celery-redbeat: " in told
     assert "3 to be carried over, 1 left out. Nothing was written; --apply does it." in told
     assert "expected text of 1 to 200 characters" in told
-    assert "Messages will expire at the next run of their entry" in told
+    assert "Messages will expire about when the next one comes" in told
     table = told.split("\n\n")[1].splitlines()
     assert len(table) == 4
     assert max(map(len, table)) <= 80

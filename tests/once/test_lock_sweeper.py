@@ -102,6 +102,27 @@ def test_an_empty_queue_stops_nothing(sweeper: LockSweeper, store: LockStore) ->
     assert store.client.pttl("{t}:once:lock:gone") <= 9_000, "what is in no queue is not kept"
 
 
+@pytest.mark.parametrize("queue", ["", "celery"])
+def test_what_is_in_no_queue_does_not_keep_its_lock_for_its_life(
+    sweeper: LockSweeper, store: LockStore, queue: str
+) -> None:
+    names = {"lost": queue, "elsewhere": "of-others", "a": queue}
+    assert all(store.take([Wanted(name, name, 60_000, 0, "entry e", names[name], life_ms=HOUR) for name in names]))
+    store.client.zadd("{t}:once:index", dict.fromkeys(names, server_ms(store.client) + 10_000))
+    sweeper.round()
+    left = {name: store.client.pttl(f"{{t}}:once:lock:{name}") for name in names}
+    assert left["lost"] <= 30_000
+    assert min(left["elsewhere"], left["a"]) > 50 * 60_000, "others may have it; received by this worker"
+
+
+def test_where_tasks_are_routed_nobody_knows_whose_message_is_lost(sweeper: LockSweeper, store: LockStore) -> None:
+    sweeper._runtime.app.conf.task_routes = {"t": "of-others"}
+    assert store.take([Wanted("k", "routed", 60_000, 0, "entry e", "", life_ms=HOUR)]) == [True]
+    store.client.zadd("{t}:once:index", {"k": server_ms(store.client) + 10_000})
+    sweeper.round()
+    assert store.client.pttl(LOCK) > 50 * 60_000
+
+
 def test_what_is_no_lock_stops_nothing(
     sweeper: LockSweeper, store: LockStore, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,12 +12,16 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+import redis
 from celery import Celery
 from click.testing import CliRunner
 
 from redbeat_lite import Schedules, every
 from redbeat_lite.__main__ import main
 from redbeat_lite.beat.heartbeat import HeartbeatFile
+from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.once.worker_reports import WorkerReport
+from redbeat_lite.storage.replies import server_ms
 from tests.support.beats import KEYS, conf, leads
 from tests.support.processes import ROOT, Process, celery, run_celery
 from tests.support.server import Server, free_port
@@ -80,6 +84,25 @@ def test_status_tells_of_live_beats(crew: Crew) -> None:
     assert [each["pid"] for each in data["stand_bys"]] == [crew.standby.pid]
     assert datetime.fromisoformat(data["last_tick"]).tzinfo
     assert data["overdue"] == data["quarantined"] == 0
+    assert data["clocks"] == {}
+
+
+def test_status_names_workers_whose_clocks_are_wrong(crew: Crew) -> None:
+    with redis.Redis.from_url(crew.url) as client:
+        now = server_ms(client) / 1000
+        reports = {"right@a": (0.3, now), "wrong@b": (-12.3, now), "gone@c": (9.0, now - 120)}
+        for name, (ahead, at) in reports.items():
+            said = WorkerReport(["celery"], None, at, ahead).encode()
+            client.hset(OnceKeys("redbeat-lite").workers, name, said)
+        client.hset(OnceKeys("redbeat-lite").workers, "somebody's", "text")
+    try:
+        shown, data = redbeat(crew.url, "status").stdout, json.loads(redbeat(crew.url, "status", "--json").stdout)
+    finally:
+        with redis.Redis.from_url(crew.url) as client:
+            client.delete(OnceKeys("redbeat-lite").workers)
+    clocks = [" ".join(line.split()) for line in shown.splitlines() if line.startswith("clock")]
+    assert clocks == ["clock that of worker wrong@b is 12 s behind"]
+    assert data["clocks"] == {"right@a": 0.3, "wrong@b": -12.3}
 
 
 def test_health_tells_of_live_beats(crew: Crew) -> None:

@@ -360,7 +360,7 @@ class TestMessages:
         schedules.add("by option", "add", every(60), options={"expires": 7200})
         schedules.add("cleanup", "celery.backend_cleanup", cron("0 4 * * *"), options={"expires": 12 * 3600})
         finding = the(app, "expires")
-        assert finding.severity == "warning"
+        assert finding.severity == "note", "only what was fetched ahead, and waits for an hour, comes twice"
         assert set(finding.entries) == {"daily", "hour", "never", "elsewhere", "by option"}
         assert "(3600 s)" in finding.what
         register(client)
@@ -373,6 +373,21 @@ class TestMessages:
         assert found(app, "expires"), "that worker has not been heard of for two minutes"
         app.conf.broker_transport_options = {"visibility_timeout": 10 * 86_400}
         assert the(app, "expires").entries == ("never",)
+        app.tasks["add"].acks_late = True
+        assert the(app, "expires").severity == "warning", "what runs for an hour comes twice"
+
+    @pytest.mark.parametrize(("ahead", "severity"), [(3.0, "warning"), (-7.5, "error")])
+    def test_workers_whose_clocks_are_wrong(
+        self, app: Celery, client: redis.Redis, ahead: float, severity: str
+    ) -> None:
+        register(client, ahead=0.1)
+        assert not found(app, "worker-clock")
+        register(client, ahead=ahead)
+        finding = the(app, "worker-clock")
+        assert finding.severity == severity
+        assert f"worker@host ({abs(ahead)} s {'ahead' if ahead > 0 else 'behind'})" in finding.what
+        app.conf.redbeat_lite_clock_slack = 60
+        assert the(app, "worker-clock").severity == "warning"
 
     def test_messages_that_live_until_an_instant(self, app: Celery, schedules: Schedules, clock: Clock) -> None:
         def until(**length: int) -> dict[str, datetime]:

@@ -53,6 +53,7 @@ class Dispatcher:
         vitals: told what was sent, left out and set aside.
         zone: the app's time zone.
         batch_size: entries per round trip.
+        slack: by how many milliseconds the clocks of beats and workers may differ.
         tasks: the app's registered tasks by name.
         local: finds the config entry of a name, for those that hold what cannot be stored.
     """
@@ -67,6 +68,7 @@ class Dispatcher:
         *,
         zone: tzinfo,
         batch_size: int,
+        slack: int,
         tasks: Callable[[str], Any],
         local: Callable[[str], Entry | None],
     ) -> None:
@@ -78,7 +80,9 @@ class Dispatcher:
         self._batch_size = batch_size
         #: What is out and not committed, with its term and its time: the messages of these jobs, and of nothing else.
         self._out: tuple[Term, int, list[Job]] | None = None
-        self._planner = Planner(zone=zone, tasks=tasks, local=local, prefix=store.keys.prefix, progress=leader.progress)
+        self._planner = Planner(
+            zone=zone, tasks=tasks, local=local, prefix=store.keys.prefix, slack=slack, progress=leader.progress
+        )
 
     def run(self) -> int | None:
         """Dispatch until nothing is due any more, or for some seconds.
@@ -171,12 +175,12 @@ class Dispatcher:
 
     def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: Job) -> bool:
         """Publish one job; ``False`` when the connection failed and must be made anew."""
-        entry, following = job.entry, job.ahead.following
+        entry, life = job.entry, job.ahead.life
         locks = {claim.task_id: once_headers(claim) for claim in job.claims} if job.claims else None
         for nominal in job.plan.emit:
             name = job.id_of(nominal)
             try:
-                commands = publish(Occurrence(entry, name, nominal, following, locks and locks.get(name)))
+                commands = publish(Occurrence(entry, name, nominal, life, locks and locks.get(name)))
             except Lost:
                 raise
             except Exception as exc:  # noqa: BLE001 - see the module's docstring

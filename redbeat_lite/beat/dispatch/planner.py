@@ -11,6 +11,7 @@ from ...clock import elapsed
 from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.fields import check_destination
+from ...entries.message import delay_ms, life_ms
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, shown_name, state_of
 from ...errors import describe
@@ -45,6 +46,10 @@ _REPORT = 0.1
 #: Where more take turns, the oldest is the next to come: dropping it would find no more than dropping all.
 _CACHE = 64_000_000
 
+#: Milliseconds from one run to the next from which on the next may have the once-lock of one that is still queued, and
+#: by how many it may come sooner, as seen by the server.
+_FAR, _EARLY = 60_000, 1000
+
 #: What one of them takes, about: so much for itself, and so much for each byte of its definition.
 _CACHED, _PER_BYTE = 1000, 4
 
@@ -52,12 +57,12 @@ _CACHED, _PER_BYTE = 1000, 4
 class Ahead(NamedTuple):
     """What the schedule says of the time after a batch. Asked for while planning, because a schedule may raise.
 
-    ``score`` is when the entry is due next, ``following`` the first nominal time that is still to come. ``instead`` is
-    the nominal time and the score of an entry that has to go on after its last run, because a once-lock left it out.
+    ``score`` is when the entry is due next, ``life`` for how many milliseconds its messages live. ``instead`` is the
+    nominal time and the score of an entry that has to go on after its last run, because a once-lock left it out.
     """
 
     score: int | None
-    following: int | None
+    life: int | None
     instead: tuple[int | None, int | None] = (None, None)
 
 
@@ -89,6 +94,7 @@ class Planner:
         tasks: the app's registered tasks by name.
         local: finds the config entry of a name, for those that hold what cannot be stored.
         prefix: of the schedule's keys.
+        slack: by how many milliseconds the clocks of beats and workers may differ.
         progress: told before each entry, with words for a log.
     """
 
@@ -99,12 +105,14 @@ class Planner:
         tasks: Callable[[str], Any],
         local: Callable[[str], Entry | None],
         prefix: str,
+        slack: int,
         progress: Callable[[object], None],
     ) -> None:
         self._zone = zone
         self._tasks = tasks
         self._local = local
         self._prefix = prefix
+        self._slack = slack
         self._progress = progress
         self._decoded: dict[bytes, tuple[bytes, Entry]] = {}
         self._room = _CACHE
@@ -150,22 +158,20 @@ class Planner:
             plan = Plan((), state.nominal, 0)
         job = Job(stored, entry, state, plan, self._ahead(entry, state, plan, now))
         if entry.once is not None:
-            job.wanted = [self._claim(job, entry.once, nominal) for nominal in plan.emit]
+            job.wanted = [self._claim(job, entry.once, nominal, now) for nominal in plan.emit]
         return job
 
     def _ahead(self, entry: Entry, state: EntryState, plan: Plan, now: int) -> Ahead:
         if state.paused or not entry.enabled:
             return Ahead(None, None)
-        if plan.next is not None and plan.next > now and not entry.jitter and entry.once is None:
-            return Ahead(int(plan.next), None if isinstance(plan.next, Question) else plan.next)
+        life = life_ms(entry, plan, now, self._slack) if plan.emit else None
+        if plan.next is not None and plan.next > now and not entry.jitter:
+            return Ahead(int(plan.next), life)
         score = lifecycle.score(entry, plan.next, self._zone)
-        if not plan.emit:
-            return Ahead(score, None)
-        following = lifecycle.following(entry, plan.next, now, self._zone, _few)
-        if entry.once is None or entry.max_runs is None:
-            return Ahead(score, following)
+        if not plan.emit or entry.once is None or entry.max_runs is None:
+            return Ahead(score, life)
         instead = lifecycle.ahead(entry, state, now, self._zone, _few)
-        return Ahead(score, following, (instead, lifecycle.score(entry, instead, self._zone)))
+        return Ahead(score, life, (instead, lifecycle.score(entry, instead, self._zone)))
 
     def _entry(self, stored: Stored) -> Entry:
         known = self._decoded.get(stored.name)
@@ -182,7 +188,7 @@ class Planner:
         self._decoded[stored.name] = (definition, entry)
         return entry
 
-    def _claim(self, job: Job, once: Once, nominal: int) -> Claim:
+    def _claim(self, job: Job, once: Once, nominal: int, now: int) -> Claim:
         entry = job.entry
         return Claim(
             entry.name,
@@ -193,7 +199,18 @@ class Planner:
             job.id_of(nominal),
             task=self._tasks(entry.task),
             queue=str(entry.options.get("queue") or ""),
+            delay_ms=delay_ms(entry.options, now) or 0,
+            life_ms=job.ahead.life or 0,
+            yields_ms=_until_the_next(job.plan, now),
         )
+
+
+def _until_the_next(plan: Plan, now: int) -> int:
+    """Ms until the next run may have the once-lock of a message that nobody has taken: what lost it, or will not give
+    it back, stops none but that run. 0 for never: where runs are close, one message waits in the place of them all."""
+    if plan.next is None or isinstance(plan.next, Question) or plan.next - plan.emit[-1] < _FAR:
+        return 0
+    return max(plan.next - now - _EARLY, 1)
 
 
 def _take_turns(jobs: Iterable[Job], now: int) -> None:

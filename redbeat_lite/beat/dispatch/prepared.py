@@ -33,6 +33,7 @@ from ...clock import wall_ms
 from ...entries.entry import Entry
 from ...entries.message import Occurrence
 from ...errors import InvalidEntry
+from ...instants import MAX_MS
 from ...storage.json_values import dumps, pack
 from ...storage.stored import Command
 from .templates import Shape, Template, mark, shape_of, text_of
@@ -47,8 +48,8 @@ _SIGNALS = ("before_task_publish", "after_task_publish", "task_sent")
 #: Options that make each message another one in ways a template does not know.
 _UNPREPARED_OPTIONS = frozenset({"countdown", "eta", "stamped_headers", "link", "link_error", "chord", "producer"})
 
-#: How messages expire, besides never and after some seconds: at the next nominal time, and in a way not known here.
-_AT_NEXT, _UNKNOWN = "interval", "unknown"
+#: How messages expire, besides never and after some seconds: each after its own gap, and in a way not known here.
+_WITH_GAP, _UNKNOWN = "interval", "unknown"
 
 #: Shapes kept: more would mean that hardly two entries have task and options in common.
 _MAX_SHAPES = 1000
@@ -102,22 +103,22 @@ class Prepared:
         self._loud = True
 
     def begin(self) -> None:
-        """A new batch: lifetimes in seconds count from now."""
+        """A new batch: lifetimes count from now."""
         self._now = wall_ms()
         self._loud = logger.isEnabledFor(logging.INFO)
 
     def commands(self, occurrence: Occurrence) -> list[Command] | None:
         """The commands that send this occurrence; ``None`` if there is no template for it."""
         entry = occurrence.entry
-        expiry = _expiry(entry, occurrence.following)
+        expiry = _expiry(entry, occurrence.life)
         template = self._template(occurrence, expiry)
         if template is None or template.expiry != expiry or template.extra != occurrence.extra:
             return None
         values = {"id": occurrence.id, "tag": os.urandom(16).hex(), "scheduled_at": _text(occurrence.nominal)}
-        if expiry is _AT_NEXT:
-            following = cast(int, occurrence.following)
-            values["expires"] = _text(following)
-            values["expiration"] = str(max(following - self._now, 0))
+        if expiry is _WITH_GAP:
+            life = cast(int, occurrence.life)
+            values["expires"] = _text(min(self._now + life, MAX_MS))
+            values["expiration"] = str(life)
         elif expiry is not None:
             # In UTC and back, because adding to local time ignores its changes; Celery has a helper since 5.6.
             now = self._app.now()
@@ -151,7 +152,7 @@ class Prepared:
 
     def _learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
         entry = occurrence.entry
-        expiry = _expiry(entry, occurrence.following)
+        expiry = _expiry(entry, occurrence.life)
         if _UNPREPARED_OPTIONS & entry.options.keys() or expiry is _UNKNOWN or not self._plain(entry.task):
             return
         if any(isinstance(value, celery.beat.BeatLazyFunc) for value in (*entry.args, *entry.kwargs.values())):
@@ -192,19 +193,19 @@ def _mark_gaps(message: dict[str, Any], occurrence: Occurrence, expiry: object) 
             where[key] = mark("id")
     if expiry is not None:
         headers["expires"] = mark("expires")
-    if expiry is _AT_NEXT:
+    if expiry is _WITH_GAP:
         properties["expiration"] = mark("expiration")
     headers["id"], headers["scheduled_at"] = mark("id"), mark("scheduled_at")
     properties["delivery_tag"] = mark("tag")
     return True
 
 
-def _expiry(entry: Entry, following: int | None) -> Any:
-    """How a message expires: seconds after publishing, at the next nominal time, never (``None``), or else."""
+def _expiry(entry: Entry, life: int | None) -> Any:
+    """How a message expires: seconds after publishing, after the gap to the next one, never (``None``), or else."""
     if "expires" in entry.options:
         expires = entry.options["expires"]
     elif entry.expires == "interval":
-        return None if following is None else _AT_NEXT
+        return None if life is None else _WITH_GAP
     else:
         expires = entry.expires
     return expires if expires is None or isinstance(expires, (int, float)) else _UNKNOWN

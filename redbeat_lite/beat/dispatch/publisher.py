@@ -18,7 +18,7 @@ from kombu.common import Broadcast
 from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
-from ...clock import elapsed
+from ...clock import elapsed, wall_ms
 from ...entries.entry import Entry
 from ...entries.message import Occurrence, emission
 from ...errors import text_of
@@ -239,7 +239,7 @@ class Publisher:
         try:
             # Beat never waits for results. Without this a result backend would subscribe to each one's channel.
             with denied_join_result():
-                self._emit(emission(occurrence), self._producer)
+                self._emit(emission(occurrence, wall_ms()), self._producer)
             return self._take()
         except BaseException:
             self._take()  # the half of a message that failed

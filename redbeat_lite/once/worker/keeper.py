@@ -14,9 +14,10 @@ from ..renewal import PER_LEASE
 from ..runtime import Runtime
 from ..store import DOWN
 from ..threads import Ticker
+from ..worker_reports import REPORT
 from .dead_children import Departures, hold_of_request, is_child, is_gone, token_of
 from .lock_sweeper import PERIOD, LockSweeper
-from .visibility import REPORT, Heartbeat, disagreements, heartbeat_for, report, snapshot
+from .visibility import Heartbeat, disagreements, heartbeat_for, report, snapshot
 
 logger = get_logger(__name__)
 

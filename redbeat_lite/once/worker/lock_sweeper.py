@@ -1,14 +1,14 @@
 """What every worker looks after once a second, whoever left it: waiters of free locks, copies of tasks that died.
 
 Once a second it wakes the waiters of locks that became free without anybody telling, repeats wake-ups that had no
-effect, wakes the parked copies of tasks that died, and keeps the locks of tasks that wait in a queue. Any number of
-workers may do so at once; each step is one script.
+effect, wakes the parked copies of tasks that died, keeps the locks of tasks that wait in a queue, and lets those run
+out whose message is lost. Any number of workers may do so at once; each step is one script.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 
@@ -54,21 +54,22 @@ class LockSweeper:
         self._keep_queued()
 
     def _keep_queued(self) -> None:
-        """Keep the locks of tasks this worker has received, or that are in a queue it consumes from."""
+        """Keep the locks of tasks this worker has received, or that are in a queue it consumes from, and let those
+        run out that are in none."""
         sizes: dict[str, bool] = {}
         unknown: set[str] = set()
         passed = 0
         for _ in range(_PAGES):
-            kept: list[tuple[str, str]] = []
+            kept: list[tuple[str, str, bool]] = []
             near = size = 0
-            for key, lock, left, now in self._locks(passed):
+            for key, lock, left in self._locks(passed):
                 size += 1
                 # Whatever is wrong with one lock, somebody's writing in its place perhaps, must not reach the others.
                 try:
-                    found = _running_out(lock, left, now)
-                    near += found is not None or left < 0
-                    if found is not None and (found[0] in self._requests or self._waits_in(found[1], sizes, unknown)):
-                        kept.append((key, found[0]))
+                    found = _to_be_looked_at(lock, left)
+                    near += found is not None or left.lock < 0
+                    if found is not None and (there := self._is_there(*found, sizes, unknown)) is not None:
+                        kept.append((key, found[0], there))
                 except UNREACHABLE:
                     raise  # There is nothing to be done for the others either.
                 except Exception as exc:  # noqa: BLE001 - as above
@@ -80,25 +81,34 @@ class LockSweeper:
             passed += size - len(kept)
         self._unknown = unknown
 
-    def _locks(self, start: int) -> Iterator[tuple[str, Any, Any, int]]:
-        """(key, fields, ms left, the server's time) of the locks that run out first; an error where one is no lock.
+    def _locks(self, start: int) -> Iterator[tuple[str, Any, _Left]]:
+        """(key, fields, times) of the locks to be looked at first; an error where one is no lock.
 
         Parameters:
             start: how many of them to pass over.
         """
         store = self._runtime.store
         client, names = store.client, store.keys
-        keys = texts(client.zrange(names.index, start, start + _PAGE - 1))
-        if not keys:
+        index = client.zrange(names.index, start, start + _PAGE - 1, withscores=True)
+        if not index:
             return
+        keys = texts(key for key, _ in index)
         pipe = client.pipeline(transaction=False)
         for key in keys:
             pipe.hmget(names.lock(key), "state", "task", "queue", "lease", "due")
             pipe.pttl(names.lock(key))
         replies = pipe.execute(raise_on_error=False)
         now = server_ms(client)
-        for key, lock, left in zip(keys, replies[::2], replies[1::2], strict=True):
-            yield key, lock, left, now
+        for key, (_, score), lock, left in zip(keys, index, replies[::2], replies[1::2], strict=True):
+            yield key, lock, _Left(left, score - now, now)
+
+    def _is_there(self, task_id: str, queue: str, sizes: dict[str, bool], unknown: set[str]) -> bool | None:
+        """Whether the message of a task is still to come; ``None`` where it may be with others."""
+        if task_id in self._requests or self._waits_in(queue, sizes, unknown):
+            return True
+        conf = self._runtime.app.conf
+        only = queue or ("" if conf.task_routes else conf.task_default_queue)
+        return False if only in self._runtime.app.amqp.queues.consume_from else None
 
     def _waits_in(self, queue: str, sizes: dict[str, bool], unknown: set[str]) -> bool:
         """Whether there is anything in the queue; asked once a round. It cannot be told which messages they are: a
@@ -133,8 +143,17 @@ class LockSweeper:
         unknown.add(what)
 
 
-def _running_out(lock: Any, left: Any, now: int) -> tuple[str, str] | None:
-    """(task id, queue) of a queued lock with less than half of its lease left; ``None`` of any other.
+class _Left(NamedTuple):
+    """How many ms a lock has left, and until it is to be looked at; the server's time."""
+
+    lock: int
+    look: float
+    now: int
+
+
+def _to_be_looked_at(lock: Any, left: _Left) -> tuple[str, str] | None:
+    """(task id, queue) of a queued lock with less than half of a lease left to the end, or to the look; ``None`` of any
+    other.
 
     Raises:
         redis.exceptions.ResponseError, TypeError, ValueError: it is no lock.
@@ -142,6 +161,6 @@ def _running_out(lock: Any, left: Any, now: int) -> tuple[str, str] | None:
     if isinstance(lock, Exception):
         raise lock
     state, task_id, queue, lease, due = lock
-    if state != b"queued" or left >= int(lease) / 2 or now - int(due) >= _OLDEST_MS:
+    if state != b"queued" or min(left.lock, left.look) >= int(lease) / 2 or left.now - int(due) >= _OLDEST_MS:
         return None
     return text(task_id), text(queue or b"")

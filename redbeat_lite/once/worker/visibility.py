@@ -7,24 +7,20 @@ coming back.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
 from celery.utils.log import get_logger
 
+from ...clock import wall_ms
 from ...storage.replies import server_ms
 from ..runtime import Runtime
+from ..worker_reports import FORGOTTEN_AFTER, WorkerReport, heard_of
 
 logger = get_logger(__name__)
 
 #: Marks within one visibility timeout.
 PER_TIMEOUT = 3
-
-#: Seconds between two reports of a worker, and after how many of them it counts as gone.
-REPORT = 10.0
-_GONE_AFTER = 60.0
-_FORGOTTEN_AFTER = 3600.0
 
 #: Members of one ZADD.
 _BATCH = 1000
@@ -82,41 +78,35 @@ def heartbeat_for(consumer: Any) -> Heartbeat | None:
     return Heartbeat(channel)
 
 
-def report(runtime: Runtime, hostname: str, queues: list[str], timeout: float | None) -> dict[str, Any]:
-    """Say that this worker lives, and read what the others said.
-
-    Returns:
-        node name -> ``{"queues", "visibility_timeout", "at"}`` of every worker heard of within the last minute.
-    """
+def report(runtime: Runtime, hostname: str, queues: list[str], timeout: float | None) -> dict[str, WorkerReport]:
+    """Say that this worker lives, and read what the others said, as :func:`workers`."""
     store = runtime.store
-    mine = {"queues": queues, "visibility_timeout": timeout, "at": server_ms(store.client) / 1000}
-    store.client.hset(store.keys.workers, hostname, json.dumps(mine))
+    before, now = wall_ms(), server_ms(store.client)
+    # The server looked at its clock between the two; whoever judges leaves room for the way there and back.
+    ahead = ((before + wall_ms()) / 2 - now) / 1000
+    store.client.hset(store.keys.workers, hostname, WorkerReport(queues, timeout, now / 1000, ahead).encode())
     return workers(runtime)
 
 
-def workers(runtime: Runtime) -> dict[str, Any]:
-    """The workers with ``install()`` that were heard of within the last minute; as :func:`report` returns them."""
+def workers(runtime: Runtime) -> dict[str, WorkerReport]:
+    """The workers with ``install()`` that were heard of within the last minute. Those of an hour ago are forgotten."""
     store = runtime.store
-    now = server_ms(store.client) / 1000
-    alive = {}
-    for name, text in store.client.hgetall(store.keys.workers).items():
-        said = json.loads(text)
-        if now - said["at"] > _FORGOTTEN_AFTER:
-            store.client.hdel(store.keys.workers, name)
-        elif now - said["at"] <= _GONE_AFTER:
-            alive[name.decode()] = said
-    return alive
+    found, now = store.client.hgetall(store.keys.workers), server_ms(store.client) / 1000
+    for name in found.keys() - {each.encode() for each in heard_of(found, now - FORGOTTEN_AFTER)}:
+        store.client.hdel(store.keys.workers, name)
+    return heard_of(found, now)
 
 
-def disagreements(hostname: str, alive: dict[str, Any]) -> list[str]:
+def disagreements(hostname: str, alive: dict[str, WorkerReport]) -> list[str]:
     """One sentence for every worker that shares a queue with ``hostname`` and has another visibility timeout."""
     mine = alive.get(hostname)
-    if mine is None or mine["visibility_timeout"] is None:
+    if mine is None or mine.visibility_timeout is None:
         return []
     return [
-        f"{other} consumes {', '.join(sorted(shared))} with visibility_timeout {said['visibility_timeout']:g}s, "
-        f"this worker with {mine['visibility_timeout']:g}s; the shorter one decides for both"
+        f"{other} consumes {', '.join(sorted(shared))} with visibility_timeout {said.visibility_timeout:g}s, "
+        f"this worker with {mine.visibility_timeout:g}s; the shorter one decides for both"
         for other, said in sorted(alive.items())
-        if (shared := set(said["queues"]) & set(mine["queues"]))
-        and said["visibility_timeout"] not in (None, mine["visibility_timeout"])
+        if (shared := set(said.queues) & set(mine.queues))
+        and said.visibility_timeout is not None
+        and said.visibility_timeout != mine.visibility_timeout
     ]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...beat.dispatch.broker import broker_connection
-from ...clock import wall_ms
+from ...beat.status import Status
+from ...clock import CLOCK_OFF, wall_ms
 from ...entries.entry import Entry
 from ...entries.words import counted, listed
 from ...once.runtime import Runtime
 from ...once.worker.visibility import workers
+from ...once.worker_reports import WorkerReport
 from ...schedules import Question, next_ms
 from .finding import Finding
 
@@ -25,38 +27,61 @@ _VISIBILITY_TIMEOUT = 3600.0
 _CLEANUP = "celery.backend_cleanup"
 
 
-def lifetimes(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
-    """Messages that outlive the visibility timeout where no worker keeps them from being delivered again."""
+def worker_clocks(status: Status, slack: float) -> Iterator[Finding]:
+    """Workers whose clocks are wrong."""
+    off = {name: ahead for name, ahead in status.clocks.items() if abs(ahead) >= CLOCK_OFF}
+    if off:
+        said = [f"{name} ({abs(by):.1f} s {'ahead' if by > 0 else 'behind'})" for name, by in sorted(off.items())]
+        yield Finding(
+            "worker-clock",
+            "error" if max(map(abs, off.values())) >= slack else "warning",
+            f"the {'clock of a worker differs' if len(off) == 1 else 'clocks of workers differ'} from the server's: "
+            f"{listed(said)}",
+            "A worker judges by its own clock whether a message has expired. One that is ahead by more than "
+            f"redbeat_lite_clock_slack ({slack:g} s) throws away messages of short intervals that came in time.",
+            "Run NTP on the machines of these workers.",
+        )
+
+
+def lifetimes(app: Celery, entries: Sequence[Entry], slack: float) -> Iterator[Finding]:
+    """Messages that outlive the visibility timeout where no worker keeps them from being delivered again.
+
+    Parameters:
+        slack: by how many seconds clocks may differ.
+    """
     connection = broker_connection(app)
     if connection.transport.driver_type != "redis":
         return
     timeout = float(connection.transport_options.get("visibility_timeout", _VISIBILITY_TIMEOUT))
-    kept = {queue for said in _workers(app) if said["visibility_timeout"] is not None for queue in said["queues"]}
+    kept = {queue for said in _workers(app) if said.visibility_timeout is not None for queue in said.queues}
     long_lived = [
-        entry.name
+        entry
         for entry in entries
         if entry.due is not None
         and entry.task != _CLEANUP
-        and _lifetime(entry, app.timezone) >= timeout
+        and _lifetime(entry, app.timezone, slack) >= timeout
         and _queue(app, entry) not in kept
     ]
     if long_lived:
+        names = [entry.name for entry in long_lived]
+        # Without acks_late only what a worker has fetched ahead comes again, and only if it waits there for so long.
+        late = any(getattr(app.tasks.get(entry.task), "acks_late", app.conf.task_acks_late) for entry in long_lived)
         yield Finding(
             "expires",
-            "warning",
+            "warning" if late else "note",
             f"messages of {counted(len(long_lived), 'entry', 'entries')} live as long as the broker's visibility "
-            f"timeout ({timeout:g} s) or longer, and no worker with install() reads their queue: {listed(long_lived)}",
+            f"timeout ({timeout:g} s) or longer, and no worker with install() reads their queue: {listed(names)}",
             "A message that a worker has had for that long, fetched ahead or running with acks_late, is delivered to "
             "another one while it is still valid. The task then runs twice.",
             "Call redbeat_lite.install(app) where the app is made and restart the workers; or let the messages expire "
             "sooner; or raise visibility_timeout in broker_transport_options.",
-            tuple(long_lived),
+            tuple(names),
         )
 
 
 def once(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
     """Entries with a once-lock whose queue no worker reads that could look after the lock."""
-    served = {queue for said in _workers(app) for queue in said["queues"]}
+    served = {queue for said in _workers(app) for queue in said.queues}
     alone = [
         entry.name
         for entry in entries
@@ -69,17 +94,18 @@ def once(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
             f"{counted(len(alone), 'entry has', 'entries have')} a once-lock, and no worker with install() that reads "
             f"the queue was heard of within the last minute: {listed(alone)}",
             "Only tasks of the class redbeat_lite.Task then give their lock back when they end; and none is given back "
-            "when a worker dies or a message expires. Further runs are left out until the lease is over.",
+            "when a worker dies or a message expires. Runs less than a minute apart are left out until the lock "
+            "has run out.",
             "Call redbeat_lite.install(app) where the app is made, and restart the workers.",
             tuple(alone),
         )
 
 
-def _workers(app: Celery) -> list[dict[str, Any]]:
+def _workers(app: Celery) -> list[WorkerReport]:
     return [*workers(Runtime.of(app)).values()]
 
 
-def _lifetime(entry: Entry, zone: tzinfo) -> float:
+def _lifetime(entry: Entry, zone: tzinfo, slack: float) -> float:
     """Seconds until the next message of an entry expires."""
     expires = entry.options.get("expires", entry.expires)
     if isinstance(expires, datetime):
@@ -94,7 +120,9 @@ def _lifetime(entry: Entry, zone: tzinfo) -> float:
         return float("inf") if expires is None else 0.0
     nominal = entry.known_state.nominal
     following = next_ms(entry.rule(zone), nominal)
-    return float("inf") if following is None or isinstance(following, Question) else (following - nominal) / 1000
+    return (
+        float("inf") if following is None or isinstance(following, Question) else (following - nominal) / 1000 + slack
+    )
 
 
 def _queue(app: Celery, entry: Entry) -> str:

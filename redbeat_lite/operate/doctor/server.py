@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...beat.status import read
-from ...clock import elapsed, wall_ms
+from ...clock import CLOCK_OFF, elapsed, wall_ms
 from ...settings import RENEWALS_PER_LEASE, Settings
 from ...storage.connections import Backend
 from ...storage.server_check import needed, server_of
@@ -16,8 +16,8 @@ from .finding import Finding
 if TYPE_CHECKING:
     from celery import Celery
 
-#: Seconds of difference between two clocks that are worth a word, and that are grave.
-_SKEW, _GRAVE_SKEW = 0.5, 30.0
+#: Seconds of difference between two clocks that are grave.
+_GRAVE_SKEW = 30.0
 
 #: Questions put to the server; the slowest answer counts.
 _QUESTIONS = 5
@@ -31,7 +31,7 @@ def clock_and_line(store: Store, settings: Settings) -> Iterator[Finding]:
     read(store)  # opens the connection and loads the script
     answers = [_answer(store) for _ in range(_QUESTIONS)]
     _, skew = min(answers)
-    if abs(skew) >= _SKEW:
+    if abs(skew) >= CLOCK_OFF:
         ahead = "ahead of" if skew < 0 else "behind"
         yield Finding(
             "clock",

@@ -1,18 +1,23 @@
 -- needs now
--- Keep the locks of tasks that are known to be queued for another lease.
--- KEYS[1] index  then for each task: lock   ARGV for each task: key, task id
--- returns for each task 1 extended | 0 no longer queued
+-- Keep the locks of tasks that are known to be queued for another lease, and those of lost ones no longer than half.
+-- KEYS[1] index  then for each task: lock   ARGV for each task: key, task id, 1 queued | 0 lost
+-- returns for each task 1 done | 0 no longer queued
 local now = now_ms()
 local extended = {}
-for n = 1, #ARGV / 2 do
-  local lock, key, id = KEYS[1 + n], ARGV[2 * n - 1], ARGV[2 * n]
+for n = 1, #ARGV / 3 do
+  local lock, key, id, there = KEYS[1 + n], ARGV[3 * n - 2], ARGV[3 * n - 1], ARGV[3 * n] == '1'
   local l = redis.call('HMGET', lock, 'task', 'state', 'lease')
   local queued = l[1] == id and l[2] == 'queued'
   local lease = queued and tonumber(l[3])
-  -- A retry far ahead has a longer time than its lease already.
-  if queued and redis.call('PTTL', lock) < lease then
-    redis.call('PEXPIRE', lock, lease)
+  if queued and there then
+    -- One whose message lives for longer has a longer time already.
+    if redis.call('PTTL', lock) < lease then
+      redis.call('PEXPIRE', lock, lease)
+    end
     redis.call('ZADD', KEYS[1], now + lease, key)
+  elseif queued and redis.call('PTTL', lock) > lease / 2 then
+    redis.call('PEXPIRE', lock, math.floor(lease / 2))
+    redis.call('ZADD', KEYS[1], now + math.floor(lease / 2), key)
   end
   extended[n] = queued and 1 or 0
 end

@@ -2,7 +2,8 @@
 -- Take the locks of tasks that are about to be published; each stands alone.
 -- KEYS[1] index  [2] fence  then for each claim: lock, waiters
 -- ARGV[1] how many claims, at most 1,000  [2] kept_ms of what nobody looks after
---     then for each claim: key, task id, lease_ms, ms until it may run, holder, queue
+--     then for each claim: key, task id, lease_ms, ms until it may run, holder, queue, ms for which its message lives
+--     (0: no end), ms after which another task may have it if this one is still queued (0: never)
 -- returns a list of 1 taken, or taken before by the same task id | 0 held or waited for by another task
 local now = now_ms()
 local fence = next_fence(KEYS[2])
@@ -10,13 +11,19 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2]))
 local taken = {}
 for i = 1, tonumber(ARGV[1]) do
   local lock, waiters = KEYS[1 + 2 * i], KEYS[2 + 2 * i]
-  local a = 3 + 6 * (i - 1)
+  local a = 3 + 8 * (i - 1)
   local key, id, lease, due = ARGV[a], ARGV[a + 1], tonumber(ARGV[a + 2]), now + tonumber(ARGV[a + 3])
-  local owner = redis.call('HGET', lock, 'task')
+  -- As long as its message may still run. Whether that is still there is looked at after a lease.
+  local ends = due + math.max(lease, tonumber(ARGV[a + 6]))
+  local l = redis.call('HMGET', lock, 'task', 'state', 'yields')
+  local owner, yields = l[1], tonumber(ARGV[a + 7])
+  if owner and owner ~= id and l[2] == 'queued' and l[3] and now >= tonumber(l[3]) then
+    owner = false
+  end
   if owner == id then
     -- A publish that is repeated, or a retry that is sent while the run before it still holds the lock.
-    if redis.call('PTTL', lock) < due + lease - now then
-      redis.call('PEXPIREAT', lock, due + lease)
+    if redis.call('PTTL', lock) < ends - now then
+      redis.call('PEXPIREAT', lock, ends)
       redis.call('ZADD', KEYS[1], due + lease, key)
     end
     taken[i] = 1
@@ -29,7 +36,12 @@ for i = 1, tonumber(ARGV[1]) do
   else
     redis.call('HSET', lock, 'token', 'queued|' .. id, 'task', id, 'state', 'queued', 'since', now, 'due', due,
       'lease', lease, 'fence', string.format('%.0f', fence), 'holder', ARGV[a + 4], 'queue', ARGV[a + 5])
-    redis.call('PEXPIREAT', lock, due + lease)
+    if yields > 0 then
+      redis.call('HSET', lock, 'yields', now + yields)
+    else
+      redis.call('HDEL', lock, 'yields')
+    end
+    redis.call('PEXPIREAT', lock, ends)
     redis.call('ZADD', KEYS[1], due + lease, key)
     fence = fence + 1
     taken[i] = 1

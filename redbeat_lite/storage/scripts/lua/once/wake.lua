@@ -8,7 +8,8 @@ local now = now_ms()
 local key = ARGV[1]
 local left = redis.call('PTTL', KEYS[1])
 if left > 0 then
-  redis.call('ZADD', KEYS[4], now + left, key)
+  local lease = tonumber(redis.call('HGET', KEYS[1], 'lease')) or left
+  redis.call('ZADD', KEYS[4], now + math.min(left, lease), key)
   return false
 end
 local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]

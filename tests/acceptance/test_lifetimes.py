@@ -1,0 +1,39 @@
+"""How long messages live: with a real beat and a real worker, none expires that came in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from redbeat_lite.beat.status import status
+from tests.support.beats import conf
+from tests.support.in_process import MakeApp
+from tests.support.processes import Process, celery
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+ENTRIES = {
+    "often": {"task": "proj.add", "schedule": 0.5},
+    "later": {"task": "proj.add", "schedule": 0.5, "options": {"countdown": 6}},
+}
+
+
+@pytest.fixture
+def worker(server: Server) -> Iterator[Process]:
+    """On a machine whose clock is three seconds ahead."""
+    words = ("worker", "-P", "solo", "-l", "INFO", "--without-gossip", "--without-mingle")
+    process = celery("tests.acceptance.aheadproj", *words, PROJ_URL=server.url, PROJ_AHEAD=3)
+    process.says(r" ready\.$")
+    yield process
+    process.destroy()
+
+
+def test_a_worker_whose_clock_is_ahead_runs_what_is_sent_and_is_named(
+    beat: Callable[..., Process], worker: Process, server: Server, make_app: MakeApp
+) -> None:
+    beat(PROJ_CONF=conf(schedule=ENTRIES)).says("beat: leading")
+    eventually(lambda: len(worker.lines("succeeded in")) >= 20, within=30, what="runs, some of which came with an eta")
+    assert not worker.lines("Discarding revoked task")
+    [ahead] = eventually(status(make_app(broker_url=server.url)).clocks.values, what="the worker's report")
+    assert 2.5 < ahead < 3.5
