@@ -48,7 +48,8 @@ class Once:
         hold_on_retry: keep the lock while the task waits for its own retry.
         max_hold: seconds after which the lock is no longer renewed although the task still runs: a bound for tasks
             that hang. From 1 to those of a year. A copy of that very task stands by all the same. ``None``: none.
-        max_waiters: with ``"wait"``, how many calls may be parked for one key, 1 to 1,000,000; one more is skipped.
+        max_waiters: with ``"wait"``, how many calls may be parked for one key, 1 to 1,000,000; one more fails with
+            ``OnceRejected``. ``None``: as many as come.
     """
 
     key: str | Callable[..., str] | None = None
@@ -57,7 +58,7 @@ class Once:
     lease: float = 60.0
     hold_on_retry: bool = True
     max_hold: float | None = None
-    max_waiters: int = 1000
+    max_waiters: int | None = None
 
     def __post_init__(self) -> None:
         _check_key(self.key)
@@ -68,8 +69,8 @@ class Once:
         if self.max_hold is not None:
             check_seconds("once.max_hold", self.max_hold)
         waiters = self.max_waiters
-        is_number = type(waiters) is int and 1 <= waiters <= MAX_WAITERS
-        _check("max_waiters", is_number, f"a whole number from 1 to {MAX_WAITERS}", waiters)
+        is_right = waiters is None or (type(waiters) is int and 1 <= waiters <= MAX_WAITERS)
+        _check("max_waiters", is_right, f"None or a whole number from 1 to {MAX_WAITERS}", waiters)
 
     @classmethod
     def of(cls, value: bool | Once | Mapping[str, Any] | None, *, lease: float = 60.0) -> Once | None:

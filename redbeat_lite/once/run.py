@@ -91,7 +91,10 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
     # It ends as what ran does: what waited for it must not be told by every copy, even where no result says so.
     setattr(request, ATTRIBUTE, hold)
     message = f"{name}[{task_id}]: {verdict.text} has the once-lock {key!r}"
-    if hold.once is not None and hold.once.on_conflict == "raise":
+    if hold.once is not None and hold.once.on_conflict == "wait":
+        # It would have been parked, had there been room. Work is lost here, not a duplicate.
+        message += f", and max_waiters={hold.once.max_waiters} wait for it already"
+    if hold.once is not None and hold.once.on_conflict != "skip":
         raise OnceRejected(message, key, verdict.text)
     settle_skipped(task, request, OnceSkipped(message, key, verdict.text))
     raise Ignore("skipped")

@@ -81,7 +81,7 @@ class Runtime:
         """
         once = hold.once
         conflict = on_conflict or (once.on_conflict if once else "skip")
-        waiters = once.max_waiters if once else 1
+        waiters = once.max_waiters if once else None
 
         def ask() -> Verdict:
             hold.start(time.monotonic())

@@ -146,7 +146,7 @@ class LockStore:
         return [bool(reply) for reply in self._scripts.run("once/take", keys, args)]
 
     def begin(
-        self, held: Held, *, on_conflict: str = "skip", max_waiters: int = 1000, message: str = ""
+        self, held: Held, *, on_conflict: str = "skip", max_waiters: int | None = None, message: str = ""
     ) -> Verdict:
         """Claim a task id, and the lock where ``held`` names one; fills in ``held.fence``."""
         keys = [self.keys.guard(held.record), self.keys.guard_index]
@@ -161,7 +161,7 @@ class LockStore:
         ]
         if held.key is not None:
             keys += [*self._lock_keys(held.key), self.keys.fence]
-            args += [held.key, on_conflict, held.holder, max_waiters, KEPT_MS, held.expires_ms]
+            args += [held.key, on_conflict, held.holder, max_waiters or 0, KEPT_MS, held.expires_ms]
         verdict = Verdict(*texts(self._scripts.run("once/begin", keys, args)))
         if verdict.word == "run":
             held.fence = int(verdict.text or 0)

@@ -23,7 +23,7 @@ policies = st.builds(
     lease=st.floats(1, 1e6),
     hold_on_retry=st.booleans(),
     max_hold=st.one_of(st.none(), st.floats(1, 1e6)),
-    max_waiters=st.integers(1, 10**6),
+    max_waiters=st.one_of(st.none(), st.integers(1, 10**6)),
 )
 
 

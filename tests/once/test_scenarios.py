@@ -109,6 +109,41 @@ def test_waiters_run_in_their_order_and_hold_no_slot(proj: Proj, key: str, busy:
     assert fences == sorted(fences)
 
 
+def test_waiters_do_not_wait_for_the_queue_too(proj: Proj, key: str, busy: Any) -> None:
+    busy("wait")
+    waiting = [proj.tasks.wait.delay(key, n=n) for n in range(10)]
+    until(lambda: len(proj.waiters(key)) == 10)
+    for n in range(300):
+        proj.tasks.plain.delay(f"{key}-{n}", seconds=0.1)
+    proj.go(key)
+    until(lambda: all(result.ready() for result in waiting), 30)
+    # What workers have fetched ahead may come before each of them: four slots, and as many messages fetched for them.
+    assert proj.client.llen("once") > 300 - 10 * (4 + 4) - 20
+    assert [result.get() for result in waiting] == list(range(10))
+    proj.client.delete("once")
+
+
+def test_a_burst_of_one_key_runs_whole_and_in_order(proj: Proj, key: str, any_pool: Crew) -> None:
+    waiting = [proj.tasks.wait.delay(key, n=n) for n in range(200)]
+    until(lambda: all(result.ready() for result in waiting), 60)
+    assert [result.get() for result in waiting] == list(range(200))
+    fences = [entry["fence"] for entry in proj.log(key) if entry["event"] == "start"]
+    assert fences == sorted(fences)
+    assert len(set(fences)) == 200
+
+
+def test_one_that_there_is_no_room_for_is_a_failure_that_says_so(proj: Proj, key: str, busy: Any) -> None:
+    busy("crowded")
+    waiting = []
+    for n in range(2):
+        waiting.append(proj.tasks.crowded.delay(key, n=n))
+        until(lambda n=n: len(proj.waiters(key, "crowded")) == n + 1)
+    with pytest.raises(OnceRejected, match="max_waiters=2 wait for it already"):
+        proj.tasks.crowded.delay(key, n=2).get(timeout=10)
+    proj.go(key)
+    assert [result.get(timeout=20) for result in waiting] == [0, 1]
+
+
 def test_a_waiter_keeps_its_links_its_chain_and_its_priority(proj: Proj, key: str, busy: Any) -> None:
     busy("wait")
     result = chain(

@@ -4,7 +4,7 @@
 -- KEYS[1] guard  [2] guard index    with a lock also: [3] lock  [4] waiters  [5] parked  [6] index  [7] fence
 -- ARGV[1] token  [2] task id  [3] attempt  [4] lease_ms  [5] deadline_ms, 0: none  [6] life_ms of the guard's record
 --     [7] the message, '': not encoded yet   with a lock also: [8] key  [9] skip|wait|raise, or try: a refusal is not
---     remembered, so the same may ask again  [10] holder  [11] max waiters  [12] kept_ms of what nobody looks after
+--     remembered, so the same may ask again  [10] holder  [11] max waiters, 0: no bound  [12] kept_ms of what nobody looks after
 --     [13] expires_ms of the message, 0: never
 -- returns {verdict, text}
 --   run, fence       go ahead             drop              this attempt, or a later one, has ended
@@ -110,7 +110,8 @@ if owner ~= id and (owner or (head and head ~= id)) then
     return {'encode', ''}
   end
   if not redis.call('ZSCORE', KEYS[4], id) then
-    if redis.call('ZCARD', KEYS[4]) >= tonumber(ARGV[11]) then
+    local most = tonumber(ARGV[11])
+    if most > 0 and redis.call('ZCARD', KEYS[4]) >= most then
       return refuse('full', owner or head)
     end
     -- Places come from the counter of the fences: in order for ever, whoever came and went meanwhile.

@@ -1,0 +1,79 @@
+"""Where a parked message is put when its turn has come."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Queue
+
+from redbeat_lite.once import parked_message
+from tests.once.server import Server
+
+
+@pytest.fixture
+def app(once_server: Server) -> Celery:
+    """An app on an empty server, with a queue that has priorities, and one that goes when nobody uses it."""
+    app = Celery("unit", broker=once_server.url, set_as_current=False)
+    app.conf.task_queues = [Queue("q"), Queue("short", expires=60)]
+    app.conf.broker_transport_options = {"priority_steps": [0, 5]}
+    with once_server.client() as client:
+        client.flushall()
+    return app
+
+
+def message(task_id: str, queue: str = "q", **properties: Any) -> str:
+    """What lies in Redis of a task that waits."""
+    request = SimpleNamespace(
+        id=task_id, task="t", args=(), kwargs={}, properties=properties, delivery_info={"routing_key": queue}
+    )
+    return parked_message.encode(request)
+
+
+def waiting(server: Server, name: str) -> list[str]:
+    """The ids of the messages of a list, in the order in which workers take them."""
+    with server.client() as client:
+        return [json.loads(raw)["headers"]["id"] for raw in reversed(client.lrange(name, 0, -1))]
+
+
+def test_it_is_the_next_to_be_taken(app: Celery, once_server: Server) -> None:
+    for n in range(3):
+        app.send_task("t", task_id=f"new-{n}", queue="q")
+    assert parked_message.publish(app, message("old")) == "old"
+    app.send_task("t", task_id="newer", queue="q")
+    assert waiting(once_server, "q") == ["old", "new-0", "new-1", "new-2", "newer"]
+
+
+def test_it_keeps_its_priority(app: Celery, once_server: Server) -> None:
+    app.send_task("t", task_id="new", queue="q", priority=5)
+    parked_message.publish(app, message("old", priority=5))
+    parked_message.publish(app, message("of all", priority=0))
+    assert waiting(once_server, "q\x06\x165") == ["old", "new"]
+    assert waiting(once_server, "q") == ["of all"]
+
+
+def test_a_queue_that_goes_by_itself_still_does(app: Celery, once_server: Server) -> None:
+    app.send_task("t", task_id="new", queue="short")
+    with once_server.client() as client:
+        client.delete("short")
+        parked_message.publish(app, message("old", "short"))
+        assert 0 < client.pttl("short") <= 60_000
+
+
+def test_without_such_an_end_it_has_the_highest_priority_that_its_queue_knows() -> None:
+    app = Celery("unit", broker="memory://", set_as_current=False)
+    app.conf.task_queues = [
+        Queue("plain"),
+        Queue("max", max_priority=9),
+        Queue("x", queue_arguments={"x-max-priority": 4}),
+    ]
+    with app.connection_for_write() as connection:
+        channel = connection.default_channel
+        for queue, priority in (("plain", 2), ("max", 9), ("x", 4)):
+            Queue(queue)(channel).declare()
+            parked_message.publish(app, message("old", queue, priority=2))
+            found = Queue(queue)(channel).get()
+            assert (found.headers["id"], found.properties["priority"]) == ("old", priority)
