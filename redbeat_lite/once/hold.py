@@ -36,6 +36,7 @@ class Hold:
         let_go: whether the lock is not renewed any more, because it was lost.
         lost: whether the lock ran out, or is somebody else's.
         failing: whether the last renewal failed.
+        in_body: whether the body has begun of a task that something comes after.
     """
 
     held: Held
@@ -46,6 +47,7 @@ class Hold:
     let_go: bool = False
     lost: bool = False
     failing: bool = False
+    in_body: bool = False
 
     @property
     def lease(self) -> float:

@@ -133,6 +133,21 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
     Runtime.of(task.app).end(hold, again=torn or requeued, hold_ms=hold_ms, patient=not torn)
 
 
+def followed(request: Any) -> Hold | None:
+    """What a run holds whose body begins, if the rest of a chain, a link or the body of a chord may come after it.
+
+    They may want the same lock, and Celery publishes them before it stores the result: another process could take one
+    up meanwhile and find the lock taken by its own predecessor. ``None`` in the body of a base class that this one
+    calls, too: it is not the end.
+    """
+    fields = request.__dict__
+    hold: Hold | None = fields.get(ATTRIBUTE)
+    if hold is None or hold.held.key is None or not any(fields.get(name) for name in ("chain", "callbacks", "chord")):
+        return None
+    first, hold.in_body = not hold.in_body, True
+    return hold if first else None
+
+
 def note_replacement(task: Any, signature: Any) -> None:
     """A task replaces itself: it gets the id, and the lock where it has the same key."""
     if getattr(signature, "task", None) == task.name:

@@ -9,7 +9,7 @@ import inspect
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial
+from functools import partial, wraps
 from typing import Any, ClassVar
 
 import celery
@@ -75,6 +75,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             del cls.once
         if cls.once_policy is not None and cls.run is not celery.Task.run:
             cls.once_signature = _check(cls, cls.once_policy)
+        if "run" in cls.__dict__:
+            cls.run = _letting_go(cls.__dict__["run"])
 
     @property
     def once(self) -> Current | None:
@@ -215,6 +217,27 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         else:
             settle_failed(self, request, why)
         return self.AsyncResult(task_id)
+
+
+def _letting_go(function: Any) -> Callable[..., Any]:
+    """The body of a task, after which its lock is free for what Celery publishes next: before the result is stored."""
+    alone = isinstance(function, staticmethod)
+    body = function.__func__ if alone else function
+
+    @wraps(body)
+    def run_body(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        hold = run.followed(self.request)
+        result = body(*args, **kwargs) if alone else body(self, *args, **kwargs)
+        if hold is not None:
+            Runtime.of(self.app).release(hold)
+        return result
+
+    if alone:
+        # Whoever asks for the arguments of a call finds them behind the task, which a method is bound to.
+        first = inspect.Parameter("task_itself", inspect.Parameter.POSITIONAL_ONLY)
+        signature = inspect.signature(body)
+        run_body.__signature__ = signature.replace(parameters=[first, *signature.parameters.values()])  # type: ignore[attr-defined]
+    return run_body
 
 
 def _follows(app: Any, task_id: str, options: Mapping[str, Any]) -> bool:

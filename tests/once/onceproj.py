@@ -288,3 +288,25 @@ def _own_request() -> type:
 @app.task(shared=False, bind=True, base=Own, Request=_own_request(), once=Once(key="{key}", lease=LEASE))
 def own(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
+
+
+class Base(Task):
+    """Has a body that others go on from."""
+
+    abstract = True
+
+    def run(self, key: str) -> str:
+        return body(self, key, 0, "")
+
+
+@app.register_task
+class Derived(Base):
+    name = "onceproj.derived"
+    once = Once(key="{key}", lease=LEASE)
+
+    def run(self, key: str) -> str:
+        super().run(key)
+        return body(self, key, 0, "until")
+
+
+derived = app.tasks["onceproj.derived"]

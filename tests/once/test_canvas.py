@@ -115,3 +115,26 @@ def test_a_chord_and_a_chain_whose_member_expires_while_it_waits_end(proj: Proj,
     assert (chained.parent.state, proj.count(key)) == ("REVOKED", 1)
     until(lambda: proj.waiters(key) == [])
     the_workers_live(proj, prefork)
+
+
+@pytest.mark.parametrize("task", ["skip", "queue_skip"])
+def test_what_follows_a_task_of_its_own_key_finds_the_lock_free(
+    proj: Proj, any_pool: Crew, key: str, task: str
+) -> None:
+    signature = getattr(proj.tasks, task).si
+    chains = [chain(*[signature(f"{key}-{n}")] * 3).apply_async() for n in range(20)]
+    chords = [chord([signature(f"{key}-c{n}")], signature(f"{key}-c{n}")).apply_async() for n in range(5)]
+    signature(f"{key}-link").apply_async(link=signature(f"{key}-link"))
+    until(lambda: all(result.ready() for result in (*chains, *chords)), 30)
+    assert [result.state for result in (*chains, *chords)] == ["SUCCESS"] * 25
+    proj.ended(f"{key}-link", 2)
+
+
+def test_a_body_that_calls_that_of_its_base_keeps_the_lock_to_its_own_end(proj: Proj, any_pool: Crew, key: str) -> None:
+    result = proj.tasks.derived.apply_async((key,), link=proj.tasks.add.si(1))
+    proj.started(key)
+    assert proj.ended(key, 1), "the base's body"
+    with pytest.raises(OnceSkipped):
+        proj.tasks.plain.apply_async((key + "-other",), once_key=f"onceproj.derived:{key}").get(timeout=10)
+    proj.go(key)
+    assert result.get(timeout=10) == key
