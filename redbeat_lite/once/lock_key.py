@@ -150,7 +150,15 @@ class _Template(string.Formatter):
     """``str.format`` that writes what is neither text nor number as JSON, never as a ``repr`` with an address."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        return str(value) if isinstance(value, (str, int, float)) else canonical(value)
+        return _as_sent(value) if isinstance(value, (str, int, float)) else canonical(value)
+
+
+def _as_sent(value: object) -> str:
+    """``str(value)`` as it is behind the broker, where an enum's member of text or a number is no more than that."""
+    for kind in (str, int, float):
+        if isinstance(value, kind) and not isinstance(value, bool):
+            return str(kind(value)) if kind is not str else str.__str__(value)
+    return str(value)
 
 
 def _plain(value: Any) -> Any:
@@ -158,7 +166,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {_as_sent(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, (set, frozenset)):

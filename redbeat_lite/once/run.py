@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import UTC, datetime
 from functools import wraps
@@ -16,7 +17,7 @@ from .errors import OnceRejected, OnceSkipped
 from .hold import Hold, policy_of
 from .parked_message import encode
 from .runtime import Runtime
-from .settle import is_final, settle_skipped
+from .settle import is_final, keeps_result, settle_skipped
 from .store import Verdict
 
 logger = get_logger(__name__)
@@ -49,6 +50,9 @@ def begin(task: Any) -> None:
         _refuse(task, request, hold, verdict)
     setattr(request, ATTRIBUTE, hold)
     runtime.renewer.add(hold)
+    if getattr(task, "tells_start", False) and keeps_result(task, request):
+        meta = {"pid": os.getpid(), "hostname": request.hostname}
+        task.backend.store_result(request.id, meta, states.STARTED, request=request)
 
 
 def adopt(task_class: Any) -> None:

@@ -36,6 +36,13 @@ def _state(task: Any, task_id: str) -> str | None:
     return None if isinstance(backend, (DisabledBackend, RPCBackend)) else backend.get_state(task_id)
 
 
+def keeps_result(task: Any, request: Context) -> bool:
+    """Whether the result of a run is to be stored: what the call said, or else the task."""
+    # The request's class has the attribute too, which says nothing.
+    ignored = vars(request).get("ignore_result")
+    return not (task.ignore_result if ignored is None else ignored)
+
+
 def settle_skipped(task: Any, request: Context, why: OnceSkipped) -> None:
     """End a task that is skipped, so that nobody waits for it: its result, the rest of its chain, its chord."""
     logger.info("Skipped %s", why)
@@ -49,13 +56,11 @@ def settle_failed(task: Any, request: Context, why: Exception) -> None:
 
 
 def _settle(task: Any, request: Context, why: Exception, state: str) -> None:
-    # What the call said, or else the task. The request's class has the attribute too, which says nothing.
-    ignored = vars(request).get("ignore_result")
     task.backend.mark_as_failure(
         request.id,
         why,
         request=request,
-        store_result=not (task.ignore_result if ignored is None else ignored),
+        store_result=keeps_result(task, request),
         call_errbacks=state == states.FAILURE,
         state=state,
     )

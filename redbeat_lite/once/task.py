@@ -62,6 +62,10 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     #: Tells the worker that :meth:`before_start` claims the id of every message.
     guarded: ClassVar[bool] = True
 
+    #: Whether a run is to store STARTED, which :meth:`before_start` does once it may run: Celery would do so before,
+    #: for a task that is parked then, and for a copy of one that has ended.
+    tells_start: ClassVar[bool] = False
+
     once_policy: ClassVar[Once | None] = None
     once_signature: ClassVar[inspect.Signature | None] = None
 
@@ -77,6 +81,14 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             cls.once_signature = _check(cls, cls.once_policy)
         if "run" in cls.__dict__:
             cls.run = _letting_go(cls.__dict__["run"])
+
+    @classmethod
+    def bind(cls, app: Any) -> Any:
+        """Celery's; ``track_started`` moves aside, see :attr:`tells_start`."""
+        bound = super().bind(app)
+        if cls.track_started:
+            cls.tells_start, cls.track_started = True, False
+        return bound
 
     @property
     def once(self) -> Current | None:

@@ -161,6 +161,12 @@ def wait(self: Any, key: str, seconds: float = 0, how: str = "", n: int = 0) -> 
     return n
 
 
+@app.task(shared=False, bind=True, track_started=True, once=Once(key="{key}", on_conflict="wait", lease=LEASE))
+def tracked(self: Any, key: str, seconds: float = 0, how: str = "", n: int = 0) -> int:
+    body(self, key, seconds, how)
+    return n
+
+
 @app.task(shared=False, bind=True, once=Once(key="{key}", on_conflict="wait", lease=LEASE, max_waiters=2))
 def crowded(self: Any, key: str, seconds: float = 0, how: str = "", n: int = 0) -> int:
     body(self, key, seconds, how)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -32,6 +33,18 @@ leaves = st.one_of(
     st.datetimes(timezones=st.just(UTC)), st.uuids(), st.decimals(allow_nan=False, allow_infinity=False),
 )  # fmt: skip
 values = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
+
+
+class Colour(str, Enum):  # noqa: UP042 - not StrEnum, whose str() is its value
+    RED = "red"
+
+
+class Level(int, Enum):
+    LOW = 1
+
+
+class Share(float, Enum):
+    HALF = 0.5
 
 
 def key(*args: Any, once: Once | None = None, **kwargs: Any) -> str:
@@ -139,3 +152,10 @@ def test_a_call_that_does_not_fit_the_function_still_has_a_key() -> None:
 
 def test_canonical_json_is_json() -> None:
     assert json.loads(canonical({"b": (1, 2.5, None, True), "a": "ä"})) == {"a": "ä", "b": [1, 2.5, None, True]}
+
+
+@pytest.mark.parametrize("once", [Once(), Once(key="{x}"), Once(key="{x[a]}")], ids=["all", "template", "item"])
+@pytest.mark.parametrize("member", [Colour.RED, Level.LOW, Share.HALF])
+def test_a_member_of_an_enum_has_one_key_before_and_behind_the_broker(once: Once, member: Any) -> None:
+    value = {"a": member, member: 1} if once.key == "{x[a]}" else member
+    assert key(value, once=once) == key(loads(dumps(value)), once=once)

@@ -279,6 +279,30 @@ def test_chain_chord_and_group_members_that_wait_run(proj: Proj, key: str, busy:
     assert grouped.get(timeout=20) == [5, 6]
 
 
+# -- STARTED -----------------------------------------------------------------------------------------------------------
+
+
+def test_only_what_runs_has_started(proj: Proj, key: str, busy: Any) -> None:
+    first = busy("tracked")
+    assert first.state == "STARTED"
+    assert first.info.keys() == {"pid", "hostname"}
+    parked = proj.tasks.tracked.delay(key, n=7)
+    until(lambda: proj.waiters(key, "tracked"))
+    assert parked.state == "PENDING"
+    proj.go(key)
+    assert parked.get(timeout=10) == 7
+
+
+def test_a_late_copy_leaves_a_failure_as_it_is(proj: Proj, key: str, any_pool: Crew) -> None:
+    result, raw = proj.capture(lambda: proj.tasks.tracked.apply_async((key, 0, "fail"), queue="nowhere"))
+    for _ in range(2):
+        proj.inject(raw)
+        until(result.ready)
+        until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
+    until(lambda: f"[{result.id}] has ended already; this copy is dropped" in any_pool.text())
+    assert proj.app.AsyncResult(result.id).state == "FAILURE"
+
+
 # -- scope queue -------------------------------------------------------------------------------------------------------
 
 
