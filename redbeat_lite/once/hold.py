@@ -73,11 +73,24 @@ def attempt_of(fields: Mapping[str, Any]) -> int:
 def is_guarded(task: Any, fields: Mapping[str, Any]) -> bool:
     """Whether the guard looks after a message: one of a class of ours, and one of any class that brings a once-lock.
 
+    A broadcast is meant for each worker, so that all of its copies run, unless it has a once-lock.
+
     Parameters:
         task: the registered task.
         fields: the headers of the message.
     """
-    return getattr(task, "guarded", False) or bool(fields.get(ONCE_HEADER))
+    if fields.get(ONCE_HEADER):
+        return True
+    return getattr(task, "guarded", False) and (task.once_policy is not None or not _is_broadcast(task.app, fields))
+
+
+def _is_broadcast(app: Any, fields: Mapping[str, Any]) -> bool:
+    exchange = (fields.get("delivery_info") or {}).get("exchange")
+    if not exchange:  # Celery's default one, which reaches the queue of its routing key
+        return False
+    return any(
+        queue.exchange.name == exchange and queue.exchange.type == "fanout" for queue in app.amqp.queues.values()
+    )
 
 
 def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once, str] | None:

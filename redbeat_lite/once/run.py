@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
@@ -13,7 +15,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
 from .claims import ONCE_HEADER
-from .errors import OnceRejected, OnceSkipped
+from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .hold import Hold, policy_of
 from .parked_message import encode
 from .runtime import Runtime
@@ -28,6 +30,9 @@ ATTRIBUTE = "redbeat_hold"
 #: Marks a ``before_start`` that takes the lock for a class that is not ours.
 _ADOPTED = "redbeat_adopted"
 
+#: Where a run keeps what its body is to raise before anything else.
+_INSTEAD = "redbeat_instead"
+
 #: Where a run keeps the signature it has replaced itself with.
 SUCCESSOR = "redbeat_successor"
 
@@ -38,14 +43,19 @@ def begin(task: Any) -> None:
     Raises:
         Ignore: this copy is not to run: dropped, parked, or skipped and marked so.
         OnceRejected: the lock is taken and the policy says ``"raise"``.
-        LockUnavailable: the server does not answer.
+        Reject: the server does not answer; the message goes back to its queue, where that is possible.
+        LockUnavailable: the server does not answer, and it is not.
     """
     request = task.request
     runtime = Runtime.of(task.app)
     hold = runtime.hold(task, request.__dict__)
-    verdict = runtime.begin(hold)
-    if verdict.word == "encode":
-        verdict = runtime.begin(hold, encode(request))
+    try:
+        verdict = runtime.begin(hold)
+        if verdict.word == "encode":
+            verdict = runtime.begin(hold, encode(request))
+    except LockUnavailable as exc:
+        _without_server(task, request, hold, exc)
+        return
     if verdict.word != "run":
         _refuse(task, request, hold, verdict)
     setattr(request, ATTRIBUTE, hold)
@@ -75,6 +85,25 @@ def adopt(task_class: Any) -> None:
 
     setattr(before_start, _ADOPTED, True)
     task_class.before_start = before_start
+
+
+def _without_server(task: Any, request: Any, hold: Hold, why: LockUnavailable) -> None:
+    """What becomes of a run about which nobody can be asked.
+
+    Without a lock it runs, for the guard looks after copies, and the first delivery is none. With one, it is saved if
+    it can be: by the queue it came from, or by a retry of Celery's own.
+    """
+    redelivered = bool((request.delivery_info or {}).get("redelivered"))
+    if hold.once is None and not redelivered:
+        logger.warning("Task %s[%s] runs without the guard against copies of it: %s", task.name, request.id, why)
+        return
+    if task.acks_late:
+        raise Reject(str(why), requeue=True) from why
+    if getattr(task, "guarded", False) and isinstance(why, tuple(getattr(task, "autoretry_for", ()))):
+        # Celery looks after what the body raises; nothing of it has run by then.
+        setattr(request, _INSTEAD, why)
+        return
+    raise why
 
 
 def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
@@ -137,7 +166,30 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
     Runtime.of(task.app).end(hold, again=torn or requeued, hold_ms=hold_ms, patient=not torn)
 
 
-def followed(request: Any) -> Hold | None:
+def letting_go(function: Any) -> Callable[..., Any]:
+    """The body of a task, after which its lock is free for what Celery publishes next: before the result is stored."""
+    alone = isinstance(function, staticmethod)
+    body = function.__func__ if alone else function
+
+    @wraps(body)
+    def run_body(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if (instead := self.request.__dict__.pop(_INSTEAD, None)) is not None:
+            raise instead
+        hold = _followed(self.request)
+        result = body(*args, **kwargs) if alone else body(self, *args, **kwargs)
+        if hold is not None:
+            Runtime.of(self.app).release(hold)
+        return result
+
+    if alone:
+        # Whoever asks for the arguments of a call finds them behind the task, which a method is bound to.
+        first = inspect.Parameter("task_itself", inspect.Parameter.POSITIONAL_ONLY)
+        signature = inspect.signature(body)
+        run_body.__signature__ = signature.replace(parameters=[first, *signature.parameters.values()])  # type: ignore[attr-defined]
+    return run_body
+
+
+def _followed(request: Any) -> Hold | None:
     """What a run holds whose body begins, if the rest of a chain, a link or the body of a chord may come after it.
 
     They may want the same lock, and Celery publishes them before it stores the result: another process could take one

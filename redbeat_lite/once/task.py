@@ -9,7 +9,7 @@ import inspect
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial, wraps
+from functools import partial
 from typing import Any, ClassVar
 
 import celery
@@ -28,7 +28,7 @@ from . import run
 from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header
 from .current import Current
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
-from .hold import GUARD_LIFE
+from .hold import GUARD_LIFE, is_guarded
 from .lock_key import check_definition, checked, key_of
 from .parked_message import DELIVERY
 from .policy import Once, check_seconds
@@ -80,7 +80,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         if cls.once_policy is not None and cls.run is not celery.Task.run:
             cls.once_signature = _check(cls, cls.once_policy)
         if "run" in cls.__dict__:
-            cls.run = _letting_go(cls.__dict__["run"])
+            cls.run = run.letting_go(cls.__dict__["run"])
 
     @classmethod
     def bind(cls, app: Any) -> Any:
@@ -99,7 +99,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Take the lock and claim the task id. A task that is called directly or runs eagerly needs neither."""
-        if not (self.request.is_eager or self.request.called_directly):
+        request = self.request
+        if not (request.is_eager or request.called_directly) and is_guarded(self, request.__dict__):
             run.begin(self)
         super().before_start(task_id, args, kwargs)
 
@@ -229,27 +230,6 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         else:
             settle_failed(self, request, why)
         return self.AsyncResult(task_id)
-
-
-def _letting_go(function: Any) -> Callable[..., Any]:
-    """The body of a task, after which its lock is free for what Celery publishes next: before the result is stored."""
-    alone = isinstance(function, staticmethod)
-    body = function.__func__ if alone else function
-
-    @wraps(body)
-    def run_body(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        hold = run.followed(self.request)
-        result = body(*args, **kwargs) if alone else body(self, *args, **kwargs)
-        if hold is not None:
-            Runtime.of(self.app).release(hold)
-        return result
-
-    if alone:
-        # Whoever asks for the arguments of a call finds them behind the task, which a method is bound to.
-        first = inspect.Parameter("task_itself", inspect.Parameter.POSITIONAL_ONLY)
-        signature = inspect.signature(body)
-        run_body.__signature__ = signature.replace(parameters=[first, *signature.parameters.values()])  # type: ignore[attr-defined]
-    return run_body
 
 
 def _follows(app: Any, task_id: str, options: Mapping[str, Any]) -> bool:

@@ -108,7 +108,10 @@ class PipelineTask(Task):
         store, request = store_of(self.app), self.request
         again = bool(self.acks_late or getattr(self, "retry_on_worker_lost", False))
         worker = str(request.hostname or socket.gethostname())
-        renew_ms = round(getattr(request, once_run.ATTRIBUTE).held.lease_ms / PER_LEASE)
+        hold = request.__dict__.get(once_run.ATTRIBUTE)
+        if hold is None:
+            raise LockUnavailable("the server cannot be used, and a step does not run without its guard", "")
+        renew_ms = round(hold.held.lease_ms / PER_LEASE)
         word, text = store.begin(ref, request.id, again=again, worker=worker, renew_ms=renew_ms)
         if word == "run":
             try:

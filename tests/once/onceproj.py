@@ -13,8 +13,10 @@ import celery
 import redis
 from celery import Celery
 from celery.exceptions import Ignore, Reject
+from kombu import Queue
+from kombu.common import Broadcast
 
-from redbeat_lite import Once, Task, install
+from redbeat_lite import LockUnavailable, Once, Task, install
 
 LEASE = 3.0
 VISIBILITY = 4.0
@@ -48,6 +50,7 @@ def make_app(url: str, **conf: Any) -> Celery:
         broker_connection_retry_on_startup=True,
         worker_hijack_root_logger=True,
         task_default_queue="once",
+        task_queues=[Queue("once"), Broadcast("everybody")],
         task_create_missing_queues=True,
         result_expires=600,
     )
@@ -220,6 +223,18 @@ def auto(self: Any, key: str) -> str:
     if self.request.retries < 2:
         raise ValueError("as asked")
     return key
+
+
+@app.task(
+    shared=False,
+    bind=True,
+    autoretry_for=(LockUnavailable,),
+    max_retries=None,
+    default_retry_delay=1,
+    once=Once(key="{key}", lease=LEASE),
+)
+def insists(self: Any, key: str) -> str:
+    return body(self, key, 0, "")
 
 
 @app.task(shared=False, bind=True, once=Once(key="{key}", lease=LEASE, hold_on_retry=False))

@@ -437,6 +437,24 @@ def test_a_restart_of_the_server_keeps_holders_waiters_and_their_order(stages: A
         done.result()
 
 
+def test_without_the_locks_server_a_task_that_needs_none_runs_and_others_are_saved(stages: Any, proj: Proj) -> None:
+    def fault(stage: Stage) -> None:
+        worker = stage.worker(concurrency=3, redbeat_lite_url="redis+socket:///nowhere/s")
+        keys = [f"{stage.key}-{name}" for name in ("plain", "late", "retried")]
+        calls = [proj.tasks.plain.si(keys[0]), proj.tasks.skip_late.si(keys[1]), proj.tasks.insists.si(keys[2])]
+        plain, late, retried = [call.set(queue=stage.queue).apply_async() for call in calls]
+        assert plain.get(timeout=30) == keys[0]
+        until(lambda: "runs without the guard against copies of it" in worker.text())
+        until(lambda: retried.state == "RETRY", 30)
+        until(lambda: f"{late.id}] received" in worker.text() and "Reject" in worker.text(), 30)
+        worker.close()
+        assert (proj.count(keys[1]), proj.count(keys[2])) == (0, 0)
+        stage.worker()
+        assert [late.get(timeout=30), retried.get(timeout=30)] == keys[1:]
+
+    stages(["prefork", "threads"], fault)
+
+
 def test_without_the_locks_server_a_task_fails_clearly_and_never_runs(stages: Any, proj: Proj) -> None:
     def fault(stage: Stage) -> None:
         worker = stage.worker(concurrency=3, redbeat_lite_url="redis+socket:///nowhere/s")

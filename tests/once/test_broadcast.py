@@ -1,0 +1,38 @@
+"""A message that goes to every worker, and tasks that have a once-lock all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.once.server import Server
+from tests.once.workers import Proj, Worker, until
+
+pytestmark = [pytest.mark.timeout(60)]
+
+
+@pytest.fixture
+def listeners(proj: Proj, worker_server: Server) -> Iterator[list[Worker]]:
+    """Two workers that hear what is broadcast."""
+    # A connection over which the exchange was not declared takes it for a direct one.
+    with proj.app.producer_or_acquire() as producer:
+        proj.app.amqp.queues["everybody"].exchange(producer.channel).declare()
+    workers = [Worker(worker_server, "solo", name=f"ear{n}", queues="everybody") for n in range(2)]
+    yield workers
+    for worker in workers:
+        worker.close()
+
+
+def test_a_broadcast_runs_in_each_worker(proj: Proj, key: str, listeners: list[Worker]) -> None:
+    proj.tasks.plain.apply_async((key,), queue="everybody")
+    assert len({entry["pid"] for entry in proj.ended(key, 2)}) == 2
+
+
+def test_a_broadcast_with_a_lock_runs_in_one(proj: Proj, key: str, listeners: list[Worker]) -> None:
+    result = proj.tasks.skip.apply_async((key,), {"how": "until"}, queue="everybody")
+    proj.started(key)
+    until(lambda: any("this copy is kept" in each.text() for each in listeners))
+    proj.go(key)
+    assert result.get(timeout=10) == key
+    assert proj.count(key) == 1
