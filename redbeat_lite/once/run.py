@@ -7,11 +7,11 @@ import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from celery import states
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
 from .claims import ONCE_HEADER
@@ -163,7 +163,12 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
     if hold_ms and not _same_key(task, hold, successor):
         hold_ms = 0
     # A run that is torn down is in a hurry: its process waits for nothing but this to end.
-    Runtime.of(task.app).end(hold, again=torn or requeued, hold_ms=hold_ms, patient=not torn)
+    end = partial(Runtime.of(task.app).end, hold, again=torn or requeued, hold_ms=hold_ms, patient=not torn)
+    try:
+        end()
+    except SoftTimeLimitExceeded:
+        # It strikes once, and the body it is meant for has ended.
+        end()
 
 
 def letting_go(function: Any) -> Callable[..., Any]:

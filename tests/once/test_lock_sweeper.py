@@ -10,11 +10,12 @@ from unittest.mock import Mock
 
 import pytest
 from celery import Celery, signals
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, SoftTimeLimitExceeded
 from kombu import Queue
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import Once, OnceSkipped, Task, install
+from redbeat_lite.once import run
 from redbeat_lite.once.installation import _leave
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held, LockStore, Wanted
@@ -206,6 +207,28 @@ def test_a_lock_knows_the_queue_that_its_task_chooses(once_server: Server, store
     assert store.client.hget(LOCK, "queue") == "big"
     task.apply_async(queue="other", once_key="k2")
     assert store.client.hget("{t}:once:lock:k2", "queue") == "other"
+
+
+def test_a_soft_limit_that_strikes_while_the_lock_is_given_back_keeps_nothing(
+    once_server: Server, store: LockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_of(once_server, backend="cache+memory://")
+    task = app.task(name="t", base=Task, once=Once(key="k"), shared=False)(nothing)
+    task.push_request(id="a", args=(), kwargs={}, called_directly=False, is_eager=False)
+    task.before_start("a", (), {})
+    assert store.client.exists(LOCK)
+    end, struck = LockStore.end, []
+
+    def strike(self: LockStore, *args: Any, **options: Any) -> Any:
+        if not struck:
+            struck.append(True)
+            raise SoftTimeLimitExceeded(1)
+        return end(self, *args, **options)
+
+    monkeypatch.setattr(LockStore, "end", strike)
+    run.finish(task, "SUCCESS", None)
+    assert not store.client.exists(LOCK)
+    assert store.client.hget(store.keys.guard("a"), "state") == "done"
 
 
 @pytest.fixture

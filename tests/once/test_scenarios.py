@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -277,6 +278,30 @@ def test_chain_chord_and_group_members_that_wait_run(proj: Proj, key: str, busy:
     assert chained.get(timeout=20) == 2
     assert sorted(joined.get(timeout=20)[:2]) == [3, 4]
     assert grouped.get(timeout=20) == [5, 6]
+
+
+# -- by name -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["plain", "foreign"])
+def test_a_call_by_name_with_a_key_is_locked(proj: Proj, key: str, task: str) -> None:
+    send = partial(proj.app.send_task, f"onceproj.{task}", queue="once", once_key=f"named:{key}")
+    first = send((key, 0, "until"))
+    proj.started(key)
+    skipped, waiting = send((key,)), send((key,), on_conflict="wait")
+    with pytest.raises(OnceSkipped):
+        skipped.get(timeout=10)
+    until(lambda: proj.client.zcard(f"{{t}}:once:wait:named:{key}"))
+    proj.go(key)
+    assert [first.get(timeout=10), waiting.get(timeout=10)] == [key, key]
+    assert [entry["event"] for entry in proj.log(key)] == ["start", "end"] * 2
+    until(lambda: not proj.client.exists(f"{{t}}:once:lock:named:{key}"))
+
+
+def test_a_call_by_name_with_a_wrong_key_runs_and_says_so(proj: Proj, key: str, any_pool: Crew) -> None:
+    result = proj.app.send_task("onceproj.plain", (key,), queue="once", once_key="")
+    assert result.get(timeout=10) == key
+    assert f"[{result.id}] runs without a once-lock: once.key" in any_pool.text()
 
 
 # -- STARTED -----------------------------------------------------------------------------------------------------------

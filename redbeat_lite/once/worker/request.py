@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -11,9 +12,12 @@ from celery.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.utils.log import get_logger
 from celery.worker.request import Request as CeleryRequest
 
-from ...errors import text_of
+from ...errors import InvalidEntry, text_of
+from ..claims import ONCE_HEADER, once_header
 from ..hold import attempt_of, is_guarded
+from ..lock_key import checked
 from ..parked_message import DELIVERY, delivery
+from ..policy import Once
 from ..runtime import Runtime
 from ..settle import is_final
 from ..store import DOWN, Seen
@@ -37,10 +41,12 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
     def __init__(self, message: Any, *args: Any, headers: Any = None, **kwargs: Any) -> None:
         super().__init__(message, *args, headers=headers, **kwargs)
         fields = self.request_dict
+        wire = {**((message.headers if headers is None else headers) or {})}
+        if (once := _of_a_call_by_name(self.task, fields)) is not None:
+            fields[ONCE_HEADER] = wire[ONCE_HEADER] = once
         if is_guarded(self.task, fields):
             # A token for this delivery, known to both processes: so the parent can renew and release for its child.
-            wire = message.headers if headers is None else headers
-            fields[DELIVERY] = delivery(uuid4().hex, wire or {}, message.content_type, message.content_encoding)
+            fields[DELIVERY] = delivery(uuid4().hex, wire, message.content_type, message.content_encoding)
 
     def revoked(self) -> bool:
         """Celery's, but a copy that expired while the first one runs, or after it, is dropped without a word: Celery
@@ -91,6 +97,22 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         """Celery's, for a lost connection and a cold shutdown: the message comes again, so a copy may run."""
         Departures.of(self.app).watch(self, again=True)
         return super().cancel(pool, signal, emit_retry=emit_retry)
+
+
+def _of_a_call_by_name(task: Any, fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The lock of ``app.send_task(name, once_key=...)``: there no task is at hand that would write the header, but a
+    Redis broker brings what it does not know among the properties of the message."""
+    properties = fields.get("properties") or {}
+    if "once_key" not in properties or fields.get(ONCE_HEADER):
+        return None
+    try:
+        once = getattr(task, "once_policy", None) or Once(lease=Runtime.of(task.app).settings.once_lease)
+        if properties.get("on_conflict") is not None:
+            once = once.but(on_conflict=properties["on_conflict"])
+        return once_header(checked(properties["once_key"]), once, queued=False)
+    except InvalidEntry as exc:
+        logger.error("Task %s[%s] runs without a once-lock: %s", task.name, fields.get("id"), exc)
+        return None
 
 
 class Request(RequestMixin, CeleryRequest):  # type: ignore[misc] # Celery has no types
