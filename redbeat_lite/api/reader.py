@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
 
-from ..entries.configured import entry_with_defaults
+from ..entries.configured import configured, entry_with_defaults
 from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
@@ -91,7 +91,7 @@ class Reader:
         """A config entry with what cannot be stored, where this app's own configuration holds it."""
         if not entry.local or entry.owner != self._settings.owner:
             return entry
-        fields = (self._app.conf.beat_schedule or {}).get(entry.name)
+        fields = configured(self._app).get(entry.name)
         if fields is None:
             return entry
         try:

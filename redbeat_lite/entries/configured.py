@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from celery.schedules import crontab
 
+from ..once.lock_key import digest
 from ..once.policy import Once
+from ..schedules.cron import Cron
+from ..schedules.misfire import Misfire
 from ..settings import Settings
 from .entry import Entry
+from .fields import MAX_NAME
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
 def configured(app: Celery) -> dict[str, Any]:
     """What the app's configuration holds: ``beat_schedule``, and the entry that Celery adds to it by itself."""
-    found = dict(app.conf.beat_schedule or {})
+    found = {short_name(name): fields for name, fields in (app.conf.beat_schedule or {}).items()}
     if app.conf.result_expires and not app.backend.supports_autoexpire:
         # Celery's own schedulers add this entry too, for result backends that do not expire by themselves.
         cleanup = {
@@ -28,6 +32,14 @@ def configured(app: Celery) -> dict[str, Any]:
     return found
 
 
+def short_name(name: Any) -> Any:
+    """A name that can be stored: ``add_periodic_task`` names an entry that is given none for its whole call."""
+    if not isinstance(name, str) or len(name) <= MAX_NAME:
+        return name
+    mark = digest(name)
+    return f"{name[: MAX_NAME - len(mark) - 1]}#{mark}"
+
+
 def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any = None) -> Entry:
     """An entry from a user's dict, with the defaults of the settings for what it leaves out.
 
@@ -35,7 +47,15 @@ def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any 
         InvalidEntry: a field is missing, unknown or wrong.
     """
     if isinstance(fields, dict):
-        fields = {"expires": settings.expires, "misfire": settings.misfire, **fields}
+        fields = {"expires": settings.expires, "misfire": _misfire(settings, fields, app), **fields}
         if fields.get("once") is True:
             fields["once"] = Once.of(True, lease=settings.once_lease)
     return Entry.from_mapping(name, fields, app=app)
+
+
+def _misfire(settings: Settings, fields: dict[str, Any], app: Any) -> str | Misfire:
+    """What becomes of missed runs; of a crontab's, those later than Celery's ``beat_cron_starting_deadline`` do not."""
+    deadline = None if app is None else app.conf.beat_cron_starting_deadline
+    if deadline is None or not isinstance(fields.get("schedule"), (crontab, Cron)):
+        return settings.misfire
+    return Misfire(settings.misfire, grace=deadline)
