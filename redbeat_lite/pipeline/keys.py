@@ -19,8 +19,8 @@ key                    type    holds
                                ``started``, ``ended``, ``due`` (when its message counts as lost, ms), ``tries``,
                                ``beat`` (ms between two signs of its life), ``suspect`` (since when there was none),
                                ``worker``, ``error``
-``{p:run}:results``    hash    ``stage:<k>`` -> the params that stage began with; number of a step -> what it returned:
-                               JSON that no script looks into
+``{p:run}:results``    hash    ``stage:<k>`` -> the params that stage began with, of the first and of the last one
+                               that began; number of a step -> what it returned: JSON that no script looks into
 ``{p:run}:outbox``     hash    number of a step to be published -> ``<round>.<attempt>``
 ``{p:run}:gone``       string  how the run ended; outlives its record, to tell one that is gone from one that never was
 =====================  ======  ========================================================================================

@@ -83,8 +83,11 @@ def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> 
 def _set_params(app: Celery, store: PipelineStore, definition: Definition, first: Ref) -> bool:
     """Merge what the stage of this step begins with; false where that is lost, which ends the run."""
     before = first.stage - 1
+    own, *found = store.results(first.run, (first.stage, before), definition.numbers(before))
+    if own is not None:
+        return True  # Somebody else was faster, or died since; those of the stage before may be gone by now.
     try:
-        merged = params.merge(store.results(first.run, before, definition.numbers(before)))
+        merged = params.merge(found)
     except CorruptEntry as exc:
         conclude(app, store, first, "FAILED", f"its params cannot be read: {exc}")
         return False

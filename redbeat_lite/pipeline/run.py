@@ -125,7 +125,7 @@ class PipelineRun:
             raise self._not_found()
         definition = Definition.decode(run.get("definition", ""))
         numbers = [n for n in range(len(definition.steps)) if steps.get(f"{n}:state") == "SUCCEEDED"]
-        return params.decode(params.merge(store.results(self.id, 0, numbers)))
+        return params.decode(params.merge(store.results(self.id, (0,), numbers)))
 
     def _stored(self, store: PipelineStore) -> tuple[dict[str, str], dict[str, str], str | None]:
         try:

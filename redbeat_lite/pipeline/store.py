@@ -198,16 +198,19 @@ class PipelineStore:
         self._definitions[run_id] = definition
         return definition
 
-    def results(self, run_id: str, stage: int, steps: Iterable[int]) -> list[bytes | None]:
-        """The params a stage began with, and what these steps returned, as JSON."""
-        found: list[bytes | None] = self.client.hmget(self.keys(run_id).results, [f"stage:{stage}", *map(str, steps)])
-        return found
+    def results(self, run_id: str, stages: Iterable[int], steps: Iterable[int]) -> list[bytes | None]:
+        """The params these stages began with, and what these steps returned, as JSON."""
+        names = [*(f"stage:{stage}" for stage in stages), *map(str, steps)]
+        return list(self.client.hmget(self.keys(run_id).results, names))
 
     def set_params(self, run_id: str, definition: Definition, stage: int, params: str) -> None:
-        """Keep the params a stage begins with; the same whoever works them out."""
+        """Keep the params a stage begins with, and those of the one before it no longer, but for those of the start:
+        the params of the run are told from them."""
         results = self.keys(run_id).results
         pipe = self.client.pipeline(transaction=True)
         pipe.hset(results, f"stage:{stage}", params)
+        if stage > 1:
+            pipe.hdel(results, f"stage:{stage - 1}")
         pipe.pexpire(results, _keep_ms(definition))
         pipe.execute()
 

@@ -110,7 +110,7 @@ def test_a_step_that_cannot_be_published_ends_the_run(lab: Lab, monkeypatch: pyt
 def test_params_that_are_lost_are_not_taken_for_none(lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = lab.start(("a", lab.sig(queue=queue, give={"x": 1}), 2), ("b", lab.sig(), 1))
     message = json.loads(lab.client.lpop(queue))
-    monkeypatch.setattr(PipelineStore, "results", lambda *args: [b"{}", None])
+    monkeypatch.setattr(PipelineStore, "results", lambda *args: [None, b"{}", None])
     handle(lab, message)
     status = run.status()
     assert (status.state, status.error_step, status.error) == (

@@ -10,6 +10,7 @@ import pytest
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineNotFound, PipelineRun, PipelineTask, lock, start_task_process
 from redbeat_lite.pipeline import RunStatus, State, progress_line
+from redbeat_lite.pipeline.store import store_of
 from tests.pipeline.crew import Lab, Worker, in_order, states
 from tests.pipeline.pipeproj import make_app
 from tests.support.waiting import eventually, never
@@ -54,6 +55,15 @@ def test_params_merge_by_place_and_not_by_who_was_first(lab: Lab) -> None:
     expected = {"who": "fast", "a": 1, "b": 2, "c": 3}
     assert lab.log(run)[-1]["params"] == expected
     assert run.params() == expected
+
+
+def test_params_are_kept_of_the_start_and_of_the_stage_that_is_on(lab: Lab) -> None:
+    steps = [(f"s{n}", lab.sig(give={f"s{n}": n}), 9 - n) for n in range(5)]
+    run = lab.start(*steps, ("show", lab.sig(how="show"), 1), params={"start": True})
+    assert run.wait(END).state == "SUCCEEDED"
+    assert lab.log(run)[-1]["params"] == run.params() == {"start": True, **{f"s{n}": n for n in range(5)}}
+    kept = lab.client.hkeys(store_of(lab.app).keys(run.id).results)
+    assert sorted(name for name in kept if name.startswith("stage:")) == ["stage:0", "stage:5"]
 
 
 def test_values_come_through_unchanged(lab: Lab) -> None:

@@ -54,7 +54,7 @@ def test_a_run_is_created_once(store: PipelineStore) -> None:
     assert store.start(RUN, definition(2, 1), '{"a":1}') == ("run", {0: (0, 0), 1: (0, 0)})
     store.sent(RUN, {0: (0, 0)})
     assert store.start(RUN, definition(1), '{"a":2}') == ("again", {1: (0, 0)})
-    assert store.results(RUN, 0, []) == [b'{"a":1}']
+    assert store.results(RUN, (0,), []) == [b'{"a":1}']
 
 
 def test_the_last_of_a_stage_advances_it_once(store: PipelineStore) -> None:
