@@ -44,8 +44,8 @@ def schedules(app: object) -> Schedules:
 
 def alive(client: redis.Redis, worker: Process, name: str) -> int:
     """Messages of the entry that are queued or running."""
-    running = len(worker.lines(r"proj\.slow.*received")) - len(worker.lines(r"proj\.slow.*succeeded"))
-    return len(of_entry(client, name)) + running
+    ended = worker.lines(r"proj\.slow.*succeeded|Discarding revoked task: proj\.slow")
+    return len(of_entry(client, name)) + len(worker.lines(r"proj\.slow.*received")) - len(ended)
 
 
 def test_a_task_that_outlasts_its_interval_is_queued_or_running_once(
