@@ -165,7 +165,9 @@ def test_a_state_is_read_or_refused(count: int) -> None:
 @examples
 def test_what_cannot_be_planned_is_set_aside(count: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
-    planner = Planner(zone=UTC, tasks=lambda name: None, local=lambda name: None, prefix="redbeat-lite", progress=print)
+    planner = Planner(
+        zone=UTC, tasks=lambda name: None, local=lambda name: None, prefix="redbeat-lite", slack=5_000, progress=print
+    )
 
     @fuzz(count, definitions | st.none(), states | st.none(), st.binary(max_size=10))
     def check(definition: bytes | None, state: bytes | None, name: bytes) -> None:
