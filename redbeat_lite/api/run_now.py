@@ -11,8 +11,8 @@ from uuid import uuid4
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
-from ..entries.message import Occurrence, delay_ms, emission, evaluated, expires_with_gap
-from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, take
+from ..entries.message import Occurrence, delay_ms, emission, evaluated, expires_with_gap, lock_life_ms
+from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, queue_of, take
 from ..once.store import LockStore
 from ..storage.patience import briefly
 from .reader import check_complete
@@ -41,7 +41,9 @@ def publish_extra(app: Celery, entry: Entry, locks: LockStore, zone: tzinfo, sla
     life = None if gap is None else max(gap, _SHORTEST) + slack
     task_id, task = str(uuid4()), app.tasks.get(entry.task)
     entry.args, entry.kwargs = evaluated(entry)
-    with _once_lock(entry, task_id, task, locks, delay_ms(entry.options, now) or 0, life or 0) as headers:
+    with _once_lock(
+        entry, task_id, task, locks, delay_ms(entry.options, now) or 0, lock_life_ms(entry, life, now)
+    ) as headers:
         emitted = emission(Occurrence(entry, task_id, now, life, headers), now)
         options = {**emitted.options, "retry": entry.options.get("retry")}
         if task is not None:
@@ -59,7 +61,7 @@ def _once_lock(
     if entry.once is None:
         yield None
         return
-    queue = str(entry.options.get("queue") or "")
+    queue = queue_of(task, entry.task, entry.args, entry.kwargs, entry.options)
     claim = Claim(
         entry.name,
         entry.task,

@@ -12,7 +12,7 @@ from celery.beat import BeatLazyFunc
 from .. import instants
 from ..schedules import Question
 from ..schedules.cron import Cron, familiar
-from ..schedules.misfire import Plan
+from ..schedules.misfire import DEFAULT_GRACE_MS, Plan
 from .entry import Entry
 
 
@@ -39,7 +39,7 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
 
     For the gap that follows their nominal time, so that the next run takes the place of one that nobody took, and for
     so long as clocks may differ. ``None``, without end: where no next run is known, and what ``misfire="all"`` makes up
-    for, all of which is to run.
+    for, all of which is to run. A stand-by that takes over makes up for nothing.
 
     Parameters:
         now: epoch milliseconds.
@@ -47,7 +47,8 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
     """
     if not expires_with_gap(entry) or plan.next is None or isinstance(plan.next, Question):
         return None
-    if entry.misfire.policy == "all" and (len(plan.emit) > 1 or plan.next <= now):
+    late = now - plan.emit[0] - (entry.jitter_ms or 0)
+    if entry.misfire.policy == "all" and (late > DEFAULT_GRACE_MS or plan.next <= now):
         return None
     return plan.next - plan.emit[-1] + slack
 
@@ -55,6 +56,26 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
 def expires_with_gap(entry: Entry) -> bool:
     """Whether the messages of an entry expire when the next one comes, rather than as somebody has set."""
     return entry.expires == "interval" and "expires" not in entry.options
+
+
+def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
+    """For how many milliseconds, from when it may run, a message may keep its once-lock; 0 where it has no end.
+
+    Parameters:
+        life: as :func:`life_ms` says.
+        now: epoch milliseconds.
+    """
+    if expires_with_gap(entry):
+        return life or 0
+    expires = entry.options.get("expires", entry.expires)
+    if isinstance(expires, str):
+        expires = datetime.fromisoformat(expires)
+    if isinstance(expires, datetime):
+        lives = instants.to_ms(expires) - now if expires.tzinfo is not None else 0
+    else:
+        lives = round(1000 * (expires or 0))
+    # It counts from when the message is sent, whatever its delay.
+    return max(lives - (delay_ms(entry.options, now) or 0), 0)
 
 
 def delay_ms(options: Mapping[str, Any], now: int) -> int | None:

@@ -131,6 +131,23 @@ def give_back(store: LockStore, claims: Sequence[Claim]) -> None:
     store.leave_all([(claim.key, claim.task_id) for claim in claims if claim.at_publish])
 
 
+def queue_of(task: Any, name: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> str:
+    """The queue that a message goes to; empty where that cannot be told.
+
+    Parameters:
+        task: the registered task, where this process has it; its own options come first, as Celery merges them.
+    """
+    if task is None:
+        queue = options.get("queue")
+        return str(getattr(queue, "name", queue) or "")
+    try:
+        merged = {**task._get_exec_options(), **options}
+        queue = task.app.amqp.router.route(merged, name, args, kwargs).get("queue")
+    except Exception:  # noqa: BLE001 - a router may raise anything; publishing will show it, this is only a hint
+        return ""
+    return str(getattr(queue, "name", queue) or "")
+
+
 def _signature(task: Any) -> inspect.Signature | None:
     run = getattr(task, "run", None)
     if run is None:

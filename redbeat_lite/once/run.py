@@ -60,6 +60,11 @@ def begin(task: Any) -> None:
         _refuse(task, request, hold, verdict)
     setattr(request, ATTRIBUTE, hold)
     runtime.renewer.add(hold)
+    tell_start(task, request)
+
+
+def tell_start(task: Any, request: Any) -> None:
+    """Store STARTED for a run that may run, where the task is to tell."""
     if getattr(task, "tells_start", False) and keeps_result(task, request):
         meta = {"pid": os.getpid(), "hostname": request.hostname}
         task.backend.store_result(request.id, meta, states.STARTED, request=request)
@@ -96,6 +101,7 @@ def _without_server(task: Any, request: Any, hold: Hold, why: LockUnavailable) -
     redelivered = bool((request.delivery_info or {}).get("redelivered"))
     if hold.once is None and not redelivered:
         logger.warning("Task %s[%s] runs without the guard against copies of it: %s", task.name, request.id, why)
+        tell_start(task, request)
         return
     if task.acks_late:
         raise Reject(str(why), requeue=True) from why
@@ -181,9 +187,14 @@ def letting_go(function: Any) -> Callable[..., Any]:
         if (instead := self.request.__dict__.pop(_INSTEAD, None)) is not None:
             raise instead
         hold = _followed(self.request)
-        result = body(*args, **kwargs) if alone else body(self, *args, **kwargs)
+        own = function.__get__(self, type(self)) if hasattr(function, "__get__") else function
+        result = own(*args, **kwargs)
         if hold is not None:
-            Runtime.of(self.app).release(hold)
+            release = partial(Runtime.of(self.app).release, hold)
+            try:
+                release()
+            except SoftTimeLimitExceeded:
+                release()  # As at the end of a run: it strikes once, and the body has ended.
         return result
 
     if alone:

@@ -25,7 +25,7 @@ from ..errors import text_of
 from ..public import public
 from ..storage.patience import patiently
 from . import run
-from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header
+from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header, queue_of
 from .current import Current
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .hold import GUARD_LIFE, is_guarded
@@ -100,8 +100,11 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Take the lock and claim the task id. A task that is called directly or runs eagerly needs neither."""
         request = self.request
-        if not (request.is_eager or request.called_directly) and is_guarded(self, request.__dict__):
-            run.begin(self)
+        if not (request.is_eager or request.called_directly):
+            if is_guarded(self, request.__dict__):
+                run.begin(self)
+            else:
+                run.tell_start(self, request)
         super().before_start(task_id, args, kwargs)
 
     def on_replace(self, sig: Any) -> Any:
@@ -178,8 +181,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 
     def _take(self, once: Once, key: str, task_id: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> None:
         lease_ms, delay_ms = round(once.lease * 1000), round(_delay(self.app, options) * 1000)
-        # The task's own options first, as Celery merges them.
-        queue = _queue(self.app, self.name, args, kwargs, {**self._get_exec_options(), **options})
+        queue = queue_of(self, self.name, args, kwargs, options)
         wanted = Wanted(key, task_id, lease_ms, delay_ms, f"queued {self.name}", queue)
         runtime = Runtime.of(self.app)
         try:
@@ -265,15 +267,6 @@ def _delay(app: Any, options: Mapping[str, Any]) -> float:
     if not isinstance(eta, datetime):
         return 0.0
     return max(0.0, float(maybe_make_aware(eta, app.timezone).timestamp()) - time.time())
-
-
-def _queue(app: Any, name: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> str:
-    """Where the router would send it; empty where that cannot be told."""
-    try:
-        queue = app.amqp.router.route(dict(options), name, args, kwargs).get("queue")
-    except Exception:  # noqa: BLE001 - a router may raise anything; publishing will show it, this is only a hint
-        return ""
-    return str(getattr(queue, "name", queue) or "")
 
 
 @signals.task_postrun.connect(weak=False, dispatch_uid="redbeat_lite.once")  # type: ignore[untyped-decorator]

@@ -92,6 +92,19 @@ class TestExpires:
         inner_beat.run_due()
         assert {each.headers["expires"] for each in queued(client)} == {after(35).isoformat()}
 
+    def test_a_single_run_that_is_made_up_for_lives_until_it_has_run_and_a_late_tick_makes_up_for_none(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("hourly", "add", cron("0 * * * *"), misfire="all")
+        clock.set(datetime(2026, 3, 2, 13, 55, tzinfo=UTC))
+        inner_beat.run_due()
+        assert [each.headers["expires"] for each in of_entry(client, "hourly")] == [None]
+        schedules.add("often", "add", every(0.1), misfire="all")
+        clock.forward(0.35)
+        inner_beat.run_due()
+        found = [datetime.fromisoformat(each.headers["expires"]) for each in of_entry(client, "often")]
+        assert found == [clock.now + timedelta(seconds=5.1)] * 3
+
     def test_what_is_made_up_for_lives_until_it_has_run(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
     ) -> None:
@@ -310,6 +323,36 @@ class TestOnceLock:
         inner_beat.run_due()
         assert client.hget(lock, "task") == queued(client)[-1].id.encode()
         assert (len(queued(client)), schedules["a"].skipped_count) == (2, 0)
+
+    @pytest.mark.parametrize(
+        ("more", "least"),
+        [
+            ({"options": {"countdown": 90}}, 150_000),
+            ({"expires": None}, 50_000),
+            ({"expires": 600}, 590_000),
+            ({"options": {"expires": 600}}, 590_000),
+        ],
+    )
+    def test_what_may_run_later_than_the_next_run_is_due_keeps_it(
+        self,
+        schedules: Schedules,
+        inner_beat: Scheduler,
+        clock: Clock,
+        client: redis.Redis,
+        more: dict[str, Any],
+        least: int,
+    ) -> None:
+        schedules.add("a", "add", every(60), once=True, **more)
+        clock.forward(60)
+        inner_beat.run_due()
+        lock = self.lock(client)
+        clock.forward(60)
+        if client.hexists(lock, "yields"):
+            client.hincrby(lock, "yields", -60_000)
+        inner_beat.run_due()
+        [message] = queued(client)
+        assert client.hget(lock, "task") == message.id.encode()
+        assert client.pttl(lock) > least
 
     def test_it_lasts_from_when_the_message_may_run(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis

@@ -376,7 +376,7 @@ class TestMessages:
         app.tasks["add"].acks_late = True
         assert the(app, "expires").severity == "warning", "what runs for an hour comes twice"
 
-    @pytest.mark.parametrize(("ahead", "severity"), [(3.0, "warning"), (-7.5, "error")])
+    @pytest.mark.parametrize(("ahead", "severity"), [(3.0, "warning"), (7.5, "error"), (-7.5, "warning")])
     def test_workers_whose_clocks_are_wrong(
         self, app: Celery, client: redis.Redis, ahead: float, severity: str
     ) -> None:

@@ -11,13 +11,12 @@ from ...clock import elapsed
 from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.fields import check_destination
-from ...entries.message import delay_ms, life_ms
+from ...entries.message import delay_ms, life_ms, lock_life_ms
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, shown_name, state_of
 from ...errors import describe
-from ...once.claims import Claim
+from ...once.claims import Claim, queue_of
 from ...once.policy import Once
-from ...schedules import Question
 from ...schedules.misfire import Plan
 from ...storage.json_values import dumps
 from ...storage.stored import Bad, Command, Stored
@@ -189,7 +188,7 @@ class Planner:
         return entry
 
     def _claim(self, job: Job, once: Once, nominal: int, now: int) -> Claim:
-        entry = job.entry
+        entry, task, delay = job.entry, self._tasks(job.entry.task), delay_ms(job.entry.options, now) or 0
         return Claim(
             entry.name,
             entry.task,
@@ -197,20 +196,25 @@ class Planner:
             entry.kwargs,
             once,
             job.id_of(nominal),
-            task=self._tasks(entry.task),
-            queue=str(entry.options.get("queue") or ""),
-            delay_ms=delay_ms(entry.options, now) or 0,
-            life_ms=job.ahead.life or 0,
-            yields_ms=_until_the_next(job.plan, now),
+            task=task,
+            queue=queue_of(task, entry.task, entry.args, entry.kwargs, entry.options),
+            delay_ms=delay,
+            life_ms=lock_life_ms(entry, job.ahead.life, now),
+            yields_ms=_until_the_next(job, now, delay),
         )
 
 
-def _until_the_next(plan: Plan, now: int) -> int:
+def _until_the_next(job: Job, now: int, delay: int) -> int:
     """Ms until the next run may have the once-lock of a message that nobody has taken: what lost it, or will not give
-    it back, stops none but that run. 0 for never: where runs are close, one message waits in the place of them all."""
-    if plan.next is None or isinstance(plan.next, Question) or plan.next - plan.emit[-1] < _FAR:
+    it back, stops none but that run. Not before the message could have run for a whole gap.
+
+    0 for never: where runs are close, one message waits in the place of them all, and one that does not expire with
+    its gap waits for as long as it was told to.
+    """
+    plan = job.plan
+    if job.ahead.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:
         return 0
-    return max(plan.next - now - _EARLY, 1)
+    return max(plan.next - now - _EARLY, 1) + delay
 
 
 def _take_turns(jobs: Iterable[Job], now: int) -> None:

@@ -68,8 +68,13 @@ class LockSweeper:
                 try:
                     found = _to_be_looked_at(lock, left)
                     near += found is not None or left.lock < 0
-                    if found is not None and (there := self._is_there(*found, sizes, unknown)) is not None:
-                        kept.append((key, found[0], there))
+                    if found is None:
+                        continue
+                    task_id, queue, lease = found
+                    there = self._is_there(task_id, queue, sizes, unknown)
+                    # One that is lost is cut short once: what stays where it is in the index is passed over.
+                    if there or (there is False and left.lock > lease / 2):
+                        kept.append((key, task_id, there))
                 except UNREACHABLE:
                     raise  # There is nothing to be done for the others either.
                 except Exception as exc:  # noqa: BLE001 - as above
@@ -106,9 +111,7 @@ class LockSweeper:
         """Whether the message of a task is still to come; ``None`` where it may be with others."""
         if task_id in self._requests or self._waits_in(queue, sizes, unknown):
             return True
-        conf = self._runtime.app.conf
-        only = queue or ("" if conf.task_routes else conf.task_default_queue)
-        return False if only in self._runtime.app.amqp.queues.consume_from else None
+        return False if queue in self._runtime.app.amqp.queues.consume_from else None
 
     def _waits_in(self, queue: str, sizes: dict[str, bool], unknown: set[str]) -> bool:
         """Whether there is anything in the queue; asked once a round. It cannot be told which messages they are: a
@@ -151,9 +154,9 @@ class _Left(NamedTuple):
     now: int
 
 
-def _to_be_looked_at(lock: Any, left: _Left) -> tuple[str, str] | None:
-    """(task id, queue) of a queued lock with less than half of a lease left to the end, or to the look; ``None`` of any
-    other.
+def _to_be_looked_at(lock: Any, left: _Left) -> tuple[str, str, int] | None:
+    """(task id, queue, lease) of a queued lock with less than half of a lease left to the end, or to the look; ``None``
+    of any other.
 
     Raises:
         redis.exceptions.ResponseError, TypeError, ValueError: it is no lock.
@@ -163,4 +166,4 @@ def _to_be_looked_at(lock: Any, left: _Left) -> tuple[str, str] | None:
     state, task_id, queue, lease, due = lock
     if state != b"queued" or min(left.lock, left.look) >= int(lease) / 2 or left.now - int(due) >= _OLDEST_MS:
         return None
-    return text(task_id), text(queue or b"")
+    return text(task_id), text(queue or b""), int(lease)

@@ -34,7 +34,7 @@ def worker_clocks(status: Status, slack: float) -> Iterator[Finding]:
         said = [f"{name} ({abs(by):.1f} s {'ahead' if by > 0 else 'behind'})" for name, by in sorted(off.items())]
         yield Finding(
             "worker-clock",
-            "error" if max(map(abs, off.values())) >= slack else "warning",
+            "error" if max(off.values()) >= slack else "warning",
             f"the {'clock of a worker differs' if len(off) == 1 else 'clocks of workers differ'} from the server's: "
             f"{listed(said)}",
             "A worker judges by its own clock whether a message has expired. One that is ahead by more than "
