@@ -467,7 +467,8 @@ def test_a_copy_delivered_after_the_end_is_dropped(proj: Proj, key: str, any_poo
 def test_a_late_copy_of_an_older_attempt_is_dropped(proj: Proj, key: str, any_pool: Crew) -> None:
     result, raw = proj.capture(lambda: proj.tasks.late.apply_async((key,), {"how": "retry"}, queue="nowhere"))
     proj.inject(raw)
-    until(lambda: result.state == "RETRY")
+    # Its result is stored before the guard knows of its end.
+    until(lambda: result.state == "RETRY" and proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
     proj.inject(raw)
     until(lambda: f"{result.id}] has ended already" in any_pool.text())
     proj.go(key)
