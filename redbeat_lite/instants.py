@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
 
 from .errors import InvalidEntry
 
@@ -33,6 +35,28 @@ def from_ms(ms: int) -> datetime:
         OverflowError: outside the years 1 to 9999.
     """
     return EPOCH + ms * _MS
+
+
+def delay_ms(options: Mapping[str, Any], now: int, zone: tzinfo | None = None) -> int | None:
+    """For how many milliseconds a message may not run yet; ``None`` where only Celery knows.
+
+    Parameters:
+        options: of its publishing, as ``apply_async`` takes them.
+        now: epoch milliseconds.
+        zone: in which an ``eta`` without one is read.
+    """
+    if options.get("countdown"):
+        return int(1000 * options["countdown"])
+    eta = options.get("eta")
+    if isinstance(eta, str):
+        eta = datetime.fromisoformat(eta)
+    if not isinstance(eta, datetime):
+        return 0
+    if eta.tzinfo is None:
+        if zone is None:
+            return None
+        eta = eta.replace(tzinfo=zone)
+    return max(0, to_ms(eta) - now)
 
 
 def aware(field: str, value: object) -> datetime:

@@ -11,7 +11,8 @@ from uuid import uuid4
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
-from ..entries.message import Occurrence, delay_ms, emission, evaluated, expires_with_gap, lock_life_ms
+from ..entries.message import Occurrence, emission, evaluated, expires_with_gap, lock_life_ms
+from ..instants import delay_ms
 from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, queue_of, take
 from ..once.store import LockStore
 from ..storage.patience import briefly
@@ -76,7 +77,7 @@ def _once_lock(
     )
     [taken] = take(locks, [claim])
     try:
-        yield {ONCE_HEADER: once_header(claim.key, claim.once, queued=claim.at_publish and taken)}
+        yield {ONCE_HEADER: once_header(claim.key, claim.once, queued=claim.once.at_publish and taken)}
     except BaseException:
         if taken:
             give_back(locks, [claim])

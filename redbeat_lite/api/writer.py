@@ -81,7 +81,7 @@ class Writer:
 
     def _warn_of_many_alive(self, entry: Entry) -> None:
         """Log that messages of an entry pile up while nobody takes them, as they live for longer than its interval."""
-        one = entry.once is not None and entry.once.scope == "queue" and entry.once.on_conflict != "wait"
+        one = entry.once is not None and entry.once.at_publish
         if one or not expires_with_gap(entry) or not isinstance(rule := entry.rule(self._zone), Every):
             return
         alive = 1 + math.ceil(self._slack / rule.ms)

@@ -75,24 +75,7 @@ def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
     else:
         lives = round(1000 * (expires or 0))
     # It counts from when the message is sent, whatever its delay.
-    return max(lives - (delay_ms(entry.options, now) or 0), 0)
-
-
-def delay_ms(options: Mapping[str, Any], now: int) -> int | None:
-    """For how long a message may not run yet; ``None`` where only Celery knows.
-
-    Parameters:
-        now: epoch milliseconds.
-    """
-    if options.get("countdown"):
-        return int(1000 * options["countdown"])
-    eta = options.get("eta")
-    if isinstance(eta, str):
-        eta = datetime.fromisoformat(eta)
-    if not eta:
-        return 0
-    # One without a zone is read in a zone of Celery's.
-    return None if eta.tzinfo is None else max(0, instants.to_ms(eta) - now)
+    return max(lives - (instants.delay_ms(entry.options, now) or 0), 0)
 
 
 def emission(occurrence: Occurrence, now: int) -> Entry:
@@ -144,5 +127,5 @@ def headers(name: str, nominal: int) -> dict[str, Any]:
 def _expires(entry: Entry, life: int | None, now: int) -> Any:
     if entry.expires != "interval":
         return entry.expires
-    delay = delay_ms(entry.options, now)
+    delay = instants.delay_ms(entry.options, now)
     return None if life is None or delay is None else instants.from_ms(min(now + delay + life, instants.MAX_MS))

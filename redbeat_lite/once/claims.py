@@ -76,11 +76,6 @@ class Claim:
             key = key_of(self.once, self.task_name, self.args, self.kwargs, _signature(self.task))
             object.__setattr__(self, "key", key)
 
-    @property
-    def at_publish(self) -> bool:
-        """Whether the lock is taken here, rather than by the worker."""
-        return self.once.scope == "queue" and self.once.on_conflict != "wait"
-
 
 def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
     """Take the locks of a batch, in one round trip.
@@ -93,7 +88,7 @@ def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
         redis.exceptions.RedisError: the server did not answer. Where only its reply was lost, the locks are given back
             if it answers then; otherwise they may or may not be taken. Taking again is safe.
     """
-    mine = [claim for claim in claims if claim.at_publish]
+    mine = [claim for claim in claims if claim.once.at_publish]
     wanted = [_wanted(claim) for claim in mine]
     try:
         replies = store.take(wanted) if wanted else []
@@ -114,7 +109,7 @@ def _wanted(claim: Claim) -> Wanted:
 
 def headers(claim: Claim) -> dict[str, Any]:
     """The message headers that tell the worker which lock, under which policy, belongs to the message."""
-    return {ONCE_HEADER: once_header(claim.key, claim.once, queued=claim.at_publish)}
+    return {ONCE_HEADER: once_header(claim.key, claim.once, queued=claim.once.at_publish)}
 
 
 def once_header(key: str, once: Once, *, queued: bool) -> dict[str, Any]:
@@ -128,7 +123,7 @@ def give_back(store: LockStore, claims: Sequence[Claim]) -> None:
 
     Whoever came to wait for one of them meanwhile is woken by a worker within a second.
     """
-    store.leave_all([(claim.key, claim.task_id) for claim in claims if claim.at_publish])
+    store.leave_all([(claim.key, claim.task_id) for claim in claims if claim.once.at_publish])
 
 
 def queue_of(task: Any, name: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -155,10 +156,7 @@ class _Template(string.Formatter):
 
 def _as_sent(value: object) -> str:
     """``str(value)`` as it is behind the broker, where an enum's member of text or a number is no more than that."""
-    for kind in (str, int, float):
-        if isinstance(value, kind) and not isinstance(value, bool):
-            return str(kind(value)) if kind is not str else str.__str__(value)
-    return str(value)
+    return str(value.value if isinstance(value, Enum) else value)
 
 
 def _plain(value: Any) -> Any:

@@ -128,6 +128,11 @@ class Once:
         return replace(self, **changes)
 
     @property
+    def at_publish(self) -> bool:
+        """Whether the lock is taken when the task is published, rather than by the worker."""
+        return self.scope == "queue" and self.on_conflict != "wait"
+
+    @property
     def fields_of_key(self) -> tuple[str, ...]:
         """The names of the arguments that a template names."""
         return _template_fields(self.key) if isinstance(self.key, str) else ()

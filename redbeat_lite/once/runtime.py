@@ -15,6 +15,7 @@ from celery import signals
 from celery.utils.log import get_logger
 
 from ..errors import text_of
+from ..forks import let_through
 from ..settings import Settings
 from ..storage.connections import Backend
 from ..storage.patience import patiently
@@ -33,6 +34,10 @@ logger = get_logger(__name__)
 
 #: Seconds for which a lock is asked for, or given back, again and again while the server does not answer.
 PATIENCE = 8.0
+
+#: Seconds that the holder of a lock has to renew it, where its lease ran out and it may be the server that was away: it
+#: tries ten times a second.
+_HEAD_START = 0.5
 
 _ATTRIBUTE = "_redbeat_lite_once"
 
@@ -83,12 +88,19 @@ class Runtime:
         conflict = on_conflict or (once.on_conflict if once else "skip")
         waiters = once.max_waiters if once else None
 
-        def ask() -> Verdict:
+        def ask(told_later: bool = False) -> Verdict:
             hold.start(time.monotonic())
-            return self.store.begin(hold.held, on_conflict=conflict, max_waiters=waiters, message=text)
+            return self.store.begin(
+                hold.held, on_conflict=conflict, max_waiters=waiters, message=text, told_later=told_later
+            )
 
         try:
-            return patiently(ask, PATIENCE)
+            verdict = patiently(ask, PATIENCE)
+            if verdict.word != "later":
+                return verdict
+            with let_through():
+                time.sleep(_HEAD_START)
+            return patiently(partial(ask, told_later=True), PATIENCE)
         except DOWN as exc:
             raise LockUnavailable(
                 f"the once-lock's server at {self._backend.display_url} cannot be used, so task "

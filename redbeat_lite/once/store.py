@@ -21,7 +21,7 @@ RESEND_MAX_MS = 3_600_000
 #: What a server raises that is down, restarting, read-only, full, or out of reach.
 DOWN = FAULTS
 
-#: How many claims one call of ``once/take`` handles; each has ten KEYS and ARGV, and Lua unpacks a few thousand.
+#: How many claims one call of ``once/take`` handles; each has eleven KEYS and ARGV, and Lua unpacks a few thousand.
 TAKE_BATCH = 500
 
 #: What nobody has looked after for a week leaves the index, in ms: no worker has ``install()``, and the locks have run
@@ -141,12 +141,18 @@ class LockStore:
         keys = [self.keys.index, self.keys.fence]
         args: list[Any] = [len(claims), KEPT_MS]
         for claim in claims:
-            keys += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
+            keys += [self.keys.lock(claim.key), self.keys.waiters(claim.key), self.keys.last(claim.key)]
             args += claim
         return [bool(reply) for reply in self._scripts.run("once/take", keys, args)]
 
     def begin(
-        self, held: Held, *, on_conflict: str = "skip", max_waiters: int | None = None, message: str = ""
+        self,
+        held: Held,
+        *,
+        on_conflict: str = "skip",
+        max_waiters: int | None = None,
+        message: str = "",
+        told_later: bool = False,
     ) -> Verdict:
         """Claim a task id, and the lock where ``held`` names one; fills in ``held.fence``."""
         keys = [self.keys.guard(held.record), self.keys.guard_index]
@@ -160,8 +166,8 @@ class LockStore:
             message,
         ]
         if held.key is not None:
-            keys += [*self._lock_keys(held.key), self.keys.fence]
-            args += [held.key, on_conflict, held.holder, max_waiters or 0, KEPT_MS, held.expires_ms]
+            keys += [*self._lock_keys(held.key), self.keys.fence, self.keys.last(held.key)]
+            args += [held.key, on_conflict, held.holder, max_waiters or 0, KEPT_MS, held.expires_ms, int(told_later)]
         verdict = Verdict(*texts(self._scripts.run("once/begin", keys, args)))
         if verdict.word == "run":
             held.fence = int(verdict.text or 0)
@@ -177,8 +183,8 @@ class LockStore:
         keys = [self.keys.guard(held.record)]
         args: list[Any] = [held.token, held.task_id, held.attempt, held.lease_ms, int(revive)]
         if held.key is not None and lock:
-            keys += [self.keys.lock(held.key), self.keys.waiters(held.key), self.keys.index]
-            args += [held.key, held.fence, held.holder]
+            keys += self._freed_keys(held.key)
+            args += [held.key, held.fence, held.holder, KEPT_MS]
         guard, ours = self._scripts.run("once/renew", keys, args)
         return bool(guard), bool(ours)
 
@@ -193,7 +199,7 @@ class LockStore:
         outcome = "again" if again else "done"
         args: list[Any] = [held.token, held.task_id, outcome, held.deadline_ms, held.life_ms]
         if held.key is not None:
-            keys += [self.keys.lock(held.key), self.keys.waiters(held.key), self.keys.index]
+            keys += self._freed_keys(held.key)
             args += [held.key, hold_ms, held.attempt]
         standby, released, waiters = self._scripts.run("once/end", keys, args)
         return Ended(bool(standby), bool(released), bool(waiters))
@@ -239,9 +245,7 @@ class LockStore:
 
     def clear(self, key: str) -> tuple[bool, bool]:
         """Free a lock whoever holds it; (it was held, somebody waits for it)."""
-        held, waiters = self._scripts.run(
-            "once/clear", [self.keys.lock(key), self.keys.waiters(key), self.keys.index], [key]
-        )
+        held, waiters = self._scripts.run("once/clear", self._freed_keys(key), [key])
         return bool(held), bool(waiters)
 
     def seen(self, task_id: str, attempt: int) -> Seen:
@@ -256,6 +260,9 @@ class LockStore:
             pipe.zrangebyscore(index, "-inf", now, start=0, num=limit)
         keys, ids = pipe.execute()
         return texts(keys), texts(ids)
+
+    def _freed_keys(self, key: str) -> list[str]:
+        return [self.keys.lock(key), self.keys.waiters(key), self.keys.index, self.keys.last(key)]
 
     def _lock_keys(self, key: str) -> list[str]:
         return [self.keys.lock(key), self.keys.waiters(key), self.keys.parked(key), self.keys.index]

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,11 +15,12 @@ from celery import signals
 from celery.app.task import Context
 from celery.backends.rpc import RPCBackend
 from celery.utils.log import get_logger
-from celery.utils.time import maybe_make_aware
 from kombu.utils.functional import maybe_list
 from kombu.utils.uuid import uuid
 
+from ..clock import wall_ms
 from ..errors import text_of
+from ..instants import delay_ms
 from ..public import public
 from ..storage.patience import patiently
 from . import run
@@ -145,7 +144,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             return super().apply_async(args, kwargs, task_id=task_id, **rest, **options)
         options["headers"] = headers = {**(options.get("headers") or {})}
         headers.pop(DELIVERY, None)
-        headers[DEADLINE_HEADER] = round((time.time() + _delay(self.app, options) + self.guard_life) * 1000)
+        now = wall_ms()
+        headers[DEADLINE_HEADER] = now + self._delay_ms(options, now) + round(1000 * self.guard_life)
         task_id = task_id or uuid()
         try:
             key = self._claim(once_key, on_conflict, task_id, args, kwargs, options)
@@ -172,17 +172,16 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         if on_conflict is not None:
             once = once.but(on_conflict=on_conflict)
         key = key_of(once, self.name, args, kwargs, self.once_signature) if once_key is None else checked(once_key)
-        queued = once.scope == "queue" and once.on_conflict != "wait"
-        options["headers"][ONCE_HEADER] = once_header(key, once, queued=queued)
-        if not queued:
+        options["headers"][ONCE_HEADER] = once_header(key, once, queued=once.at_publish)
+        if not once.at_publish:
             return None
         self._take(once, key, task_id, args, kwargs, options)
         return key
 
     def _take(self, once: Once, key: str, task_id: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> None:
-        lease_ms, delay_ms = round(once.lease * 1000), round(_delay(self.app, options) * 1000)
+        lease_ms, delay = round(once.lease * 1000), self._delay_ms(options, wall_ms())
         queue = queue_of(self, self.name, args, kwargs, options)
-        wanted = Wanted(key, task_id, lease_ms, delay_ms, f"queued {self.name}", queue)
+        wanted = Wanted(key, task_id, lease_ms, delay, f"queued {self.name}", queue)
         runtime = Runtime.of(self.app)
         try:
             # A caller had better know at once; where Celery goes on with a chain there is nobody to try again. But a
@@ -199,6 +198,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         if not taken:
             error = OnceRejected if once.on_conflict == "raise" else OnceSkipped
             raise error(f"{self.name}[{task_id}]: another task has the once-lock {key!r}", key)
+
+    def _delay_ms(self, options: Mapping[str, Any], now: int) -> int:
+        return delay_ms(options, now, self.app.timezone) or 0
 
     def _not_published(self, why: Exception, task_id: str, errbacks: Any, options: Mapping[str, Any]) -> Any:
         """The result of a call that nothing was published for.
@@ -255,18 +257,6 @@ def _check(cls: type[Task], once: Once) -> inspect.Signature | None:
 def _without_self(function: Callable[..., Any]) -> Callable[..., Any]:
     bound: Callable[..., Any] = function.__get__(object())
     return bound
-
-
-def _delay(app: Any, options: Mapping[str, Any]) -> float:
-    """Seconds until the message may run."""
-    if options.get("countdown"):
-        return float(options["countdown"])
-    eta = options.get("eta")
-    if isinstance(eta, str):
-        eta = datetime.fromisoformat(eta)
-    if not isinstance(eta, datetime):
-        return 0.0
-    return max(0.0, float(maybe_make_aware(eta, app.timezone).timestamp()) - time.time())
 
 
 @signals.task_postrun.connect(weak=False, dispatch_uid="redbeat_lite.once")  # type: ignore[untyped-decorator]

@@ -9,8 +9,11 @@ import pytest
 
 from redbeat_lite.once.store import LockStore
 from tests.once.server import Server
+from tests.once.stages import stages
 from tests.once.workers import Proj, Worker, until
 from tests.support.process_table import descendants
+
+__all__ = ["stages"]
 
 
 @pytest.fixture(scope="session")

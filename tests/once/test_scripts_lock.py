@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from redbeat_lite.once.claims import take
-from redbeat_lite.once.store import KEPT_MS, LockStore, Seen
+from redbeat_lite import Once
+from redbeat_lite.once.claims import Claim, give_back, take
+from redbeat_lite.once.store import KEPT_MS, Held, LockStore, Seen
 from redbeat_lite.storage.replies import server_ms
 from tests.once.bench import acquire_and_release
 from tests.once.script_calls import begin, claim, held, wake
@@ -53,15 +54,63 @@ def test_only_the_holder_renews_and_releases(store: LockStore) -> None:
     assert not store.end(mine).released
 
 
-def test_a_silent_holder_loses_the_lock_after_its_lease(store: LockStore) -> None:
+def ran_out(store: LockStore, one: Held) -> None:
+    """Wait until a lock and its guard have run out, as they do while nobody renews them."""
+    guard = f"{{t}}:guard:{one.record}"
+    until(lambda: not store.client.exists("{t}:once:lock:k"))
+    until(lambda: server_ms(store.client) >= int(store.client.hget(guard, "until") or 0))
+
+
+def test_a_silent_holder_loses_the_lock_after_its_lease_to_who_asks_twice(store: LockStore) -> None:
     silent, next_one = held("a", lease_ms=200), held("b")
     begin(store, silent)
-    until(lambda: begin(store, held("b2", lease_ms=100)) == "run" or store.client.exists("{t}:once:lock:k") == 0)
-    until(lambda: begin(store, next_one) == "run")
+    ran_out(store, silent)
+    assert begin(store, next_one) == "later", "it may have been the server that was away"
+    assert begin(store, next_one, told_later=True) == "run"
     assert next_one.fence > silent.fence
     assert store.renew(silent, revive=False)[1] is False
     assert not store.end(silent).released
     assert store.client.hget("{t}:once:lock:k", "task") == "b"
+    store.end(next_one)
+    assert begin(store, held("c")) == "run", "who gave it back keeps nobody waiting"
+
+
+@pytest.mark.parametrize("life_ms", [60_000, 400], ids=["task", "block"])
+@pytest.mark.parametrize("waited_for", [True, False])
+def test_a_lock_that_ran_out_is_its_last_holders_again_if_nobody_has_had_it(
+    store: LockStore, waited_for: bool, life_ms: int
+) -> None:
+    mine, other = held("a", lease_ms=200, life_ms=life_ms), held("b", lease_ms=200)
+    begin(store, mine)
+    if waited_for:
+        assert begin(store, other, on_conflict="wait", message="b's") == "parked"
+    ran_out(store, mine)
+    if life_ms == 400:
+        until(lambda: not store.client.exists("{t}:guard:a"))
+    if waited_for:
+        assert wake(store) == "b's"
+    assert store.renew(mine, revive=False) == (True, True)
+    assert store.client.hget("{t}:once:lock:k", "fence") == str(mine.fence)
+    assert begin(store, other, on_conflict="wait", message="b's", told_later=True) == "parked"
+    assert store.end(mine).waiters
+
+
+@pytest.mark.parametrize("how", ["ran", "queued", "cleared"])
+def test_a_lock_that_somebody_has_had_meanwhile_stays_lost(store: LockStore, how: str) -> None:
+    mine, other = held("a", lease_ms=200), held("b")
+    begin(store, mine)
+    ran_out(store, mine)
+    if how == "ran":
+        begin(store, other, told_later=True)
+        store.end(other)
+    elif how == "queued":
+        queued = Claim("e", "t", (), {}, Once(key="k", scope="queue"), "b")
+        assert take(store, [queued]) == [True]
+        give_back(store, [queued])
+    else:
+        store.clear("k")
+    assert store.renew(mine, revive=False) == (True, False)
+    assert not store.client.exists("{t}:once:lock:k")
 
 
 def test_a_renewal_puts_back_what_a_flush_took_unless_someone_else_has_it(store: LockStore) -> None:

@@ -11,10 +11,11 @@ from ...clock import elapsed
 from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.fields import check_destination
-from ...entries.message import delay_ms, life_ms, lock_life_ms
+from ...entries.message import life_ms, lock_life_ms
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, shown_name, state_of
 from ...errors import describe
+from ...instants import delay_ms
 from ...once.claims import Claim, queue_of
 from ...once.policy import Once
 from ...schedules.misfire import Plan

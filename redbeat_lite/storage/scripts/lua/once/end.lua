@@ -1,7 +1,7 @@
 -- needs now
 -- Give back what a task held when it ends, but only to its holder. Sent twice, the second does nothing. With done, also
 -- the end of a task that was refused: whoever waited for it has been told.
--- KEYS[1] guard  [2] guard index   with a lock also: [3] lock  [4] waiters  [5] index
+-- KEYS[1] guard  [2] guard index   with a lock also: [3] lock  [4] waiters  [5] index  [6] last
 -- ARGV[1] token  [2] task id  [3] done: no copy may run again | again: a copy may run
 --     [4] deadline_ms, 0: none  [5] life_ms of the guard's record
 --     with a lock also: [6] key  [7] hold_ms: keep the lock for this task's retry, its lease included, 0: release it
@@ -33,6 +33,9 @@ if g[1] == token and (g[2] == 'running' or (g[2] == 'refused' and ARGV[3] == 'do
   if standby == 1 then
     redis.call('ZADD', KEYS[2], now, id)
   end
+end
+if KEYS[3] and redis.call('GET', KEYS[6]) == token then
+  redis.call('DEL', KEYS[6])
 end
 if not KEYS[3] or redis.call('HGET', KEYS[3], 'token') ~= token then
   return {standby, 0, 0}

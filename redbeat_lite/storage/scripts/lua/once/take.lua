@@ -1,6 +1,6 @@
 -- needs fence
 -- Take the locks of tasks that are about to be published; each stands alone.
--- KEYS[1] index  [2] fence  then for each claim: lock, waiters
+-- KEYS[1] index  [2] fence  then for each claim: lock, waiters, last
 -- ARGV[1] how many claims, at most 1,000  [2] kept_ms of what nobody looks after
 --     then for each claim: key, task id, lease_ms, ms until it may run, holder, queue, ms for which its message lives
 --     (0: no end), ms after which another task may have it if this one is still queued (0: never)
@@ -10,7 +10,7 @@ local fence = next_fence(KEYS[2])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2]))
 local taken = {}
 for i = 1, tonumber(ARGV[1]) do
-  local lock, waiters = KEYS[1 + 2 * i], KEYS[2 + 2 * i]
+  local lock, waiters, last = KEYS[3 * i], KEYS[3 * i + 1], KEYS[3 * i + 2]
   local a = 3 + 8 * (i - 1)
   local key, id, lease, due = ARGV[a], ARGV[a + 1], tonumber(ARGV[a + 2]), now + tonumber(ARGV[a + 3])
   -- As long as its message may still run. Whether that is still there is looked at after a lease.
@@ -42,6 +42,7 @@ for i = 1, tonumber(ARGV[1]) do
       redis.call('HDEL', lock, 'yields')
     end
     redis.call('PEXPIREAT', lock, ends)
+    redis.call('DEL', last)
     redis.call('ZADD', KEYS[1], due + lease, key)
     fence = fence + 1
     taken[i] = 1

@@ -1,0 +1,160 @@
+"""What happens to locks and messages when their server fails: flushed, restarted, away."""
+
+from __future__ import annotations
+
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import chain
+
+from redbeat_lite import Once
+from redbeat_lite.once.claims import Claim, headers
+from tests.once.onceproj import LEASE
+from tests.once.stages import BOTH, Stage
+from tests.once.workers import Proj, Worker, until
+from tests.support.server import Server as LockServer
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_a_flush_under_a_holder_is_healed_by_its_next_renewal(stages: Any, proj: Proj) -> None:
+    ready: list[str] = []
+    flushed: list[bool] = []
+
+    def fault(stage: Stage) -> None:
+        stage.worker()
+        first = stage.send("skip", how="until")
+        (begun,) = proj.started(stage.key)
+        ready.append(stage.pool)
+        until(lambda: flushed, 20)
+        lock = until(lambda: proj.lock(stage.key, "skip"), LEASE)
+        assert lock["fence"] == str(begun["fence"])
+        proj.app.amqp.queues[stage.queue](proj.app.connection()).declare()
+        second = stage.send("skip")
+        until(lambda: second.state == "REVOKED")
+        proj.go(stage.key)
+        until(lambda: first.state == "SUCCESS")
+        assert proj.ended(stage.key)[0]["lost"] is False
+
+    def flush() -> None:
+        until(lambda: len(ready) == len(BOTH), 30)
+        proj.client.flushall()
+        flushed.append(True)
+
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(flush)
+        stages(BOTH, fault)
+        done.result()
+
+
+def test_a_restart_of_the_server_keeps_holders_waiters_and_their_order(stages: Any, proj: Proj) -> None:
+    parts: list[Stage] = []
+    workers: list[Worker] = []
+    restarted: list[bool] = []
+
+    def fault(stage: Stage) -> None:
+        workers.append(stage.worker())
+        first = stage.send("wait", how="until")
+        proj.started(stage.key)
+        waiting = []
+        for n in (1, 2):
+            waiting.append(stage.send("wait", n=n))
+            until(lambda n=n: len(proj.waiters(stage.key)) == n)
+        parts.append(stage)
+        until(lambda: restarted, 30)
+        # A worker's main process may die of a restart; a supervisor starts another.
+        stage.worker()
+        assert proj.count(stage.key) == 1
+        proj.go(stage.key)
+        until(lambda: all(result.state == "SUCCESS" for result in waiting), 40)
+        starts = [entry["id"] for entry in proj.log(stage.key) if entry["event"] == "start"]
+        assert starts == [first.id, *(result.id for result in waiting)]
+        assert [entry["event"] for entry in proj.log(stage.key)] == ["start", "end"] * 3
+
+    def restart() -> None:
+        until(lambda: len(parts) == len(BOTH), 40)
+        proj.server.stop()
+        until(lambda: all("onnection to broker lost" in w.text() or w.process.poll() is not None for w in workers))
+        proj.server.start()
+        restarted.append(True)
+
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(restart)
+        stages(BOTH, fault)
+        done.result()
+
+
+@pytest.mark.parametrize("fault", ["hangs", "restarts"])
+def test_a_server_that_was_away_for_longer_than_the_lease_loses_no_lock(stages: Any, fault: str) -> None:
+    def play(stage: Stage) -> None:
+        worker = stage.worker(redbeat_lite_url=locks.url)
+        first = stage.send("skip", how="until")
+        (begun,) = stage.proj.started(stage.key)
+        name = f"{{t}}:once:lock:onceproj.skip:{stage.key}"
+        locks.freeze()
+        if fault == "restarts":
+            locks.thaw()
+            locks.stop()
+        ends = time.time() + LEASE
+        # Asked for while it is away, which takes longer than what is left of the lease.
+        second = stage.send("skip")
+        until(lambda: f"{second.id}] received" in worker.text())
+        until(lambda: time.time() > ends, LEASE + 1)
+        locks.start() if fault == "restarts" else locks.thaw()
+        with locks.client(decode_responses=True) as client:
+            until(lambda: client.hget(name, "fence") == str(begun["fence"]))
+        until(lambda: second.state == "REVOKED")
+        stage.proj.go(stage.key)
+        until(lambda: first.state == "SUCCESS")
+        assert stage.starts() == 1
+        assert stage.proj.ended(stage.key)[0]["lost"] is False
+
+    with LockServer(appendonly="yes", appendfsync="always") as locks:
+        stages(["prefork"], play)
+
+
+def test_without_the_locks_server_a_task_that_needs_none_runs_and_others_are_saved(stages: Any, proj: Proj) -> None:
+    def fault(stage: Stage) -> None:
+        worker = stage.worker(concurrency=3, redbeat_lite_url="redis+socket:///nowhere/s")
+        keys = [f"{stage.key}-{name}" for name in ("plain", "late", "retried")]
+        calls = [proj.tasks.plain.si(keys[0]), proj.tasks.skip_late.si(keys[1]), proj.tasks.insists.si(keys[2])]
+        plain, late, retried = [call.set(queue=stage.queue).apply_async() for call in calls]
+        assert plain.get(timeout=30) == keys[0]
+        until(lambda: "runs without the guard against copies of it" in worker.text())
+        until(lambda: retried.state == "RETRY", 30)
+        until(lambda: f"{late.id}] received" in worker.text() and "Reject" in worker.text(), 30)
+        # Whichever of the two it has in its hands goes back to the queue.
+        worker.signal(signal.SIGTERM)
+        worker.wait(30)
+        assert (proj.count(keys[1]), proj.count(keys[2])) == (0, 0)
+        stage.worker()
+        assert [late.get(timeout=30), retried.get(timeout=30)] == keys[1:]
+
+    stages(["prefork", "threads"], fault)
+
+
+def test_without_the_locks_server_a_task_fails_clearly_and_never_runs(stages: Any, proj: Proj) -> None:
+    def fault(stage: Stage) -> None:
+        worker = stage.worker(concurrency=3, redbeat_lite_url="redis+socket:///nowhere/s")
+        result = stage.send("skip")
+        # The same for a task of another class, which has its lock from the beat.
+        foreign = Claim("e", "onceproj.foreign", (stage.key,), {}, Once(scope="queue"), uuid4().hex)
+        proj.app.send_task(
+            foreign.task_name, foreign.args, task_id=foreign.task_id, headers=headers(foreign), queue=stage.queue
+        )
+        # And for the next member of a chain, whose lock is wanted when the one before it has ended.
+        tasks, free, tail = proj.tasks, stage.key + "-free", stage.key + "-tail"
+        members = (tasks.foreign.si(free), tasks.queue_raise.si(stage.key), tasks.foreign.si(tail))
+        chained = chain(*(member.set(queue=stage.queue) for member in members)).apply_async()
+        for one in (result, proj.app.AsyncResult(foreign.task_id), chained.parent, chained):
+            until(lambda one=one: one.state == "FAILURE", 30)
+            assert "LockUnavailable" in repr(one.result)
+        assert (stage.starts(), proj.count(tail)) == (0, 0)
+        assert chained.parent.parent.get(timeout=10) == free
+        assert "raised outside body" not in worker.text()
+
+    stages(["prefork"], fault)
