@@ -19,7 +19,7 @@ from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .hold import Hold, policy_of
 from .parked_message import encode
 from .runtime import Runtime
-from .settle import is_final, keeps_result, settle_skipped
+from .settle import Skipped, is_final, keeps_result, settle_skipped
 from .store import Verdict
 
 logger = get_logger(__name__)
@@ -126,7 +126,7 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
     if verdict.word == "old":
         _too_old(task, request)
     if verdict.word == "refused" and is_final(task, task_id):
-        raise Ignore("skipped")
+        raise Skipped("skipped")
     # It ends as what ran does: what waited for it must not be told by every copy, even where no result says so.
     setattr(request, ATTRIBUTE, hold)
     message = f"{name}[{task_id}]: {verdict.text} has the once-lock {key!r}"
@@ -136,7 +136,7 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
     if hold.once is not None and hold.once.on_conflict != "skip":
         raise OnceRejected(message, key, verdict.text)
     settle_skipped(task, request, OnceSkipped(message, key, verdict.text))
-    raise Ignore("skipped")
+    raise Skipped("skipped")
 
 
 def _too_old(task: Any, request: Any) -> None:
@@ -145,7 +145,7 @@ def _too_old(task: Any, request: Any) -> None:
     # If the first copy has run, its result stays.
     if not is_final(task, request.id):
         settle_skipped(task, request, OnceSkipped(f"{task.name}[{request.id}]: {age}"))
-    raise Ignore("too old")
+    raise Skipped("too old")
 
 
 def finish(task: Any, state: str | None, retval: Any) -> None:

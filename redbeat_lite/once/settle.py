@@ -8,12 +8,17 @@ from celery import states
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
+from celery.exceptions import Ignore
 from celery.utils.log import get_logger
 
 from ..errors import text_of
 from .errors import OnceSkipped
 
 logger = get_logger(__name__)
+
+
+class Skipped(Ignore):  # type: ignore[misc] # Celery has no types
+    """Raised in place of a run that was skipped, once its result says so; the main process tells monitors of it."""
 
 
 def is_final(task: Any, task_id: str) -> bool:

@@ -19,7 +19,7 @@ from ..lock_key import checked
 from ..parked_message import DELIVERY, delivery
 from ..policy import Once
 from ..runtime import Runtime
-from ..settle import is_final
+from ..settle import Skipped, is_final
 from ..store import DOWN, Seen
 from .dead_children import Departures
 
@@ -84,6 +84,9 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
             Departures.of(self.app).watch(self, again=task.acks_late and not task.acks_on_timeout)
         elif isinstance(exc, Terminated):
             Departures.of(self.app).watch(self, again=bool(self._already_cancelled))
+        elif isinstance(exc, Skipped):
+            # Monitors have been told that it has started.
+            self.send_event("task-revoked", terminated=False, signum=None, expired=False)
         return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
 
     def terminate(self, pool: Any, signal: Any = None) -> Any:
