@@ -1,0 +1,42 @@
+"""Waiters beside a backlog of others: only what workers have fetched comes before the one whose turn it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.once.stages import Stage
+from tests.once.workers import Proj, until
+
+pytestmark = pytest.mark.timeout(120)
+
+SLOTS, WAITERS, BACKLOG = 2, 4, 400
+
+
+@pytest.mark.parametrize("priority", [0, 6])
+@pytest.mark.parametrize("prefetch", [1, 16])
+def test_only_what_is_prefetched_comes_before_a_waiter(stages: Any, proj: Proj, prefetch: int, priority: int) -> None:
+    """In a worker of two queues, both of them full."""
+
+    def play(stage: Stage) -> None:
+        queues, backlog = [stage.queue, f"{stage.queue}-other"], f"{stage.key}-backlog"
+        stage.worker(concurrency=SLOTS, prefetch=prefetch, queues=",".join(queues))
+        stage.send("wait", how="until")
+        proj.started(stage.key)
+        waiting = [stage.send("wait", n=n, options={"priority": priority}) for n in range(WAITERS)]
+        until(lambda: len(proj.waiters(stage.key)) == WAITERS)
+        for n in range(BACKLOG):
+            proj.tasks.plain.apply_async((backlog, 0.02), queue=queues[n % 2], priority=priority)
+        proj.go(stage.key)
+        until(lambda: all(result.ready() for result in waiting), 60)
+        assert [result.get() for result in waiting] == list(range(WAITERS))
+        freed, last = proj.ended(stage.key)[0]["at"], proj.started(stage.key)[-1]["at"]
+        before = sum(freed < one["at"] < last for one in proj.log(backlog) if one["event"] == "start")
+        # Twice what a worker holds and takes from its other queue, and what both slots do in half a second, for between
+        # the end of one and the message of the next there is a moment. At the other end all of them were before it.
+        assert before <= 2 * WAITERS * (SLOTS * prefetch + 2) + 50 < 0.85 * BACKLOG
+        for name in proj.client.keys(f"{stage.queue}*"):
+            proj.client.delete(name)
+
+    stages(["prefork"], play)
