@@ -71,6 +71,8 @@ def shorten(value: object, limit: int = 120) -> str:
         text = repr(value)
     except RecursionError:
         text = f"a {type(value).__name__} nested too deeply to be shown"
+    except ValueError:  # Python writes no whole number of more than 4,300 digits.
+        text = f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 

@@ -143,6 +143,8 @@ def _flat(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[st
 def _fill(template: str, arguments: Mapping[str, Any]) -> str:
     try:
         return _Template().vformat(template, (), arguments)
+    except InvalidEntry:
+        raise
     except (KeyError, IndexError, TypeError, ValueError) as exc:
         raise InvalidEntry("once.key", f"arguments that fit the template {template!r}", exc) from None
 

@@ -12,6 +12,7 @@ from celery.utils.log import get_logger
 
 from ..instants import MAX_MS, from_ms
 from ..storage.replies import text_of_hash, texts
+from .lock_key import checked
 from .runtime import Runtime
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Locks:
 
     def get(self, key: str) -> LockInfo | None:
         """One lock; ``None`` if it is free and nobody waits."""
-        return next(iter(self._read([key])), None)
+        return next(iter(self._read([checked(key)])), None)
 
     def clear(self, key: str) -> bool:
         """Free a lock whoever holds it, and wake the first of those who wait for it; the others keep their places.
@@ -71,7 +72,7 @@ class Locks:
         Returns:
             whether it was held.
         """
-        runtime = Runtime.of(self._app)
+        runtime, key = Runtime.of(self._app), checked(key)
         held, waiters = runtime.store.clear(key)
         if waiters:
             runtime.wake([key])

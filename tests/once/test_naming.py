@@ -134,6 +134,14 @@ def test_an_argument_the_call_lacks_is_named() -> None:
         key(1, once=Once(key="{missing}"))
 
 
+@pytest.mark.parametrize("value", [10**5000, object()], ids=["digits", "object"])
+@pytest.mark.parametrize("template", [None, "{x}"])
+def test_an_argument_that_cannot_be_written_is_refused_as_such(template: str | None, value: Any) -> None:
+    with pytest.raises(InvalidEntry, match=r"^once\.key: expected (the )?arguments") as refused:
+        key(value, once=Once(key=template))
+    assert str(refused.value).count("expected") == 1
+
+
 @examples(30)
 @given(st.text(min_size=MAX_KEY, max_size=3 * MAX_KEY), st.text(min_size=MAX_KEY, max_size=3 * MAX_KEY))
 def test_long_keys_are_cut_without_meeting(a: str, b: str) -> None:

@@ -319,6 +319,16 @@ def test_a_block_learns_that_its_lock_was_cleared(app: Celery) -> None:
         held.check()
 
 
+def test_an_over_long_key_is_looked_at_and_cleared_as_it_was_given(app: Celery) -> None:
+    key = "k" * 1000
+    with lock(app, key, lease=1):
+        info = locks(app).get(key)
+        assert info is not None
+        assert info.state == "running"
+        assert locks(app).clear(key)
+        assert locks(app).get(key) is None
+
+
 def test_a_lock_that_was_cleared_stays_free_though_its_holder_lives(app: Celery) -> None:
     with lock(app, "k", lease=1) as held:
         assert locks(app).clear("k")
