@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery import current_app
 
 from .entries import lifecycle
-from .entries.configured import entry_with_defaults, short_name
+from .entries.configured import as_written, entry_with_defaults
 from .entries.entry import Entry
 from .entries.message import evaluated
 from .entries.preview import Upcoming, walk
@@ -157,8 +157,7 @@ class ScheduleClock:
 def _entries(app: Celery, more: Iterable[Entry] | Mapping[str, Mapping[str, Any]]) -> dict[str, Entry]:
     settings = Settings.from_app(app, url=NO_SERVER)
     added = more.items() if isinstance(more, Mapping) else ((entry.name, entry) for entry in more)
-    own = {short_name(name): fields for name, fields in (app.conf.beat_schedule or {}).items()}
-    given = {**own, **dict(added)}
+    given = {**as_written(app.conf.beat_schedule or {}), **as_written(dict(added))}
     # A copy: an Entry of the caller's gets no state from here.
     return {name: copy(entry_with_defaults(settings, name, fields, app=app)) for name, fields in given.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from celery.schedules import crontab
@@ -13,6 +14,7 @@ from ..schedules.misfire import Misfire
 from ..settings import Settings
 from .entry import Entry
 from .fields import MAX_NAME
+from .foreign_fields import translated
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 def configured(app: Celery) -> dict[str, Any]:
     """What the app's configuration holds: ``beat_schedule``, and the entry that Celery adds to it by itself."""
-    found = {short_name(name): fields for name, fields in (app.conf.beat_schedule or {}).items()}
+    found = as_written(app.conf.beat_schedule or {})
     if app.conf.result_expires and not app.backend.supports_autoexpire:
         # Celery's own schedulers add this entry too, for result backends that do not expire by themselves.
         cleanup = {
@@ -30,6 +32,14 @@ def configured(app: Celery) -> dict[str, Any]:
         }
         found.setdefault("celery.backend_cleanup", cleanup)
     return found
+
+
+def as_written(schedule: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A ``beat_schedule`` with names that can be stored, and fields in our words."""
+    return {
+        short_name(name): translated(fields) if isinstance(fields, Mapping) else fields
+        for name, fields in schedule.items()
+    }
 
 
 def short_name(name: Any) -> Any:

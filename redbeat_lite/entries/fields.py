@@ -17,6 +17,7 @@ from kombu.entity import Queue
 from ..errors import InvalidEntry
 from ..instants import YEAR
 from ..schedules import coerce_schedule
+from .foreign_fields import instead
 
 #: What a user may write in an entry, in the order of the signature; the rest of an Entry is state.
 DEFINITION_FIELDS = (
@@ -155,7 +156,8 @@ def as_expires(value: Any) -> float | str | None:
         return value  # type: ignore[no-any-return]
     seconds = _seconds(value)
     if seconds is None or seconds <= 0:
-        raise InvalidEntry("expires", 'None, positive seconds, a timedelta or "interval"', value)
+        hint = "the last instant of an entry is its end_at" if isinstance(value, datetime) else None
+        raise InvalidEntry("expires", 'None, positive seconds, a timedelta or "interval"', value, hint=hint)
     if seconds > LONGEST:
         raise InvalidEntry("expires", "at most 100 years", value, hint="None is never")
     return seconds
@@ -250,6 +252,8 @@ def misspelt(options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 def hint(field: str) -> str | None:
     """What to do about a field of an entry that there is not."""
+    if (found := instead(field)) is not None:
+        return found
     if field in KNOWN:
         return f"it belongs into options: {{{field!r}: ...}}"
     near = get_close_matches(field, WRITABLE, n=1)

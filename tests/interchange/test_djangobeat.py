@@ -18,6 +18,8 @@ from django.db import transaction
 from django.test import override_settings
 
 from redbeat_lite import Entry, Scheduler, Schedules, at, cron
+from redbeat_lite.entries.fields import WRITABLE
+from redbeat_lite.entries.foreign_fields import instead, translated
 from redbeat_lite.interchange.importers.djangobeat import DjangoBeatSource
 from redbeat_lite.interchange.importers.move_in import Move, MoveIn
 from tests.support.frozen import Clock
@@ -308,3 +310,11 @@ def test_without_a_django_project_one_line_says_what_to_do() -> None:
     look = "from redbeat_lite.interchange.importers.djangobeat import DjangoBeatSource; DjangoBeatSource()"
     done = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=False)
     assert "ConfigurationError: django-celery-beat: Django is not configured (set DJANGO_SETTINGS_MODULE" in done.stderr
+
+
+def test_no_column_of_its_table_is_a_stranger_in_a_beat_schedule(models: Any) -> None:
+    """It takes them all in ``beat_schedule``, as far as they go into a row."""
+    columns = {field.name for field in models.PeriodicTask._meta.concrete_fields} - {"id"}
+    taken = {name for name in columns if name not in translated({name: True})} | {*WRITABLE}
+    assert {"one_off", "queue", "expire_seconds"} < columns
+    assert [name for name in columns if name not in taken and instead(name) is None] == []

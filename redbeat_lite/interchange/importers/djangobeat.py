@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from kombu.utils import json
 
+from ...entries.foreign_fields import translated
 from ...errors import ConfigurationError, InvalidEntry
 from ...schedules import at
 from .found import Found, Left
@@ -106,20 +107,25 @@ def _readable(row: Any) -> Found | Left:
         return Left(row.name, f"it has expired ({expires.isoformat()}); django-celery-beat would disable it")
     has_run = row.one_off and row.total_run_count > 0
     fields = {
-        "task": row.task,
+        **{name: getattr(row, name) for name in ("task", "one_off", "queue", "exchange", "routing_key", "priority")},
         "schedule": _schedule(row),
         "args": _loads(row.args or "[]"),
         "kwargs": _loads(row.kwargs or "{}"),
-        "options": _options(row),
+        "headers": _loads(row.headers or "{}") or None,
+        "expire_seconds": row.expire_seconds or None,
+        "start_time": start,
         "description": row.description or "",
         "enabled": row.enabled and not has_run,
-        **({"max_runs": 1} if row.one_off else {}),
-        **({"start_at": start} if start is not None else {}),
-        # It runs nothing at its very end, where an end_at would.
-        **({"end_at": expires - timedelta(milliseconds=1)} if expires is not None else {}),
     }
+    if expires is not None:
+        # It runs nothing at its very end, where an end_at would; and its messages expire then, whatever else it says.
+        fields |= {
+            "end_at": expires - timedelta(milliseconds=1),
+            "expire_seconds": None,
+            "options": {"expires": expires},
+        }
     notes = ("a one-off that has run: disabled, as django-celery-beat would at its next look",) if has_run else ()
-    return Found(row.name, fields, notes=notes, **_history(row, start, now, has_run))
+    return Found(row.name, translated(fields), notes=notes, **_history(row, start, now, has_run))
 
 
 def _history(row: Any, start: datetime | None, now: datetime, has_run: bool) -> dict[str, Any]:
@@ -154,15 +160,6 @@ def _crontab(model: Any) -> BaseSchedule:
 
 def _loads(text: str) -> Any:
     return json.loads(text)  # type: ignore[no-untyped-call]  # untyped in kombu
-
-
-def _options(row: Any) -> Mapping[str, Any]:
-    options = {name: getattr(row, name) for name in ("queue", "exchange", "routing_key", "priority")}
-    options = {name: value for name, value in options.items() if value is not None}
-    if expires := _aware(row.expires) or row.expire_seconds:
-        options["expires"] = expires
-    headers = _loads(row.headers or "{}")
-    return {**options, "headers": headers} if headers else options
 
 
 def _aware(instant: datetime | None) -> Any:

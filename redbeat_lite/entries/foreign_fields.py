@@ -1,0 +1,69 @@
+"""Fields that entries of other schedulers have, in our words.
+
+django-celery-beat takes the columns of its table in ``beat_schedule``, and knows ``expire_seconds`` among the options;
+celery-redbeat and Celery itself take the state of an entry beside its definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+#: Fields that are options here, each with its name there.
+_OPTIONS = {
+    "queue": "queue",
+    "exchange": "exchange",
+    "routing_key": "routing_key",
+    "priority": "priority",
+    "headers": "headers",
+    "expire_seconds": "expires",
+}
+
+_STATE = "Redis keeps it; leave it out"
+_SCHEDULE = "it belongs into schedule"
+
+#: What to do about the fields that are taken from nobody, or were given in our words, too.
+_INSTEAD = {
+    **{theirs: f"it belongs into options: {{{ours!r}: ...}}" for theirs, ours in _OPTIONS.items()},
+    "start_time": "write start_at instead",
+    "one_off": "write max_runs instead: 1 for once",
+    **dict.fromkeys(("last_run_at", "total_run_count", "date_changed"), _STATE),
+    **dict.fromkeys(("interval", "crontab", "solar", "clocked"), _SCHEDULE),
+    "name": "the key is the name; leave it out",
+    "max_interval": "it is a setting of the beat: beat_max_loop_interval",
+}
+
+
+def translated(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The same entry with those fields in our words that have a meaning here.
+
+    Raises nothing: a field that has none, or whose place is taken, stays and is refused as any unknown one.
+    """
+    fields = dict(written)
+    options = fields.get("options") or {}
+    if isinstance(options, Mapping):
+        options = dict(options)
+        _move(options, "expire_seconds", options, "expires")
+        for theirs, ours in _OPTIONS.items():
+            _move(fields, theirs, options, ours)
+        if options:
+            fields["options"] = options
+    one_off = fields.get("one_off")
+    if one_off is None or isinstance(one_off, bool):  # another number would become one of runs
+        fields["one_off"] = 1 if one_off else None
+        _move(fields, "one_off", fields, "max_runs")
+    _move(fields, "start_time", fields, "start_at")
+    return fields
+
+
+def _move(source: MutableMapping[str, Any], theirs: str, target: MutableMapping[str, Any], ours: str) -> None:
+    """Move a value to where it belongs; ``None`` is none, and one that is there already stays."""
+    if theirs in source and (source[theirs] is None or target.get(ours) is None):
+        value = source.pop(theirs)
+        if value is not None:
+            target[ours] = value
+
+
+def instead(field: str) -> str | None:
+    """What to write instead of a field of another scheduler; ``None`` if it is no such field."""
+    return _INSTEAD.get(field)
