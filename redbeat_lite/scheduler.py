@@ -85,7 +85,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self.leader = Leader(backend, keys, settings, vitals)
         self._wakeup = Wakeup(backend, keys.wake)
         zone: tzinfo = app.timezone
-        self._upkeep = Upkeep(app, store, settings, self.leader, zone)
+        self._upkeep = Upkeep(app, store, settings, self.leader, vitals, zone)
         self._terms = Terms(self.leader, store, self._upkeep, vitals)
         self._publisher = Publisher(
             app,

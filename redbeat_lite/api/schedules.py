@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -22,7 +22,7 @@ from ..storage.lazy import lazy
 from ..storage.patience import briefly
 from ..storage.store import Store
 from .field_types import Policies
-from .reader import Reader
+from .reader import Reader, check_count
 from .run_now import publish_extra
 from .views import PagedItems, PagedValues
 from .writer import Writer
@@ -110,8 +110,8 @@ class Schedules(MutableMapping[str, Entry]):
             order: ``"due"``: the next to fire first, those that will not fire last; or ``"name"``, for which all names
                 are read first, in one command.
         """
-        _check_count("offset", offset)
-        _check_count("limit", limit)
+        check_count("offset", offset)
+        check_count("limit", limit)
         if order == "due":
             return self._reader.next_due(offset, limit)
         if order == "name":
@@ -125,13 +125,17 @@ class Schedules(MutableMapping[str, Entry]):
             until: aware; the last instant to look at.
             limit: how many occurrences at most.
         """
-        _check_count("limit", limit)
+        check_count("limit", limit)
         last = instants.to_ms(instants.aware("until", until))
         return upcoming(self._reader.all(), now=wall_ms(), until=last, limit=limit, zone=self._zone, walk_on=briefly())
 
     def quarantined(self) -> dict[str, dict[str, Any]]:
         """Entries that were set aside: name -> ``error``, ``definition``, ``state``, ``at`` (epoch milliseconds)."""
         return self._store.quarantined()
+
+    def refused(self) -> Mapping[str, str]:
+        """Entries of ``beat_schedule`` that the leading beat refuses: name -> what is wrong; the first hundred."""
+        return self._store.refused().errors
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -293,8 +297,3 @@ class Schedules(MutableMapping[str, Entry]):
         """
         if not self._store.discard(name):
             raise EntryNotFound(f"no entry {name!r} is in quarantine")
-
-
-def _check_count(field: str, value: object) -> None:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{field}: expected a whole number from 0, got {value!r}")

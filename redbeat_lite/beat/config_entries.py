@@ -1,8 +1,9 @@
 """Config entries: what ``beat_schedule`` says, brought into Redis by the leader, which takes a renamed app's over.
 
 It does so when it begins, and when a part is gone or a name becomes free. The configuration owns the definition of its
-entries, Redis owns their state. Entries that left the configuration are removed; one that is in it but wrong keeps what
-Redis holds of it, its last good definition and its state, so that a slip of the pen costs no history and no pause.
+entries, Redis owns their state. Entries that left the configuration are removed; one that is in it but refused keeps
+what Redis holds of it, its last good definition and its state, so that a slip of the pen costs no history and no pause.
+What was refused is left in Redis with its error, where every process finds it.
 Entries made at runtime are never touched, and those of another owner only where a name is wanted here and no beat of
 that owner is there: then its app was renamed.
 """
@@ -13,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from copy import copy
 from datetime import tzinfo
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
@@ -24,7 +24,6 @@ from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.sameness import noted
-from ..entries.sendable import check_options
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, listed
@@ -32,8 +31,10 @@ from ..errors import InvalidEntry
 from ..settings import Settings
 from ..storage.leader_store import LeaderStore
 from ..storage.patience import briefly
+from ..storage.refused import Refused
 from ..storage.store import Store
 from ..storage.stored import PAGE, Edit, Stored, Term, chunks
+from .config_check import ConfigCheck, fault
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -68,9 +69,10 @@ class ConfigEntries:
         self._zone = zone
         self._present = present
         self._progress = progress
+        self._check = ConfigCheck(app, store, settings, zone)
         self._entries: dict[str, Entry] = {}
         self._set_aside: set[str] = set()
-        self._rejected: set[str] = set()
+        self._refused: dict[str, str] = {}
         self._shared: set[str] = set()
         self._rivals: set[str] = set()
         self._taken: set[str] = set()
@@ -87,6 +89,11 @@ class ConfigEntries:
         return len(self._entries) - len(self._set_aside)
 
     @property
+    def refused(self) -> int:
+        """How many of those in the configuration the last :meth:`sync` has refused."""
+        return len(self._refused)
+
+    @property
     def vacated(self) -> bool:
         """Whether a name that the last :meth:`sync` had to leave to somebody else may be had now."""
         if self._rivals and not self._rivals <= set(self._present()):
@@ -99,7 +106,7 @@ class ConfigEntries:
         return bool(self._rivals or self._taken)
 
     def sync(self, term: Term, now: int, were: Collection[tzinfo] = ()) -> None:
-        """Bring Redis in line with the configuration. What is wrong with one entry is logged and leaves the others.
+        """Bring Redis in line with the configuration. What is wrong with one entry is told, and leaves the others.
 
         Parameters:
             term: of the leader that does so.
@@ -120,34 +127,29 @@ class ConfigEntries:
         names = [*self._entries, *(known - written.keys())]
         self._store.rewrite(names, lambda stored: self._edits(stored, now), term)
         self._tell_inherited()
-        ours = (self._entries.keys() - self._shared) | (known & self._rejected)
+        ours = (self._entries.keys() - self._shared) | (known & self._refused.keys())
         if known != ours:
             self._store.set_config_names(self._settings.owner, ours, term)
+        self._store.set_refused(Refused.of(self._settings.owner, self._refused), term)
 
     def _read(self, written: dict[str, Any], known: set[str], now: int) -> Iterator[tuple[str, Entry]]:
-        self._rejected = set()
+        self._refused = {}
         for name, fields in written.items():
             try:
-                entry = entry_with_defaults(self._settings, name, fields, app=self._app)
-                lifecycle.check(entry, now, self._zone, partial(self._stored, name))
-                check_options(entry)
-                encode(entry, allow_local=True)
+                entry = self._check.entry(name, fields, now)
             except Exception as exc:  # noqa: BLE001 - what a user wrote may raise anything; the others must run
-                self._reject(name, name in known, exc)
+                self._refuse(name, name in known, exc)
             else:
                 entry.owner = self._settings.owner
                 yield name, entry
 
-    def _reject(self, name: str, is_known: bool, exc: Exception) -> None:
-        self._rejected.add(name)
+    def _refuse(self, name: str, is_known: bool, exc: Exception) -> None:
+        self._refused[name] = fault(name, exc)
         trace = None if isinstance(exc, InvalidEntry) else exc
         if is_known:
-            logger.error("beat: config entry %r is wrong and goes on as stored before: %s", name, exc, exc_info=trace)
+            logger.error("beat: config entry %r is refused and goes on as stored before: %s", name, exc, exc_info=trace)
         else:
-            logger.error("beat: config entry %r is left out: %s", name, exc, exc_info=trace)
-
-    def _stored(self, name: str) -> Entry | None:
-        return readable_parts(self._store.read([name])[0])[0]
+            logger.error("beat: config entry %r is refused: %s", name, exc, exc_info=trace)
 
     def _quarantined(self, now: int) -> set[str]:
         """Those that were set aside as they are configured now. Stored again, they would only be set aside again."""
@@ -169,7 +171,7 @@ class ConfigEntries:
             return self._decided(stored, now)
         except Exception as exc:  # noqa: BLE001 - a schedule may raise whenever it is asked; the others must run
             name, is_stored = stored.name.decode(), stored.definition is not None
-            self._reject(name, is_stored, exc)
+            self._refuse(name, is_stored, exc)
             if not is_stored:
                 self._entries.pop(name, None)
             return []
@@ -210,7 +212,8 @@ class ConfigEntries:
         else:
             self._rivals.add(owner)
         whose = "a runtime entry" if owner is None else f"the configuration of {owner!r}"
-        logger.error("beat: config entry %r is left out: the name is taken by %s", name, whose)
+        self._refused[name] = f"the name is taken by {whose}"
+        logger.error("beat: config entry %r is refused: %s", name, self._refused[name])
         del self._entries[name]
 
     def _tell_inherited(self) -> None:

@@ -67,7 +67,7 @@ class Metrics(Hooks):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """What is a state: who leads, and as the leader's last renewal saw it, how many entries are stored and due."""
+        """What is a state: who leads, and as the leader knows, how many entries are stored, due and refused."""
         from prometheus_client.core import GaugeMetricFamily
 
         vitals = self._vitals
@@ -75,6 +75,7 @@ class Metrics(Hooks):
         if vitals.is_leader:
             yield GaugeMetricFamily("redbeat_lite_entries", "Entries stored.", value=vitals.entries)
             yield GaugeMetricFamily("redbeat_lite_due", "Entries that are due and not yet sent.", value=vitals.due)
+            yield GaugeMetricFamily("redbeat_lite_refused", "Config entries refused.", value=vitals.refused)
 
     def dispatched(self, event: Dispatched) -> None:
         self._dispatched.labels(event.task).inc()

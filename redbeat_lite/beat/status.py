@@ -15,6 +15,7 @@ from ..once.keys import OnceKeys
 from ..once.worker_reports import heard_of
 from ..settings import Settings
 from ..storage.json_values import loads
+from ..storage.refused import Refused
 from ..storage.store import Store
 from .tokens import beat_of
 
@@ -88,6 +89,7 @@ class Status:
         quarantined: how many are set aside.
         clocks: by how many seconds the clock of each worker with ``install()`` is ahead of the server's, negative where
             it is behind. Those heard of within the last minute, by their node names.
+        refused: what the leader has refused of its configuration, or the last one to lead.
     """
 
     now: datetime
@@ -99,6 +101,7 @@ class Status:
     entries: int
     quarantined: int
     clocks: Mapping[str, float]
+    refused: Refused
 
     @property
     def silence(self) -> float | None:
@@ -151,6 +154,7 @@ def _status(
     head: list[bytes],
     quarantined: int,
     workers: list[bytes],
+    refused: bytes,
 ) -> Status:
     late = now - float(head[1]) if head else 0.0
     fields = _pairs(leader)
@@ -165,6 +169,7 @@ def _status(
         entries=entries,
         quarantined=quarantined,
         clocks={name: said.ahead for name, said in heard_of(_pairs(workers), now / 1000).items()},
+        refused=Refused.decode(refused),
     )
 
 

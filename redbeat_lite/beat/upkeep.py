@@ -16,6 +16,7 @@ from .leader import Leader
 from .owners import Owners
 from .repair import Repair
 from .replanning import Replanning, planned_by
+from .vitals import Vitals
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -29,11 +30,15 @@ class Upkeep:
         store: the schedule.
         settings: the app's.
         leader: told of progress; knows what was found out when the lease was got and renewed.
+        vitals: told how many config entries are refused.
         zone: the app's time zone.
     """
 
-    def __init__(self, app: Celery, store: LeaderStore, settings: Settings, leader: Leader, zone: tzinfo) -> None:
+    def __init__(
+        self, app: Celery, store: LeaderStore, settings: Settings, leader: Leader, vitals: Vitals, zone: tzinfo
+    ) -> None:
         self._leader = leader
+        self._vitals = vitals
         self._store = store
         self._look_again = settings.lease
         self._next_look = 0.0
@@ -105,4 +110,5 @@ class Upkeep:
         self._repair.run(term, now)
         self._store.config_is_back(term)
         self._config.sync(term, now, planned_by(self._leader.last_zones))
+        self._vitals.refused = self._config.refused
         self._leader.made_whole(least=len(self._config))

@@ -31,6 +31,7 @@ class Vitals:
         self.sent = self.failed = self.skipped = 0  #: occurrences since this process first led
         self.dispatch = ""  #: how messages go out, in words
         self.entries = self.due = 0  #: stored, and due by now, as the last renewal saw it
+        self.refused = 0  #: config entries that were, when the configuration was read last
         self._heartbeat = heartbeat
         self._unwritable = False
         self._alive = elapsed()

@@ -18,6 +18,8 @@ key                   type     holds
 ``{p}:meta``          hash     ``format``; ``term``, the last term given out; ``clock``, the leader's last wall-clock
                                reading; ``ticked``, the last sign of life of any leader's loop, in epoch milliseconds
                                of the server; ``config:<owner>`` -> JSON list of that owner's config entries;
+                               ``refused``, JSON of what the leader has refused of its configuration, until it or the
+                               next leader reads its own anew (:mod:`redbeat_lite.storage.refused`);
                                ``removed``, not empty: config entries were removed by hand, and the leader has not put
                                them back yet; ``commit``, the id of the leader's last commit and the reply to it;
                                ``zones``, JSON list of the time zones by which entries are planned; ``ahead``, not

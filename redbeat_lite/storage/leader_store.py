@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from .refused import Refused
 from .replies import text
 from .store import TRIES, Store
 from .stored import CUT, PAGE, Advance, Bad, Edit, Mark, Stored, Term, check_term, chunks, due_of, entries_of, score_of
@@ -92,6 +93,14 @@ class LeaderStore(Store):
             Lost: the term is over, nothing was written.
         """
         self.remember("removed", "", term)
+
+    def set_refused(self, refused: Refused, term: Term) -> None:
+        """Leave in Redis what the leader refuses of its configuration.
+
+        Raises:
+            Lost: the term is over, nothing was written.
+        """
+        self.remember("refused", refused.encode(), term)
 
     def mark(self, term: Term) -> Mark:
         """Mark the database of the schedule with something that no other one holds, not even a copy of it.

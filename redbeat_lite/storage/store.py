@@ -12,6 +12,7 @@ from ..settings import Settings
 from .connections import Backend
 from .json_values import dumps, loads
 from .keys import FORMAT, Keys
+from .refused import Refused
 from .replies import text
 from .stored import CUT, PAGE, Edit, Stored, Term, check_term, chunks, due_of, entries_of, score_of
 
@@ -153,6 +154,10 @@ class Store:
     def discard(self, name: str) -> bool:
         """Forget an entry that is in quarantine; tells whether it was."""
         return bool(self._client.hdel(self.keys.quarantine, name))
+
+    def refused(self) -> Refused:
+        """What the last beat to read its configuration has refused of it."""
+        return Refused.decode(self._client.hget(self.keys.meta, "refused") or b"")
 
     def config_names(self, owner: str) -> set[str]:
         """The config entries that ``owner`` stored last."""

@@ -221,7 +221,7 @@ class TestClash:
         beat.run_due()
         assert of_entry(client, "a")[0].task == "runtime"
         assert of_entry(client, "b")[0].task == "config"
-        assert "config entry 'a' is left out: the name is taken by a runtime entry" in caplog.text
+        assert "config entry 'a' is refused: the name is taken by a runtime entry" in caplog.text
         assert Schedules(app)["a"].source == "runtime"
         Schedules(app).remove("a")
         beat._upkeep._next_look = 0.0  # a lease later
@@ -238,7 +238,7 @@ class TestClash:
         leader.close()
         schedules = one_turn(make_app("second", beat_schedule={"a": {"task": "u", "schedule": 60}}), make_beat)
         assert (schedules["a"].task, schedules["a"].source) == ("t", "config:first")
-        assert "config entry 'a' is left out: the name is taken by the configuration of 'first'" in caplog.text
+        assert "config entry 'a' is refused: the name is taken by the configuration of 'first'" in caplog.text
 
     @pytest.mark.parametrize(
         "change",
@@ -299,7 +299,7 @@ def test_a_bad_config_entry_is_told_and_blocks_no_other(
     clock.forward(60)
     beat.run_due()
     assert sorted(message.entry or "" for message in queued(client)) == ["fine", "good"]
-    [line] = [each for each in caplog.messages if f"config entry {kind!r} is left out" in each]
+    [line] = [each for each in caplog.messages if f"config entry {kind!r} is refused" in each]
     assert line
 
 
@@ -321,7 +321,9 @@ class TestWrongSinceItWasStored:
         for _ in range(2):
             caplog.clear()
             one_turn(app, make_beat)
-            assert "config entry 'a' is wrong and goes on as stored before: entry 'a': jitter: expected" in caplog.text
+            assert (
+                "config entry 'a' is refused and goes on as stored before: entry 'a': jitter: expected" in caplog.text
+            )
         app.conf.beat_schedule = {"a": self.GOOD, "b": self.GOOD}
         entry = one_turn(app, make_beat)["a"]
         assert (entry.paused_note, entry.total_run_count) == ("data centre move", 1)

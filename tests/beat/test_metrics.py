@@ -35,6 +35,7 @@ NAMES = {
     "redbeat_lite_leader": "gauge",
     "redbeat_lite_entries": "gauge",
     "redbeat_lite_due": "gauge",
+    "redbeat_lite_refused": "gauge",
 }
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -59,7 +60,8 @@ def port() -> int:
 
 @pytest.fixture
 def app(make_app: MakeApp, port: int) -> Celery:
-    app = make_app(redbeat_lite_metrics_port=port)
+    wrong = {"task": "add", "schedule": "whenever"}
+    app = make_app(redbeat_lite_metrics_port=port, beat_schedule={"wrong": wrong})
 
     @app.task(name="add", shared=False)
     def add(x: int = 0, y: int = 0) -> int:
@@ -90,6 +92,7 @@ def test_each_number_is_what_happened(
     assert value(port, "skipped_total", reason="misfire") == 4
     assert value(port, "skipped_total", reason="once-lock") == 1
     assert value(port, "quarantined_total") == 1
+    assert value(port, "refused") == 1
     assert beat.vitals.failed > 0
     eventually(lambda: value(port, "failed_total", task="nobody.knows") == beat.vitals.failed, what="the failures")
     assert value(port, "lateness_seconds_count") == 3
@@ -119,7 +122,7 @@ def test_a_leader_shows_how_many_entries_are_stored_and_due_and_a_stand_by_does_
     third.says("beat: standing by")
     kinds, _ = scrape(third_port)
     assert value(third_port, "leader") == 0
-    assert not {"redbeat_lite_entries", "redbeat_lite_due"} & kinds.keys()
+    assert not {"redbeat_lite_entries", "redbeat_lite_due", "redbeat_lite_refused"} & kinds.keys()
     leader.terminate()
     assert leader.wait(2.5) == 0
     with pytest.raises(OSError, match="refused"):

@@ -95,7 +95,7 @@ class TestRenamedApp:
         beat = make_beat(new)
         assert beat.run_due() == 100, "it looks again"
         assert Schedules(new)["a"].task == "old.a"
-        assert "config entry 'a' is left out: the name is taken by the configuration of 'old'" in caplog.text
+        assert "config entry 'a' is refused: the name is taken by the configuration of 'old'" in caplog.text
         dies(stand_by, client, at="stand-by")
         beat._upkeep._next_look = 0.0  # a lease later
         beat.run_due()

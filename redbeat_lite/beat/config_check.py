@@ -1,0 +1,75 @@
+"""What is wrong with the config entries of an app, told by looking at each as the leader does before it stores any."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..clock import wall_ms
+from ..entries import lifecycle
+from ..entries.configured import configured, entry_with_defaults
+from ..entries.definition import encode
+from ..entries.entry import Entry
+from ..entries.sendable import check_options
+from ..entries.stored_entry import readable_parts
+from ..errors import InvalidEntry, describe, text_of
+from ..settings import Settings
+from ..storage.store import Store
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+class ConfigCheck:
+    """Looks at the config entries of one app.
+
+    Parameters:
+        app: whose they are.
+        store: asked for the entry that a finished one takes the place of.
+        settings: the defaults of entries that leave a field out.
+        zone: the app's time zone.
+    """
+
+    def __init__(self, app: Celery, store: Store, settings: Settings, zone: tzinfo) -> None:
+        self._app = app
+        self._store = store
+        self._settings = settings
+        self._zone = zone
+
+    def entry(self, name: str, fields: Any, now: int) -> Entry:
+        """The entry of this name.
+
+        Parameters:
+            fields: as the configuration has them.
+            now: epoch milliseconds.
+
+        Raises:
+            InvalidEntry: it is refused. What a user wrote may raise anything else, too.
+        """
+        entry = entry_with_defaults(self._settings, name, fields, app=self._app)
+        lifecycle.check(entry, now, self._zone, partial(self._stored, name))
+        check_options(entry)
+        encode(entry, allow_local=True)
+        return entry
+
+    def _stored(self, name: str) -> Entry | None:
+        return readable_parts(self._store.read([name])[0])[0]
+
+
+def refused_here(app: Celery, store: Store, settings: Settings) -> dict[str, str]:
+    """The config entries that a beat of this app would refuse, each with what is wrong, apart from taken names."""
+    check, now = ConfigCheck(app, store, settings, app.timezone), wall_ms()
+    errors = {}
+    for name, fields in configured(app).items():
+        try:
+            check.entry(str(name), fields, now)
+        except Exception as exc:  # noqa: BLE001 - what a user wrote may raise anything
+            errors[str(name)] = fault(str(name), exc)
+    return errors
+
+
+def fault(name: str, exc: Exception) -> str:
+    """What is wrong with the entry of this name, for those who see the name beside it."""
+    text = text_of(exc) if isinstance(exc, InvalidEntry) else describe(exc)
+    return text.removeprefix(f"entry {name!r}: ")
