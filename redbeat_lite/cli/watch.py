@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..beat.status import read
 from ..interchange.schedule_text import schedule_text
+from ..settings import Settings
 from ..storage.connections import FAULTS
+from ..storage.store import Store
 from .command import Command, schedules_of
 from .entry_output import status
 from .exit_codes import Failure
@@ -47,10 +50,15 @@ def watch(ctx: click.Context, every: float) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Failure("watch needs a terminal; list --json is for scripts")
     schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
-    _lines(schedules, zone)  # what is wrong is said before the screen changes
+    store = Store.of(Settings.from_app(ctx.obj.app))
+
+    def look() -> list[str]:
+        return _lines(schedules, read(store).leader is not None, zone)
+
+    look()  # what is wrong is said before the screen changes
     with _screen() as (wait, wake):
         while True:
-            found = _looking(schedules, zone, wake)
+            found = _looking(look, wake)
             while (goes_on := wait(None)) and not found.done():
                 pass  # something was typed, or the terminal was resized
             if not goes_on:
@@ -61,13 +69,13 @@ def watch(ctx: click.Context, every: float) -> None:
                 return
 
 
-def _looking(schedules: Schedules, zone: Any, wake: socket.socket) -> Future[list[str]]:
+def _looking(lines: Callable[[], list[str]], wake: socket.socket) -> Future[list[str]]:
     """A look that has begun, in a thread: a server that does not answer must not keep ``q`` waiting. Its end wakes."""
     found: Future[list[str]] = Future()
 
     def look() -> None:
         try:
-            found.set_result(_looked(schedules, zone))
+            found.set_result(_looked(lines))
         except Exception as exc:  # noqa: BLE001 - raised where the result is asked for
             found.set_exception(exc)
         with suppress(OSError):  # nobody waits any more, or is being woken already
@@ -121,15 +129,15 @@ def _ends(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _looked(schedules: Schedules, zone: Any) -> list[str]:
+def _looked(lines: Callable[[], list[str]]) -> list[str]:
     """The lines of the table, or what keeps us from having them: a server that comes back is watched on."""
     try:
-        return _lines(schedules, zone)
+        return lines()
     except FAULTS as exc:
         return [fitted(f"cannot reach the server, trying again: {exc}", _size().columns)]
 
 
-def _lines(schedules: Schedules, zone: Any) -> list[str]:
+def _lines(schedules: Schedules, is_led: bool, zone: Any) -> list[str]:
     # All but the heading, the header and the line of help.
     width, height = _size()
     room = max(height - 4, 1)
@@ -146,7 +154,8 @@ def _lines(schedules: Schedules, zone: Any) -> list[str]:
     ]
     heading = f"{total} entries  {when(now, zone)}"
     header = ("NAME", "SCHEDULE", "NEXT RUN", "RUNS", "LAST RUN")
-    return [fitted(heading, width), "", *table(header, rows, width=width, rigid=("NEXT RUN", "RUNS"))]
+    beat = "" if is_led else "nobody leads: nothing is sent"
+    return [fitted(heading, width), fitted(beat, width), *table(header, rows, width=width, rigid=("NEXT RUN", "RUNS"))]
 
 
 def _size() -> os.terminal_size:

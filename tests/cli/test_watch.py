@@ -19,6 +19,7 @@ import pytest
 
 from redbeat_lite import Schedules, every
 from tests.cli.conftest import Cli, Shell
+from tests.support.beats import KEYS
 from tests.support.processes import ROOT
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
@@ -194,6 +195,20 @@ def test_q_ends_it_at_once_while_the_server_hangs(
         assert "Traceback" not in screen.output
     finally:
         server.thaw()
+
+
+def test_it_says_when_nobody_leads(own_server: Callable[..., Server], terminal: Callable[..., Terminal]) -> None:
+    server = own_server()
+    screen = terminal(lines=8, columns=80, every=0.1, url=server.url)
+    lines = screen.shows("0 entries", "nobody leads")
+    assert lines[1] == "nobody leads: nothing is sent"
+    with server.client() as client:
+        client.hset(KEYS.leader, "token", "host:7:0:proj")
+        eventually(lambda: screen.screen()[1] == "", what="the word to go with a leader")
+        client.delete(KEYS.leader)
+    screen.shows("nobody leads")
+    screen.type(b"q")
+    assert screen.ended() == 0
 
 
 def test_it_needs_a_terminal(cli: Cli) -> None:
