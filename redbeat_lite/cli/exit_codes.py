@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import islice
+from shlex import quote
 
 import click
 
@@ -70,7 +71,7 @@ def _failure(ctx: click.Context, exc: Exception) -> Failure | None:
     from ..storage.connections import FAULTS, Backend
 
     if isinstance(exc, EntryNotFound):
-        return unknown(str(exc), str(ctx.params.get("name") or ""), _some_names(ctx))
+        return _not_stored(ctx, str(exc), str(ctx.params.get("name") or ""))
     if isinstance(exc, RedbeatError):
         return Failure(str(exc))
     if isinstance(exc, OperationalError):
@@ -88,11 +89,18 @@ def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
     return Failure(f"{message}; did you mean {' or '.join(map(repr, near))}?" if near else message)
 
 
-def _some_names(ctx: click.Context) -> list[str]:
+def _not_stored(ctx: click.Context, message: str, name: str) -> Failure:
+    """The failure that there is no such entry: where it is instead, or the names of those that it may have meant."""
     from ..api.schedules import Schedules
     from ..storage.connections import FAULTS
 
+    schedules = Schedules(ctx.obj.app)
     try:
-        return [*islice(Schedules(ctx.obj.app), _LOOKED_AT)]
+        if (record := schedules.quarantined().get(name)) is not None:
+            mend = f"mend that, then: celery -A ... redbeat quarantine release {quote(name)}"
+            return Failure(f"{message}; it is in quarantine: {record.get('error')}; {mend}")
+        if (error := schedules.refused().get(name)) is not None:
+            return Failure(f"{message}; the beat refuses the one in beat_schedule: {error}")
+        return unknown(message, name, islice(schedules, _LOOKED_AT))
     except FAULTS:
-        return []
+        return Failure(message)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
+from ..entries.words import counted
 from ..interchange.schedule_text import schedule_text
 from .command import Command, json_option, name_argument, schedules_of
 from .entry_output import STATUSES, as_fields, as_json, next_run, status
@@ -41,6 +42,8 @@ def list_(
 ) -> None:
     """List the entries, next to run first. PATTERN is for names and knows * and ?.
 
+    Entries of beat_schedule that the beat refuses follow, unless other options than PATTERN filter.
+
     \b
     Examples:
       celery -A proj redbeat list
@@ -62,12 +65,33 @@ def list_(
         return
     zone = ctx.obj.app.timezone
     rows = [(entry.name, entry.task, schedule_text(entry.schedule), next_run(entry, zone)) for entry in page]
-    echo_table(("NAME", "TASK", "SCHEDULE", "NEXT RUN"), rows, rigid=("NEXT RUN",))
+    if rows:
+        echo_table(("NAME", "TASK", "SCHEDULE", "NEXT RUN"), rows, rigid=("NEXT RUN",))
+    else:
+        _say_nothing(len(schedules))
     if more:
         say(f"There are more: --offset {offset + limit}")
+    if not (task or source or wanted):
+        _say_refused(schedules.refused(), pattern or "*")
 
 
 _json = as_json
+
+
+def _say_nothing(stored: int) -> None:
+    if stored:
+        say(f"Nothing is in this list; {counted(stored, 'entry is', 'entries are')} stored.")
+    else:
+        say("No entry is stored. Those of beat_schedule come when a beat leads; add others:")
+        say("celery -A ... redbeat add NAME TASK --every 30s")
+
+
+def _say_refused(errors: Mapping[str, str], pattern: str) -> None:
+    """The entries of ``beat_schedule`` that the beat refuses, which may be in no list of those that are stored."""
+    rows = [(name, error) for name, error in errors.items() if fnmatchcase(name, pattern)]
+    if rows:
+        say()
+        echo_table(("REFUSED", "WHY"), rows)
 
 
 def _matching(
@@ -92,13 +116,16 @@ def _matching(
 def show(ctx: click.Context, name: str, as_json: bool) -> None:
     """Show everything about one entry. Its schedule is shown as the options that make it.
 
+    REFUSED is what is wrong with the entry as beat_schedule has it now; what is shown is what it was before.
+
     \b
     Examples:
       celery -A proj redbeat show nightly
       celery -A proj redbeat show nightly --json
     """
-    entry = schedules_of(ctx)[name]
+    schedules = schedules_of(ctx)
+    entry, refused = schedules[name], schedules.refused().get(name)
     if as_json:
-        echo_json(_json(entry))
+        echo_json({**_json(entry), "refused": refused})
     else:
-        echo_fields(as_fields(entry, ctx.obj.app.timezone))
+        echo_fields([*as_fields(entry, ctx.obj.app.timezone), ("refused", refused)])

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from ..beat.status import LeaderStatus, StandBy, Status
+    from ..storage.refused import Refused
 
 
 @click.command(cls=Command)
@@ -28,7 +29,8 @@ def status(ctx: click.Context, timeout: float, as_json: bool) -> None:
     """Show who leads, who stands by, and whether anything is late.
 
     SENT, FAILED and LEFT OUT count from when the leader's process first led. LAG is how late the first entry in line
-    is; OVERDUE are those that are late by more than a second.
+    is; OVERDUE are those that are late by more than a second. REFUSED are entries of beat_schedule with which something
+    is wrong.
 
     \b
     Examples:
@@ -66,9 +68,18 @@ def _lines(found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
     yield "overdue", found.overdue
     yield "entries", found.entries
     yield "quarantined", found.quarantined
+    yield "refused", "\n".join(_of_refused(found.refused))
     for worker, ahead in sorted(found.clocks.items()):
         if abs(ahead) >= CLOCK_OFF:
             yield "clock", f"that of worker {worker} is {span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
+
+
+def _of_refused(refused: Refused) -> Iterator[str]:
+    yield str(refused.count)
+    for name, error in refused.errors.items():
+        yield f"{name!r}: {error}"
+    if refused.count > len(refused.errors):
+        yield f"and {refused.count - len(refused.errors)} more"
 
 
 def _of_leader(leader: LeaderStatus, found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +14,8 @@ import redis
 from redbeat_lite import ConfigOwned, Schedules, every
 from tests.support.beats import EACH, FAST, INTERVAL, KEYS, conf, gaps, leads, stream
 from tests.support.messages import of_entry
-from tests.support.processes import Process
+from tests.support.processes import ROOT, Process, run_celery
+from tests.support.server import Server
 from tests.support.waiting import eventually
 
 Beat = Callable[..., Process]
@@ -37,7 +41,7 @@ def stop(process: Process) -> None:
     assert process.wait() == 0
 
 
-def test_a_bad_config_entry_is_left_out_alone(
+def test_a_bad_config_entry_is_refused_alone(
     run: Callable[..., Process], client: redis.Redis, schedules: Schedules
 ) -> None:
     process = run(
@@ -50,13 +54,41 @@ def test_a_bad_config_entry_is_left_out_alone(
         }
     )
     eventually(lambda: of_entry(client, "fast"), what="the sound entry")
-    assert "expire: " in process.says("ERROR.*config entry 'unknown field' is left out: ")
-    assert "schedule: " in process.says("ERROR.*config entry 'bad schedule' is left out: ")
-    assert "task: " in process.says("ERROR.*config entry 'no task' is left out: ")
-    process.says("ERROR.*config entry 'no mapping' is left out: ")
+    assert "expire: " in process.says("ERROR.*config entry 'unknown field' is refused: ")
+    assert "schedule: " in process.says("ERROR.*config entry 'bad schedule' is refused: ")
+    assert "task: " in process.says("ERROR.*config entry 'no task' is refused: ")
+    process.says("ERROR.*config entry 'no mapping' is refused: ")
     assert len(process.lines("ERROR")) == 4
     assert "Traceback" not in process.output
     assert set(schedules) == {"fast", "celery.backend_cleanup"}
+
+
+def test_what_the_beat_refuses_is_seen_from_every_process_until_it_is_mended(
+    run: Callable[..., Process], server: Server
+) -> None:
+    schedule = {"fast": FAST, "typo": {**HOURLY, "expire": 10}, "once": {**HOURLY, "one_off": True, "max_runs": 2}}
+    first = run(schedule)
+    elsewhere = {**os.environ, "PROJ_URL": server.url, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    here = {**elsewhere, "PROJ_CONF": conf(schedule=schedule)}
+
+    def redbeat(*words: str, env: dict[str, str] = elsewhere) -> str:
+        done = run_celery("tests.acceptance.proj", "redbeat", *words, env=env)
+        assert "Traceback" not in done.stderr
+        return done.stdout + done.stderr
+
+    status = re.split("^refused +", redbeat("status"), flags=re.MULTILINE)[1]
+    assert re.match(r"2\n +'typo': expire: expected a known field, got 10", status), status
+    assert "'once': one_off: expected a known field" in status
+    assert json.loads(redbeat("status", "--json"))["refused"]["errors"].keys() == {"typo", "once"}
+    assert re.search("^REFUSED +WHY\ntypo +expire: expected", redbeat("list"), flags=re.MULTILINE)
+    assert "the beat refuses the one in beat_schedule: expire: expected" in redbeat("show", "typo")
+    assert "ERROR refused: 2 config entries of 'proj' refused: 'typo', 'once'" in redbeat("doctor", env=here)
+    assert f"leader (pid {first.pid} on " in redbeat("health"), "whatever it refuses, the beat is well"
+    stop(first)
+    run({"fast": FAST, "typo": {**HOURLY, "expires": 10}})
+    assert re.search("^refused +0$", redbeat("status"), flags=re.MULTILINE)
+    assert "REFUSED" not in redbeat("list")
+    assert "expires   10" in redbeat("show", "typo")
 
 
 def test_a_config_entry_whose_name_is_taken_is_an_error_for_that_name(
@@ -64,7 +96,7 @@ def test_a_config_entry_whose_name_is_taken_is_an_error_for_that_name(
 ) -> None:
     schedules.add("taken", "proj.add", every(INTERVAL), kwargs={"x": 1})
     process = run({"taken": {**FAST, "kwargs": {"x": 2}}, "free": FAST})
-    process.says("ERROR.*config entry 'taken' is left out: the name is taken by a runtime entry")
+    process.says("ERROR.*config entry 'taken' is refused: the name is taken by a runtime entry")
     eventually(lambda: of_entry(client, "free") and len(of_entry(client, "taken")) > 2, what="both entries")
     assert all(message.kwargs == {"x": 1} for message in of_entry(client, "taken"))
     assert schedules["taken"].source != schedules["free"].source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
@@ -19,7 +20,9 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from redbeat_lite import Misfire, Once, Schedules, at, cron, every, register_schedule, rrule
 from redbeat_lite.cli.output import distance, span, table
 from redbeat_lite.interchange.schedule_text import duration_text, schedule_text, schedule_words, seconds_from
+from redbeat_lite.storage.refused import Refused
 from tests.cli.conftest import Cli, Said
+from tests.support.beats import KEYS
 from tests.support.server import Server, free_port
 from tests.support.stopwatch import Stopwatch
 
@@ -179,6 +182,39 @@ class TestList:
         assert table(("A",), [("x\x1b[2J\x07\u202ey",)], width=80)[1] == "x [2J y"
 
 
+class TestWhatIsNotListed:
+    def test_an_empty_list_says_so_and_what_to_do(self, cli: Cli, schedules: Schedules) -> None:
+        first, second = cli("list").lines
+        assert first.startswith("No entry is stored.")
+        assert "redbeat add NAME TASK" in second
+        assert cli("list", "--json").json == []
+        schedules.add("x", "add", every(60))
+        for words in (["y*"], ["--status", "paused"], ["--offset", "1"]):
+            assert cli("list", *words).out == "Nothing is in this list; 1 entry is stored.\n"
+
+    def test_what_the_beat_refuses_follows_by_its_name(
+        self, cli: Cli, schedules: Schedules, client: redis.Redis
+    ) -> None:
+        schedules.add("known", "add", every(60))
+        errors = {"known": "jitter: expected seconds", "typo": f"expire: {'x' * 100}"}
+        client.hset(KEYS.meta, "refused", Refused.of("proj", errors).encode())
+        lines = cli("list").lines
+        assert [line.split()[:2] for line in lines[3:]] == [
+            ["REFUSED", "WHY"],
+            ["known", "jitter:"],
+            ["typo", "expire:"],
+        ]
+        assert max(map(len, lines)) <= 80
+        assert [line.split()[0] for line in cli("list", "t*").lines[2:]] == ["REFUSED", "typo"]
+        assert "REFUSED" not in cli("list", "--source", "runtime").out
+        assert [each["name"] for each in cli("list", "--json").json] == ["known"]
+        assert cli("show", "known").lines[-1].split(maxsplit=1) == ["refused", "jitter: expected seconds"]
+        assert cli("show", "known", "--json").json["refused"] == "jitter: expected seconds"
+        client.hdel(KEYS.meta, "refused")
+        assert "refused" not in cli("show", "known").out
+        assert "REFUSED" not in cli("list").out
+
+
 class TestNext:
     def test_a_gap_and_a_fold_are_marked(self, cli: Cli, schedules: Schedules) -> None:
         schedules.add("fixed", "add", cron("0,30 2,3 * * *", tz="Europe/Berlin"))
@@ -248,6 +284,25 @@ class TestFailures:
             said = cli(words[0], "nightly", *words[1:], code=1)
             assert said.err == "Error: no entry 'nightly' is stored; did you mean 'Nightly' or 'nightly-2'?\n", words
         assert cli("show", "zzz", code=1).err == "Error: no entry 'zzz' is stored\n"
+
+    def test_an_entry_in_quarantine_is_told_to_be_there_and_how_to_get_it_back(
+        self, cli: Cli, schedules: Schedules, client: redis.Redis
+    ) -> None:
+        schedules.add("it's", "add", every(60))
+        client.hset(KEYS.quarantine, "my job", json.dumps({"error": "definition is not usable", "at": 0}))
+        for command in ("show", "pause", "run"):
+            assert cli(command, "my job", code=1).err == (
+                "Error: no entry 'my job' is stored; it is in quarantine: definition is not usable; "
+                "mend that, then: celery -A ... redbeat quarantine release 'my job'\n"
+            )
+
+    def test_an_entry_that_the_beat_refuses_is_told_with_its_error(self, cli: Cli, client: redis.Redis) -> None:
+        client.hset(KEYS.meta, "refused", Refused.of("proj", {"typo": "expire: expected a known field"}).encode())
+        said = cli("show", "typo", code=1).err
+        assert said == (
+            "Error: no entry 'typo' is stored; the beat refuses the one in beat_schedule: "
+            "expire: expected a known field\n"
+        )
 
     def test_wrong_words_exit_with_1_too(self, cli: Cli) -> None:
         assert "Did you mean list?" in cli("lst", code=1).err

@@ -19,7 +19,7 @@ from tests.support.pages import blocks
 from tests.support.processes import ROOT
 
 PAGE = ROOT / "docs" / "cli.md"
-_EXITS = {"show nigthly": 1, "pipelines wait import-7 --timeout 0": 3}
+_EXITS = {"show nigthly": 1, "show old": 1, "pipelines wait import-7 --timeout 0": 3}
 
 
 @pytest.fixture

@@ -200,6 +200,19 @@ class TestEntries:
         assert (finding.severity, finding.entries) == ("error", ("bad",))
         assert "not readable as JSON" in finding.why
 
+    def test_nobody_leads_and_nothing_is_stored_of_what_the_app_has(
+        self, make_app: MakeApp, make_beat: Callable[..., Scheduler], client: redis.Redis
+    ) -> None:
+        assert not found(make_app(), "leader"), "neither has that"
+        app = make_app(beat_schedule={"a": {"task": "add", "schedule": 60}})
+        assert "no beat has ever led" in the(app, "leader").what
+        beat = make_beat(app)
+        beat.run_due()
+        assert not found(app, "leader")
+        beat.close()
+        client.flushall()
+        assert the(app, "leader").severity == "error"
+
     def test_names_of_the_configuration_that_somebody_else_has(self, make_app: MakeApp) -> None:
         entry = {"task": "add", "schedule": 60}
         app = make_app(beat_schedule={"mine": entry, "runtime": entry, "theirs": entry}, redbeat_lite_owner="me")
@@ -213,6 +226,48 @@ class TestEntries:
         assert [(each.severity, each.entries) for each in findings] == [("error", ("runtime",)), ("error", ("theirs",))]
         assert "are runtime entries" in findings[0].what
         assert "the configuration of 'other'" in findings[1].what
+
+    def test_names_that_clash_are_told_once(self, make_app: MakeApp, make_beat: Callable[..., Scheduler]) -> None:
+        app = make_app(beat_schedule={"taken": {"task": "add", "schedule": 60}})
+        Schedules(app).add("taken", "add", every(60))
+        beat = make_beat(app)
+        beat.run_due()
+        assert {*Schedules(app).refused()} == {*the(app, "clash").entries} == {"taken"}
+        assert not found(app, "refused")
+        beat.close()
+        assert the(app, "clash").entries == ("taken",)
+        assert not found(app, "refused")
+
+    def test_entries_that_the_beat_refuses_until_it_has_read_them_mended(
+        self, make_app: MakeApp, make_beat: Callable[..., Scheduler]
+    ) -> None:
+        good, wrong = {"task": "add", "schedule": 60}, {"task": "add", "schedule": "whenever"}
+        app = make_app(beat_schedule={"good": good, "typo": {**good, "expire": 5}, "wrong": wrong})
+        beat = make_beat(app)
+        beat.run_due()
+        finding = the(app, "refused")
+        assert (finding.severity, finding.entries) == ("error", ("typo", "wrong"))
+        assert finding.what == "2 config entries of 'proj' refused: 'typo', 'wrong'"
+        assert "expire: expected a known field, got 5" in finding.why
+        app.conf.beat_schedule = {"good": good}
+        assert the(app, "refused").entries == ("typo", "wrong"), "the beat that leads has not read it"
+        beat.close()
+        make_beat(app).run_due()
+        assert not found(app, "refused")
+
+    def test_entries_that_a_beat_would_refuse_while_none_of_this_app_leads(
+        self, make_app: MakeApp, make_beat: Callable[..., Scheduler]
+    ) -> None:
+        def app_with(name: str) -> Celery:
+            wrong = {"task": "add", "schedule": "whenever"}
+            return make_app(name, beat_schedule={name: wrong, f"{name} too": {"task": "add", "schedule": 60}})
+
+        app = app_with("ours")
+        assert the(app, "refused").entries == ("ours",), "nobody leads"
+        make_beat(app_with("theirs")).run_due()
+        told = {each.entries: each.what for each in found(app, "refused")}
+        assert told.keys() == {("ours",), ("theirs",)}
+        assert "1 config entry of 'theirs' refused" in told["theirs",]
 
     def test_what_two_apps_both_have_is_no_clash(self, make_app: MakeApp, make_beat: Callable[..., Scheduler]) -> None:
         entries = {"cleanup": {"task": "celery.backend_cleanup", "schedule": crontab("0", "4", "*")}}

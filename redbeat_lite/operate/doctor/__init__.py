@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ...api.reader import Reader
+from ...beat.config_entries import not_stored
 from ...beat.status import read
 from ...settings import Settings
 from ...storage.driver_check import check_driver
@@ -55,11 +56,13 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
             "What is wrong with the others is not in this list.",
             "Nothing; come back when they are due.",
         )
-    yield from entries.overdue(status, readable)
+    yield from entries.overdue(app, status, readable)
     yield from entries.unreadable(unreadable)
     yield from entries.quarantined(store)
     yield from entries.unregistered(app, readable)
-    yield from entries.clashes(app, settings, store, status)
+    missing = dict(not_stored(app, store, settings))
+    yield from entries.refused(app, settings, store, status, missing)
+    yield from entries.clashes(settings, store, status, missing)
     yield from entries.unattended(settings, store, status)
     yield from run_times.clock_changes(app.timezone, readable)
     yield from run_times.hot_spots(app.timezone, readable)

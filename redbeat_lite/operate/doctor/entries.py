@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from ...api.reader import Reader
-from ...beat.config_entries import not_stored
+from ...beat.config_check import refused_here
 from ...beat.owners import left_behind
 from ...beat.status import OVERDUE_MS, Status
 from ...entries.entry import Entry
@@ -51,9 +51,12 @@ def unreadable(wrong: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def overdue(status: Status, entries: Sequence[Entry]) -> Iterator[Finding]:
-    """Entries whose time has come long ago, or nobody who would send them."""
-    if status.leader is None and status.entries:
+def overdue(app: Celery, status: Status, entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Entries whose time has come long ago, or nobody who would send them.
+
+    On a server that is new, or was flushed, nothing is stored before a beat leads.
+    """
+    if status.leader is None and (status.entries or app.conf.beat_schedule):
         last = "no beat has ever led" if status.silence is None else f"a leader last ticked {status.silence:.0f} s ago"
         yield Finding(
             "leader",
@@ -112,11 +115,46 @@ def unregistered(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
         )
 
 
-def clashes(app: Celery, settings: Settings, store: Store, status: Status) -> Iterator[Finding]:
-    """Config entries of this app that are not stored: somebody else has the name, or another app's beat leads."""
+def refused(
+    app: Celery, settings: Settings, store: Store, status: Status, missing: Mapping[str, Entry | None]
+) -> Iterator[Finding]:
+    """Config entries that are refused: by the beat that leads; and of this app, by a look at them, if none of it does.
+
+    Parameters:
+        missing: the config entries that are not stored, with who has their names; :func:`clashes` tells of those.
+    """
+    told = status.refused
+    clashing = {name for name, existing in missing.items() if existing is not None}
+    if status.leader is not None:
+        errors = {name: error for name, error in told.errors.items() if name not in clashing}
+        yield from _refused(told.owner, errors, told.count - len(told.errors) + len(errors))
+    if status.leader is None or told.owner != settings.owner:
+        errors = refused_here(app, store, settings)
+        yield from _refused(settings.owner, errors, len(errors))
+
+
+def _refused(owner: str, errors: Mapping[str, str], count: int) -> Iterator[Finding]:
+    if errors:
+        yield Finding(
+            "refused",
+            "error",
+            f"{counted(count, 'config entry', 'config entries')} of {owner!r} refused: {listed(errors)}",
+            "They do not run; one that was right before goes on as it was stored then. The first one: "
+            f"{next(iter(errors.values()))}.",
+            "Mend them in beat_schedule, and restart the beat.",
+            tuple(errors),
+        )
+
+
+def clashes(settings: Settings, store: Store, status: Status, missing: Mapping[str, Entry | None]) -> Iterator[Finding]:
+    """Config entries of this app that are not stored: somebody else has the name, or another app's beat leads.
+
+    Parameters:
+        missing: who has their names, by name; ``None`` where nobody has.
+    """
     taken: dict[str | None, list[str]] = defaultdict(list)
     waiting = []
-    for name, existing in not_stored(app, store, settings):
+    for name, existing in missing.items():
         if existing is None:
             waiting.append(name)
         else:
@@ -127,7 +165,7 @@ def clashes(app: Celery, settings: Settings, store: Store, status: Status) -> It
             "clash",
             "error",
             f"{counted(len(names), 'name', 'names')} of beat_schedule {whose} in Redis: {listed(names)}",
-            f"The entries of {settings.owner!r} by these names are left out.",
+            f"The entries of {settings.owner!r} by these names are refused.",
             "Rename one of the two, or remove the one in Redis. Apps that share a prefix need names of their own.",
             tuple(names),
         )
