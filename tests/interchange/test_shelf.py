@@ -117,6 +117,16 @@ def test_each_entry_goes_on_from_its_last_run(
     assert schedules["crontab"].total_run_count == 10, "it was overdue there, so it is here"
 
 
+def test_an_entry_that_celery_has_named_for_its_call_keeps_its_history(shelf_app: Celery, tmp_path: Path) -> None:
+    sync = shelf_app.signature("shop.sync", kwargs={"numbers": [*range(1000, 1100)]})
+    shelf_app.add_periodic_task(3600.0, sync)
+    [name] = [name for name in shelf_app.conf.beat_schedule if len(name) > 200]
+    path = written(shelf_app, tmp_path / "celerybeat-schedule", **{name: timedelta(minutes=50)})
+    moves = plan(shelf_app, path, apply=True)
+    [entry] = [move.entry for move in moves.values() if move.entry and len(move.entry.name) == 200]
+    assert (entry.total_run_count, Schedules(shelf_app)[entry.name].kwargs["numbers"][0]) == (9, 1000)
+
+
 def test_the_file_is_read_while_its_beat_has_it_open_and_is_left_as_it_is(shelf_app: Celery, tmp_path: Path) -> None:
     running = PersistentScheduler(shelf_app, schedule_filename=str(tmp_path / "celerybeat-schedule"))
     assert running.schedule

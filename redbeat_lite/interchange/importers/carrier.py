@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery.schedules import solar
 
 from ...entries import lifecycle
-from ...entries.configured import entry_with_defaults
+from ...entries.configured import entry_with_defaults, short_name
 from ...entries.definition import encode
 from ...entries.entry import Entry
 from ...entries.fields import check_destination
@@ -63,6 +63,8 @@ class Carrier:
         """The entry that goes on where ``found`` was at ``now`` (epoch milliseconds), or why there is none."""
         if isinstance(found, Left):
             return found
+        if (name := short_name(found.name)) in self._configured:
+            found = found._replace(name=name)
         if not 0 <= found.runs < MAX_COUNT:
             return Left(found.name, f"the number of its runs is none from 0 to {MAX_COUNT - 1:,}")
         try:
