@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 #: Seconds that committing what is out may take when the process is told to stop, before the lease is given back.
-_SETTLE_TIMEOUT = 0.7
+_FINISH_TIMEOUT = 0.7
 
 
 @public
@@ -244,7 +244,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         say_nothing_of_ignored_exits()
         self._sweeper.stop()
         exporter = [self._exporter.close] if self._exporter else []
-        self._farewell.do(self._settle, self.leader.resign, self.vitals.close, *exporter)
+        self._farewell.do(self._finish, self.leader.resign, self.vitals.close, *exporter)
         if self._ticking:
             # Closed under the tick that reads from it, a connection would raise ValueError there, in place of the
             # SystemExit that is to end the loop.
@@ -256,10 +256,10 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             # reaches the shell.
             raise SystemExit(self._exit_code)
 
-    def _settle(self) -> None:
+    def _finish(self) -> None:
         # A connection of its own, as the one that gives the lease back needs it.
-        store = LeaderStore.of(self.settings, timeout=_SETTLE_TIMEOUT)
-        self._dispatcher.settle(store)
+        store = LeaderStore.of(self.settings, timeout=_FINISH_TIMEOUT)
+        self._dispatcher.finish(store)
         store.backend.close()
 
     # -- trouble ------------------------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ from ..entries.fields import check_destination
 from ..entries.message import expires_with_gap
 from ..entries.sendable import check_arguments, check_options
 from ..entries.state import MAX_NOTE, EntryState
-from ..entries.stored_entry import edit_of
+from ..entries.stored_entry import edit_of, removal
 from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from ..schedules import Every
 from ..storage.patience import briefly
 from ..storage.store import TRIES, Store
-from ..storage.stored import PAGE, Edit, Stored, chunks, removal
+from ..storage.stored import PAGE, Edit, Stored, chunks
 from .reader import Reader, check_complete
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ The states of a beat::
     standing by --acquire()--> leading --peek, plan, publish, commit, wait--> leading
          ^                        |
          |                        | the lease is gone, the loop hangs, or somebody else leads
-         +----- step_down() ------+----- told to stop: settle, resign, close -----> ended
+         +----- step_down() ------+----- told to stop: finish, resign, close -----> ended
 
 Redis says who leads: a lease with a token and a *term*, which grows with each leader. A leader trusts its lease for
 less time than it lasts, counted from when a renewal was sent, so that it stops before another can begin. What it

@@ -15,6 +15,9 @@ from .state import EntryState
 #: What reading a stored entry may raise: it is garbage, or a newer version of this package wrote it.
 UNREADABLE = (CorruptEntry, UnsupportedFormat)
 
+#: In the place of the definition of an entry that is removed: it belongs to a configuration.
+_CONFIGURED = "config"
+
 
 def entry_of(stored: Stored) -> Entry:
     """The entry whose definition is stored, without state.
@@ -82,3 +85,10 @@ def edit_of(
         definition: ``None`` keeps the stored one.
     """
     return Edit(entry.name, expected, state.encode(), definition, due_time(entry, state, zone))
+
+
+def removal(stored: Stored) -> Edit:
+    """The edit that removes an entry; of a config entry one that the leader gets to know of, and puts it back."""
+    # The text will do: where it says so among the arguments, the leader looks for nothing once.
+    is_configured = b'"owner":' in (stored.definition or b"")
+    return Edit(stored.name, stored.state, None, _CONFIGURED if is_configured else None)

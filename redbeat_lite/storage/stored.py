@@ -21,9 +21,6 @@ CUT = MAX_BYTES + 1
 #: Score in the sorted set of an entry that will not fire by itself.
 PARKED = "+inf"
 
-#: In the place of the definition of an entry that is removed: it belongs to a configuration.
-_CONFIGURED = "config"
-
 #: One command for the broker: ``("lpush" | "pexpire" | "publish", key or channel, value)``.
 Command = tuple[str, str, Any]
 
@@ -42,7 +39,8 @@ class Stored(NamedTuple):
 class Edit(NamedTuple):
     """One change of :meth:`Store.put`, made only if the state is still ``expected`` (``None``: there is no entry).
 
-    ``state`` ``None`` removes the entry, for good if the leader does it; who else removes one takes :func:`removal`.
+    ``state`` ``None`` removes the entry, for good if the leader does it; who else removes one takes
+    :func:`~redbeat_lite.entries.stored_entry.removal`.
     ``definition`` ``None`` keeps the stored one.
     """
 
@@ -51,13 +49,6 @@ class Edit(NamedTuple):
     state: str | None
     definition: str | None = None
     score: int | None = None
-
-
-def removal(stored: Stored) -> Edit:
-    """The edit that removes an entry; of a config entry one that the leader gets to know of, and puts it back."""
-    # The text will do: where it says so among the arguments, the leader looks for nothing once.
-    is_configured = b'"owner":' in (stored.definition or b"")
-    return Edit(stored.name, stored.state, None, _CONFIGURED if is_configured else None)
 
 
 class Advance(NamedTuple):

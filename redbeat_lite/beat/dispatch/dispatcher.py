@@ -112,7 +112,7 @@ class Dispatcher:
             done = self._store.quarantine(term, bad)
             self._reports.set_aside(each for each, is_done in zip(bad, done, strict=True) if is_done)
         if any(job.plan.emit for job in jobs):
-            self._leader.progress("connecting to the broker", within=self._publisher.patience)
+            self._leader.progress("connecting to the broker", within=self._publisher.gives_up_after)
             self._publisher.connect(self._store, term)
             self._claiming.take(jobs)
             try:
@@ -129,7 +129,7 @@ class Dispatcher:
         else:
             self._commit(term, now, jobs)
 
-    def settle(self, store: LeaderStore) -> None:
+    def finish(self, store: LeaderStore) -> None:
         """Commit what is out, for a beat that is told to stop in the middle of a batch.
 
         Parameters:
@@ -225,7 +225,7 @@ class Dispatcher:
         # what the server answered.
         if not isinstance(exc, OperationalError) or isinstance(cause, (LookupError, ResponseError)):
             return True
-        self._leader.progress("looking whether the broker answers", within=self._publisher.patience)
+        self._leader.progress("looking whether the broker answers", within=self._publisher.gives_up_after)
         if not self._publisher.answers():
             raise BrokerDown(job.error) from exc
         return False

@@ -60,7 +60,7 @@ class Publisher:
         self._emit = emit
         self._timeout = timeout
         #: Seconds that opening a connection may take: two tries, each cut at the timeout.
-        self.patience = 2 * timeout
+        self.gives_up_after = 2 * timeout
         self._collect = dispatch != "plain"
         self._prepare = dispatch == "auto"
         self._obstacle = obstacle
