@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from celery import shared_task, signals
@@ -73,6 +74,8 @@ class PipelineTask(Task):
 
     A step whose worker dies is run again if the task has ``acks_late`` (or ``retry_on_worker_lost``), else the pipeline
     fails. A subclass with a ``before_start`` of its own calls ``super().before_start(task_id, args, kwargs)`` first.
+    One with a ``__call__`` of its own calls ``self.run`` or ``super().__call__`` in it, with what it was given; its
+    step has ended when that has.
     """
 
     abstract = True
@@ -135,36 +138,16 @@ class PipelineTask(Task):
             logger.info("%s is dropped: %s", what, word)
         raise Ignore(word)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        call = cls.__call__
+        # One of its own, or of a class that it is mixed with.
+        if all(call is not base.__call__ for base in cls.__mro__[1:] if issubclass(base, PipelineTask)):
+            cls.__call__ = _ending_step(call)  # type: ignore[method-assign] # as Celery does with ``run``
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body: of a step with its params, and its outcome recorded."""
-        ref = ref_of(self.request.__dict__)
-        given = self.request.__dict__.pop(_PARAMS, None)
-        if ref is None or given is None:
-            return super().__call__(*args, **kwargs)
-        header = self.request.__dict__[HEADER]
-        store = store_of(self.app)
-        try:
-            returned = self.run(*params.arguments(self.run, header, given, args), **kwargs)
-            text = params.outcome(returned, process=header["process"] is not None)
-        except Retry as exc:
-            store.wait(ref, ref.attempt + 1, once_run.until_retry_ms(exc))
-            raise
-        except Reject as exc:
-            if exc.requeue:
-                store.wait(ref, ref.attempt, 0)
-            else:
-                conclude(self.app, store, ref, "FAILED", f"rejected its message: {describe(exc)}")
-            raise
-        except Ignore as exc:
-            conclude(self.app, store, ref, "FAILED", f"ended without a result: {describe(exc)}")
-            raise
-        # Before the next stage is published: a step of it may want the same lock.
-        hold = self.request.__dict__.get(once_run.ATTRIBUTE)
-        if hold is not None:
-            Runtime.of(self.app).release(hold)
-        # An exception goes its way through Celery, which tells of it below, in whatever process it is known.
-        conclude(self.app, store, ref, "SUCCEEDED", text)
-        return returned
+        return _call(self, super().__call__, args, kwargs)
 
     def replace(self, sig: Any) -> Any:
         """Refused within a step: the replacement would have to answer for it.
@@ -175,6 +158,52 @@ class PipelineTask(Task):
         if ref_of(self.request.__dict__) is not None:
             raise RuntimeError("a step of a pipeline cannot be replaced by another task")
         return super().replace(sig)
+
+
+def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The ``__call__`` of a subclass, after which its step has ended.
+
+    Around all that it does, and not at the end of the body: what it commits there is committed when the next stage
+    begins, and what it makes of an exception is what becomes of the step.
+    """
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _call(self, partial(call, self), args, kwargs)
+
+    return __call__
+
+
+def _call(task: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call what runs the body: for a step with its params, and its outcome is recorded."""
+    fields = task.request.__dict__
+    # The outermost call takes them: those within it, by ``super()``, are calls like any other.
+    given = fields.pop(_PARAMS, None)
+    ref = ref_of(fields)
+    if ref is None or given is None:
+        return call(*args, **kwargs)
+    header, store = fields[HEADER], store_of(task.app)
+    try:
+        returned = call(*params.arguments(task.run, header, given, args), **kwargs)
+        text = params.outcome(returned, process=header["process"] is not None)
+    except Retry as exc:
+        store.wait(ref, ref.attempt + 1, once_run.until_retry_ms(exc))
+        raise
+    except Reject as exc:
+        if exc.requeue:
+            store.wait(ref, ref.attempt, 0)
+        else:
+            conclude(task.app, store, ref, "FAILED", f"rejected its message: {describe(exc)}")
+        raise
+    except Ignore as exc:
+        conclude(task.app, store, ref, "FAILED", f"ended without a result: {describe(exc)}")
+        raise
+    # Before the next stage is published: a step of it may want the same lock.
+    hold = fields.get(once_run.ATTRIBUTE)
+    if hold is not None:
+        Runtime.of(task.app).release(hold)
+    # An exception goes its way through Celery, which tells of it below, in whatever process it is known.
+    conclude(task.app, store, ref, "SUCCEEDED", text)
+    return returned
 
 
 def report(app: Any, fields: Mapping[str, Any], outcome: str, text: str) -> None:

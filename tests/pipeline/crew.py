@@ -75,10 +75,13 @@ class Lab:
     def start(self, *steps: Any, params: Any = None, run_id: str | None = None, **options: Any) -> PipelineRun:
         return Pipeline(self.app, steps, params, **options).start(run_id)
 
-    def log(self, run: PipelineRun, event: str = "start") -> list[dict[str, Any]]:
+    def all(self, run: PipelineRun) -> list[dict[str, Any]]:
         """What the steps of a run wrote, in the order in which they did."""
-        entries = [json.loads(line) for line in self.client.lrange(f"log:{run.id}", 0, -1)]
-        return [entry for entry in entries if entry["event"] == event]
+        return [json.loads(line) for line in self.client.lrange(f"log:{run.id}", 0, -1)]
+
+    def log(self, run: PipelineRun, event: str = "start") -> list[dict[str, Any]]:
+        """What they wrote of one kind."""
+        return [entry for entry in self.all(run) if entry["event"] == event]
 
     def names(self, run: PipelineRun, event: str = "start") -> list[str]:
         return [entry["step"] for entry in self.log(run, event)]

@@ -5,12 +5,14 @@ What a step does is told by its keyword arguments; what it did, it writes into a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import signal
 import time
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import redis
@@ -64,6 +66,9 @@ def make_app(url: str, **conf: Any) -> Celery:
         note(task, "end")
         return give
 
+    def plain_body(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
+        return body(self, params, how, give, seconds)
+
     options = {"bind": True, "shared": False, "base": PipelineTask}
 
     @app.task(name="proj.step", **options)
@@ -82,16 +87,55 @@ def make_app(url: str, **conf: Any) -> Celery:
     def auto(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
         return body(self, params, how, give, seconds)
 
+    @contextlib.contextmanager
+    def context(task: Any) -> Iterator[None]:
+        note(task, "enter")
+        try:
+            yield
+        finally:
+            note(task, "leave")
+
+    class Runs(PipelineTask):
+        """As Flask's documentation has it: the body runs in the context of an app."""
+
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            with context(self):
+                return self.run(*args, **kwargs)
+
+    class Calls(PipelineTask):
+        """The same, by way of its base."""
+
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            with context(self):
+                return super().__call__(*args, **kwargs)
+
+    class Mixin:
+        """The same, in a class that is no task."""
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            with context(self):
+                return super().__call__(*args, **kwargs)  # type: ignore[misc] # that of the task it is mixed with
+
+    class Mixed(Mixin, PipelineTask):
+        abstract = True
+
+    for base in (Runs, Calls, Mixed):
+        names = f"proj.{base.__name__.lower()}"
+        app.task(name=names, **{**options, "base": base})(plain_body)
+        retried = {"autoretry_for": (ValueError,), "default_retry_delay": 0.2, "max_retries": 2}
+        app.task(name=f"{names}.auto", **{**options, "base": base, **retried})(plain_body)
+
     @app.task(name="proj.locked", once=Once(key="locked", lease=LEASE), **options)
     def locked(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
         return body(self, params, how, give, seconds)
 
-    def queued(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
-        return body(self, params, how, give, seconds)
-
     for conflict in ("skip", "wait", "raise"):
         once = Once(key="queued", scope="queue", on_conflict=conflict, lease=LEASE)
-        app.task(name=f"proj.queued.{conflict}", once=once, **options)(queued)
+        app.task(name=f"proj.queued.{conflict}", once=once, **options)(plain_body)
 
     @app.task(name="proj.add", acks_late=True, reject_on_worker_lost=True, **options)
     def add(self: Any, params: dict[str, Any], key: str) -> Any:

@@ -43,6 +43,33 @@ def test_steps_of_a_stage_overlap_on_gevent(lab: Lab, hire: Callable[..., Worker
     assert run.wait(END).state == "SUCCEEDED"
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_task_class_may_do_something_around_the_body(
+    lab: Lab, hire: Callable[..., Worker], queue: str, pool: str
+) -> None:
+    hire(lab.server.url, pool=pool, queue=queue, concurrency=4)
+    for task in ("proj.runs", "proj.calls", "proj.mixed"):
+        run = lab.start(
+            ("a", lab.sig(task, queue=queue, give={"a": 1}), 4),
+            ("b", lab.sig(task, queue=queue, how="retry", give={"b": 2}), 3),
+            ("c", lab.sig(f"{task}.auto", queue=queue, how="fail twice", give={"c": 3}), 2),
+            ("d", lab.sig(task, queue=queue, how="show"), 1),
+            params={"first": True},
+        )
+        bad = lab.start(("no", lab.sig(task, queue=queue, give=[False, "no rows"]), 1))
+        assert run.wait(END).state == "SUCCEEDED"
+        assert lab.log(run)[-1]["params"] == {"first": True, "a": 1, "b": 2, "c": 3}
+        # Each step has ended when its class is through with it, and not with the body.
+        attempt, ended = ["enter", "start", "leave"], ["enter", "start", "end", "leave"]
+        assert [(entry["step"], entry["event"]) for entry in lab.all(run)] == [
+            *[("a", event) for event in ended],
+            *[("b", event) for event in attempt + ended],
+            *[("c", event) for event in 2 * attempt + ended],
+            *[("d", event) for event in ended],
+        ]
+        assert "no rows" in (bad.wait(END).error or "")
+
+
 def test_a_run_needs_no_installed_locks(lab: Lab, hire: Callable[..., Worker], queue: str) -> None:
     hire(lab.server.url, queue=queue, concurrency=4, PIPE_NO_INSTALL=1)
     good = lab.start(
