@@ -42,6 +42,9 @@ _NEVER = ("skipped", "too old")
 #: What says that the server did not answer, so that a step could not begin.
 _AWAY: tuple[type[Exception], ...] = (*DOWN, LockUnavailable)
 
+#: What says that a message was not taken, by a broker that is away for now.
+_NOT_TAKEN: tuple[type[Exception], ...] = (*DOWN, OperationalError)
+
 #: Where a step keeps what it got, on its request.
 _PARAMS = "redbeat_pipeline_params"
 
@@ -149,6 +152,20 @@ class PipelineTask(Task):
         """Run the body: of a step with its params, and its outcome recorded."""
         return _call(self, super().__call__, args, kwargs)
 
+    def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
+        """As its base's. The retry of a step is left to the sweeper where the broker does not take it: Celery gives up
+        after a second, and a broker that restarts takes longer."""
+        try:
+            return super().apply_async(args, kwargs, *more, **options)
+        except _NOT_TAKEN as exc:
+            ref = ref_of(self.request.__dict__)
+            # Of itself, a step that runs publishes nothing but its retry.
+            if ref is None or options.get("task_id") != self.request.id:
+                raise
+            what = f"{self.name}[{self.request.id}], step {ref.step} of pipeline {ref.run}"
+            logger.warning("%s is to be retried, leaving that to the sweeper: %s", what, describe(exc))
+            return self.AsyncResult(self.request.id)
+
     def replace(self, sig: Any) -> Any:
         """Refused within a step: the replacement would have to answer for it.
 
@@ -242,7 +259,7 @@ def _unknown(sender: Any = None, message: Any = None, name: str = "", **_: Any) 
     bind=True,
     acks_late=True,
     ignore_result=True,
-    autoretry_for=(*DOWN, OperationalError),
+    autoretry_for=_NOT_TAKEN,
     retry_backoff=1,
     retry_backoff_max=60,
     max_retries=None,

@@ -61,6 +61,14 @@ def make_app(url: str, **conf: Any) -> Celery:
             how == "fail when told" and not client.exists(f"fail:{run}")
         ):
             time.sleep(0.02)
+        if how == "fail when away" and first:
+            with redis.Redis.from_url(url, retry=None) as curious:
+                while True:
+                    try:
+                        curious.ping()
+                    except redis.ConnectionError:
+                        raise ValueError("as asked") from None
+                    time.sleep(0.02)
         _misbehave(task, how, first=first)
         time.sleep(seconds)
         note(task, "end")

@@ -233,6 +233,27 @@ def test_a_server_that_restarts_in_the_middle_of_a_stage(
     app.close()
 
 
+def test_a_step_that_retries_while_the_server_is_away_goes_on(
+    own_server: Callable[..., Server], hire: Callable[..., Worker]
+) -> None:
+    server = own_server(appendonly="yes", appendfsync="always")
+    app = make_app(server.url)
+    lab, worker = Lab(server, app), hire(server.url)
+    run = lab.start(
+        ("a", lab.sig("proj.auto", how="fail when away", give={"a": 1}), 2), ("b", lab.sig(how="show"), 1)
+    )  # fmt: skip
+    lab.started(run, "a")
+    server.stop()
+    # Not before Celery has given up.
+    worker.process.says(r"step 0 of pipeline .* is to be retried, leaving that to the sweeper")
+    server.start()
+    status = lab.swept(run, within=40)
+    assert (status.state, status.step("a").attempt, status.step("a").round) == ("SUCCEEDED", 1, 0)
+    assert [(entry["step"], entry["retries"]) for entry in lab.log(run)] == [("a", 0), ("a", 1), ("b", 0)]
+    assert lab.names(run, "end") == ["a", "b"]
+    app.close()
+
+
 def test_the_leading_beat_sweeps_and_another_one_after_it(
     lab: Lab, crew: Worker, beat: Callable[..., Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
