@@ -14,7 +14,7 @@ from celery import states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
-from .claims import ONCE_HEADER
+from ..errors import text_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .hold import Hold, policy_of
 from .parked_message import encode
@@ -26,9 +26,6 @@ logger = get_logger(__name__)
 
 #: Where a run keeps its hold, on its request.
 ATTRIBUTE = "redbeat_hold"
-
-#: Marks a ``before_start`` that takes the lock for a class that is not ours.
-_ADOPTED = "redbeat_adopted"
 
 #: Where a run keeps what its body is to raise before anything else.
 _INSTEAD = "redbeat_instead"
@@ -64,43 +61,29 @@ def begin(task: Any) -> None:
 
 
 def tell_start(task: Any, request: Any) -> None:
-    """Store STARTED for a run that may run, where the task is to tell."""
-    if getattr(task, "tells_start", False) and keeps_result(task, request):
+    """Store STARTED for a run that may run, where the task is to tell.
+
+    Celery would do so before, for a task that is parked then, and for a copy of one that has ended. So a task says no
+    to it, and its class says what was asked for; where it does not, the app does.
+    """
+    asked_for = type(task).track_started
+    tells = task.app.conf.task_track_started if asked_for is None else asked_for
+    if tells and keeps_result(task, request):
         meta = {"pid": os.getpid(), "hostname": request.hostname}
         task.backend.store_result(request.id, meta, states.STARTED, request=request)
-
-
-def adopt(task_class: Any) -> None:
-    """Make a task class that is not ours take the lock its message brings from the beat or from ``once_key``.
-
-    In ``before_start``, as ours do: what a signal's receiver raises, Celery swallows, and the body would run unlocked.
-    """
-    original = task_class.before_start
-    if hasattr(original, _ADOPTED):
-        return
-
-    @wraps(original)
-    def before_start(self: Any, *args: Any, **kwargs: Any) -> None:
-        request = self.request
-        # A class with a hook of its own, whose base was adopted as well, comes here twice.
-        wanted = request.__dict__.get(ONCE_HEADER) and ATTRIBUTE not in request.__dict__
-        if wanted and not (request.is_eager or request.called_directly):
-            begin(self)
-        original(self, *args, **kwargs)
-
-    setattr(before_start, _ADOPTED, True)
-    task_class.before_start = before_start
 
 
 def _without_server(task: Any, request: Any, hold: Hold, why: LockUnavailable) -> None:
     """What becomes of a run about which nobody can be asked.
 
-    Without a lock it runs, for the guard looks after copies, and the first delivery is none. With one, it is saved if
-    it can be: by the queue it came from, or by a retry of Celery's own.
+    Without a lock it runs, for the guard looks after copies, and the first delivery is none. With one, or if it needs
+    the guard, it is saved if it can be: by the queue it came from, or by a retry of Celery's own.
     """
     redelivered = bool((request.delivery_info or {}).get("redelivered"))
-    if hold.once is None and not redelivered:
-        logger.warning("Task %s[%s] runs without the guard against copies of it: %s", task.name, request.id, why)
+    if hold.once is None and not redelivered and not task.needs_guard():
+        # Not in the error's own words, by which it did not run.
+        away = text_of(why.__cause__ or why)
+        logger.warning("Task %s[%s] runs without the guard against copies of it: %s", task.name, request.id, away)
         tell_start(task, request)
         return
     if task.acks_late:
@@ -186,16 +169,8 @@ def letting_go(function: Any) -> Callable[..., Any]:
     def run_body(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if (instead := self.request.__dict__.pop(_INSTEAD, None)) is not None:
             raise instead
-        hold = _followed(self.request)
         own = function.__get__(self, type(self)) if hasattr(function, "__get__") else function
-        result = own(*args, **kwargs)
-        if hold is not None:
-            release = partial(Runtime.of(self.app).release, hold)
-            try:
-                release()
-            except SoftTimeLimitExceeded:
-                release()  # As at the end of a run: it strikes once, and the body has ended.
-        return result
+        return let_go_after(self, own, args, kwargs)
 
     if alone:
         # Whoever asks for the arguments of a call finds them behind the task, which a method is bound to.
@@ -203,6 +178,19 @@ def letting_go(function: Any) -> Callable[..., Any]:
         signature = inspect.signature(body)
         run_body.__signature__ = signature.replace(parameters=[first, *signature.parameters.values()])  # type: ignore[attr-defined]
     return run_body
+
+
+def let_go_after(task: Any, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What the body of a run returns, after which its lock is free if something follows."""
+    hold = _followed(task.request)
+    result = body(*args, **kwargs)
+    if hold is not None:
+        release = partial(Runtime.of(task.app).release, hold)
+        try:
+            release()
+        except SoftTimeLimitExceeded:
+            release()  # As at the end of a run: it strikes once, and the body has ended.
+    return result
 
 
 def _followed(request: Any) -> Hold | None:

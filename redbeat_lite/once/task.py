@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import celery
 from celery import signals
@@ -61,9 +61,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     #: Tells the worker that :meth:`before_start` claims the id of every message.
     guarded: ClassVar[bool] = True
 
-    #: Whether a run is to store STARTED, which :meth:`before_start` does once it may run: Celery would do so before,
-    #: for a task that is parked then, and for a copy of one that has ended.
-    tells_start: ClassVar[bool] = False
+    #: Not from the app that a class is bound to first: it is asked when a run starts, see ``run.tell_start``.
+    from_config: ClassVar[Any] = tuple(each for each in celery.Task.from_config if each[0] != "track_started")
 
     once_policy: ClassVar[Once | None] = None
     once_signature: ClassVar[inspect.Signature | None] = None
@@ -81,13 +80,11 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         if "run" in cls.__dict__:
             cls.run = run.letting_go(cls.__dict__["run"])
 
-    @classmethod
-    def bind(cls, app: Any) -> Any:
-        """Celery's; ``track_started`` moves aside, see :attr:`tells_start`."""
-        bound = super().bind(app)
-        if cls.track_started:
-            cls.tells_start, cls.track_started = True, False
-        return bound
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """A task that tells Celery not to store STARTED; :meth:`before_start` does, once the run may run."""
+        task: Self = super().__new__(cls)
+        task.track_started = False
+        return task
 
     @property
     def once(self) -> Current | None:
@@ -105,6 +102,11 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             else:
                 run.tell_start(self, request)
         super().before_start(task_id, args, kwargs)
+
+    def needs_guard(self) -> bool:
+        """Whether the run that starts now waits where the guard's server does not answer. Any other one that wants no
+        lock runs without the guard, as that looks after copies alone."""
+        return False
 
     def on_replace(self, sig: Any) -> Any:
         """Celery's, with a note that the replacement may want the lock."""

@@ -110,6 +110,10 @@ class PipelineTask(Task):
             )
             raise Reject(describe(exc), requeue=True) from exc
 
+    def needs_guard(self) -> bool:
+        """A step does: a copy of it could not be told from the one that runs."""
+        return ref_of(self.request.__dict__) is not None
+
     def _begin_step(self, ref: Ref) -> None:
         store, request = store_of(self.app), self.request
         again = bool(self.acks_late or getattr(self, "retry_on_worker_lost", False))

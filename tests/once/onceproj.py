@@ -278,6 +278,11 @@ def foreign_late(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
     return body(self, key, seconds, how)
 
 
+@app.task(shared=False, bind=True, base=celery.Task, track_started=True)
+def foreign_tracked(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
+    return body(self, key, seconds, how)
+
+
 class Own(Task):
     """A task class with hooks of its own."""
 

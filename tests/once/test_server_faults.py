@@ -125,6 +125,8 @@ def test_without_the_locks_server_a_task_that_needs_none_runs_and_others_are_sav
         plain, late, retried = [call.set(queue=stage.queue).apply_async() for call in calls]
         assert plain.get(timeout=30) == keys[0]
         until(lambda: "runs without the guard against copies of it" in worker.text())
+        said = [line for line in worker.text().splitlines() if "runs without the guard" in line]
+        assert [plain.id in line and "did not run" not in line for line in said] == [True]
         until(lambda: retried.state == "RETRY", 30)
         until(lambda: f"{late.id}] received" in worker.text() and "Reject" in worker.text(), 30)
         # Whichever of the two it has in its hands goes back to the queue.

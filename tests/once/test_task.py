@@ -9,19 +9,19 @@ import sys
 import threading
 import time
 from typing import Any
+from uuid import uuid4
 
-import celery
 import pytest
 import redis
 from celery import Celery
-from celery.app.task import Context
+from celery.app.trace import build_tracer
 from celery.exceptions import Ignore
 
 from redbeat_lite import LockLost, LockUnavailable, Once, OnceRejected, OnceSkipped, Task, install, lock, locks
 from redbeat_lite.errors import InvalidEntry
-from redbeat_lite.once.claims import DEADLINE_HEADER, Claim, headers, take
+from redbeat_lite.once.claims import DEADLINE_HEADER, Claim, take
 from redbeat_lite.once.current import Current
-from redbeat_lite.once.run import adopt, finish
+from redbeat_lite.once.run import finish
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import LockStore
 from tests.once.server import Server
@@ -168,6 +168,40 @@ def test_installing_opens_no_connection_and_loads_no_worker() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "False 1"
+
+
+# -- STARTED -----------------------------------------------------------------------------------------------------------
+
+
+def telling(name: str, base: type[Task] = Task, **fields: Any) -> type[Task]:
+    """A task that returns what its result says while it runs."""
+
+    def run(self: Any) -> str:
+        return str(self.AsyncResult(self.request.id).state)
+
+    return type(name, (base,), {"name": name, "run": run, **fields})
+
+
+def told(app: Celery, task: type[Task]) -> str:
+    """What a run of the task returns, in a worker of this app."""
+    registered, request = app.register_task(task()), {"id": uuid4().hex, "delivery_info": {}, "hostname": "here"}
+    return str(build_tracer(task.name, registered, app=app)(request["id"], (), {}, request)[0])
+
+
+def test_each_app_says_whether_start_is_told(once_server: Server) -> None:
+    one_class, asked = telling("told"), (True, False, True)
+    apps = [make_app(once_server.url, once_server.url, task_track_started=answer) for answer in asked]
+    assert [told(app, one_class) for app in apps] == ["STARTED", "PENDING", "STARTED"]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_task_class_says_whether_start_is_told(once_server: Server, asked: bool) -> None:
+    other = {"task_track_started": not asked, "task_annotations": {"annotated": {"track_started": asked}}}
+    app = make_app(once_server.url, once_server.url, **other)
+    base = telling("base", track_started=asked)
+    heir, child = telling("heir", base), telling("child", base, track_started=not asked)
+    yes, no = ("STARTED", "PENDING") if asked else ("PENDING", "STARTED")
+    assert [told(app, task) for task in (base, heir, child, telling("annotated"))] == [yes, yes, no, yes]
 
 
 # -- without a server --------------------------------------------------------------------------------------------------
@@ -456,75 +490,3 @@ def test_a_block_survives_a_server_that_is_away_and_knows_while_its_lease_has_ru
             until(lambda: not long.lost, 2)
     finally:
         server.close()
-
-
-# -- other classes -----------------------------------------------------------------------------------------------------
-
-
-def test_a_class_of_another_kind_takes_its_lock_once_and_calls_its_own_hooks(app: Celery) -> None:
-    called: list[str] = []
-
-    class Base(celery.Task):
-        abstract = True
-
-        def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
-            called.append("base")
-
-    class Import(Base):
-        name = "import"
-
-        def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
-            super().before_start(task_id, args, kwargs)
-            called.append("own")
-
-    for task_class in (Base, Import, Import):
-        adopt(task_class)
-    task, store = app.register_task(Import()), Runtime.of(app).store
-    claim = Claim("e", "import", (), {}, Once(scope="queue"), "id")
-    assert take(store, [claim]) == [True]
-    task.push_request(id="id", args=(), kwargs={}, called_directly=False, is_eager=False, **headers(claim))
-    try:
-        store.client.config_resetstat()
-        task.before_start("id", (), {})
-        assert called == ["base", "own"]
-        scripts = store.client.info("commandstats")["cmdstat_evalsha"]
-        assert scripts["calls"] - scripts["failed_calls"] == 1  # which it may not know at first
-        assert locks(app).get(claim.key).state == "running"
-        finish(task, "SUCCESS", None)
-    finally:
-        task.pop_request()
-    assert locks(app).get(claim.key) is None
-
-
-def test_a_copy_of_a_task_of_another_class_stands_by_and_its_retry_runs(app: Celery) -> None:
-    app.task(shared=False, name="t", base=celery.Task)(one)
-    task, store = app.tasks["t"], Runtime.of(app).store
-    adopt(type(task))
-    claim = Claim("e", "t", (), {}, Once(scope="queue"), "id")
-    assert take(store, [claim]) == [True]
-
-    def begin(retries: int = 0) -> None:
-        fields = {"id": "id", "args": (), "kwargs": {}, "called_directly": False, "is_eager": False, "retries": retries}
-        task.request_stack.push(Context(fields, **headers(claim)))
-        try:
-            task.before_start("id", (), {})
-        except Ignore:
-            task.pop_request()
-            raise
-
-    def end() -> None:
-        finish(task, "SUCCESS", None)
-        task.pop_request()
-
-    begin()
-    fence = locks(app).get(claim.key).fence
-    with pytest.raises(Ignore, match="runs already"):
-        begin()
-    assert locks(app).get(claim.key).fence == fence
-    end()
-    with pytest.raises(Ignore, match="has ended already"):
-        begin()
-    begin(retries=1)
-    assert locks(app).get(claim.key).state == "running"
-    end()
-    assert locks(app).list() == ()

@@ -25,14 +25,21 @@ pytestmark = pytest.mark.usefixtures("impatient")
 END = 20.0
 
 
+@pytest.mark.parametrize("task", ["proj.step", "proj.late"])
 @pytest.mark.parametrize(("owner", "name"), [(LockStore, "begin"), (PipelineStore, "begin")])
 def test_a_step_that_cannot_begin_because_the_server_is_away_waits(
-    lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+    lab: Lab,
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    owner: type,
+    name: str,
+    task: str,
 ) -> None:
     def away(*args: Any, **kwargs: Any) -> None:
         raise redis.ConnectionError("away")
 
-    run = lab.start(("a", lab.sig(queue=queue, give={"x": 1}), 1))
+    run = lab.start(("a", lab.sig(task, queue=queue, give={"x": 1}), 1))
     message = json.loads(lab.client.lpop(queue))
     with monkeypatch.context() as patch:
         patch.setattr(runtime, "PATIENCE", 0)
@@ -40,6 +47,7 @@ def test_a_step_that_cannot_begin_because_the_server_is_away_waits(
         found = handle(lab, message)
     assert isinstance(found, Reject)
     assert found.requeue
+    assert "without the guard" not in caplog.text
     assert (run.status().state, run.status().step("a").state) == ("RUNNING", "WAITING")
     # It comes again with the server.
     handle(lab, message)

@@ -10,7 +10,7 @@ from celery.utils.log import get_logger
 
 from ...errors import ConfigurationError, text_of
 from ...storage.driver_check import check_driver
-from ..run import adopt
+from ..adoption import adopt
 from ..runtime import Runtime
 from .keeper import Keeper
 from .request import with_mixin
@@ -37,7 +37,7 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
             if not task.name.startswith("celery."):
                 type(task).Request = with_mixin(symbol_by_name(task.Request))
                 if not getattr(task, "guarded", False):
-                    adopt(type(task))
+                    adopt(task)
 
     def start(self, consumer: Any) -> None:
         keeper = getattr(consumer.controller, "redbeat_keeper", None)

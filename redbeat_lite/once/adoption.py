@@ -1,0 +1,58 @@
+"""What a worker with ``install()`` has tasks of other classes do for the locks that their messages bring."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+from .claims import ONCE_HEADER
+from .run import begin, let_go_after, tell_start
+
+#: Marks what was put around a hook or a body.
+_ADOPTED = "redbeat_adopted"
+
+#: Notes on a request that its run has begun.
+_BEGUN = "redbeat_begun"
+
+
+def adopt(task: Any) -> None:
+    """Make a task of another class take the lock its message brings from the beat or from ``once_key``, and do with it
+    and with STARTED as ours do. Again does nothing."""
+    _adopt_hook(type(task))
+    task.track_started = False
+    if not hasattr(task.run, _ADOPTED):
+        task.run = _letting_go(task)
+
+
+def _adopt_hook(task_class: Any) -> None:
+    # In ``before_start``: what a signal's receiver raises, Celery swallows, and the body would run unlocked.
+    original = task_class.before_start
+    if hasattr(original, _ADOPTED):
+        return
+
+    @wraps(original)
+    def before_start(self: Any, *args: Any, **kwargs: Any) -> None:
+        request = self.request
+        # A class with a hook of its own, whose base was adopted as well, comes here twice.
+        if not (request.is_eager or request.called_directly or _BEGUN in request.__dict__):
+            setattr(request, _BEGUN, True)
+            if request.__dict__.get(ONCE_HEADER):
+                begin(self)
+            else:
+                tell_start(self, request)
+        original(self, *args, **kwargs)
+
+    setattr(before_start, _ADOPTED, True)
+    task_class.before_start = before_start
+
+
+def _letting_go(task: Any) -> Any:
+    # Of this task and not in its class: Celery may have put its own retry around the body, in the task as well.
+    body = task.run
+
+    @wraps(body)
+    def run_body(*args: Any, **kwargs: Any) -> Any:
+        return let_go_after(task, body, args, kwargs)
+
+    setattr(run_body, _ADOPTED, True)
+    return run_body

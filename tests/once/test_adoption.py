@@ -1,0 +1,151 @@
+"""Tasks of other classes than ours, whose messages bring a lock from the beat or from a call."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import celery
+import pytest
+from celery import Celery, signals
+from celery.app.task import Context
+from celery.app.trace import build_tracer
+from celery.exceptions import Ignore
+
+from redbeat_lite import Once, lock, locks
+from redbeat_lite.once.adoption import adopt
+from redbeat_lite.once.claims import Claim, headers, take
+from redbeat_lite.once.run import finish
+from redbeat_lite.once.runtime import Runtime
+from tests.once.conftest import Crew
+from tests.once.server import Server
+from tests.once.test_task import make_app, one
+from tests.once.workers import Proj, until
+
+pytestmark = [pytest.mark.timeout(60)]
+
+
+@pytest.fixture
+def app(once_server: Server) -> Celery:
+    with once_server.client() as client:
+        client.flushall()
+    return make_app(once_server.url, once_server.url)
+
+
+def test_a_class_of_another_kind_takes_its_lock_once_and_calls_its_own_hooks(app: Celery) -> None:
+    called: list[str] = []
+
+    class Base(celery.Task):
+        abstract = True
+
+        def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+            called.append("base")
+
+    class Import(Base):
+        name = "import"
+
+        def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+            super().before_start(task_id, args, kwargs)
+            called.append("own")
+
+    class Sibling(Base):
+        name = "sibling"
+
+    task, sibling, store = app.register_task(Import()), app.register_task(Sibling()), Runtime.of(app).store
+    adopt(sibling)
+    Base.before_start = Sibling.before_start  # type: ignore[method-assign] # as where a class and its base are tasks
+    for _ in range(2):
+        adopt(task)
+    claim = Claim("e", "import", (), {}, Once(scope="queue"), "id")
+    assert take(store, [claim]) == [True]
+    task.push_request(id="id", args=(), kwargs={}, called_directly=False, is_eager=False, **headers(claim))
+    try:
+        store.client.config_resetstat()
+        task.before_start("id", (), {})
+        assert called == ["base", "own"]
+        scripts = store.client.info("commandstats")["cmdstat_evalsha"]
+        assert scripts["calls"] - scripts["failed_calls"] == 1  # which it may not know at first
+        assert locks(app).get(claim.key).state == "running"
+        finish(task, "SUCCESS", None)
+    finally:
+        task.pop_request()
+    assert locks(app).get(claim.key) is None
+
+
+def test_a_copy_of_a_task_of_another_class_stands_by_and_its_retry_runs(app: Celery) -> None:
+    app.task(shared=False, name="t", base=celery.Task)(one)
+    task, store = app.tasks["t"], Runtime.of(app).store
+    adopt(task)
+    claim = Claim("e", "t", (), {}, Once(scope="queue"), "id")
+    assert take(store, [claim]) == [True]
+
+    def begin(retries: int = 0) -> None:
+        fields = {"id": "id", "args": (), "kwargs": {}, "called_directly": False, "is_eager": False, "retries": retries}
+        task.request_stack.push(Context(fields, **headers(claim)))
+        try:
+            task.before_start("id", (), {})
+        except Ignore:
+            task.pop_request()
+            raise
+
+    def end() -> None:
+        finish(task, "SUCCESS", None)
+        task.pop_request()
+
+    begin()
+    fence = locks(app).get(claim.key).fence
+    with pytest.raises(Ignore, match="runs already"):
+        begin()
+    assert locks(app).get(claim.key).fence == fence
+    end()
+    with pytest.raises(Ignore, match="has ended already"):
+        begin()
+    begin(retries=1)
+    assert locks(app).get(claim.key).state == "running"
+    end()
+    assert locks(app).list() == ()
+
+
+@pytest.mark.parametrize("autoretry", [(), (ValueError,)])
+def test_what_follows_finds_the_lock_free_and_only_what_runs_has_started(app: Celery, autoretry: Any) -> None:
+    @app.task(bind=True, shared=False, name="t", base=celery.Task, track_started=True, autoretry_for=autoretry)
+    def task(self: Any) -> str:
+        assert locks(app).get("k").state == "running"
+        return str(self.AsyncResult(self.request.id).state)
+
+    held: list[Any] = []
+
+    def look(**_: Any) -> None:
+        held.append(locks(app).get("k"))
+
+    registered = app.tasks["t"]
+    adopt(registered)
+    claim = Claim("e", "t", (), {}, Once(key="k", on_conflict="wait"), uuid4().hex)
+    request = {"id": claim.task_id, "delivery_info": {}, "callbacks": [registered.si().set(queue="nowhere")]}
+    trace = build_tracer("t", registered, app=app)
+    signals.before_task_publish.connect(look, weak=False)
+    try:
+        with lock(app, "k"):
+            trace(claim.task_id, (), {}, {**request, **headers(claim)})
+        assert app.AsyncResult(claim.task_id).state == "PENDING", "it is parked"
+        assert trace(claim.task_id, (), {}, {**request, **headers(claim)})[0] == "STARTED"
+    finally:
+        signals.before_task_publish.disconnect(look)
+    assert held == [None]
+
+
+def test_only_what_runs_in_a_worker_has_started(proj: Proj, prefork: Crew, key: str) -> None:
+    def call(how: str = "") -> Any:
+        return proj.tasks.foreign_tracked.apply_async((key,), {"how": how}, once_key=key, on_conflict="wait")
+
+    first = call("until")
+    proj.started(key)
+    free = proj.tasks.foreign_tracked.delay(key + "-free", how="until")
+    proj.started(key + "-free")
+    assert (first.state, free.state) == ("STARTED", "STARTED")
+    second = call()
+    until(lambda: proj.client.zcard(f"{{t}}:once:wait:{key}"))
+    assert second.state == "PENDING"
+    proj.go(key)
+    proj.go(key + "-free")
+    assert [one.get(timeout=15) for one in (first, second, free)] == [key, key, key + "-free"]
