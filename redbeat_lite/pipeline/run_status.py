@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from .. import instants
 from ..errors import CorruptEntry
 from .definition import Definition, Step, task_id
+
+#: The definitions of the runs that are looked at: whoever follows a run reads the same text at every look.
+_decode = lru_cache(maxsize=16)(Definition.decode)
 
 
 class State(StrEnum):
@@ -137,7 +141,7 @@ def read(run_id: str, run: Mapping[str, str], steps: Mapping[str, str], alive: M
 
 
 def _read(run_id: str, run: Mapping[str, str], steps: Mapping[str, str], alive: Mapping[str, bool]) -> RunStatus:
-    definition = Definition.decode(run["definition"])
+    definition = _decode(run["definition"])
     state = State(run["state"])
     error_step = run.get("error_step")
     placed = [(stage, step) for stage, steps_of in enumerate(definition.stages) for step in steps_of]

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
-
-from ..once.runtime import Runtime
-
-if TYPE_CHECKING:
-    from celery import Celery
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..once.keys import OnceKeys
+from ..once.runtime import Runtime
 from ..storage.patience import patiently
 from ..storage.replies import server_ms, text, text_of_hash, text_or_none, texts
 from ..storage.scripts import Scripts
 from .definition import Definition
 from .keys import RunKeys
 from .run_index import Index
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 #: ms that a run without a sign of life is kept, where its ttl is not longer.
 KEEP_MS = 7 * 86_400_000
@@ -124,6 +121,8 @@ class PipelineStore:
             (definition.encode(), definition.sizes, params, ttl, _keep_ms(definition), int(definition.revoke_siblings)),
         )
         if word == b"run":
+            # A sweep of the moment between the two found no run, and has forgotten it.
+            self.index.look_again(run_id)
             self._remember(run_id, definition)
         return text(word), _outbox(outbox)
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun
 from redbeat_lite.errors import CorruptEntry
-from redbeat_lite.pipeline import State, progress_line, run_index, sweep
+from redbeat_lite.pipeline import State, definition, progress_line, run_index, sweep
+from redbeat_lite.pipeline.keys import index_key
 from redbeat_lite.pipeline.store import Ref, store_of
+from redbeat_lite.storage.json_values import loads
+from redbeat_lite.storage.scripts import Scripts
 from tests.pipeline.pipeproj import make_app
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -150,3 +155,35 @@ def test_only_the_latest_ended_runs_are_known(app: Celery, monkeypatch: pytest.M
 def test_a_limit_is_a_number_of_runs(app: Celery, limit: object) -> None:
     with pytest.raises(InvalidEntry, match="limit: expected a number of runs"):
         PipelineRun.list(app, limit=limit)  # type: ignore[arg-type] # on purpose
+
+
+def test_a_start_that_pauses_between_index_and_record_is_not_forgotten(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Scripts.run
+
+    def pause(self: Scripts, name: str, *args: Any) -> Any:
+        if name == "pipeline/start":
+            with redis.Redis.from_url(app.conf.broker_url) as client:
+                client.zadd(index_key("redbeat-lite"), {"slow": 0})  # as if its period had gone by
+            assert sweep(app).looked == 1
+            assert listed(app) == []
+        return run(self, name, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scripts, "run", pause)
+        start(app, "slow")
+    assert listed(app) == ["slow"]
+
+
+def test_who_follows_a_run_reads_its_definition_once(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, read = start(app, "long", ttl=61), []  # no other run has this definition
+
+    def count(text: str) -> Any:
+        read.append(text)
+        return loads(text)
+
+    monkeypatch.setattr(definition, "loads", count)
+    seen = [run.status() for _ in range(3)]
+    assert [status.step("add").state for status in seen] == ["WAITING"] * 3
+    assert len(read) == 1
