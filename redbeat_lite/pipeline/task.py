@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from celery import shared_task, signals
 from celery.exceptions import Ignore, Reject, Retry
@@ -83,8 +83,12 @@ class PipelineTask(Task):
 
     abstract = True
 
-    #: A message carries the run's id where the body gets the params, so its arguments cannot be checked.
-    typing = False
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """A task whose arguments :meth:`apply_async` checks and not Celery: those of a step cannot be, as its message
+        carries the run's id where the body gets the params."""
+        task = super().__new__(cls, *args, **kwargs)
+        task.typing = False
+        return task
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Begin the step, if it may run."""
@@ -158,7 +162,13 @@ class PipelineTask(Task):
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
         """As its base's. The retry of a step is left to the sweeper where the broker does not take it: Celery gives up
-        after a second, and a broker that restarts takes longer."""
+        after a second, and a broker that restarts takes longer.
+
+        Raises:
+            TypeError: the arguments of a call that is no step do not fit the body.
+        """
+        if type(self).typing and HEADER not in (options.get("headers") or {}) and hasattr(self, "__header__"):
+            self.__header__(*(args or ()), **(kwargs or {}))
         try:
             return super().apply_async(args, kwargs, *more, **options)
         except _NOT_TAKEN as exc:

@@ -46,6 +46,8 @@ def make_app(url: str, **conf: Any) -> Celery:
     client = redis.Redis.from_url(url, decode_responses=True, retry=retry, retry_on_error=[redis.ConnectionError])
 
     def note(task: Any, event: str, **more: Any) -> None:
+        if not hasattr(task.request, "redbeat_pipeline"):
+            return  # It runs as no step.
         seconds, micros = client.time()
         header = task.request.redbeat_pipeline
         entry = {"event": event, "step": header["name"], "stage": header["stage"], "pid": os.getpid()}
@@ -171,6 +173,13 @@ def make_app(url: str, **conf: Any) -> Celery:
     @task_process
     def refused(obj: dict[str, Any]) -> Any:
         return False, None
+
+    def multiply(n: int, *, by: int) -> int:
+        return n * by
+
+    app.task(name="proj.alone", shared=False, base=PipelineTask)(multiply)
+    app.task(name="proj.alone.runs", shared=False, base=Calls, autoretry_for=(ValueError,))(multiply)
+    app.task(name="proj.alone.untyped", shared=False, base=PipelineTask, typing=False)(multiply)
 
     @app.task(name="proj.foreign", shared=False)
     def foreign() -> None:

@@ -319,6 +319,18 @@ def test_a_task_that_is_no_step_is_a_task(lab: Lab, crew: Worker) -> None:
     assert result.get(timeout=END) is None
 
 
+def test_outside_of_a_pipeline_a_step_is_a_task_like_any_other(lab: Lab, crew: Worker) -> None:
+    tasks = lab.app.tasks
+    for task in (tasks["proj.alone"], tasks["proj.alone.runs"]):
+        assert task.delay(2, by=3).get(timeout=END) == 6
+        for wrong in (task.s(), task.s(2, 3), task.s(2, of=3)):
+            with pytest.raises(TypeError):
+                wrong.delay()
+    # Where nobody checks them, the worker finds out.
+    with pytest.raises(TypeError):
+        tasks["proj.alone.untyped"].delay().get(timeout=END)
+
+
 def test_a_hundred_steps_of_a_stage_overlap(lab: Lab, hire: Any, queue: str) -> None:
     workers = [hire(lab.server.url, concurrency=2, queue=queue, ready=False) for _ in range(4)]
     for worker in workers:
