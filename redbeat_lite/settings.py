@@ -110,13 +110,14 @@ class Settings:
         """Read the settings of a Celery app.
 
         Django's form works too: with ``config_from_object(..., namespace="CELERY")`` the setting ``url`` is
-        ``CELERY_REDBEAT_LITE_URL``.
+        ``CELERY_REDBEAT_LITE_URL``, and without a namespace ``REDBEAT_LITE_URL``.
 
         Parameters:
             url: instead of the one that is set, for what asks no server.
 
         Raises:
-            ConfigurationError: a value is wrong, a name is unknown, or there is no Redis to use.
+            ConfigurationError: a value is wrong, a name is unknown or given twice with two values, or there is no Redis
+                to use.
         """
         given = _given(app)
         known = [f.name for f in fields(cls)]
@@ -156,12 +157,17 @@ def _given(app: Celery) -> dict[str, str]:
 
 
 def _value(app: Celery, name: str, spelled: str) -> Any:
-    try:
-        return app.conf[_PREFIX + name]
-    except KeyError:  # in capitals without the namespace, or without there being one: Celery would pass over it
-        namespace = app.conf.prefix or ""
-        right = namespace + (_PREFIX + name).upper() if namespace else _PREFIX + name
-        raise ConfigurationError(f"{spelled}: there is no such setting; did you mean {right}?") from None
+    own = _PREFIX + name
+    namespace = app.conf.prefix or ""
+    # Without a namespace Celery knows its own settings in capitals, the only names that Django hands on.
+    known = [own] if namespace else [own, own.upper()]
+    values = [app.conf[each] for each in known if each in app.conf]
+    if not values:  # in capitals without the namespace, or in both: Celery would pass over it
+        right = namespace + own.upper() if namespace else own
+        raise ConfigurationError(f"{spelled}: there is no such setting; did you mean {right}?")
+    if len(values) == 2 and values[0] != values[1]:
+        raise ConfigurationError(f"{own} and {own.upper()} are both set, to different values; set one of them")
+    return values[0]
 
 
 def _spelled_as(given: str, name: str) -> str:

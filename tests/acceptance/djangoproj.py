@@ -1,12 +1,13 @@
-"""An app that is configured as in a Django project: upper-case names in a namespace; ``DJANGO_CONF`` holds them."""
+"""An app that is configured by Django: ``DJANGO_CONF`` holds its settings, ``DJANGO_NAMESPACE`` their namespace."""
 
 from __future__ import annotations
 
 import json
 import os
-from types import SimpleNamespace
 
 from celery import Celery
+from django.conf import settings
 
+settings.configure(**json.loads(os.environ["DJANGO_CONF"]))
 app = Celery("djangoproj")
-app.config_from_object(SimpleNamespace(**json.loads(os.environ["DJANGO_CONF"])), namespace="CELERY")
+app.config_from_object("django.conf:settings", namespace=os.environ.get("DJANGO_NAMESPACE", "CELERY") or None)

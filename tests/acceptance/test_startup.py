@@ -39,9 +39,11 @@ def refused() -> Iterator[dict[str, Process]]:
             client.hset(KEYS.meta, "format", 99)
         wrong = locked.url.replace("://", "://:wrong-" + SECRET + "@")
         django = {"CELERY_BROKER_URL": plain.url, "CELERY_REDBEAT_LITE_LEESE": 4}
+        plainly = {"BROKER_URL": plain.url, "REDBEAT_LITE_LEESE": 4}
         processes = {
             "unknown": start(PROJ, PROJ_URL=plain.url, PROJ_CONF=conf(leese=4)),
             "unknown in Django": start(DJANGO, DJANGO_CONF=json.dumps(django)),
+            "unknown without a namespace": start(DJANGO, DJANGO_CONF=json.dumps(plainly), DJANGO_NAMESPACE=""),
             "amqp": start(PROJ, PROJ_URL="amqp://user:" + SECRET + "@localhost//"),
             "lease": start(PROJ, PROJ_URL=plain.url, PROJ_CONF=conf(lease=0.5)),
             "not a url": start(PROJ, PROJ_URL=plain.url, PROJ_CONF=conf(url="localhost:6379/" + SECRET)),
@@ -57,6 +59,9 @@ def refused() -> Iterator[dict[str, Process]]:
 REASONS = {
     "unknown": "redbeat_lite_leese: there is no such setting; did you mean redbeat_lite_lease?",
     "unknown in Django": "CELERY_REDBEAT_LITE_LEESE: there is no such setting; did you mean CELERY_REDBEAT_LITE_LEASE?",
+    "unknown without a namespace": (
+        "Error: REDBEAT_LITE_LEESE: there is no such setting; did you mean REDBEAT_LITE_LEASE?"
+    ),
     "amqp": "redbeat_lite_url: expected the URL of a Redis server, because the broker (amqp) cannot hold the schedule",
     "lease": "redbeat_lite_lease: expected seconds, at least 1 and at most 86400, got 0.5",
     "not a url": "redbeat_lite_url: expected a URL such as redis://host:6379/0",
@@ -76,9 +81,13 @@ def test_what_cannot_work_is_said_in_one_line_and_ends_the_process(refused: dict
     assert SECRET not in process.output
 
 
-def test_a_setting_in_the_namespace_of_django_is_used(beat: Beat, server: Server, client: redis.Redis) -> None:
-    settings = {"CELERY_BROKER_URL": "memory://", "CELERY_REDBEAT_LITE_URL": server.url, "CELERY_REDBEAT_LITE_LEASE": 7}
-    process = beat(DJANGO, DJANGO_CONF=json.dumps(settings))
+@pytest.mark.parametrize("namespace", ["CELERY", ""])
+def test_the_settings_of_a_django_project_are_used(
+    beat: Beat, server: Server, client: redis.Redis, namespace: str
+) -> None:
+    names = {"BROKER_URL": "memory://", "REDBEAT_LITE_URL": server.url, "REDBEAT_LITE_LEASE": 7}
+    settings = {f"{namespace}_{name}" if namespace else name: value for name, value in names.items()}
+    process = beat(DJANGO, DJANGO_CONF=json.dumps(settings), DJANGO_NAMESPACE=namespace)
     leads(process, client)
     process.says("lease -> 7 s")
     assert client.pttl(KEYS.leader) > 4000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -292,14 +293,39 @@ def test_a_mistake_in_djangos_form_is_told_in_djangos_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("namespace", "right"), [("CELERY", "CELERY_REDBEAT_LITE_OWNER"), (None, "redbeat_lite_owner")]
+    ("namespace", "spelled", "right"),
+    [
+        ("CELERY", "REDBEAT_LITE_OWNER", "CELERY_REDBEAT_LITE_OWNER"),
+        (None, "Redbeat_Lite_Owner", "redbeat_lite_owner"),
+    ],
 )
-def test_capitals_that_celery_would_pass_over_are_told(namespace: str | None, right: str) -> None:
-    class Module:
-        broker_url = CELERY_BROKER_URL = "redis://h/0"
-        REDBEAT_LITE_OWNER = "me"
-
+def test_a_spelling_that_celery_would_pass_over_is_told(namespace: str | None, spelled: str, right: str) -> None:
+    module = SimpleNamespace(**{"broker_url": "redis://h/0", "CELERY_BROKER_URL": "redis://h/0", spelled: "me"})
     app = Celery("django", set_as_current=False)
-    app.config_from_object(Module(), namespace=namespace)
-    with pytest.raises(ConfigurationError, match=f"^REDBEAT_LITE_OWNER: .*did you mean {right}"):
+    app.config_from_object(module, namespace=namespace)
+    with pytest.raises(ConfigurationError, match=f"^{spelled}: .*did you mean {right}"):
         Settings.from_app(app)
+
+
+def without_a_namespace(**names: Any) -> Celery:
+    """An app with the settings of a module that may have names in capitals only, as Django's."""
+    app = Celery("django", set_as_current=False)
+    app.config_from_object(SimpleNamespace(BROKER_URL="redis://h/0", **names))
+    return app
+
+
+@pytest.mark.parametrize("old", [{}, {"CELERY_TASK_SERIALIZER": "json"}], ids=["new names", "old names"])
+def test_capitals_without_a_namespace_count_as_celerys_own_do(old: dict[str, str]) -> None:
+    app = without_a_namespace(REDBEAT_LITE_LEASE=7, REDBEAT_LITE_OWNER="me", **old)
+    found = Settings.from_app(app)
+    assert (found.url, found.lease, found.owner) == ("redis://h/0", 7, "me")
+
+
+def test_two_spellings_of_one_setting_have_to_agree() -> None:
+    app = without_a_namespace(REDBEAT_LITE_URL="redis://:secret@h/1")
+    app.conf.redbeat_lite_url = "redis://:secret@h/2"
+    message = "redbeat_lite_url and REDBEAT_LITE_URL are both set, to different values; set one of them"
+    with pytest.raises(ConfigurationError, match=f"^{message}$"):
+        Settings.from_app(app)
+    app.conf.redbeat_lite_url = "redis://:secret@h/1"
+    assert Settings.from_app(app).url == "redis://:secret@h/1"
