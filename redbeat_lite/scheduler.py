@@ -90,8 +90,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._publisher = Publisher(
             app,
             self._emit,
-            timeout=settings.publish_timeout,
-            dispatch=settings.dispatch,
+            settings,
             obstacle=lambda channel: obstacle(self, sys.modules[__name__], app, channel),
         )
         self._dispatcher = Dispatcher(

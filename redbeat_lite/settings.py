@@ -48,6 +48,7 @@ class Settings:
         publish_timeout: after how long a publish that hangs is given up. 0.1 to 86,400.
         stall_timeout: after how long without progress a leader stops renewing its lease. 1 to 86,400.
         dispatch: ``"auto"``, ``"batch"`` or ``"plain"``.
+        traceparent: whether the messages of the beat carry the W3C header of this name, each with a trace of its own.
         metrics_port: the port on which the beat serves metrics for Prometheus, 1 to 65,535.
         metrics_host: the address on which it does, of IP; ``"0.0.0.0"`` is every one of the machine.
         heartbeat_file: a file that the beat touches every second while its loop lives; its directory must exist.
@@ -67,6 +68,7 @@ class Settings:
     publish_timeout: float = 5.0
     stall_timeout: float = 30.0
     dispatch: str = "auto"
+    traceparent: bool = False
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     heartbeat_file: str | None = None
@@ -93,6 +95,7 @@ class Settings:
         )
         _check_choice("misfire", self.misfire, ("coalesce", "skip", "all"))
         _check_choice("dispatch", self.dispatch, ("auto", "batch", "plain"))
+        _expect("traceparent", isinstance(self.traceparent, bool), "True or False", self.traceparent)
         port, file = self.metrics_port, self.heartbeat_file
         is_port = type(port) is int and 1 <= port <= 65_535
         _expect("metrics_port", port is None or is_port, "a port from 1 to 65535", port)

@@ -78,16 +78,18 @@ def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
     return max(lives - (instants.delay_ms(entry.options, now) or 0), 0)
 
 
-def emission(occurrence: Occurrence, now: int) -> Entry:
+def emission(occurrence: Occurrence, now: int, *, traced: bool = False) -> Entry:
     """The entry as Celery is to publish it for one occurrence.
 
     Parameters:
         now: when it is published, epoch milliseconds.
+        traced: whether its message carries :func:`traceparent`, unless the entry's own headers have one.
     """
     entry = occurrence.entry
     options = dict(entry.options)
     options["task_id"] = occurrence.id
     options["headers"] = {
+        **({"traceparent": traceparent(occurrence.id)} if traced else {}),
         **(options.get("headers") or {}),
         **headers(entry.name, occurrence.nominal),
         **(occurrence.extra or {}),
@@ -122,6 +124,20 @@ def headers(name: str, nominal: int) -> dict[str, Any]:
     ``periodic_task_name`` is the name django-celery-beat uses, which result backends record.
     """
     return {"periodic_task_name": name, "scheduled_at": instants.from_ms(nominal).isoformat()}
+
+
+def traceparent(task_id: str) -> str:
+    """The header of this name, of W3C's Trace Context, for a task that begins a trace of its own.
+
+    The trace has the id of the task, so that one is found by the other, and a message that is sent twice is one trace.
+    The header has to name a span above the task's, too; none of that id is recorded anywhere. 01 says: keep the trace.
+
+    Parameters:
+        task_id: a UUID in its usual form. Its version stands in the half that becomes the span's id, which must not be
+            zero.
+    """
+    trace = task_id.replace("-", "")
+    return f"00-{trace}-{trace[:16]}-01"
 
 
 def _expires(entry: Entry, life: int | None, now: int) -> Any:

@@ -29,6 +29,12 @@ def add(x: int = 0, y: int = 0) -> int:
     return x + y
 
 
+@app.task(bind=True, shared=False, name="proj.traced")
+def traced(self: Task) -> str | None:
+    """What a tracing library of the worker's reads from the request."""
+    return getattr(self.request, "traceparent", None)
+
+
 class Sticky(Task):
     def apply_async(self, *args: Any, **kwargs: Any) -> Any:
         stuck = os.environ.get("PROJ_STUCK")

@@ -100,6 +100,7 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
         ),
         ({"expires": 0}, 'redbeat_lite_expires: expected None, positive seconds up to 100 years or "interval", got 0'),
         ({"misfire": "some"}, "redbeat_lite_misfire: expected one of coalesce, skip, all, got 'some'"),
+        ({"traceparent": 1}, "redbeat_lite_traceparent: expected True or False, got 1"),
         ({"dispatch": "fast"}, "redbeat_lite_dispatch: expected one of auto, batch, plain, got 'fast'"),
         ({"key_prefix": ""}, "redbeat_lite_key_prefix: expected 1 to 200 printable characters, got ''"),
         ({"key_prefix": "{a}"}, "redbeat_lite_key_prefix: expected text without braces, got '{a}'"),

@@ -31,7 +31,7 @@ from celery.utils.log import get_logger
 
 from ...clock import wall_ms
 from ...entries.entry import Entry
-from ...entries.message import Occurrence
+from ...entries.message import Occurrence, traceparent
 from ...errors import InvalidEntry
 from ...instants import MAX_MS
 from ...storage.json_values import dumps, pack
@@ -94,10 +94,12 @@ class Prepared:
 
     Parameters:
         app: the Celery app.
+        traced: whether messages carry a ``traceparent``.
     """
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: Celery, *, traced: bool) -> None:
         self._app = app
+        self._traced = traced
         self._shapes: dict[Hashable, Shape | None] = {}
         self._now = 0
         self._loud = True
@@ -115,6 +117,8 @@ class Prepared:
         if template is None or template.expiry != expiry or template.extra != occurrence.extra:
             return None
         values = {"id": occurrence.id, "tag": os.urandom(16).hex(), "scheduled_at": _text(occurrence.nominal)}
+        if self._traced:
+            values["traceparent"] = traceparent(occurrence.id)
         if expiry is _WITH_GAP:
             life = cast(int, occurrence.life)
             values["expires"] = _text(min(self._now + life, MAX_MS))
@@ -191,6 +195,8 @@ def _mark_gaps(message: dict[str, Any], occurrence: Occurrence, expiry: object) 
     for where, key in ((headers, "root_id"), (properties, "correlation_id")):
         if where[key] == occurrence.id:
             where[key] = mark("id")
+    if headers.get("traceparent") == traceparent(occurrence.id):
+        headers["traceparent"] = mark("traceparent")
     if expiry is not None:
         headers["expires"] = mark("expires")
     if expiry is _WITH_GAP:

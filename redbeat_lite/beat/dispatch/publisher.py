@@ -22,6 +22,7 @@ from ...clock import elapsed, wall_ms
 from ...entries.entry import Entry
 from ...entries.message import Occurrence, emission
 from ...errors import text_of
+from ...settings import Settings
 from ...storage.clients import LOOK_UNANSWERED
 from ...storage.leader_store import LeaderStore
 from ...storage.stored import Command, Lost, Term
@@ -41,9 +42,9 @@ class Publisher:
     Parameters:
         app: the Celery app, which says what broker.
         emit: publishes one entry with a producer, by the way every Celery tool can follow; raises if it failed.
-        timeout: seconds after which a publish that hangs is given up.
-        dispatch: ``"plain"`` publishes one by one; ``"batch"`` collects messages where the transport can; ``"auto"``
-            fills in prepared ones there, too, where that is provably the same.
+        settings: after how long a publish that hangs is given up, whether messages are traced, and how they are sent:
+            ``"plain"`` publishes one by one; ``"batch"`` collects them where the transport can; ``"auto"`` fills in
+            prepared ones there, too, where that is provably the same.
         obstacle: tells why messages over a channel of this class may not be prepared at the moment, if they may not.
     """
 
@@ -51,18 +52,18 @@ class Publisher:
         self,
         app: Celery,
         emit: Callable[[Entry, Any], None],
+        settings: Settings,
         *,
-        timeout: float,
-        dispatch: str,
         obstacle: Callable[[type], str | None],
     ) -> None:
         self._app = app
         self._emit = emit
-        self._timeout = timeout
+        self._timeout = settings.publish_timeout
         #: Seconds that opening a connection may take: two tries, each cut at the timeout.
-        self.gives_up_after = 2 * timeout
-        self._collect = dispatch != "plain"
-        self._prepare = dispatch == "auto"
+        self.gives_up_after = 2 * settings.publish_timeout
+        self._collect = settings.dispatch != "plain"
+        self._prepare = settings.dispatch == "auto"
+        self._traced = settings.traceparent
         self._obstacle = obstacle
         self._prepared: Prepared | None = None
         #: Why the messages of this batch are not prepared, where they might be.
@@ -139,7 +140,7 @@ class Publisher:
         if why_apart and not store.bears(mark):
             raise Lost  # Another leader has put its own mark there meanwhile, and the broker may have shown us that.
         self.one_step, self._why_apart = collector is not None and not why_apart, why_apart
-        self._prepared = Prepared(self._app) if collector is not None and self._prepare else None
+        self._prepared = Prepared(self._app, traced=self._traced) if collector is not None and self._prepare else None
 
     def _follow(self) -> None:
         """Leave a Redis master that Sentinel has replaced: what it took until it is told so, it would forget."""
@@ -239,7 +240,7 @@ class Publisher:
         try:
             # Beat never waits for results. Without this a result backend would subscribe to each one's channel.
             with denied_join_result():
-                self._emit(emission(occurrence, wall_ms()), self._producer)
+                self._emit(emission(occurrence, wall_ms(), traced=self._traced), self._producer)
             return self._take()
         except BaseException:
             self._take()  # the half of a message that failed
