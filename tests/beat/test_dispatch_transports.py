@@ -7,7 +7,9 @@ import json
 from typing import Any
 from unittest import mock
 
+import kombu.transport.memory
 import kombu.transport.redis
+import pytest
 import redis
 
 from redbeat_lite import Entry, Schedules, every
@@ -88,6 +90,25 @@ def test_a_transport_that_puts_messages_into_queues_by_itself_gets_them_one_by_o
             beat.run_due()
     assert [message.entry for message in queued(client)] == ["b", "a", "b", "a"]
     assert beat.vitals.dispatch == "one by one (at least once, with stable ids; its transport knows no batches)"
+
+
+@pytest.mark.parametrize(
+    ("options", "promise"),
+    [
+        ({}, "with stable ids; what the broker does not take is lost, as confirm_publish is not set"),
+        ({"confirm_publish": True}, "at least once, with stable ids; its transport knows no batches"),
+    ],
+)
+def test_at_least_once_is_promised_of_amqp_only_where_it_confirms(
+    make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, options: dict[str, Any], promise: str
+) -> None:
+    app = make_app(broker_url="memory://", redbeat_lite_url=server.url, broker_transport_options=options)
+    beat = make_beat(app)
+    Schedules(app).add("a", "t", every(60))
+    clock.forward(60)
+    with mock.patch.object(kombu.transport.memory.Transport, "driver_type", "amqp"):
+        beat.run_due()
+    assert beat.vitals.dispatch == f"one by one ({promise})"
 
 
 class Numbering(kombu.transport.redis.Channel):

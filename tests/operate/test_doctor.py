@@ -460,6 +460,14 @@ class TestMessages:
         Schedules(app).add("never", "add", every(60), expires=None)
         assert not found(app, "expires")
 
+    def test_a_broker_that_is_not_asked_to_confirm(self, make_app: MakeApp, server: Server) -> None:
+        app = make_app(broker_url="amqp://nobody-asks-it", redbeat_lite_url=server.url)
+        finding = the(app, "confirm")
+        assert finding.severity == "warning"
+        assert '{"confirm_publish": True}' in finding.todo
+        app.conf.broker_transport_options = {"confirm_publish": True}
+        assert not found(app, "confirm")
+
     def test_once_locks_that_no_worker_looks_after(
         self, app: Celery, schedules: Schedules, client: redis.Redis
     ) -> None:

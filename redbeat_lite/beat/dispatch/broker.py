@@ -31,6 +31,15 @@ def publish_timeouts(connection: Any, timeout: float) -> dict[str, float]:
     }
 
 
+def unconfirmed(connection: Any) -> bool:
+    """Whether a broker that would confirm what it has taken is not asked to: what it fails to take then counts as sent.
+
+    Parameters:
+        connection: to the broker; it need not be open.
+    """
+    return connection.transport.driver_type == "amqp" and not connection.transport_options.get("confirm_publish")
+
+
 class BrokerDown(Exception):
     """The broker cannot be reached, or takes no message at all."""
 

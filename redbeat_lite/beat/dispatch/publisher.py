@@ -26,7 +26,7 @@ from ...settings import Settings
 from ...storage.clients import LOOK_UNANSWERED
 from ...storage.leader_store import LeaderStore
 from ...storage.stored import Command, Lost, Term
-from .broker import BrokerDown, broker_connection, publish_timeouts
+from .broker import BrokerDown, broker_connection, publish_timeouts, unconfirmed
 from .collector import Collector, puts_as_kombu
 from .prepared import Prepared
 
@@ -75,6 +75,7 @@ class Publisher:
         #: Whether the commit has to send what is published.
         self.one_step = False
         self._why_apart = ""
+        self._unconfirmed = False
         #: Names of entries whose messages found no queue over this connection.
         self._astray: set[str] = set()
         self._next_look = 0.0
@@ -93,6 +94,8 @@ class Publisher:
             promise = f"at least once, with stable ids; {self._why_apart}"
             return f"in batches apart from the schedule ({promise}), {self._making}"
         why = "its transport knows no batches" if self._collect else "redbeat_lite_dispatch is 'plain'"
+        if self._unconfirmed:
+            return "one by one (with stable ids; what the broker does not take is lost, as confirm_publish is not set)"
         return f"one by one (at least once, with stable ids; {why})"
 
     @property
@@ -137,6 +140,7 @@ class Publisher:
                 _release(connection)
             raise BrokerDown(text_of(exc)) from exc
         self._connection, self._producer, self._collector = connection, producer, collector
+        self._unconfirmed = unconfirmed(connection)
         if why_apart and not store.bears(mark):
             raise Lost  # Another leader has put its own mark there meanwhile, and the broker may have shown us that.
         self.one_step, self._why_apart = collector is not None and not why_apart, why_apart

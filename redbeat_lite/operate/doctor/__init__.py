@@ -66,6 +66,7 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     yield from entries.unattended(settings, store, status)
     yield from run_times.clock_changes(app.timezone, readable)
     yield from run_times.hot_spots(app.timezone, readable)
+    yield from messages.confirms(app)
     yield from messages.worker_clocks(status, settings.clock_slack)
     yield from messages.lifetimes(app, readable, settings.clock_slack)
     yield from messages.once(app, readable)

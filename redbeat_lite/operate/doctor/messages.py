@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
-from ...beat.dispatch.broker import broker_connection
+from ...beat.dispatch.broker import broker_connection, unconfirmed
 from ...beat.status import Status
 from ...clock import CLOCK_OFF, wall_ms
 from ...entries.entry import Entry
@@ -25,6 +25,19 @@ _VISIBILITY_TIMEOUT = 3600.0
 
 #: Celery's own daily entry. Its messages live for half a day, and a second run finds nothing left to do.
 _CLEANUP = "celery.backend_cleanup"
+
+
+def confirms(app: Celery) -> Iterator[Finding]:
+    """A broker that is not asked whether it has taken what it was sent."""
+    if unconfirmed(broker_connection(app)):
+        yield Finding(
+            "confirm",
+            "warning",
+            "the broker is not asked to confirm messages (confirm_publish is not in broker_transport_options)",
+            "What is on its way when the line or the broker fails, or while the broker is short of memory, is lost "
+            "and counts as sent: delivery is not at least once.",
+            'Set broker_transport_options = {"confirm_publish": True}. A publish then waits for the broker\'s answer.',
+        )
 
 
 def worker_clocks(status: Status, slack: float) -> Iterator[Finding]:
