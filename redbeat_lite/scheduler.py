@@ -67,6 +67,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     """
 
     Entry = Entry
+    #: For celery-redbeat: where it is imported, it takes a lock for each beat that starts, unless this is empty.
+    lock_key = None
 
     def __init__(self, app: Celery, schedule: Any = None, max_interval: float | None = None, **kwargs: Any) -> None:
         spell_numbers_out()

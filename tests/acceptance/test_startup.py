@@ -93,6 +93,16 @@ def test_the_settings_of_a_django_project_are_used(
     assert client.pttl(KEYS.leader) > 4000
 
 
+def test_a_project_that_imports_celery_redbeat_starts_a_beat_of_ours(
+    beat: Beat, server: Server, client: redis.Redis
+) -> None:
+    """As Sentry's SDK does wherever it is installed; its handler of ``beat_init`` takes each scheduler for its own."""
+    process = beat(PROJ_CONF=json.dumps({"imports": ["redbeat.schedulers"], "beat_schedule": {"fast": FAST}}))
+    process.says("Sending due task")
+    assert not process.lines("Traceback|ERROR|redbeat::"), process.output
+    assert not client.keys("redbeat:*")
+
+
 def test_the_banner_and_the_log_name_server_role_lease_entries_and_owner(beat: Beat, own_server: Any) -> None:
     server = own_server(requirepass=SECRET, appendonly="yes")
     url = server.url.replace("://", f"://:{SECRET}@")
