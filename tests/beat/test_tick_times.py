@@ -55,6 +55,17 @@ class TestFirstRun:
         assert nominals(client, "interval") == [1800]
         assert schedules["cron"].next_run_at == datetime(2026, 3, 2, 14, 0, tzinfo=UTC)
 
+    @pytest.mark.parametrize("schedule", [every(600), 600], ids=str)
+    @pytest.mark.parametrize(("start", "first"), [(-1500, 300), (0, 600), (1, 1)])
+    def test_counts_from_a_start_at_that_is_past_and_is_not_made_up_for(
+        self, schedules: Schedules, schedule: Any, start: float, first: float
+    ) -> None:
+        assert schedules.add("a", "add", schedule, start_at=after(start)).next_run_at == after(first)
+
+    def test_of_an_aligned_interval_does_not_count_from_it(self, schedules: Schedules) -> None:
+        entry = schedules.add("a", "add", every(3600, align=True), start_at=after(-1500))
+        assert entry.next_run_at == datetime(2026, 3, 2, 13, 0, tzinfo=UTC)
+
     def test_is_not_put_off_by_a_beat_that_is_restarted_again_and_again(
         self,
         app: Celery,
