@@ -3,8 +3,8 @@
 A *running* rule means "whenever the clock shows this": in a fold (the hour that comes twice) it runs in both
 passings, in a gap (the hour that never comes) it makes nothing up. A *fixed* rule means "at this time of day": in a
 fold it runs at the first passing only, and wall times that a gap swallowed run once, all together, at the first
-instant after the gap. The rule is that of Vixie cron and Cronos, and holds for any jump of local time: politics, half
-hours, and the day that Samoa skipped.
+instant after the gap. Vixie cron knows the two kinds as well; which rule is of which is for this package
+to say. All this holds for any jump of local time: politics, half hours, and the day that Samoa skipped.
 """
 
 from __future__ import annotations

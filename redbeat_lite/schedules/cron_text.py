@@ -142,10 +142,10 @@ def _alias(lowered: str, expression: str) -> str:
     raise InvalidEntry("schedule", "a cron expression", expression, hint=hint)
 
 
-def _example(texts: list[str]) -> str | None:
-    if 0 < len(texts) < 5:
+def _example(texts: list[str]) -> str:
+    if 0 < len(texts) < 5 and all(re.fullmatch(r"[\d*/,?-]+", text, re.ASCII) for text in texts):
         return f"did you mean {' '.join(texts + ['*'] * (5 - len(texts)))!r}?"
-    return 'for example "0 3 * * *"'
+    return 'for example "0 3 * * *"; an interval is every(seconds)'
 
 
 def _restricted(text: str) -> bool:
@@ -169,7 +169,13 @@ class _Parser:
         if nearest := re.fullmatch(r"(\d{1,2})w|w(\d{1,2})", text, re.ASCII):
             return {"nearest_weekday": self.number(nearest[1] or nearest[2], DAY)}
         parts = ["*" if text == "?" else part for part in text.split(",")]
-        if any(re.fullmatch(r"\d{0,2}w\d{0,2}|lw|wl", part) for part in parts):
+        if any(part in ("lw", "wl") for part in parts):
+            last = "FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1"
+            self.refuse(DAY, text, f'the last weekday of the month is rrule("{last};BYHOUR=...")')
+        if before := next(filter(None, (re.fullmatch(r"l-(\d{1,2})", part, re.ASCII) for part in parts)), None):
+            day = f"FREQ=MONTHLY;BYMONTHDAY=-{int(before[1]) + 1}"
+            self.refuse(DAY, text, f'{before[1]} days before the last one is rrule("{day};BYHOUR=...")')
+        if any(re.fullmatch(r"\d{0,2}w\d{0,2}", part) for part in parts):
             self.refuse(DAY, text, "W stands alone, with one day: 15W")
         if any(re.fullmatch(r"l\d+|\d+l", part) for part in parts):
             self.refuse(DAY, text, "L alone is the last day of the month; L5, the last Friday, is a day of week")

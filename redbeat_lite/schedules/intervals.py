@@ -56,7 +56,8 @@ def interval_ms(value: object, *, exact: bool = True) -> int:
     """
     expected = "seconds as a number of whole milliseconds, or a timedelta"
     if isinstance(value, bool) or not isinstance(value, (int, float, timedelta)):
-        raise InvalidEntry("schedule", expected, value)
+        hint = "such as 300 or timedelta(minutes=5)" if isinstance(value, str) else None
+        raise InvalidEntry("schedule", expected, value, hint=hint)
     if isinstance(value, timedelta):
         precise = value / timedelta(milliseconds=1)
     else:

@@ -76,7 +76,7 @@ def coerce_schedule(value: object) -> BaseSchedule:
     """A schedule from what Celery's users write: seconds, a timedelta, or a schedule.
 
     Raises:
-        InvalidEntry: anything else; a text gets the hint to call ``cron``.
+        InvalidEntry: anything else; a text that may be a cron expression gets the hint to call ``cron``.
     """
     if isinstance(value, BaseSchedule):
         return value
@@ -88,8 +88,10 @@ def coerce_schedule(value: object) -> BaseSchedule:
 
 
 def _hint(value: object) -> str | None:
-    if isinstance(value, str):
+    if isinstance(value, str) and (len(value.split()) in (5, 6) or value.startswith("@")):
         return f'write cron("{value[:40]}")'
+    if isinstance(value, str):
+        return 'such as 300, timedelta(minutes=5) or cron("0 3 * * *")'
     if isinstance(value, datetime):
         return "to run once, write at(...)"
     return None

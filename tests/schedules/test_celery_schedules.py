@@ -59,11 +59,22 @@ def test_an_interval_out_of_bounds_is_refused(value: Any) -> None:
         rule_of(value, UTC)
 
 
-@pytest.mark.parametrize("value", ["0 3 * * *", None, True, object(), [1]])
-def test_what_is_no_schedule_is_refused(value: Any) -> None:
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("0 3 * * *", 'write cron("0 3 * * *")'),
+        ("@daily", 'write cron("@daily")'),
+        ("5m", 'such as 300, timedelta(minutes=5) or cron("0 3 * * *")'),
+        ("every day", 'such as 300, timedelta(minutes=5) or cron("0 3 * * *")'),
+        (None, None),
+        (True, None),
+        ([1], None),
+    ],
+)
+def test_what_is_no_schedule_is_refused(value: Any, hint: str | None) -> None:
     with pytest.raises(InvalidEntry, match="seconds, a timedelta or a schedule") as refused:
         coerce_schedule(value)
-    assert (refused.value.hint == 'write cron("0 3 * * *")') == isinstance(value, str)
+    assert refused.value.hint == hint
 
 
 def test_a_rounded_interval_ends_on_the_full_unit_of_the_zone() -> None:

@@ -181,6 +181,10 @@ def test_two_spellings_of_one_rule(left: str, right: str) -> None:
     [
         ("", "five or six fields"),
         ("* * *", "did you mean '* * * * *'?"),
+        ("every day", 'for example "0 3 * * *"; an interval is every(seconds)'),
+        ("5m", "an interval is every(seconds)"),
+        ("0 9 LW * *", 'rrule("FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1;BYHOUR=...")'),
+        ("0 9 1,L-3 * *", '3 days before the last one is rrule("FREQ=MONTHLY;BYMONTHDAY=-4;BYHOUR=...")'),
         ("* * * * * * *", "end_at"),
         ("60 * * * *", "minutes of 0 to 59, got '60' (in \"60 * * * *\")"),
         ("* 24 * * *", "hours of 0 to 23"),
