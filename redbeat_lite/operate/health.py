@@ -90,7 +90,8 @@ def _one(found: Status, host: str, pid: int | None, limit: float) -> Health:
             verdicts.append(_of_standby(standby, limit))
     if not verdicts:
         which = host if pid is None else f"{host} with pid {pid}"
-        return Health(False, f"no beat of {which} has given a sign of life within the last hour")
+        forgotten = "one that has ended is forgotten at once, one that died after an hour"
+        return Health(False, f"no beat of {which} is known ({forgotten})")
     return max(verdicts)  # a healthy one, if there is one
 
 
