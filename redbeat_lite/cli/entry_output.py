@@ -87,6 +87,8 @@ def shown(value: Any) -> str:
     """A value of a field, in one line."""
     import json
 
+    if isinstance(value, float):
+        return f"{value!r} s".replace(".0 s", " s")  # fields with fractions are lengths of time
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

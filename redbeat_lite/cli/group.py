@@ -59,5 +59,6 @@ def redbeat(**_preload: Any) -> None:
       celery -A proj redbeat add hello proj.say --every 30s --args '["hello"]'
       celery -A proj redbeat next --until "2026-12-01 00:00"
 
-    Exit codes: 0 fine; 1 the request is wrong; 2 the server or the broker cannot be reached.
+    Exit codes: 0 fine; 1 the request is wrong; 2 the server or the broker cannot be reached; 3
+    and 4 as the help of a command says.
     """

@@ -51,7 +51,9 @@ def resume(ctx: click.Context, name: str, catch_up: bool, as_json: bool) -> None
       celery -A proj redbeat resume nightly
       celery -A proj redbeat resume nightly --catch-up
     """
-    tell(ctx, schedules_of(ctx).resume(name, catch_up=catch_up), "resumed", as_json)
+    schedules = schedules_of(ctx)
+    done = "not paused:" if schedules[name].paused_note is None else "resumed"
+    tell(ctx, schedules.resume(name, catch_up=catch_up), done, as_json)
 
 
 @click.command(cls=Command)

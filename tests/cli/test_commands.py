@@ -115,6 +115,8 @@ class TestFields:
         assert (entry.enabled, entry.remove_when_done) == (False, True)
         shown = cli("show", "x")
         assert "status            disabled" in shown.out
+        assert "jitter            90 s" in shown.out
+        assert "expires           600 s" in shown.out
         assert 'misfire           {"policy": "all", "limit": 3}' in shown.out
         cli("edit", "x", "--expires", "none", "--end-at", "none", "--enabled", "--keep-when-done", "--once", "false")
         entry = schedules["x"]

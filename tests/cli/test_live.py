@@ -63,6 +63,7 @@ def test_an_entry_is_paused_resumed_and_run_by_hand(shell: Shell, live: Schedule
     assert ["status", "paused:", "disk"] in [line.split() for line in shell("show", "ops").lines]
     assert shell("resume", "ops").out.startswith("resumed 'ops'; next run: ")
     assert shell("resume", "ops", "--json").json["next_run_at"]
+    assert shell("resume", "ops").out.startswith("not paused: 'ops'; next run: ")
     assert live["ops"].paused_note is None
     plain, data = shell.both("run", "ops")
     with redis.Redis.from_url(live_url) as client:
