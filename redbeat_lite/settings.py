@@ -150,10 +150,11 @@ def _given(app: Celery) -> dict[str, str]:
     # Reading the names loads a configuration that is still pending. Only then it knows of its namespace: asked earlier,
     # it has none, and every setting in Django's form would go unnoticed.
     keys = [str(key) for key in app.conf]
-    namespace = app.conf.prefix or ""
+    # Without a namespace most of Celery's own names in capitals begin so, and ours may be written alike, by mistake.
+    namespace = app.conf.prefix or "CELERY_"
     given = {}
     for spelled in keys:
-        plain = spelled[len(namespace) :] if namespace and spelled.startswith(namespace) else spelled
+        plain = spelled.removeprefix(namespace)
         if plain.lower().startswith(_PREFIX):
             given[plain.lower()[len(_PREFIX) :]] = spelled
     return given
@@ -165,8 +166,8 @@ def _value(app: Celery, name: str, spelled: str) -> Any:
     # Without a namespace Celery knows its own settings in capitals, the only names that Django hands on.
     known = [own] if namespace else [own, own.upper()]
     values = [app.conf[each] for each in known if each in app.conf]
-    if not values:  # in capitals without the namespace, or in both: Celery would pass over it
-        right = namespace + own.upper() if namespace else own
+    if not values:  # in a spelling that Celery would pass over
+        right = namespace + own.upper() if namespace or spelled.isupper() else own
         raise ConfigurationError(f"{spelled}: there is no such setting; did you mean {right}?")
     if len(values) == 2 and values[0] != values[1]:
         raise ConfigurationError(f"{own} and {own.upper()} are both set, to different values; set one of them")

@@ -298,6 +298,7 @@ def test_a_mistake_in_djangos_form_is_told_in_djangos_form() -> None:
     [
         ("CELERY", "REDBEAT_LITE_OWNER", "CELERY_REDBEAT_LITE_OWNER"),
         (None, "Redbeat_Lite_Owner", "redbeat_lite_owner"),
+        (None, "CELERY_REDBEAT_LITE_OWNER", "REDBEAT_LITE_OWNER"),
     ],
 )
 def test_a_spelling_that_celery_would_pass_over_is_told(namespace: str | None, spelled: str, right: str) -> None:
