@@ -19,6 +19,13 @@ def listeners(proj: Proj, worker_server: Server) -> Iterator[list[Worker]]:
     with proj.app.producer_or_acquire() as producer:
         proj.app.amqp.queues["everybody"].exchange(producer.channel).declare()
     workers = [Worker(worker_server, "solo", name=f"ear{n}", queues="everybody") for n in range(2)]
+
+    def both_hear() -> bool:
+        # They say that they are ready before they have subscribed.
+        proj.tasks.plain.apply_async(("hear",), queue="everybody")
+        return all("] received" in worker.text() for worker in workers)
+
+    until(both_hear)
     yield workers
     for worker in workers:
         worker.close()
