@@ -100,7 +100,7 @@ end
 
 local owner = redis.call('HGET', KEYS[3], 'task')
 if not owner and ARGV[14] == '0' then
-  local last = redis.call('GET', KEYS[8])
+  local last = redis.call('HGET', KEYS[8], 'token')
   if last and last ~= token then
     return {'later', ''}
   end
@@ -162,7 +162,8 @@ end
 redis.call('HSET', KEYS[3], 'token', token, 'task', id, 'state', 'running', 'since', now, 'lease', lease,
   'fence', number, 'holder', ARGV[10])
 redis.call('PEXPIRE', KEYS[3], lease)
-redis.call('SET', KEYS[8], token, 'PX', ARGV[12])
+redis.call('HSET', KEYS[8], 'token', token, 'fence', number, 'holder', ARGV[10])
+redis.call('PEXPIRE', KEYS[8], ARGV[12])
 redis.call('ZADD', KEYS[6], now + lease, key)
 remember('state', 'running', 'until', now + lease)
 return {'run', number}

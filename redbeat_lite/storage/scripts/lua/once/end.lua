@@ -34,7 +34,7 @@ if g[1] == token and (g[2] == 'running' or (g[2] == 'refused' and ARGV[3] == 'do
     redis.call('ZADD', KEYS[2], now, id)
   end
 end
-if KEYS[3] and redis.call('GET', KEYS[6]) == token then
+if KEYS[3] and redis.call('HGET', KEYS[6], 'token') == token then
   redis.call('DEL', KEYS[6])
 end
 if not KEYS[3] or redis.call('HGET', KEYS[3], 'token') ~= token then

@@ -12,8 +12,10 @@ local g = redis.call('HMGET', KEYS[1], 'token', 'state', 'until')
 -- A flush takes the guard's record and the lock, and a clock that leaps lets both run out. Where the record is as it
 -- should be and the lock is not there, somebody has freed it: by hand, or because the body has ended.
 local swept = not g[3] or tonumber(g[3]) <= now
--- The lock ran out, while the server was away perhaps, and nobody has had it since.
-local last = KEYS[5] and redis.call('GET', KEYS[5]) == token
+-- The lock may have run out, while the server was away perhaps, but nobody has had it since. What is noted there tells
+-- more than a caller may know who renews for its child.
+local l = KEYS[5] and redis.call('HMGET', KEYS[5], 'token', 'fence', 'holder') or {}
+local last = l[1] == token
 -- A renewal that comes after the end of its run finds another state, and must not bring anything back to life.
 if (g[1] == token and g[2] == 'running') or (not g[2] and (revive or last)) then
   redis.call('HSET', KEYS[1], 'state', 'running', 'attempt', ARGV[3], 'token', token, 'until', now + lease)
@@ -34,9 +36,13 @@ if holder ~= token then
     return {guard, 0}
   end
   redis.call('HSET', KEYS[2], 'token', token, 'task', id, 'state', 'running', 'since', now, 'lease', lease,
-    'fence', ARGV[7], 'holder', ARGV[8])
+    'fence', last and l[2] or ARGV[7], 'holder', last and l[3] or ARGV[8])
 end
 redis.call('PEXPIRE', KEYS[2], lease)
-redis.call('SET', KEYS[5], token, 'PX', ARGV[9])
+if not last then
+  local held = redis.call('HMGET', KEYS[2], 'fence', 'holder')
+  redis.call('HSET', KEYS[5], 'token', token, 'fence', held[1] or ARGV[7], 'holder', held[2] or ARGV[8])
+end
+redis.call('PEXPIRE', KEYS[5], ARGV[9])
 redis.call('ZADD', KEYS[4], now + lease, ARGV[6])
 return {guard, 1}
