@@ -1,4 +1,4 @@
-"""What is wrong with the config entries of an app, told by looking at each as the leader does before it stores any."""
+"""Which config entries are refused, and why: each is looked at as the leader does before it stores any."""
 
 from __future__ import annotations
 

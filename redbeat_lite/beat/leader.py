@@ -1,4 +1,4 @@
-"""Leadership: a lease in Redis, renewed by a thread of its own, trusted only for as long as it surely runs.
+"""Leadership: a lease in Redis, asked for, renewed by a thread, given back; trusted for as long as it surely runs.
 
 Redis is the authority on who leads. Local time serves for one thing, to stop leading early: the trust window opens
 when a renewal is *sent* and closes ``lease`` minus a margin later, so it ends before the key in Redis can.
@@ -204,7 +204,7 @@ class _Renewal:
         # A SimpleQueue, because its put() may be called from a signal handler; an Event's set() may not: the handler
         # could interrupt the very thread that holds the event's lock.
         self._stop: SimpleQueue[None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="redbeat-lite-renewal", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="redbeat-lite-lease", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

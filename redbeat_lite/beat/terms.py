@@ -1,4 +1,4 @@
-"""Takes office and leaves it: one beat asks for the lease, stands by while another leads, begins its terms."""
+"""What a beat does when it comes to lead, while it stands by, and when it has lost its lease."""
 
 from __future__ import annotations
 

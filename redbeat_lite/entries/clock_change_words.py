@@ -1,4 +1,4 @@
-"""What clock changes do to runs, in words: to one for previews, to those of many entries for the doctor. Pure."""
+"""What clock changes do to runs, in words: to one for previews, to those of many entries for the doctor."""
 
 from __future__ import annotations
 

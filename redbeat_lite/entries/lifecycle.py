@@ -1,4 +1,4 @@
-"""How an entry's state follows from its definition: creation, edits, resumption, a dispatched occurrence. Pure."""
+"""How an entry's state follows from its definition: creation, edits, resumption, a dispatched occurrence."""
 
 from __future__ import annotations
 

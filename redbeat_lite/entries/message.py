@@ -1,4 +1,4 @@
-"""What a message of an entry carries besides its arguments: id, headers, expiry. Pure."""
+"""What a message of an entry carries besides its arguments: id, headers, expiry; prepared messages repeat the last."""
 
 from __future__ import annotations
 

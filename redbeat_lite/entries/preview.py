@@ -1,4 +1,4 @@
-"""What will fire: the beat's own plan, played ahead without a beat. Pure."""
+"""What will fire: the beat's own plan, played ahead without a beat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what Redis holds to an entry with its state, and back: the one reading, and the one building of edits. Pure."""
+"""From what Redis holds to an entry with its state, and back: the one reading, and the one building of edits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The keys of the once-locks and of the guard, and what they hold.
 
-All of them begin with the scheduler's prefix in braces, as the six keys of the schedule do, so that on Redis Cluster
+All of them begin with the scheduler's prefix in braces, as those of the schedule do, so that on Redis Cluster
 they are in one hash slot and a script may touch a lock, its waiters and the guard's record together.
 
 ============================  ======  =================================================================================

@@ -1,4 +1,4 @@
-"""What the once-locks of one app need in one process: settings, a connection, the renewal thread."""
+"""What one process does with the once-locks of an app: takes them, gives them back, publishes again who waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishing: what a script put into the outbox goes to the broker, and out of the outbox.
+"""What follows a change of a run: the end of a step is recorded, what the outbox then holds goes to the broker.
 
 The ids come from the run, the stage, the step and its round, so whoever publishes, and however often, publishes the
 same tasks; a copy is dropped where it arrives. Whoever dies in between leaves the outbox to the sweeper.

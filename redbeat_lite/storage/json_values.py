@@ -22,7 +22,10 @@ MAX_BYTES = 64 * 1024
 
 _TYPE, _VALUE = "__type__", "__value__"
 _CONTAINERS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
-_SCALARS = frozenset({int, bool, type(None)})
+_SCALARS = frozenset({bool, type(None)})
+#: Python writes and reads no whole number of more than 4,300 digits.
+_TOO_LARGE = 10**4000
+
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _convert: Callable[[Any], Any] = JSONEncoder().default
 
@@ -71,13 +74,19 @@ def pack(value: object, field: str) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is plainly JSON, as most are: neither a container nor a number that may be infinite."""
+    """Whether a value is plainly JSON, as most are: no container, and no number that may be infinite or too long."""
     kind = type(value)
+    if kind is int:
+        return -_TOO_LARGE < value < _TOO_LARGE
     return kind in _SCALARS or (kind is str and value.isascii())
 
 
 def _pack(value: Any, field: str) -> Any:
-    if is_plain(value) or isinstance(value, (bool, int)):
+    if is_plain(value):
+        return value
+    if isinstance(value, int):
+        if not -_TOO_LARGE < value < _TOO_LARGE:
+            raise InvalidEntry(field, "a whole number of at most 4,000 digits", value)
         return value
     if isinstance(value, str):
         return _checked_text(value, field)

@@ -1,4 +1,4 @@
-"""The data model: every key the scheduler owns, and what it holds.
+"""The data model: every key of the schedule, and what it holds; ``once`` and ``pipeline`` have ``keys`` of their own.
 
 All keys carry the prefix in braces, ``{redbeat-lite}:due``, so that Redis Cluster puts them in one hash slot and a
 script may touch them together.

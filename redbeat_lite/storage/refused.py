@@ -1,4 +1,4 @@
-"""The config entries that the leader has refused, as it leaves them in Redis for everybody to see."""
+"""The stored form of what the leader has refused of its configuration."""
 
 from __future__ import annotations
 

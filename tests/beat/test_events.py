@@ -235,4 +235,4 @@ def test_a_beat_without_hooks_starts_no_thread_for_them(
     beat.run_due()
     assert beat.vitals.sent == 1
     names = {thread.name for thread in threading.enumerate()}
-    assert not {name for name in names if name.startswith("redbeat-lite") and name != "redbeat-lite-renewal"}
+    assert not {name for name in names if name.startswith("redbeat-lite") and name != "redbeat-lite-lease"}

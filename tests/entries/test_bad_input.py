@@ -115,6 +115,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"args": [{1, 2}]},
         "args[0]: expected a value that the serializer 'json' can write, got {1, 2}",
     ),
+    "argument too long": ({"args": [10**4000]}, "args[0]: expected a whole number of at most 4,000 digits, got 1000"),
     "argument that is no number": ({"args": [float("nan")]}, "args[0]: expected a finite number, got nan"),
     "text that is no text": ({"kwargs": {"x": "\ud800"}}, "kwargs.x: expected text that can be written as UTF-8, got "),
     "expires of a wrong type": (

@@ -1,4 +1,4 @@
-"""What every worker looks after once a second, whoever left it: waiters of free locks, copies of tasks that died.
+"""The second look, once a second in every worker: waiters that nobody has woken, copies of tasks that died.
 
 Once a second it wakes the waiters of locks that became free without anybody telling, repeats wake-ups that had no
 effect, wakes the parked copies of tasks that died, keeps the locks of tasks that wait in a queue, and lets those run

@@ -1,4 +1,4 @@
-"""The doctor's look at the entries: late ones, unusable ones, names that two want, tasks that nobody knows."""
+"""The doctor's look at entries: late, refused, unreadable, of unknown tasks, wanted twice, of an app without a beat."""
 
 from __future__ import annotations
 

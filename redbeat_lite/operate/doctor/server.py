@@ -1,4 +1,4 @@
-"""The doctor's look at the server: its clock, the line to it, and whether it keeps what it is given."""
+"""The doctor's look at the server: its clock, the line to it, the lease, and whether it keeps what it is given."""
 
 from __future__ import annotations
 

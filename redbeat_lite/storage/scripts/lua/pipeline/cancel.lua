@@ -1,7 +1,7 @@
 -- needs stage now
 -- End a run before its time. Sent twice, the second does nothing but name what still runs.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
--- ARGV[1] as [7] of pipeline_complete
+-- ARGV[1] as [7] of pipeline/complete
 -- returns {1 ended by this, 0 had ended, -1 there is no such run; ids of the tasks that run}
 local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'ttl')
 if not run[1] then
