@@ -77,7 +77,7 @@ def is_plain(value: Any) -> bool:
     """Whether a value is plainly JSON, as most are: no container, and no number that may be infinite or too long."""
     kind = type(value)
     if kind is int:
-        return -_TOO_LARGE < value < _TOO_LARGE
+        return bool(-_TOO_LARGE < value < _TOO_LARGE)
     return kind in _SCALARS or (kind is str and value.isascii())
 
 
