@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid5
+from uuid import uuid4, uuid5
 
 import pytest
 from celery import Celery
@@ -186,9 +186,10 @@ def test_of_each_expiry_only_the_first_goes_the_full_way(
     publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = in_full(publishers[0], monkeypatch)
+    options = {"shadow": str(uuid4())}  # a kind that nobody has prepared
     for expires in (None, 30, "interval", 40):
         for number in range(3):
-            name, options = f"{expires}{number}", {"shadow": "of an expiry"}  # a kind that no other test has prepared
+            name = f"{expires}{number}"
             entry = Entry(name, "plain", every(3600), expires=expires, options=options)
             publish(publishers[0], occurrence(entry, 1))
     assert names == ["None0", "300", "interval0", "400"]
