@@ -32,5 +32,5 @@ def check_driver(app: Celery) -> None:
     except VersionMismatch as exc:
         raise ConfigurationError(
             f"kombu {kombu.__version__} refuses the redis-py that is installed: {exc}. Install the one it wants "
-            "(pip install 'celery[redis]'), or a kombu that takes this one"
+            "(pip install 'celery[redis]'), or what takes this one (pip install 'celery<5.7' 'kombu<5.7')"
         ) from None
