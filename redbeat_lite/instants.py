@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from .errors import InvalidEntry
@@ -37,13 +37,12 @@ def from_ms(ms: int) -> datetime:
     return EPOCH + ms * _MS
 
 
-def delay_ms(options: Mapping[str, Any], now: int, zone: tzinfo | None = None) -> int | None:
-    """For how many milliseconds a message may not run yet; ``None`` where only Celery knows.
+def delay_ms(options: Mapping[str, Any], now: int) -> int:
+    """For how many milliseconds a message may not run yet.
 
     Parameters:
-        options: of its publishing, as ``apply_async`` takes them.
+        options: of its publishing, as ``apply_async`` takes them. An ``eta`` without a zone is UTC, as in a worker.
         now: epoch milliseconds.
-        zone: in which an ``eta`` without one is read.
     """
     if options.get("countdown"):
         return int(1000 * options["countdown"])
@@ -52,11 +51,7 @@ def delay_ms(options: Mapping[str, Any], now: int, zone: tzinfo | None = None) -
         eta = datetime.fromisoformat(eta)
     if not isinstance(eta, datetime):
         return 0
-    if eta.tzinfo is None:
-        if zone is None:
-            return None
-        eta = eta.replace(tzinfo=zone)
-    return max(0, to_ms(eta) - now)
+    return max(0, to_ms(eta if eta.tzinfo is not None else eta.replace(tzinfo=UTC)) - now)
 
 
 def aware(field: str, value: object) -> datetime:

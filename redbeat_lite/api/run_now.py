@@ -43,7 +43,7 @@ def publish_extra(app: Celery, entry: Entry, locks: LockStore, zone: tzinfo, sla
     task_id, task = str(uuid4()), app.tasks.get(entry.task)
     entry.args, entry.kwargs = evaluated(entry)
     with _once_lock(
-        entry, task_id, task, locks, delay_ms(entry.options, now) or 0, lock_life_ms(entry, life, now)
+        entry, task_id, task, locks, delay_ms(entry.options, now), lock_life_ms(entry, life, now)
     ) as headers:
         emitted = emission(Occurrence(entry, task_id, now, life, headers), now)
         options = {**emitted.options, "retry": entry.options.get("retry")}

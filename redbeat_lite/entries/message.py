@@ -75,7 +75,7 @@ def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
     else:
         lives = round(1000 * (expires or 0))
     # It counts from when the message is sent, whatever its delay.
-    return max(lives - (instants.delay_ms(entry.options, now) or 0), 0)
+    return max(lives - instants.delay_ms(entry.options, now), 0)
 
 
 def emission(occurrence: Occurrence, now: int, *, traced: bool = False) -> Entry:
@@ -143,5 +143,6 @@ def traceparent(task_id: str) -> str:
 def _expires(entry: Entry, life: int | None, now: int) -> Any:
     if entry.expires != "interval":
         return entry.expires
-    delay = instants.delay_ms(entry.options, now)
-    return None if life is None or delay is None else instants.from_ms(min(now + delay + life, instants.MAX_MS))
+    if life is None:
+        return None
+    return instants.from_ms(min(now + instants.delay_ms(entry.options, now) + life, instants.MAX_MS))

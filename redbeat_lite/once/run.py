@@ -230,8 +230,7 @@ def until_retry_ms(retry: Any) -> int:
     """Until the message of a retry may run."""
     when = retry.when if isinstance(retry, Retry) else None
     if isinstance(when, datetime):
-        # Celery reads a naive eta as its own time zone's; an hour or so too long only delays the next task of the
-        # key after a crash, so UTC will do.
+        # A worker reads a naive eta as UTC.
         aware = when if when.tzinfo else when.replace(tzinfo=UTC)
         return max(0, round((aware.timestamp() - time.time()) * 1000))
     return max(0, round(float(when or 0) * 1000))

@@ -15,7 +15,6 @@ from celery import signals
 from celery.utils.log import get_logger
 
 from ..errors import text_of
-from ..forks import let_through
 from ..settings import Settings
 from ..storage.connections import Backend
 from ..storage.patience import patiently
@@ -24,7 +23,7 @@ from .errors import LockUnavailable, OnceSkipped
 from .hold import Hold, hold_of
 from .renewal import Renewer
 from .settle import is_final, settle_skipped
-from .store import DOWN, RESEND_MS, LockStore, Verdict
+from .store import DOWN, RESEND_MS, LockStore, Verdict, let_holders_go_first
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -34,10 +33,6 @@ logger = get_logger(__name__)
 
 #: Seconds for which a lock is asked for, or given back, again and again while the server does not answer.
 PATIENCE = 8.0
-
-#: Seconds that the holder of a lock has to renew it, where its lease ran out and it may be the server that was away: it
-#: tries ten times a second.
-_HEAD_START = 0.5
 
 _ATTRIBUTE = "_redbeat_lite_once"
 
@@ -98,8 +93,7 @@ class Runtime:
             verdict = patiently(ask, PATIENCE)
             if verdict.word != "later":
                 return verdict
-            with let_through():
-                time.sleep(_HEAD_START)
+            let_holders_go_first()
             return patiently(partial(ask, told_later=True), PATIENCE)
         except DOWN as exc:
             raise LockUnavailable(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from ..forks import let_through
 from ..storage.connections import FAULTS
 from ..storage.replies import server_ms, text, text_or_none, texts
 from ..storage.scripts import Scripts
@@ -23,6 +25,13 @@ DOWN = FAULTS
 
 #: How many claims one call of ``once/take`` handles; each has eleven KEYS and ARGV, and Lua unpacks a few thousand.
 TAKE_BATCH = 500
+
+#: Seconds that the holder of a lock has to renew it, where its lease has run out and it may be the server that was
+#: away: it tries ten times a second, or four times for a child that cannot.
+HEAD_START = 0.5
+
+#: What ``once/take`` answers in that case.
+_LATER = 2
 
 #: What nobody has looked after for a week leaves the index, in ms: no worker has ``install()``, and the locks have run
 #: out. Who still waits is found again when the next task of that key comes, and forgotten a week after the last of them
@@ -117,6 +126,12 @@ class Turn(NamedTuple):
     too_old: bool
 
 
+def let_holders_go_first() -> None:
+    """Wait, for who was told to ask again later."""
+    with let_through():
+        time.sleep(HEAD_START)
+
+
 class LockStore:
     """The once-locks and the guard's records of one prefix on one client.
 
@@ -131,19 +146,31 @@ class LockStore:
         self._scripts = Scripts(client)
 
     def take(self, claims: Sequence[Wanted]) -> list[bool]:
-        """Take locks for tasks about to be published; one round trip for up to ``TAKE_BATCH`` of them."""
-        taken: list[bool] = []
+        """Take locks for tasks about to be published; one round trip for up to ``TAKE_BATCH`` of them.
+
+        Where somebody had a lock and has not given it back, asks again after ``HEAD_START``.
+        """
+        taken = self._take_all(claims, told_later=False)
+        later = [n for n, reply in enumerate(taken) if reply == _LATER]
+        if later:
+            let_holders_go_first()
+            for n, reply in zip(later, self._take_all([claims[n] for n in later], told_later=True), strict=True):
+                taken[n] = reply
+        return [bool(reply) for reply in taken]
+
+    def _take_all(self, claims: Sequence[Wanted], *, told_later: bool) -> list[int]:
+        taken: list[int] = []
         for start in range(0, len(claims), TAKE_BATCH):
-            taken += self._take(claims[start : start + TAKE_BATCH])
+            taken += self._take(claims[start : start + TAKE_BATCH], told_later=told_later)
         return taken
 
-    def _take(self, claims: Sequence[Wanted]) -> list[bool]:
+    def _take(self, claims: Sequence[Wanted], *, told_later: bool) -> list[int]:
         keys = [self.keys.index, self.keys.fence]
-        args: list[Any] = [len(claims), KEPT_MS]
+        args: list[Any] = [len(claims), KEPT_MS, int(told_later)]
         for claim in claims:
             keys += [self.keys.lock(claim.key), self.keys.waiters(claim.key), self.keys.last(claim.key)]
             args += claim
-        return [bool(reply) for reply in self._scripts.run("once/take", keys, args)]
+        return list(self._scripts.run("once/take", keys, args))
 
     def begin(
         self,

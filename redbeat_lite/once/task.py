@@ -147,7 +147,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         options["headers"] = headers = {**(options.get("headers") or {})}
         headers.pop(DELIVERY, None)
         now = wall_ms()
-        headers[DEADLINE_HEADER] = now + self._delay_ms(options, now) + round(1000 * self.guard_life)
+        headers[DEADLINE_HEADER] = now + delay_ms(options, now) + round(1000 * self.guard_life)
         task_id = task_id or uuid()
         try:
             key = self._claim(once_key, on_conflict, task_id, args, kwargs, options)
@@ -181,7 +181,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         return key
 
     def _take(self, once: Once, key: str, task_id: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> None:
-        lease_ms, delay = round(once.lease * 1000), self._delay_ms(options, wall_ms())
+        lease_ms, delay = round(once.lease * 1000), delay_ms(options, wall_ms())
         queue = queue_of(self, self.name, args, kwargs, options)
         wanted = Wanted(key, task_id, lease_ms, delay, f"queued {self.name}", queue)
         runtime = Runtime.of(self.app)
@@ -200,9 +200,6 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         if not taken:
             error = OnceRejected if once.on_conflict == "raise" else OnceSkipped
             raise error(f"{self.name}[{task_id}]: another task has the once-lock {key!r}", key)
-
-    def _delay_ms(self, options: Mapping[str, Any], now: int) -> int:
-        return delay_ms(options, now, self.app.timezone) or 0
 
     def _not_published(self, why: Exception, task_id: str, errbacks: Any, options: Mapping[str, Any]) -> Any:
         """The result of a call that nothing was published for.

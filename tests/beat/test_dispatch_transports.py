@@ -95,7 +95,11 @@ def test_a_transport_that_puts_messages_into_queues_by_itself_gets_them_one_by_o
 @pytest.mark.parametrize(
     ("options", "promise"),
     [
-        ({}, "with stable ids; what the broker does not take is lost, as confirm_publish is not set"),
+        (
+            {},
+            "with stable ids; what the broker does not take is lost, as confirm_publish is not set; "
+            "its transport knows no batches",
+        ),
         ({"confirm_publish": True}, "at least once, with stable ids; its transport knows no batches"),
     ],
 )

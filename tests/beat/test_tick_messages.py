@@ -13,6 +13,7 @@ import pytest
 import redis
 from celery import Celery
 from celery.beat import BeatLazyFunc
+from celery.utils.time import maybe_make_aware
 
 from redbeat_lite import Once, Scheduler, Schedules, at, cron, every
 from tests.beat.moments import after
@@ -70,17 +71,22 @@ class TestExpires:
         beat.run_due()
         assert datetime.fromisoformat(queued(client)[0].headers["expires"]) == after(4 + slack)
 
-    @pytest.mark.parametrize("option", ["countdown", "eta", "eta in text"])
+    @pytest.mark.parametrize("option", ["countdown", "eta", "eta in text", "eta without a zone"])
     def test_with_the_interval_counts_from_when_it_may_run(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis, option: str
     ) -> None:
         later = after(63)
-        options = {"countdown": {"countdown": 53}, "eta": {"eta": later}, "eta in text": {"eta": later.isoformat()}}
+        options = {
+            "countdown": {"countdown": 53},
+            "eta": {"eta": later},
+            "eta in text": {"eta": later.isoformat()},
+            "eta without a zone": {"eta": later.replace(tzinfo=None)},
+        }
         schedules.add("a", "add", every(10), options=options[option])
         clock.forward(10)
         inner_beat.run_due()
         [message] = queued(client)
-        assert datetime.fromisoformat(message.headers["eta"]) == later
+        assert maybe_make_aware(datetime.fromisoformat(message.headers["eta"])) == later
         assert datetime.fromisoformat(message.headers["expires"]) == after(63 + 15)
 
     def test_jitter_shortens_no_life(

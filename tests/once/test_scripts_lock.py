@@ -80,7 +80,7 @@ def test_a_silent_holder_loses_the_lock_after_its_lease_to_who_asks_twice(store:
 def test_a_lock_that_ran_out_is_its_last_holders_again_if_nobody_has_had_it(
     store: LockStore, waited_for: bool, life_ms: int
 ) -> None:
-    mine, other = held("a", lease_ms=200, life_ms=life_ms), held("b", lease_ms=200)
+    mine, other = held("a", lease_ms=200, life_ms=life_ms, holder="whoever"), held("b", lease_ms=200)
     begin(store, mine)
     if waited_for:
         assert begin(store, other, on_conflict="wait", message="b's") == "parked"
@@ -89,8 +89,9 @@ def test_a_lock_that_ran_out_is_its_last_holders_again_if_nobody_has_had_it(
         until(lambda: not store.client.exists("{t}:guard:a"))
     if waited_for:
         assert wake(store) == "b's"
-    assert store.renew(mine, revive=False) == (True, True)
-    assert store.client.hget("{t}:once:lock:k", "fence") == str(mine.fence)
+    # The main process renews for its child, and knows no fence.
+    assert store.renew(replace(mine, fence=0, holder=""), revive=False) == (True, True)
+    assert store.client.hmget("{t}:once:lock:k", "fence", "holder") == [str(mine.fence), "whoever"]
     assert begin(store, other, on_conflict="wait", message="b's", told_later=True) == "parked"
     assert store.end(mine).waiters
 
@@ -120,6 +121,7 @@ def test_a_renewal_puts_back_what_a_flush_took_unless_someone_else_has_it(store:
     assert store.renew(mine, revive=False) == (False, False)
     assert store.renew(mine, revive=True) == (True, True)
     assert begin(store, held("b")) == "taken"
+    assert store.client.hget("{t}:once:last:k", "token") == mine.token, "it may run out once more"
     store.client.flushall()
     begin(store, held("b"))
     assert store.renew(mine, revive=True)[1] is False
@@ -176,6 +178,7 @@ def test_the_lock_is_held_for_a_retry_and_taken_over_by_it(store: LockStore) -> 
     begin(store, first)
     assert store.end(first, hold_ms=60_000).released
     assert begin(store, held("b")) == "taken"
+    assert not store.client.exists("{t}:once:last:k")
     retry = held("a", attempt=1)
     assert begin(store, retry) == "run"
     assert store.end(retry).released

@@ -189,7 +189,7 @@ class Planner:
         return entry
 
     def _claim(self, job: Job, once: Once, nominal: int, now: int) -> Claim:
-        entry, task, delay = job.entry, self._tasks(job.entry.task), delay_ms(job.entry.options, now) or 0
+        entry, task, delay = job.entry, self._tasks(job.entry.task), delay_ms(job.entry.options, now)
         return Claim(
             entry.name,
             entry.task,

@@ -95,7 +95,8 @@ class Publisher:
             return f"in batches apart from the schedule ({promise}), {self._making}"
         why = "its transport knows no batches" if self._collect else "redbeat_lite_dispatch is 'plain'"
         if self._unconfirmed:
-            return "one by one (with stable ids; what the broker does not take is lost, as confirm_publish is not set)"
+            lost = "what the broker does not take is lost, as confirm_publish is not set"
+            return f"one by one (with stable ids; {lost}; {why})"
         return f"one by one (at least once, with stable ids; {why})"
 
     @property

@@ -123,8 +123,8 @@ class Keeper:
                 self._renewed[token] = (None, now)
                 departures.watch(request, again=True)
             elif now - last >= hold.lease / PER_LEASE:
-                self._renewed[token] = (hold, now)
                 try:
                     self._runtime.store.renew(hold.held, revive=False, lock=hold.keeps_lock(now))
+                    self._renewed[token] = (hold, now)
                 except DOWN as exc:
                     logger.debug("Renewal for task %s failed, trying again: %s", request.id, text_of(exc))

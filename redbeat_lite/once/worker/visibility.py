@@ -12,7 +12,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from ...clock import wall_ms
+from ...clock import elapsed, wall_ms
 from ...storage.replies import server_ms
 from ..runtime import Runtime
 from ..worker_reports import FORGOTTEN_AFTER, WorkerReport, heard_of
@@ -87,12 +87,11 @@ def report(runtime: Runtime, hostname: str, queues: list[str], timeout: float | 
     return workers(runtime)
 
 
-def _looked_at_the_clock(client: Any) -> tuple[int, float, int]:
-    """How many ms that took, by how many seconds the clock here is ahead of the server's, and the time there in ms."""
-    before, now = wall_ms(), server_ms(client)
-    after = wall_ms()
+def _looked_at_the_clock(client: Any) -> tuple[float, float, int]:
+    """How long that took, by how many seconds the clock here is ahead of the server's, and the time there in ms."""
+    began, before, now = elapsed(), wall_ms(), server_ms(client)
     # The server looked at its clock between the two.
-    return after - before, ((before + after) / 2 - now) / 1000, now
+    return elapsed() - began, ((before + wall_ms()) / 2 - now) / 1000, now
 
 
 def workers(runtime: Runtime) -> dict[str, WorkerReport]:

@@ -163,7 +163,7 @@ redis.call('HSET', KEYS[3], 'token', token, 'task', id, 'state', 'running', 'sin
   'fence', number, 'holder', ARGV[10])
 redis.call('PEXPIRE', KEYS[3], lease)
 redis.call('HSET', KEYS[8], 'token', token, 'fence', number, 'holder', ARGV[10])
-redis.call('PEXPIRE', KEYS[8], ARGV[12])
+redis.call('PEXPIRE', KEYS[8], math.max(tonumber(ARGV[12]), 2 * lease))
 redis.call('ZADD', KEYS[6], now + lease, key)
 remember('state', 'running', 'until', now + lease)
 return {'run', number}

@@ -43,6 +43,6 @@ if not last then
   local held = redis.call('HMGET', KEYS[2], 'fence', 'holder')
   redis.call('HSET', KEYS[5], 'token', token, 'fence', held[1] or ARGV[7], 'holder', held[2] or ARGV[8])
 end
-redis.call('PEXPIRE', KEYS[5], ARGV[9])
+redis.call('PEXPIRE', KEYS[5], math.max(tonumber(ARGV[9]), 2 * lease))
 redis.call('ZADD', KEYS[4], now + lease, ARGV[6])
 return {guard, 1}
