@@ -198,6 +198,7 @@ def test_a_healthy_stand_by_is_never_red_for_a_minute(
     leads(leader, client)
     standby = beat(PROJ_CONF=conf(heartbeat_file=file))
     standby.says("standing by")
+    eventually(Path(file).exists)  # it touches it a moment later
 
     def bad() -> list[str]:
         verdicts = (judge(file, LIMIT), health(defaults, limit=LIMIT, pid=standby.pid))
