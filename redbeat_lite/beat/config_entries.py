@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
+from ..clock import wall_ms
 from ..entries import lifecycle
-from ..entries.configured import configured, entry_with_defaults
+from ..entries.configured import configured
 from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.fields import is_name
@@ -242,8 +243,10 @@ class ConfigEntries:
 def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[str, Entry | None]]:
     """The entries of an app's configuration that are not stored, by name, each with what has its name instead.
 
-    One that another owner has too, with the very same definition, is as good as stored.
+    One that another owner has too, with the very same definition, is as good as stored. One that is refused for what is
+    wrong with it is none of them: it would not be stored if it could have its name.
     """
+    check, now = ConfigCheck(app, store, settings, app.timezone), wall_ms()
     written = {name: fields for name, fields in configured(app).items() if is_name(name)}
     for chunk in chunks(written, PAGE):
         for stored in store.read(chunk):
@@ -251,8 +254,8 @@ def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[
             existing, _ = readable_parts(stored)
             if existing is None or existing.owner != settings.owner:
                 try:
-                    wanted = entry_with_defaults(settings, name, written[name], app=app)
-                except InvalidEntry:  # the beat that leads says so in its log
+                    wanted = check.entry(name, written[name], now)
+                except Exception:  # noqa: BLE001 - what a user wrote may raise anything; it is told as refused
                     continue
                 if existing is None or not _differs_in_owner_alone(wanted, existing, stored):
                     yield name, existing

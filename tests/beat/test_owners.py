@@ -131,7 +131,7 @@ class TestTwoApps:
         self, make_app: MakeApp, make_beat: MakeBeat, caplog: pytest.LogCaptureFixture
     ) -> None:
         first = make_app("first", beat_schedule={"a": entry(), "both": entry()})
-        second = make_app("second", beat_schedule={"b": entry(), "both": entry()})
+        second = make_app("second", beat_schedule={"b": entry(), "both": entry(), "over": entry(end_at=NOW)})
         leader, stand_by, same = make_beat(first), make_beat(second), make_beat(first)
         for _ in range(2):
             for beat in (leader, stand_by, same):

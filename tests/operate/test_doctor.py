@@ -279,12 +279,15 @@ class TestEntries:
     def test_entries_that_wait_while_a_beat_of_another_app_leads(
         self, make_app: MakeApp, make_beat: Callable[..., Scheduler]
     ) -> None:
-        apps = [make_app(name, beat_schedule={name: {"task": "add", "schedule": 60}}) for name in ("first", "second")]
+        entry: dict[str, Any] = {"task": "add", "schedule": 60}
+        over = {"over": {**entry, "end_at": datetime(2020, 1, 1, tzinfo=UTC)}}
+        apps = [make_app(name, beat_schedule={name: entry, **over}) for name in ("first", "second")]
         leader = make_beat(apps[0])
         leader.run_due()
         finding = the(apps[1], "not-stored")
         assert (finding.severity, finding.entries) == ("warning", ("second",))
         assert "'first' leads" in finding.why
+        assert [each.entries for each in found(apps[1], "refused")] == [("over",), ("over",)], "each app's own"
         assert not found(apps[0], "not-stored")
         leader.close()
         assert not found(apps[1], "not-stored"), "nobody leads, which is another finding"
