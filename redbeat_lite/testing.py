@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery import current_app
 
 from .entries import lifecycle
-from .entries.configured import as_written, entry_with_defaults
+from .entries.configured import as_written, config_entry
 from .entries.entry import Entry
 from .entries.message import evaluated
 from .entries.preview import Upcoming, walk
@@ -159,7 +159,7 @@ def _entries(app: Celery, more: Iterable[Entry] | Mapping[str, Mapping[str, Any]
     added = more.items() if isinstance(more, Mapping) else ((entry.name, entry) for entry in more)
     given = {**as_written(app.conf.beat_schedule or {}), **as_written(dict(added))}
     # A copy: an Entry of the caller's gets no state from here.
-    return {name: copy(entry_with_defaults(settings, name, fields, app=app)) for name, fields in given.items()}
+    return {name: copy(config_entry(settings, name, fields, app=app)) for name, fields in given.items()}
 
 
 def _begin(entry: Entry, start: int, zone: tzinfo) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
 
-from ..entries.configured import configured, entry_with_defaults
+from ..entries.configured import config_entry, configured
 from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
-from ..errors import ConfigOwned, CorruptEntry, EntryNotFound, InvalidEntry, text_of
+from ..errors import ConfigOwned, CorruptEntry, EntryNotFound, text_of
 from ..settings import Settings
 from ..storage.store import Store
 from ..storage.stored import PAGE, Stored, chunks
@@ -95,8 +95,8 @@ class Reader:
         if fields is None:
             return entry
         try:
-            own = entry_with_defaults(self._settings, entry.name, fields, app=self._app)
-        except InvalidEntry:  # the beat says so in its log
+            own = config_entry(self._settings, entry.name, fields, app=self._app)
+        except Exception:  # noqa: BLE001 - what a user wrote may raise anything; it is told as refused
             return entry
         for field in entry.local:
             setattr(entry, field, getattr(own, field))

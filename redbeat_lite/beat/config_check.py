@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..clock import wall_ms
 from ..entries import lifecycle
-from ..entries.configured import configured, entry_with_defaults
+from ..entries.configured import config_entry, configured
 from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.sendable import check_options
@@ -47,7 +47,7 @@ class ConfigCheck:
         Raises:
             InvalidEntry: it is refused. What a user wrote may raise anything else, too.
         """
-        entry = entry_with_defaults(self._settings, name, fields, app=self._app)
+        entry = config_entry(self._settings, name, fields, app=self._app)
         lifecycle.check(entry, now, self._zone, partial(self._stored, name))
         check_options(entry)
         encode(entry, allow_local=True)

@@ -35,11 +35,8 @@ def configured(app: Celery) -> dict[str, Any]:
 
 
 def as_written(schedule: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A ``beat_schedule`` with names that can be stored, and fields in our words."""
-    return {
-        short_name(name): translated(fields) if isinstance(fields, Mapping) else fields
-        for name, fields in schedule.items()
-    }
+    """A ``beat_schedule`` with names that can be stored. Its entries are not looked into: that may raise anything."""
+    return {short_name(name): fields for name, fields in schedule.items()}
 
 
 def short_name(name: Any) -> Any:
@@ -48,6 +45,16 @@ def short_name(name: Any) -> Any:
         return name
     mark = digest(name)
     return f"{name[: MAX_NAME - len(mark) - 1]}#{mark}"
+
+
+def config_entry(settings: Settings, name: str, written: Any, *, app: Any = None) -> Entry:
+    """An entry from what a ``beat_schedule`` has under this name, which may have fields of other schedulers.
+
+    Raises:
+        InvalidEntry: a field is missing, unknown or wrong. What a user wrote may raise anything else, too.
+    """
+    fields = translated(written) if isinstance(written, Mapping) else written
+    return entry_with_defaults(settings, name, fields, app=app)
 
 
 def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any = None) -> Entry:

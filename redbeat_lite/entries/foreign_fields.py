@@ -37,10 +37,11 @@ _INSTEAD = {
 def translated(written: Mapping[str, Any]) -> dict[str, Any]:
     """The same entry with those fields in our words that have a meaning here.
 
-    Raises nothing: a field that has none, or whose place is taken, stays and is refused as any unknown one.
+    A field that has none, or whose place is taken, stays and is refused as any unknown one. A mapping of a user's own
+    class may raise anything.
     """
     fields = dict(written)
-    options = fields.get("options") or {}
+    options = {} if fields.get("options") is None else fields["options"]
     if isinstance(options, Mapping):
         options = dict(options)
         _move(options, "expire_seconds", options, "expires")

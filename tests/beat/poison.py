@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -31,6 +32,26 @@ class CannotTell(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
         return isinstance(other, CannotTell) and other.fails_from == self.fails_from
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class CannotBeRead(Mapping[str, Any]):
+    """What may stand for a dict, and raises as soon as it is read."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise ZeroDivisionError("mapping is broken")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["task"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class NeitherTrueNorFalse(dict[str, Any]):
+    """A dict of a class that has no truth, as arrays and expressions of some libraries."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth of this is ambiguous")
 
 
 def poison(schedules: Schedules, client: redis.Redis, kind: str) -> None:

@@ -9,7 +9,9 @@ import redis
 
 from redbeat_lite import Schedules, every
 from redbeat_lite.beat.status import status
+from redbeat_lite.operate.doctor import examine
 from redbeat_lite.storage.refused import Refused
+from tests.beat.poison import CannotBeRead, CannotTell, NeitherTrueNorFalse
 from tests.support.beats import KEYS
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.waiting import eventually
@@ -50,6 +52,29 @@ def test_one_that_goes_on_as_stored_before_is_told_too(make_app: MakeApp, make_b
     for _ in range(2):
         schedules = one_turn(app, make_beat)
         assert {*schedules} == {*schedules.refused()} == {"a"}
+
+
+def test_one_that_raises_when_it_is_looked_at_is_refused_alone(make_app: MakeApp, make_beat: MakeBeat) -> None:
+    raising = {"a": CannotBeRead(), "b": {**GOOD, "options": CannotBeRead()}}
+    app = make_app(beat_schedule={**raising, "odd": {**GOOD, "options": NeitherTrueNorFalse(queue="q")}})
+    leader, beat = make_beat(make_app("other")), make_beat(app)
+    leader.run_due()
+    beat.run_due()
+    told = {(each.check, each.entries) for each in examine(app)}
+    assert {("refused", ("a", "b")), ("not-stored", ("odd",))} < told, "one of another app leads"
+    leader.close()
+    beat.run_due()
+    schedules = Schedules(app)
+    assert schedules["odd"].options == {"queue": "q"}
+    assert {*schedules} == {"odd"}
+    assert schedules.refused() == dict.fromkeys("ab", "ZeroDivisionError: mapping is broken")
+
+
+def test_one_that_raises_since_it_was_stored_can_be_read(make_app: MakeApp, make_beat: MakeBeat) -> None:
+    app = make_app(beat_schedule={"a": {"task": "t", "schedule": CannotTell(float("inf"))}})
+    assert one_turn(app, make_beat)["a"].local == ()
+    app.conf.beat_schedule = {"a": CannotBeRead()}
+    assert one_turn(app, make_beat)["a"].local == ("schedule",)
 
 
 def test_a_name_that_becomes_free_is_refused_no_more(make_app: MakeApp, make_beat: MakeBeat) -> None:

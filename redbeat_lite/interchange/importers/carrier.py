@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery.schedules import solar
 
 from ...entries import lifecycle
-from ...entries.configured import entry_with_defaults, short_name
+from ...entries.configured import config_entry, entry_with_defaults, short_name
 from ...entries.definition import encode
 from ...entries.entry import Entry
 from ...entries.fields import check_destination
@@ -93,7 +93,7 @@ class Carrier:
 
     def _of_config(self, found: Found, now: int) -> Carried:
         """The definition is the configuration's, the history that of the old beat."""
-        entry = entry_with_defaults(self._settings, found.name, self._configured[found.name], app=self._app)
+        entry = config_entry(self._settings, found.name, self._configured[found.name], app=self._app)
         lifecycle.check(entry, now, self._zone)
         entry.owner = self._settings.owner
         definition = encode(entry, allow_local=True)
