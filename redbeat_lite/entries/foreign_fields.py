@@ -37,21 +37,21 @@ _INSTEAD = {
 def translated(written: Mapping[str, Any]) -> dict[str, Any]:
     """The same entry with those fields in our words that have a meaning here.
 
-    A field that has none, or whose place is taken, stays and is refused as any unknown one. A mapping of a user's own
-    class may raise anything.
+    A field that has none, or whose place is taken, stays and is refused as any unknown one; one that is ``None`` is
+    none. A mapping of a user's own class may raise anything.
     """
-    fields = dict(written)
+    fields = {field: value for field, value in written.items() if value is not None or field not in _INSTEAD}
     options = {} if fields.get("options") is None else fields["options"]
     if isinstance(options, Mapping):
         options = dict(options)
         _move(options, "expire_seconds", options, "expires")
         for theirs, ours in _OPTIONS.items():
-            _move(fields, theirs, options, ours)
+            if theirs == ours or fields.get(ours) is None:  # "expires" is a field here, too
+                _move(fields, theirs, options, ours)
         if options:
             fields["options"] = options
-    one_off = fields.get("one_off")
-    if one_off is None or isinstance(one_off, bool):  # another number would become one of runs
-        fields["one_off"] = 1 if one_off else None
+    if isinstance(fields.get("one_off"), bool):  # another number would become one of runs
+        fields["one_off"] = 1 if fields["one_off"] else None
         _move(fields, "one_off", fields, "max_runs")
     _move(fields, "start_time", fields, "start_at")
     return fields
