@@ -74,6 +74,7 @@ class ConfigEntries:
         self._entries: dict[str, Entry] = {}
         self._set_aside: set[str] = set()
         self._refused: dict[str, str] = {}
+        self._clashes: dict[str, str] = {}
         self._shared: set[str] = set()
         self._rivals: set[str] = set()
         self._taken: set[str] = set()
@@ -92,7 +93,7 @@ class ConfigEntries:
     @property
     def refused(self) -> int:
         """How many of those in the configuration the last :meth:`sync` has refused."""
-        return len(self._refused)
+        return len(self._refused) + len(self._clashes)
 
     @property
     def vacated(self) -> bool:
@@ -123,6 +124,7 @@ class ConfigEntries:
         self._entries = dict(self._read(written, known, now))
         self._set_aside = self._quarantined(now)
         self._shared, self._rivals, self._taken = set(), set(), set()
+        self._clashes.clear()
         self._inherited.clear()
         self._there = self._present()
         names = [*self._entries, *(known - written.keys())]
@@ -131,7 +133,7 @@ class ConfigEntries:
         ours = (self._entries.keys() - self._shared) | (known & self._refused.keys())
         if known != ours:
             self._store.set_config_names(self._settings.owner, ours, term)
-        self._store.set_refused(Refused.of(self._settings.owner, self._refused), term)
+        self._store.set_refused(Refused.of(self._settings.owner, {**self._refused, **self._clashes}), term)
 
     def _read(self, written: dict[str, Any], known: set[str], now: int) -> Iterator[tuple[str, Entry]]:
         self._refused = {}
@@ -213,8 +215,8 @@ class ConfigEntries:
         else:
             self._rivals.add(owner)
         whose = "a runtime entry" if owner is None else f"the configuration of {owner!r}"
-        self._refused[name] = f"the name is taken by {whose}"
-        logger.error("beat: config entry %r is refused: %s", name, self._refused[name])
+        self._clashes[name] = f"the name is taken by {whose}"
+        logger.error("beat: config entry %r is refused: %s", name, self._clashes[name])
         del self._entries[name]
 
     def _tell_inherited(self) -> None:

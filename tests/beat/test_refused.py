@@ -90,6 +90,19 @@ def test_a_name_that_becomes_free_is_refused_no_more(make_app: MakeApp, make_bea
     assert schedules.refused() == {}
 
 
+def test_a_name_that_was_lost_to_a_runtime_entry_does_not_go_on_as_stored_before(
+    make_app: MakeApp, make_beat: MakeBeat, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(beat_schedule={"a": GOOD})
+    schedules = one_turn(app, make_beat)
+    schedules.remove("a")
+    schedules.add("a", "other", every(60))
+    assert {*one_turn(app, make_beat).refused()} == {"a"}
+    app.conf.beat_schedule = {"a": WRONG}
+    assert {*one_turn(app, make_beat).refused()} == {"a"}
+    assert "is refused and goes on" not in caplog.text
+
+
 def test_it_is_told_again_after_a_flush(make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis) -> None:
     app = make_app(beat_schedule={"a": WRONG}, redbeat_lite_lease=3)
     beat, schedules = make_beat(app), Schedules(app)
