@@ -119,17 +119,10 @@ class Settings:
             url: instead of the one that is set, for what asks no server.
 
         Raises:
-            ConfigurationError: a value is wrong, a name is unknown or given twice with two values, or there is no Redis
-                to use.
+            ConfigurationError: a value is wrong, a name is unknown, written so that Celery passes over it or, without a
+                namespace, given twice with two values, or there is no Redis to use.
         """
-        given = _given(app)
-        known = [f.name for f in fields(cls)]
-        for name, spelled in given.items():
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                hint = f"; did you mean {_spelled_as(spelled, near[0])}?" if near else ""
-                raise ConfigurationError(f"{spelled}: there is no such setting{hint}")
-        values = {name: _value(app, name, spelled) for name, spelled in given.items()}
+        values = {name: _value(app, name) for name in _given(app)}
         if isinstance(values.get("expires"), timedelta):
             values["expires"] = values["expires"].total_seconds()
         if url is not None:
@@ -145,39 +138,56 @@ class Settings:
         return cls(**values)
 
 
-def _given(app: Celery) -> dict[str, str]:
-    """Names set by the user, without the prefix, and how they were spelled."""
+def _given(app: Celery) -> list[str]:
+    """Names set by the user, without the prefix.
+
+    Raises:
+        ConfigurationError: there is no such setting, or Celery passes over it as it is spelled.
+    """
     # Reading the names loads a configuration that is still pending. Only then it knows of its namespace: asked earlier,
     # it has none, and every setting in Django's form would go unnoticed.
     keys = [str(key) for key in app.conf]
     # Without a namespace most of Celery's own names in capitals begin so, and ours may be written alike, by mistake.
-    namespace = app.conf.prefix or "CELERY_"
-    given = {}
+    start = (app.conf.prefix or "CELERY_").lower()
+    names = []
     for spelled in keys:
-        plain = spelled.removeprefix(namespace)
-        if plain.lower().startswith(_PREFIX):
-            given[plain.lower()[len(_PREFIX) :]] = spelled
-    return given
+        plain = spelled.lower().removeprefix(start)
+        if plain.startswith(_PREFIX):
+            name = plain.removeprefix(_PREFIX)
+            _check_spelling(app.conf.prefix or "", spelled, name)
+            names.append(name)
+    return names
 
 
-def _value(app: Celery, name: str, spelled: str) -> Any:
-    own = _PREFIX + name
-    namespace = app.conf.prefix or ""
-    # Without a namespace Celery knows its own settings in capitals, the only names that Django hands on.
-    known = [own] if namespace else [own, own.upper()]
-    values = [app.conf[each] for each in known if each in app.conf]
-    if not values:  # in a spelling that Celery would pass over
-        right = namespace + own.upper() if namespace or spelled.isupper() else own
-        raise ConfigurationError(f"{spelled}: there is no such setting; did you mean {right}?")
+def _check_spelling(namespace: str, spelled: str, name: str) -> None:
+    known = [f.name for f in fields(Settings)]
+    near = [name] if name in known else difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    right = [each for found in near for each in _spellings(namespace, found)]
+    if spelled not in right:
+        nearest = difflib.get_close_matches(spelled, right, n=1, cutoff=0)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise ConfigurationError(f"{spelled}: there is no such setting{hint}")
+
+
+def _spellings(namespace: str, name: str) -> tuple[str, str]:
+    """The setting ``name`` as Celery reads it; without a namespace in capitals too, all that Django hands on."""
+    own, full = _PREFIX + name, namespace + _PREFIX + name
+    return own, full.upper() if not namespace or namespace.isupper() else full.lower()
+
+
+def _value(app: Celery, name: str) -> Any:
+    """The value of a setting; with a namespace that which Celery itself would take.
+
+    Raises:
+        ConfigurationError: without one, there are two.
+    """
+    own, other = _spellings(app.conf.prefix or "", name)
+    if app.conf.prefix:
+        return app.conf[own]
+    values = [app.conf[each] for each in (own, other) if each in app.conf]
     if len(values) == 2 and values[0] != values[1]:
-        raise ConfigurationError(f"{own} and {own.upper()} are both set, to different values; set one of them")
+        raise ConfigurationError(f"{own} and {other} are both set, to different values; set one of them")
     return values[0]
-
-
-def _spelled_as(given: str, name: str) -> str:
-    """The setting ``name`` in the way of ``given``: with its namespace, and in capitals if that is."""
-    start = given.lower().index(_PREFIX) + len(_PREFIX)
-    return given[:start] + (name.upper() if given.isupper() else name)
 
 
 def _broker_url(app: Celery) -> str:

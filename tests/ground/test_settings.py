@@ -299,14 +299,39 @@ def test_a_mistake_in_djangos_form_is_told_in_djangos_form() -> None:
         ("CELERY", "REDBEAT_LITE_OWNER", "CELERY_REDBEAT_LITE_OWNER"),
         (None, "Redbeat_Lite_Owner", "redbeat_lite_owner"),
         (None, "CELERY_REDBEAT_LITE_OWNER", "REDBEAT_LITE_OWNER"),
+        (None, "celery_redbeat_lite_owner", "redbeat_lite_owner"),
+        ("celery", "CELERY_REDBEAT_LITE_OWNER", "celery_redbeat_lite_owner"),
+        ("CELERY", "REDBEAT_LITE_OWNR", "CELERY_REDBEAT_LITE_OWNER"),
+        (None, "CELERY_REDBEAT_LITE_OWNR", "REDBEAT_LITE_OWNER"),
     ],
 )
-def test_a_spelling_that_celery_would_pass_over_is_told(namespace: str | None, spelled: str, right: str) -> None:
-    module = SimpleNamespace(**{"broker_url": "redis://h/0", "CELERY_BROKER_URL": "redis://h/0", spelled: "me"})
+@pytest.mark.parametrize("beside", [{}, {"redbeat_lite_owner": "me"}], ids=["alone", "beside one that counts"])
+def test_a_spelling_that_celery_would_pass_over_is_told(
+    namespace: str | None, spelled: str, right: str, beside: dict[str, str]
+) -> None:
+    brokers = dict.fromkeys(("broker_url", "CELERY_BROKER_URL", "celery_broker_url"), "redis://h/0")
+    module = SimpleNamespace(**brokers, **{spelled: "me"}, **beside)
     app = Celery("django", set_as_current=False)
     app.config_from_object(module, namespace=namespace)
-    with pytest.raises(ConfigurationError, match=f"^{spelled}: .*did you mean {right}"):
+    with pytest.raises(ConfigurationError, match=f"^{spelled}: .*did you mean {right}[?]$"):
         Settings.from_app(app)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "spelled"),
+    [
+        ("CELERY", "CELERY_REDBEAT_LITE_OWNER"),
+        ("CELERY", "redbeat_lite_owner"),
+        ("celery", "celery_redbeat_lite_owner"),
+        (None, "redbeat_lite_owner"),
+        (None, "REDBEAT_LITE_OWNER"),
+    ],
+)
+def test_a_spelling_that_an_error_tells_of_is_read(namespace: str | None, spelled: str) -> None:
+    brokers = dict.fromkeys(("broker_url", "CELERY_BROKER_URL", "celery_broker_url"), "redis://h/0")
+    app = Celery("django", set_as_current=False)
+    app.config_from_object(SimpleNamespace(**brokers, **{spelled: "me"}), namespace=namespace)
+    assert Settings.from_app(app).owner == "me"
 
 
 def without_a_namespace(**names: Any) -> Celery:
