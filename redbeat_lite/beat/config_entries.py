@@ -124,7 +124,6 @@ class ConfigEntries:
         self._entries = dict(self._read(written, known, now))
         self._set_aside = self._quarantined(now)
         self._shared, self._rivals, self._taken = set(), set(), set()
-        self._clashes.clear()
         self._inherited.clear()
         self._there = self._present()
         names = [*self._entries, *(known - written.keys())]
@@ -136,7 +135,7 @@ class ConfigEntries:
         self._store.set_refused(Refused.of(self._settings.owner, {**self._refused, **self._clashes}), term)
 
     def _read(self, written: dict[str, Any], known: set[str], now: int) -> Iterator[tuple[str, Entry]]:
-        self._refused = {}
+        self._refused, self._clashes = {}, {}
         for name, fields in written.items():
             try:
                 entry = self._check.entry(name, fields, now)
