@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -156,15 +156,13 @@ def _status(
     workers: list[bytes],
     refused: bytes,
 ) -> Status:
-    late = now - float(head[1]) if head else 0.0
     fields = _pairs(leader)
-    others = {name: due for name, due in _pairs(beats).items() if name != fields.get(b"token")}
     return Status(
         now=from_ms(now),
         leader=_leader(fields),
-        standbys=tuple(filter(None, (_standby(name, now - float(due)) for name, due in others.items()))),
+        standbys=tuple(_standbys(_pairs(beats), fields.get(b"token"), now)),
         last_tick=_instant(ticked),
-        lag=max(late, 0.0) / 1000,
+        lag=max(now - float(head[1]), 0.0) / 1000 if head else 0.0,
         overdue=overdue,
         entries=entries,
         quarantined=quarantined,
@@ -222,7 +220,9 @@ def _report(raw: bytes) -> dict[str, Any]:
     return report if isinstance(report, dict) else {}
 
 
-def _standby(token: bytes, late_ms: float) -> StandBy | None:
-    """The beat of a token; ``None`` if no beat wrote that."""
-    beat = beat_of(token)
-    return None if beat is None else StandBy(beat.host, beat.pid, max(late_ms, 0.0) / 1000, beat.owner)
+def _standbys(beats: dict[bytes, bytes], leading: bytes | None, now: int) -> Iterator[StandBy]:
+    """The beats but for the one that leads, from their tokens and when their signs of life are due."""
+    for token, due in beats.items():
+        beat = beat_of(token)
+        if beat is not None and token != leading:
+            yield StandBy(beat.host, beat.pid, max(now - float(due), 0.0) / 1000, beat.owner)

@@ -106,6 +106,12 @@ def _readable(row: Any) -> Found | Left:
     if expires is not None and expires <= now:
         return Left(row.name, f"it has expired ({expires.isoformat()}); django-celery-beat would disable it")
     has_run = row.one_off and row.total_run_count > 0
+    notes = ("a one-off that has run: disabled, as django-celery-beat would at its next look",) if has_run else ()
+    fields = translated(_fields(row, start, expires, enabled=row.enabled and not has_run))
+    return Found(row.name, fields, notes=notes, **_history(row, start, now, has_run))
+
+
+def _fields(row: Any, start: datetime | None, expires: datetime | None, *, enabled: bool) -> dict[str, Any]:
     fields = {
         **{name: getattr(row, name) for name in ("task", "one_off", "queue", "exchange", "routing_key", "priority")},
         "schedule": _schedule(row),
@@ -115,7 +121,7 @@ def _readable(row: Any) -> Found | Left:
         "expire_seconds": row.expire_seconds or None,
         "start_time": start,
         "description": row.description or "",
-        "enabled": row.enabled and not has_run,
+        "enabled": enabled,
     }
     if expires is not None:
         # It runs nothing at its very end, where an end_at would; and its messages expire then, whatever else it says.
@@ -124,8 +130,7 @@ def _readable(row: Any) -> Found | Left:
             "expire_seconds": None,
             "options": {"expires": expires},
         }
-    notes = ("a one-off that has run: disabled, as django-celery-beat would at its next look",) if has_run else ()
-    return Found(row.name, translated(fields), notes=notes, **_history(row, start, now, has_run))
+    return fields
 
 
 def _history(row: Any, start: datetime | None, now: datetime, has_run: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...api.reader import Reader
 from ...beat.config_entries import not_stored
-from ...beat.status import read
+from ...beat.status import Status, read
 from ...settings import Settings
 from ...storage.driver_check import check_driver
 from ...storage.store import Store
@@ -48,14 +48,7 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     yield from server.lease_and_loop(settings, app)
     status = read(store)
     readable, unreadable = entries.sorted_out(Reader(app, settings, store), islice(store.pages(), LIMIT))
-    if status.entries > LIMIT:
-        yield Finding(
-            "entries",
-            "note",
-            f"only the {LIMIT} entries that are due next were looked at, of {status.entries}",
-            "What is wrong with the others is not in this list.",
-            "Nothing; come back when they are due.",
-        )
+    yield from _left_out(status)
     yield from entries.overdue(app, status, readable)
     yield from entries.unreadable(unreadable)
     yield from entries.quarantined(store)
@@ -70,3 +63,14 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     yield from messages.worker_clocks(status, settings.clock_slack)
     yield from messages.lifetimes(app, readable, settings.clock_slack)
     yield from messages.once(app, readable)
+
+
+def _left_out(status: Status) -> Iterator[Finding]:
+    if status.entries > LIMIT:
+        yield Finding(
+            "entries",
+            "note",
+            f"only the {LIMIT} entries that are due next were looked at, of {status.entries}",
+            "What is wrong with the others is not in this list.",
+            "Nothing; come back when they are due.",
+        )
