@@ -227,7 +227,7 @@ class LockStore:
         args: list[Any] = [held.token, held.task_id, outcome, held.deadline_ms, held.life_ms]
         if held.key is not None:
             keys += self._freed_keys(held.key)
-            args += [held.key, hold_ms, held.attempt]
+            args += [held.key, hold_ms, held.attempt, held.lease_ms]
         standby, released, waiters = self._scripts.run("once/end", keys, args)
         return Ended(bool(standby), bool(released), bool(waiters))
 

@@ -96,8 +96,28 @@ def test_a_lock_that_ran_out_is_its_last_holders_again_if_nobody_has_had_it(
     assert store.end(mine).waiters
 
 
+def test_a_lock_that_ran_out_is_held_for_a_retry_that_comes_before_the_next_renewal(store: LockStore) -> None:
+    mine = held("a", lease_ms=200)
+    begin(store, mine)
+    ran_out(store, mine)
+    assert store.end(mine, hold_ms=60_000).released
+    assert store.client.hget("{t}:once:lock:k", "fence") == str(mine.fence)
+    assert begin(store, held("b")) == "taken"
+    assert begin(store, held("a", attempt=1)) == "run"
+
+
+def test_a_lock_that_is_renewed_no_more_is_not_held_for_a_retry(store: LockStore) -> None:
+    mine = held("a", lease_ms=200)
+    begin(store, mine)
+    until(lambda: not store.client.exists("{t}:once:lock:k"))
+    store.renew(replace(mine, lease_ms=60_000), revive=False, lock=False)  # past its max_hold
+    assert not store.end(mine, hold_ms=60_000).released
+    assert not store.client.exists("{t}:once:lock:k")
+
+
+@pytest.mark.parametrize("retries", [False, True])
 @pytest.mark.parametrize("how", ["ran", "queued", "cleared"])
-def test_a_lock_that_somebody_has_had_meanwhile_stays_lost(store: LockStore, how: str) -> None:
+def test_a_lock_that_somebody_has_had_meanwhile_stays_lost(store: LockStore, how: str, retries: bool) -> None:
     mine, other = held("a", lease_ms=200), held("b")
     begin(store, mine)
     ran_out(store, mine)
@@ -110,7 +130,10 @@ def test_a_lock_that_somebody_has_had_meanwhile_stays_lost(store: LockStore, how
         give_back(store, [queued])
     else:
         store.clear("k")
-    assert store.renew(mine, revive=False) == (True, False)
+    if retries:
+        assert not store.end(mine, hold_ms=60_000).released
+    else:
+        assert store.renew(mine, revive=False) == (True, False)
     assert not store.client.exists("{t}:once:lock:k")
 
 

@@ -5,13 +5,13 @@
 -- ARGV[1] token  [2] task id  [3] done: no copy may run again | again: a copy may run
 --     [4] deadline_ms, 0: none  [5] life_ms of the guard's record
 --     with a lock also: [6] key  [7] hold_ms: keep the lock for this task's retry, its lease included, 0: release it
---     [8] attempt
+--     [8] attempt  [9] lease_ms
 -- returns {1 a standby copy is to be published, else 0; 1 the lock was ours, else 0; 1 somebody waits for it, else 0}
 local now = now_ms()
 local token, id = ARGV[1], ARGV[2]
 
 local standby = 0
-local g = redis.call('HMGET', KEYS[1], 'token', 'state', 'attempt', 'standby', 'standby_attempt')
+local g = redis.call('HMGET', KEYS[1], 'token', 'state', 'attempt', 'standby', 'standby_attempt', 'until')
 if g[1] == token and (g[2] == 'running' or (g[2] == 'refused' and ARGV[3] == 'done')) then
   if ARGV[3] == 'done' then
     redis.call('DEL', KEYS[1])
@@ -34,16 +34,26 @@ if g[1] == token and (g[2] == 'running' or (g[2] == 'refused' and ARGV[3] == 'do
     redis.call('ZADD', KEYS[2], now, id)
   end
 end
-if KEYS[3] and redis.call('HGET', KEYS[6], 'token') == token then
-  redis.call('DEL', KEYS[6])
+if not KEYS[3] then
+  return {standby, 0, 0}
 end
-if not KEYS[3] or redis.call('HGET', KEYS[3], 'token') ~= token then
+local key, hold, lease = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[9])
+local last = redis.call('HMGET', KEYS[6], 'token', 'fence', 'holder')
+if last[1] == token then
+  redis.call('DEL', KEYS[6])
+  -- Both ran out, while the server was away perhaps, and nobody has had the lock since. A retry that ends the run before
+  -- the next renewal must not lose it. Where the record lives, the lock was not to be renewed any more.
+  if hold > 0 and tonumber(g[6] or '0') <= now and redis.call('EXISTS', KEYS[3]) == 0 then
+    redis.call('HSET', KEYS[3], 'token', token, 'task', id, 'since', now, 'lease', lease, 'fence', last[2], 'holder',
+      last[3])
+  end
+end
+if redis.call('HGET', KEYS[3], 'token') ~= token then
   return {standby, 0, 0}
 end
 
-local key, hold = ARGV[6], tonumber(ARGV[7])
 if hold > 0 then
-  local due = now + hold - tonumber(redis.call('HGET', KEYS[3], 'lease'))
+  local due = now + hold - lease
   redis.call('HSET', KEYS[3], 'token', 'queued|' .. id, 'state', 'queued', 'due', due, 'ended', ARGV[8])
   redis.call('PEXPIRE', KEYS[3], hold)
   redis.call('ZADD', KEYS[5], now + hold, key)
