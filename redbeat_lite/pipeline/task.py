@@ -212,29 +212,33 @@ def _call(task: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     ref = ref_of(fields)
     if ref is None or given is None:
         return call(*args, **kwargs)
-    header, store = fields[HEADER], store_of(task.app)
+    header = fields[HEADER]
     try:
         returned = call(*params.arguments(task.run, header, given, args), **kwargs)
         text = params.outcome(returned, process=header["process"] is not None)
-    except Retry as exc:
-        store.wait(ref, ref.attempt + 1, once_run.until_retry_ms(exc))
-        raise
-    except Reject as exc:
-        if exc.requeue:
-            store.wait(ref, ref.attempt, 0)
-        else:
-            conclude(task.app, store, ref, "FAILED", f"rejected its message: {describe(exc)}")
-        raise
-    except Ignore as exc:
-        conclude(task.app, store, ref, "FAILED", f"ended without a result: {describe(exc)}")
+    except (Retry, Reject, Ignore) as exc:
+        _ended_early(task, ref, exc)
         raise
     # Before the next stage is published: a step of it may want the same lock.
     hold = fields.get(once_run.ATTRIBUTE)
     if hold is not None:
         Runtime.of(task.app).release(hold)
     # An exception goes its way through Celery, which tells of it below, in whatever process it is known.
-    conclude(task.app, store, ref, "SUCCEEDED", text)
+    conclude(task.app, store_of(task.app), ref, "SUCCEEDED", text)
     return returned
+
+
+def _ended_early(task: Any, ref: Ref, why: Retry | Reject | Ignore) -> None:
+    """Record what becomes of a step whose body ended with one of Celery's own exceptions, which fail no task."""
+    store = store_of(task.app)
+    if isinstance(why, Retry):
+        store.wait(ref, ref.attempt + 1, once_run.until_retry_ms(why))
+    elif isinstance(why, Ignore):
+        conclude(task.app, store, ref, "FAILED", f"ended without a result: {describe(why)}")
+    elif why.requeue:
+        store.wait(ref, ref.attempt, 0)
+    else:
+        conclude(task.app, store, ref, "FAILED", f"rejected its message: {describe(why)}")
 
 
 def report(app: Any, fields: Mapping[str, Any], outcome: str, text: str) -> None:
