@@ -212,3 +212,14 @@ def test_a_progress_line_says_what_runs_and_what_failed() -> None:
     assert progress_line(failed).endswith("s1 failed: ValueError: no")
     assert "\n" not in progress_line(failed)
     assert progress_line(RunStatus("r", State.GONE)) == "r  GONE"
+
+
+def test_a_call_of_its_own_keeps_its_name_and_its_words() -> None:
+    class Mine(PipelineTask):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """In a context of mine."""
+
+    call = Mine.__call__
+    assert (call.__doc__, call.__qualname__.split(".")[-2:]) == ("In a context of mine.", ["Mine", "__call__"])

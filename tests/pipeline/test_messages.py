@@ -17,6 +17,7 @@ from redbeat_lite.pipeline.store import PipelineStore, store_of
 from redbeat_lite.storage import patience
 from redbeat_lite.storage.scripts import Scripts
 from tests.pipeline.crew import Lab, handle
+from tests.pipeline.pipeproj import make_app
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -53,6 +54,18 @@ def test_a_step_that_cannot_begin_because_the_server_is_away_waits(
     handle(lab, message)
     status = run.status()
     assert (status.state, status.step("a").round, run.params()) == ("SUCCEEDED", 0, {"x": 1})
+
+
+def test_a_step_ends_within_an_annotation_of_its_call(lab: Lab, queue: str) -> None:
+    def around(call: Any) -> Any:
+        return lambda *args, **kwargs: call(*args, **kwargs)
+
+    app = make_app(lab.server.url, task_annotations={"proj.runs": {"@__call__": around}})
+    annotated = Lab(lab.server, app)
+    run = annotated.start(("a", annotated.sig("proj.runs", queue=queue, give={"x": 1}), 1))
+    handle(annotated, json.loads(lab.client.lpop(queue)))
+    assert (run.status().state, run.params()) == ("SUCCEEDED", {"x": 1})
+    app.close()
 
 
 def test_a_step_whose_run_is_lost_leaves_nobody_waiting_for_its_result(lab: Lab, queue: str) -> None:
