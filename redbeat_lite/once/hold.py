@@ -37,6 +37,8 @@ class Hold:
         lost: whether the lock ran out, or is somebody else's.
         failing: whether the last renewal failed.
         in_body: whether the body has begun of a task that something comes after.
+        late_ms: how long after it is due the message of its retry may come, where publishing that is left to another
+            process; else 0.
     """
 
     held: Held
@@ -48,6 +50,7 @@ class Hold:
     lost: bool = False
     failing: bool = False
     in_body: bool = False
+    late_ms: int = 0
 
     @property
     def lease(self) -> float:

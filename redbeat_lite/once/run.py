@@ -146,7 +146,7 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
     hold_ms = 0
     if state == states.RETRY and hold.once is not None and hold.once.hold_on_retry:
         successor = getattr(retval, "sig", None)
-        hold_ms = hold.held.lease_ms + until_retry_ms(retval)
+        hold_ms = hold.held.lease_ms + until_retry_ms(retval) + hold.late_ms
     elif successor is not None:
         hold_ms = hold.held.lease_ms
     if hold_ms and not _same_key(task, hold, successor):

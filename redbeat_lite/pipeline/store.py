@@ -152,10 +152,10 @@ class PipelineStore:
         word, state, outbox, revoke = reply
         return Completed(text(word), text(state), _outbox(outbox), texts(revoke))
 
-    def wait(self, ref: Ref, attempt: int, delay_ms: int) -> bool:
-        """The step of ``ref`` waits for the message of its ``attempt``, due in ``delay_ms``."""
+    def wait(self, ref: Ref, attempt: int, delay_ms: int, *, sent: bool) -> bool:
+        """The step of ``ref`` waits for its ``attempt``, due in ``delay_ms``, whose message was ``sent`` or was not."""
         keys = self.keys(ref.run)
-        what = (ref.step, ref.round, ref.token, attempt, delay_ms + self.resend_ms)
+        what = (ref.step, ref.round, ref.token, attempt, delay_ms + sent * self.resend_ms, int(sent))
         return bool(patiently(lambda: self._scripts.run("pipeline/wait", (keys.run, keys.steps), what), _PATIENCE))
 
     def cancel(self, run_id: str) -> tuple[int, list[str]]:

@@ -28,6 +28,10 @@ LIMIT = 1_000
 #: Seconds between two sweeps of the leading beat.
 PERIOD = 2.0
 
+#: ms after a message is due by which it is published: two looks at its run, each ``Index.period`` and ``PERIOD`` after
+#: the one before it, that is 12 s at most, and six seconds for a beat that has to lead again as its server was away.
+LATE_MS = 30_000
+
 
 @dataclass(slots=True)
 class Swept:

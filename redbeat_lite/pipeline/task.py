@@ -30,6 +30,7 @@ from .errors import PipelineNotFound
 from .publish import HEADER, LOST, conclude
 from .run import begin
 from .store import MAX_DEATHS, Ref, store_of
+from .sweeper import LATE_MS
 
 logger = get_logger(__name__)
 
@@ -172,10 +173,12 @@ class PipelineTask(Task):
         try:
             return super().apply_async(args, kwargs, *more, **options)
         except _NOT_TAKEN as exc:
-            ref = ref_of(self.request.__dict__)
-            # Of itself, a step that runs publishes nothing but its retry.
-            if ref is None or options.get("task_id") != self.request.id:
+            ref, hold = ref_of(self.request.__dict__), self.request.__dict__.get(once_run.ATTRIBUTE)
+            # Under its own id a step publishes its retry alone. The next stage may be of the same task, as may what the
+            # body calls.
+            if ref is None or hold is None or options.get("task_id") != self.request.id:
                 raise
+            hold.late_ms = LATE_MS
             what = f"{self.name}[{self.request.id}], step {ref.step} of pipeline {ref.run}"
             logger.warning("%s is to be retried, leaving that to the sweeper: %s", what, describe(exc))
             return self.AsyncResult(self.request.id)
@@ -235,11 +238,12 @@ def _ended_early(task: Any, ref: Ref, why: Retry | Reject | Ignore) -> None:
     """Record what becomes of a step whose body ended with one of Celery's own exceptions, which fail no task."""
     store = store_of(task.app)
     if isinstance(why, Retry):
-        store.wait(ref, ref.attempt + 1, once_run.until_retry_ms(why))
+        hold = task.request.__dict__[once_run.ATTRIBUTE]
+        store.wait(ref, ref.attempt + 1, once_run.until_retry_ms(why), sent=not hold.late_ms)
     elif isinstance(why, Ignore):
         conclude(task.app, store, ref, "FAILED", f"ended without a result: {describe(why)}")
     elif why.requeue:
-        store.wait(ref, ref.attempt, 0)
+        store.wait(ref, ref.attempt, 0, sent=True)
     else:
         conclude(task.app, store, ref, "FAILED", f"rejected its message: {describe(why)}")
 

@@ -12,9 +12,11 @@ import pytest
 import redis
 from celery.exceptions import SoftTimeLimitExceeded
 
+from redbeat_lite import lock, locks
 from redbeat_lite.pipeline import publish, store, sweep
 from redbeat_lite.pipeline.run import PipelineRun
 from redbeat_lite.pipeline.store import PipelineStore, store_of
+from redbeat_lite.storage.replies import server_ms
 from tests.pipeline.crew import Lab, Worker, handle, in_order, states
 from tests.pipeline.pipeproj import LEASE, make_app
 from tests.support.process_table import descendants
@@ -251,6 +253,28 @@ def test_a_step_that_retries_while_the_server_is_away_goes_on(
     assert (status.state, status.step("a").attempt, status.step("a").round) == ("SUCCEEDED", 1, 0)
     assert [(entry["step"], entry["retries"]) for entry in lab.log(run)] == [("a", 0), ("a", 1), ("b", 0)]
     assert lab.names(run, "end") == ["a", "b"]
+    app.close()
+
+
+def test_a_retry_that_is_left_to_the_sweeper_keeps_its_once_lock(
+    own_server: Callable[..., Server], hire: Callable[..., Worker]
+) -> None:
+    server = own_server(appendonly="yes", appendfsync="always")
+    app = make_app(server.url)
+    lab, worker = Lab(server, app), hire(server.url)
+    run = lab.start(("a", lab.sig("proj.auto", how="fail when away").set(once_key="left"), 1))
+    lab.started(run, "a")
+    server.stop()
+    worker.process.says(r"step 0 of pipeline .* is to be retried, leaving that to the sweeper")
+    server.start()
+    eventually(lambda: (held := locks(app).get("left")) and held.state == "queued", within=END, what="the held lock")
+    # As long as it is held for a retry that was published, nobody sweeps.
+    late = server_ms(lab.client) + 1000 * (LEASE + 1)
+    eventually(lambda: server_ms(lab.client) > late, what="the end of a lease after the retry was due")
+    with lock(app, "left") as held:
+        assert not held
+    status = lab.swept(run, within=40)
+    assert (status.state, status.step("a").attempt, status.error) == ("SUCCEEDED", 1, None)
     app.close()
 
 

@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 import redis
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, Retry
+from kombu.exceptions import OperationalError
 
+from redbeat_lite import locks
 from redbeat_lite.once import runtime
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import LockStore
 from redbeat_lite.pipeline import State, publish, store, sweep
 from redbeat_lite.pipeline.store import PipelineStore, store_of
+from redbeat_lite.pipeline.sweeper import PERIOD
 from redbeat_lite.storage import patience
+from redbeat_lite.storage.replies import server_ms
 from redbeat_lite.storage.scripts import Scripts
 from tests.pipeline.crew import Lab, handle
 from tests.pipeline.pipeproj import make_app
@@ -54,6 +58,44 @@ def test_a_step_that_cannot_begin_because_the_server_is_away_waits(
     handle(lab, message)
     status = run.status()
     assert (status.state, status.step("a").round, run.params()) == ("SUCCEEDED", 0, {"x": 1})
+
+
+def take_nothing(*args: Any, **options: Any) -> None:
+    """In place of what publishes a message, as where the broker is away."""
+    raise OperationalError("away")
+
+
+def test_a_retry_that_the_broker_does_not_take_is_due_in_time_and_keeps_its_lock(
+    lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = lab.start(("a", lab.sig("proj.locked", queue=queue, how="retry", give={"x": 1}), 1))
+    message = json.loads(lab.client.lpop(queue))
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.app.amqp, "send_task_message", take_nothing)
+        assert isinstance(handle(lab, message), Retry)
+    mine, held = store_of(lab.app), locks(lab.app).get("locked")
+    assert int(mine.read(run.id)[1]["0:due"]) - server_ms(lab.client) <= 300, "no later than the retry is"
+    assert held.state == "queued"
+    assert held.expires_in > 2 * (mine.index.period + PERIOD), "or somebody else has it when the sweeper comes"
+
+    def published() -> Any:
+        sweep(lab.app)
+        return lab.client.lpop(queue)
+
+    handle(lab, json.loads(eventually(published, within=END, what="the retry")))
+    assert (run.status().state, run.status().step("a").attempt, run.params()) == ("SUCCEEDED", 1, {"x": 1})
+
+
+def test_a_stage_of_the_same_task_that_the_broker_does_not_take_stays_in_the_outbox(
+    lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = lab.start(("a", lab.sig(queue=queue), 2), ("b", lab.sig(queue=queue), 1))
+    message = json.loads(lab.client.lpop(queue))
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.app.amqp, "send_task_message", take_nothing)
+        handle(lab, message)
+    assert lab.client.hgetall(store_of(lab.app).keys(run.id).outbox) == {"1": "0.0"}
+    assert run.cancel()
 
 
 def test_a_step_ends_within_an_annotation_of_its_call(lab: Lab, queue: str) -> None:

@@ -141,12 +141,24 @@ def test_a_sibling_revoked_after_the_end_is_aborted(store: PipelineStore) -> Non
 def test_a_retry_waits_for_its_own_attempt(store: PipelineStore) -> None:
     store.start(RUN, definition(1), "{}")
     ref = begun(store, 0, 0)
-    assert store.wait(ref, 1, 500)
-    assert not store.wait(ref, 1, 500)
+    assert store.wait(ref, 1, 500, sent=True)
+    assert not store.wait(ref, 1, 500, sent=True)
     begun(store, 0, 0, "late copy", word="stale")
     retry = begun(store, 0, 0, "b", attempt=1)
     assert store.complete(ref, "SUCCEEDED", "{}").word == "stale"
     assert store.complete(retry, "SUCCEEDED", "{}").state == "SUCCEEDED"
+
+
+def test_a_retry_that_was_not_sent_is_published_when_it_is_due(store: PipelineStore, client: redis.Redis) -> None:
+    store.start(RUN, definition(2), "{}")
+    assert store.wait(begun(store, 0, 0), 1, 0, sent=False)
+    assert store.wait(begun(store, 1, 0), 1, 0, sent=True)
+    due = [int(step_of(store, step, "due") or 0) for step in (0, 1)]
+    assert due[1] - due[0] >= store.resend_ms
+    client.hset(store.keys(RUN).run, "filled", 0)  # long ago
+    assert store.check(RUN)[1][0] == (0, 1)
+    store.sent(RUN, {0: (0, 1)})
+    assert step_of(store, 0, "tries") == "1"
 
 
 def test_cancel_ends_a_run_once(store: PipelineStore) -> None:
@@ -181,7 +193,7 @@ def test_a_suspicion_that_was_wrong_is_forgotten(store: PipelineStore) -> None:
     store.trust(ref)
     assert [each.suspect for each in store.check(RUN)[2]] == [False]
     assert store.lost(ref) == "suspect"
-    store.wait(ref, 1, 0)
+    store.wait(ref, 1, 0, sent=True)
     assert step_of(store, 0, "suspect") is None
 
 
