@@ -85,14 +85,15 @@ def _one(found: Status, host: str, pid: int | None, limit: float) -> Health:
     leader = found.leader
     if leader is not None and leader.host == host and pid in (None, leader.pid):
         verdicts.append(_of_leader(leader, found.silence or 0.0, limit))
-    for standby in found.standbys:
+    for standby in sorted(found.standbys, key=lambda each: each.silent_for):
         if standby.host == host and pid in (None, standby.pid):
             verdicts.append(_of_standby(standby, limit))
     if not verdicts:
         which = host if pid is None else f"{host} with pid {pid}"
         forgotten = "one that has ended is forgotten at once, one that died after an hour"
         return Health(False, f"no beat of {which} is known ({forgotten})")
-    return max(verdicts)  # a healthy one, if there is one
+    # A healthy one, if there is one: the leader, or else the stand-by that was heard of last.
+    return max(verdicts, key=lambda verdict: verdict.healthy)
 
 
 def _of_leader(leader: LeaderStatus, silence: float, limit: float) -> Health:
@@ -106,6 +107,8 @@ def _of_leader(leader: LeaderStatus, silence: float, limit: float) -> Health:
 
 def _of_standby(standby: StandBy, limit: float) -> Health:
     who = f"stand-by (pid {standby.pid} on {standby.host})"
+    overdue = f"{who}: a sign of life has been overdue for {standby.silent_for:.1f} s"
     if standby.silent_for > limit:
-        return Health(False, f"{who}: a sign of life has been overdue for {standby.silent_for:.1f} s")
-    return Health(True, f"{who}: alive")
+        return Health(False, overdue)
+    # One that was killed is not red before the limit, but nobody calls it alive: `status` lists it no more.
+    return Health(True, f"{who}: alive" if standby.well else f"{overdue}, of {limit:g} s allowed")

@@ -26,6 +26,7 @@ from redbeat_lite.errors import RedbeatError
 from redbeat_lite.operate.health import cluster_health, default_limit, health
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.keys import FORMAT
+from redbeat_lite.storage.replies import server_ms
 from redbeat_lite.storage.scripts import Scripts, source
 from tests.support.beats import FAST, KEYS, conf, leads, settled
 from tests.support.commands import commands
@@ -97,6 +98,42 @@ def test_a_frozen_leader_stays_red_when_its_lease_runs_out(server: Server, clien
     assert red().startswith("leader (pid 7")
     client.delete(KEYS.leader)
     assert red().startswith("stand-by (pid 7")
+
+
+def test_a_beat_that_was_killed_is_named_after_the_living_and_is_not_called_alive(
+    server: Server, client: redis.Redis
+) -> None:
+    host, settings = socket.gethostname(), Settings(url=server.url)
+    client.hset(KEYS.leader, mapping={"token": f"{host}:7:0:proj", "term": 2, "host": host, "pid": 7})
+    ms = server_ms(client)
+    client.hset(KEYS.meta, "ticked", ms)
+    client.zadd(KEYS.beats, {f"{host}:9:0:proj": ms - 20_000, f"{host}:8:0:proj": ms + 600_000})
+
+    def said(pid: int | None = None, limit: float = 1000) -> str:
+        verdict = health(settings, limit=limit, pid=pid)
+        assert verdict.healthy, verdict.reason
+        return verdict.reason
+
+    assert said().startswith(f"leader (pid 7 on {host}): alive")
+    assert said(8) == f"stand-by (pid 8 on {host}): alive"
+    # As `status` has it, which lists it no more.
+    assert [each.pid for each in status_of(settings).standbys if each.well] == [8]
+    pattern = rf"stand-by \(pid 9 on {host}\): a sign of life has been overdue for \d+\.\d s, of 1000 s allowed"
+    assert re.fullmatch(pattern, said(9))
+    assert not health(settings, limit=15, pid=9).healthy
+    client.hset(KEYS.meta, "ticked", ms - 100_000)
+    assert said(limit=50) == f"stand-by (pid 8 on {host}): alive", "one that is well, rather than a leader that is not"
+    client.delete(KEYS.leader)
+    assert said() == f"stand-by (pid 8 on {host}): alive"
+
+
+def test_the_beat_that_takes_over_is_the_one_that_is_named(beat: Beat, client: redis.Redis, settings: Settings) -> None:
+    beats = [beat(PROJ_CONF=conf(lease=1)) for _ in range(2)]
+    leader, [other] = settled(beats, client)
+    for process in (leader, other):
+        leads(process, client)
+        eventually(lambda: f"leader (pid {process.pid} " in health(settings).reason, what="the leader")  # noqa: B023
+        process.kill()
 
 
 def test_a_loop_that_hangs_turns_red_although_the_lease_is_renewed(
