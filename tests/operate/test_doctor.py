@@ -189,6 +189,23 @@ class TestEntries:
         assert set(finding.entries) == {"definition", "state", "newer", "gone", "\\xff"}
         assert finding.what.startswith("5 entries cannot be read: ")
 
+    def test_entries_whose_publish_fails(
+        self, app: Celery, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        for name, queue in (("first", "no list"), ("second", "no list"), ("sound", "celery")):
+            schedules.add(name, "add", every(10), options={"queue": queue})
+        client.set("no list", "so that messages are refused")
+        clock.forward(10)
+        inner_beat.run_due()
+        finding = the(app, "failing")
+        assert (finding.severity, set(finding.entries)) == ("warning", {"first", "second"})
+        assert finding.what == "2 entries cannot be published: 'first', 'second'"
+        assert f"The first one: {schedules['first'].last_error}." in finding.why
+        client.delete("no list")
+        clock.forward(10)
+        inner_beat.run_due()
+        assert not found(app, "failing")
+
     def test_an_entry_in_quarantine(
         self, app: Celery, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
     ) -> None:

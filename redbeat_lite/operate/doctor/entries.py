@@ -1,4 +1,4 @@
-"""The doctor's look at entries: late, refused, unreadable, of unknown tasks, wanted twice, of an app without a beat."""
+"""The doctor's look at entries: late, failing, refused, unreadable, of unknown tasks, wanted twice, without a beat."""
 
 from __future__ import annotations
 
@@ -79,6 +79,22 @@ def overdue(app: Celery, status: Status, entries: Sequence[Entry]) -> Iterator[F
         f"The leading beat says: {trouble}." if trouble else "Look at status, and at the log of the leading beat.",
         late,
     )
+
+
+def failing(entries: Iterable[Entry]) -> Iterator[Finding]:
+    """Entries whose last publish failed, as ``list --status failing`` has them."""
+    errors = {entry.name: entry.last_error for entry in entries if entry.last_error is not None}
+    if errors:
+        yield Finding(
+            "failing",
+            "warning",
+            f"{counted(len(errors), 'entry', 'entries')} cannot be published: {listed(errors)}",
+            "Their runs stay due and are tried again, at least once a minute; the others are sent. The first one: "
+            f"{next(iter(errors.values()))}.",
+            "Mend what the error names: arguments, options or queue of the entry, or a signal handler of the app. "
+            "celery -A ... redbeat show NAME has the error of each.",
+            tuple(errors),
+        )
 
 
 def quarantined(store: Store) -> Iterator[Finding]:
