@@ -91,7 +91,7 @@ def _say_refused(errors: Mapping[str, str], pattern: str) -> None:
     rows = [(name, error) for name, error in errors.items() if fnmatchcase(name, pattern)]
     if rows:
         say()
-        echo_table(("REFUSED", "WHY"), rows)
+        echo_fields([("REFUSED", "WHY"), *rows])  # not a table, which would cut what is wrong
 
 
 def _matching(

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, tzinfo
@@ -73,13 +74,18 @@ def echo_table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, rigi
 
 
 def echo_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print names and values below each other; values of several lines, or too long ones, are continued indented."""
-    shown = [(name, value) for name, value in fields if value is not None]
-    left = max((_columns(name) for name, _ in shown), default=0) + _GAP
+    """Print names and values below each other.
+
+    Values of several lines are continued indented, and so are long ones, which are broken between words. A name that
+    would take more than half of the line is cut.
+    """
+    shown = [(clean(name), value) for name, value in fields if value is not None]
+    widest = min(max((_columns(name) for name, _ in shown), default=0), terminal_width() // 2)
+    left = widest + _GAP
     room = max(terminal_width() - left, 20)
     for name, value in shown:
-        first, *rest = [piece for line in str(value).splitlines() or [""] for piece in _folded(clean(line), room)]
-        say(f"{_padded(name, left)}{first}".rstrip())
+        first, *rest = [piece for line in str(value).splitlines() or [""] for piece in _wrapped(clean(line), room)]
+        say(f"{_padded(_cut(name, widest), left)}{first}".rstrip())
         for line in rest:
             say(f"{' ' * left}{line}".rstrip())
 
@@ -180,6 +186,13 @@ def _cut(text: str, width: int) -> str:
 
 def _padded(text: str, width: int) -> str:
     return text + " " * (width - _columns(text))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """The lines of a text, broken between words where that is possible."""
+    # It counts characters, of which some are two columns wide.
+    lines = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+    return [piece for line in lines for piece in _folded(line, width)]
 
 
 def _folded(text: str, width: int) -> list[str]:

@@ -180,6 +180,22 @@ class TestList:
         assert re.search(r"größe n+\?", said), "cut, with what stands for the ellipsis"
         assert cli("list", "größe*", "--json", encoding="latin-1").json[0]["name"] == name, "nothing is lost in JSON"
 
+    def test_a_long_value_is_broken_between_words_and_one_without_any_where_the_line_ends(
+        self, cli: Cli, schedules: Schedules
+    ) -> None:
+        words, long = "a run-of-the-mill description " * 9 + "ends", "字" * 90
+        schedules.add("x", "add", every(60), description=words, kwargs={"y": long})
+        lines = cli("show", "x").lines
+        first = next(number for number, line in enumerate(lines) if line.startswith("description"))
+        assert set(" ".join(lines[first + 1 : first + 3]).split()) == {"a", "run-of-the-mill", "description"}
+        assert max(sum(2 if ord(character) > 0x2E80 else 1 for character in line) for line in lines) <= 80
+        assert sum(line.count("字") for line in lines) == 90
+
+    def test_a_refused_name_that_is_long_leaves_room_for_its_error(self, cli: Cli, client: redis.Redis) -> None:
+        errors = {"n" * 190: "expected something else"}
+        client.hset(KEYS.meta, "refused", Refused.of("proj", errors).encode())
+        assert re.search(r"^n{39}…  expected something else$", cli("list").out, re.MULTILINE)
+
     def test_what_would_move_the_cursor_is_not_printed(self) -> None:
         assert table(("A",), [("x\x1b[2J\x07\u202ey",)], width=80)[1] == "x [2J y"
 
@@ -198,16 +214,18 @@ class TestWhatIsNotListed:
         self, cli: Cli, schedules: Schedules, client: redis.Redis
     ) -> None:
         schedules.add("known", "add", every(60))
-        errors = {"known": "jitter: expected seconds", "typo": f"expire: {'x' * 100}"}
+        errors = {"known": "jitter: expected seconds", "typo": f"expire: {'much more ' * 12}and the end"}
         client.hset(KEYS.meta, "refused", Refused.of("proj", errors).encode())
         lines = cli("list").lines
-        assert [line.split()[:2] for line in lines[3:]] == [
+        assert [line.split()[:2] for line in lines[3:6]] == [
             ["REFUSED", "WHY"],
             ["known", "jitter:"],
             ["typo", "expire:"],
         ]
+        assert {line[:9] for line in lines[6:]} == {" " * 9}
+        assert " ".join(" ".join(lines[5:]).split()) == f"typo {errors['typo']}", "to its end, and in whole words"
         assert max(map(len, lines)) <= 80
-        assert [line.split()[0] for line in cli("list", "t*").lines[2:]] == ["REFUSED", "typo"]
+        assert [line.split()[0] for line in cli("list", "t*").lines[2:4]] == ["REFUSED", "typo"]
         assert "REFUSED" not in cli("list", "--source", "runtime").out
         assert [each["name"] for each in cli("list", "--json").json] == ["known"]
         assert cli("show", "known").lines[-1].split(maxsplit=1) == ["refused", "jitter: expected seconds"]
