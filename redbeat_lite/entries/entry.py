@@ -134,7 +134,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
                 )
         for required, expected in _REQUIRED.items():
             if written.get(required) is None:
-                raise InvalidEntry(required, expected, None, entry=str(name))
+                hint = None if required in written else "the field is missing"
+                raise InvalidEntry(required, expected, None, entry=str(name), hint=hint)
         return cls(name, **written, app=app)
 
     def _check_window(self) -> None:

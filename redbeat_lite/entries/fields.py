@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,7 @@ from kombu.entity import Queue
 
 from ..errors import InvalidEntry
 from ..instants import YEAR
+from ..once.policy import Once
 from ..schedules import coerce_schedule
 from .foreign_fields import instead
 
@@ -40,6 +42,9 @@ DEFINITION_FIELDS = (
 
 #: That, and Celery's own flag for interval schedules.
 WRITABLE = (*DEFINITION_FIELDS, "relative")
+
+#: What belongs into the mapping ``once``, and is easily taken for a field of the entry.
+_ONCE = frozenset(field.name for field in dataclasses.fields(Once))
 
 #: Longest name of an entry or a task, in characters.
 MAX_NAME = 200
@@ -256,5 +261,7 @@ def hint(field: str) -> str | None:
         return found
     if field in KNOWN:
         return f"it belongs into options: {{{field!r}: ...}}"
+    if field in _ONCE:
+        return f"it belongs into once: {{{field!r}: ...}}"
     near = get_close_matches(field, WRITABLE, n=1)
     return f"did you mean {near[0]!r}?" if near else None

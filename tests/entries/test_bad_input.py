@@ -68,6 +68,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"queue": "mail"},
         "queue: expected a known field, got 'mail' (it belongs into options: {'queue': ...})",
     ),
+    "field of a once-lock that is written as one of the entry": (
+        {"once": True, "on_conflict": "wait"},
+        "on_conflict: expected a known field, got 'wait' (it belongs into once: {'on_conflict': ...})",
+    ),
     "arguments beside a signature": (
         {"task": signature("add", (1,)), "args": (2,)},
         "args: expected none beside a signature, which has its own, got (2,)",
@@ -227,6 +231,16 @@ def test_update_refuses_and_changes_nothing(schedules: Schedules, case: str) -> 
     with pytest.raises(InvalidEntry, match=re.escape(f"entry 'a': {message}")):
         schedules.update("a", **changes)
     assert schedules["a"].version == 1
+
+
+@pytest.mark.parametrize("field", ["task", "schedule"])
+def test_a_field_that_is_missing_is_told_from_one_that_is_none(field: str) -> None:
+    written = {"task": "t", "schedule": 60}
+    with pytest.raises(InvalidEntry, match=rf"^entry 'a': {field}: expected .*, got None$"):
+        Entry.from_mapping("a", {**written, field: None})
+    del written[field]
+    with pytest.raises(InvalidEntry, match=rf"^entry 'a': {field}: expected .* \(the field is missing\)$"):
+        Entry.from_mapping("a", written)
 
 
 @pytest.mark.parametrize("name", ["", "n" * 201, "a\nb", "\x7f", "\ud800", 5, None, b"a"])
