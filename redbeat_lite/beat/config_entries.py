@@ -146,12 +146,12 @@ class ConfigEntries:
                 yield name, entry
 
     def _refuse(self, name: str, is_known: bool, exc: Exception) -> None:
-        self._refused[name] = fault(name, exc)
+        self._refused[name] = why = fault(name, exc)
         trace = None if isinstance(exc, InvalidEntry) else exc
         if is_known:
-            logger.error("beat: config entry %r is refused and goes on as stored before: %s", name, exc, exc_info=trace)
+            logger.error("beat: config entry %r is refused and goes on as stored before: %s", name, why, exc_info=trace)
         else:
-            logger.error("beat: config entry %r is refused: %s", name, exc, exc_info=trace)
+            logger.error("beat: config entry %r is refused: %s", name, why, exc_info=trace)
 
     def _quarantined(self, now: int) -> set[str]:
         """Those that were set aside as they are configured now. Stored again, they would only be set aside again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from celery.utils.log import get_logger
 
+from ..entries.words import counted
 from ..storage.server_check import server_warnings
 from ..storage.store import Store
 from ..storage.stored import Term
@@ -81,7 +82,7 @@ class Terms:
     def _begin(self, term: Term) -> None:
         """Do what a new leader owes the schedule; done over if the server went away in the middle of it."""
         self._upkeep.begin(term)
-        logger.info("beat: leading (term %d), %d entries", term.number, self._store.count())
+        logger.info("beat: leading (term %d), %s", term.number, counted(self._store.count(), "entry", "entries"))
         self.standing_by = False
         self._begun = term
         self._vitals.leading(term.number)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..entries.words import counted
 from ..interchange.backup import Restore, Restored, export
 from ..interchange.document import BadFile, Document, read_document
 from ..storage.whole_files import is_stream, write_whole
@@ -48,7 +49,7 @@ def export_(ctx: click.Context, path: Path | None) -> None:
         echo_json(found)
     else:
         _write(path, found)
-    done = f"{len(found['entries'])} entries" + (f" to {path}" if path else "")
+    done = counted(len(found["entries"]), "entry", "entries") + (f" to {path}" if path else "")
     say(f"exported {done}, {len(found['left_out'])} left out", err=True)
     for each in found["left_out"]:
         say(f"left out {each['name']!r}: {each['reason']}", err=True)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..beat.status import read
+from ..entries.words import counted
 from ..interchange.schedule_text import schedule_text
 from ..settings import Settings
 from ..storage.connections import FAULTS
@@ -152,7 +153,7 @@ def _lines(schedules: Schedules, is_led: bool, zone: Any) -> list[str]:
         )
         for entry in page
     ]
-    heading = f"{total} entries  {when(now, zone)}"
+    heading = f"{counted(total, 'entry', 'entries')}  {when(now, zone)}"
     header = ("NAME", "SCHEDULE", "NEXT RUN", "RUNS", "LAST RUN")
     beat = "" if is_led else "nobody leads: nothing is sent"
     return [fitted(heading, width), fitted(beat, width), *table(header, rows, width=width, rigid=("NEXT RUN", "RUNS"))]

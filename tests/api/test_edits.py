@@ -352,7 +352,8 @@ class TestOfTheConfiguration:
         for _ in range(2):
             schedules = deploy(enabled=True)  # which is to find out where the interval stands by now
             clock.forward(60)
-        assert "config entry 'calendar' is refused and goes on as stored before: no calendar for" in caplog.text
+        told = "config entry 'calendar' is refused and goes on as stored before: LookupError: no calendar for"
+        assert told in caplog.text
         assert sorted(schedules) == ["calendar", "healthy"]
         assert not schedules["calendar"].enabled
         assert len(of_entry(client, "healthy")) == 1
@@ -382,7 +383,7 @@ class TestOfTheConfiguration:
         beat = make_beat(app)
         beat.run_due()
         assert list(Schedules(app)) == ["good"]
-        assert "config entry 'bad' is refused: gone between the check and the plan" in caplog.text
+        assert "config entry 'bad' is refused: LookupError: gone between the check and the plan" in caplog.text
         assert len(beat._upkeep._config) == 1
 
 

@@ -321,9 +321,7 @@ class TestWrongSinceItWasStored:
         for _ in range(2):
             caplog.clear()
             one_turn(app, make_beat)
-            assert (
-                "config entry 'a' is refused and goes on as stored before: entry 'a': jitter: expected" in caplog.text
-            )
+            assert "config entry 'a' is refused and goes on as stored before: jitter: expected" in caplog.text
         app.conf.beat_schedule = {"a": self.GOOD, "b": self.GOOD}
         entry = one_turn(app, make_beat)["a"]
         assert (entry.paused_note, entry.total_run_count) == ("data centre move", 1)

@@ -263,8 +263,10 @@ def test_a_beat_says_that_it_stands_by_each_time_that_it_does(
 ) -> None:
     caplog.set_level("INFO")
     app = make_app()
+    Schedules(app).add("a", "add", every(60))
     first, second = make_beat(app), make_beat(app)
     first.run_due()
+    assert "beat: leading (term 1), 1 entry" in caplog.messages
     for _ in range(2):
         second.run_due()
     assert caplog.text.count("standing by") == 1

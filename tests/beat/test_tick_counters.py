@@ -50,3 +50,6 @@ class TestCounters:
         entry = schedules["a"]
         assert (entry.total_run_count, entry.skipped_count, entry.last_run_at) == (0, 10, None)
         assert "'a' missed 10 occurrences, left out by its policy 'skip'" in caplog.text
+        clock.forward(8)
+        inner_beat.run_due()
+        assert "'a' missed 1 occurrence, left out by its policy 'skip'" in caplog.text

@@ -10,6 +10,7 @@ from celery.utils.log import get_logger
 from ...clock import wall_ms
 from ...entries import lifecycle
 from ...entries.stored_entry import shown_name
+from ...entries.words import counted
 from ...events import Dispatched, Event, Failed, Misfired, Quarantined, Skipped
 from ...instants import from_ms
 from ...storage.stored import Bad
@@ -55,8 +56,8 @@ class Reports:
         """A commit has advanced this entry: say what a person should know of it."""
         name, plan = job.entry.name, job.plan
         if plan.skipped and not job.error:
-            policy = job.entry.misfire.policy
-            logger.warning("beat: %r missed %d occurrences, left out by its policy %r", name, plan.skipped, policy)
+            missed, policy = counted(plan.skipped, "occurrence", "occurrences"), job.entry.misfire.policy
+            logger.warning("beat: %r missed %s, left out by its policy %r", name, missed, policy)
         if plan.next is None and not job.error:
             logger.info("beat: %r has finished", name)
 
