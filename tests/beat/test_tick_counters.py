@@ -6,7 +6,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Scheduler, Schedules, every
+from redbeat_lite import Scheduler, Schedules, every, locks
 from tests.beat.moments import after, nominals
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeBeat
@@ -53,3 +53,24 @@ class TestCounters:
         clock.forward(8)
         inner_beat.run_due()
         assert "'a' missed 1 occurrence, left out by its policy 'skip'" in caplog.text
+
+    def test_what_a_held_lock_leaves_out_is_counted_each_time_and_told_once(
+        self,
+        app: Celery,
+        schedules: Schedules,
+        inner_beat: Scheduler,
+        clock: Clock,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        caplog.set_level("INFO")
+        for name in "ab":
+            schedules.add(name, "add", every(10), (name,), once=True)
+        for told in (1, 2):
+            for _ in range(4):
+                clock.forward(10)
+                inner_beat.run_due()
+            for name in "ab":
+                assert (schedules[name].total_run_count, schedules[name].skipped_count) == (told, 3 * told)
+                assert caplog.text.count(f"beat: '{name}' is left out while its once-lock is held: ") == told
+            for held in locks(app).list():
+                locks(app).clear(held.key)

@@ -24,6 +24,8 @@ class Claiming:
 
     def __init__(self, locks: LockStore) -> None:
         self._locks = locks
+        #: Entries and keys of which the log says that the lock is held, until it is taken for them again.
+        self._held: set[tuple[str, str]] = set()
 
     def take(self, jobs: Iterable[Job]) -> None:
         """Take the once-locks of a batch in one round trip; an occurrence whose lock is held is left out."""
@@ -35,9 +37,21 @@ class Claiming:
         for (job, nominal, claim), taken in zip(wanted, take(self._locks, claims), strict=True):
             if taken:
                 job.claims = (*job.claims, claim)
+                self._held.discard((job.entry.name, claim.key))
                 continue
             _leave_out(job, nominal)
-            logger.info("beat: %r is left out this time: its last run is still queued or running", job.entry.name)
+            self._tell_held(job.entry.name, claim.key)
+
+    def _tell_held(self, name: str, key: str) -> None:
+        """Say so once, and not at each run: a lock may be held for hours."""
+        if (name, key) in self._held:
+            return
+        self._held.add((name, key))
+        logger.info(
+            "beat: %r is left out while its once-lock is held: a run is queued or running, or no worker with "
+            "install() gives the lock back",
+            name,
+        )
 
     def give_back(self, jobs: Iterable[Job]) -> None:
         """Give back the locks of what was not published. What is tried in its place may be a later occurrence."""
