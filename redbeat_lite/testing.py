@@ -129,7 +129,8 @@ class ScheduleClock:
         try:
             from freezegun import freeze_time
         except ImportError:
-            raise ConfigurationError("freezegun is needed: pip install 'redbeat-lite[testing]'") from None
+            needed = "freezegun is needed; in the checkout of redbeat_lite: pip install '.[testing]'"
+            raise ConfigurationError(needed) from None
         self._freezer = freeze_time(self._now)
         self._frozen = self._freezer.start()
         return self

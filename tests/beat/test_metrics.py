@@ -137,7 +137,7 @@ def test_without_the_extra_the_beat_says_at_the_start_what_to_install(
         Scheduler(app, lazy=True)
     assert raised.value.message == (
         f"redbeat_lite_metrics_port: {port} needs the package prometheus-client, which is not installed; "
-        "pip install 'redbeat-lite[prometheus]'"
+        "in the checkout of redbeat_lite: pip install '.[prometheus]'"
     )
 
 
