@@ -136,11 +136,25 @@ def hold_of(task: Any, fields: Mapping[str, Any], *, token: str, lease: float, h
         lease_ms=round((once.lease if once else lease) * 1000),
         key=key,
         holder=holder,
-        deadline_ms=int(fields.get(DEADLINE_HEADER) or 0),
+        deadline_ms=_deadline_ms(fields),
         expires_ms=_expires_ms(fields.get("expires")),
         life_ms=round(getattr(task, "guard_life", GUARD_LIFE) * 1000),
     )
     return Hold(held, once)
+
+
+def has_expired(fields: Mapping[str, Any], now: int) -> bool:
+    """Whether a message that waited until its time had passed has expired, and is not only past its deadline.
+
+    Parameters:
+        fields: the headers of the message.
+        now: epoch milliseconds. One that came without a deadline got one when it was parked, which nobody knows here.
+    """
+    return 0 < _expires_ms(fields.get("expires")) <= (_deadline_ms(fields) or now)
+
+
+def _deadline_ms(fields: Mapping[str, Any]) -> int:
+    return int(fields.get(DEADLINE_HEADER) or 0)
 
 
 def _expires_ms(expires: Any) -> int:

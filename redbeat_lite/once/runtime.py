@@ -14,13 +14,14 @@ from uuid import uuid4
 from celery import signals
 from celery.utils.log import get_logger
 
+from ..clock import wall_ms
 from ..errors import text_of
 from ..settings import Settings
 from ..storage.connections import Backend
 from ..storage.patience import patiently
 from . import parked_message
 from .errors import LockUnavailable, OnceSkipped
-from .hold import Hold, hold_of
+from .hold import Hold, has_expired, hold_of
 from .renewal import Renewer
 from .settle import is_final, settle_skipped
 from .store import DOWN, RESEND_MS, LockStore, Verdict, let_holders_go_first
@@ -162,7 +163,10 @@ class Runtime:
         # Another app of the same prefix may know the task, and this one not.
         task = self.app.tasks.get(request.task) or self.app.Task()
         if not is_final(task, request.id):
-            why = f"it waited for the once-lock {key!r} until it had expired, or was older than the guard remembers"
+            age = "had expired"
+            if not has_expired(vars(request), wall_ms()):
+                age = "was older than the guard remembers which tasks have run"
+            why = f"it waited for the once-lock {key!r} until its message {age}"
             settle_skipped(task, request, OnceSkipped(f"{request.task}[{request.id}]: {why}", key))
         self.store.leave(key, request.id)
         return task, request

@@ -16,6 +16,8 @@ from kombu.exceptions import OperationalError
 
 from redbeat_lite import Once, OnceSkipped, Task, install
 from redbeat_lite.once import run
+from redbeat_lite.once.claims import DEADLINE_HEADER
+from redbeat_lite.once.hold import has_expired
 from redbeat_lite.once.installation import _leave
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held, LockStore, Wanted
@@ -269,9 +271,19 @@ def test_a_waiter_that_has_expired_when_its_turn_comes_is_ended_and_the_next_one
     for task_id in ("gone", "tail"):
         result = parked.AsyncResult(task_id)
         assert (result.state, type(result.result)) == ("REVOKED", OnceSkipped), task_id
-    assert "until it had expired" in str(result.result)
+        assert str(result.result).endswith(": it waited for the once-lock 'k' until its message had expired"), task_id
     assert [store.client.llen(f"queue-of-{name}") for name in ("gone", "next")] == [0, 1]
     assert store.client.zrange("{t}:once:wait:k", 0, -1) == ["next"]
+
+
+@pytest.mark.parametrize(
+    ("expires", "deadline", "told"),
+    [(5, 9, True), (9, 5, False), (None, 5, False), (5, None, True), (50, None, False), (None, None, False)],
+)
+def test_a_waiter_is_told_which_of_its_times_came_first(expires: int | None, deadline: int | None, told: bool) -> None:
+    until_when = expires and datetime.fromtimestamp(expires, UTC).isoformat()
+    fields = {"expires": until_when, DEADLINE_HEADER: deadline and 1000 * deadline}
+    assert has_expired(fields, now=10_000) is told
 
 
 def test_whoever_dies_while_it_ends_a_waiter_is_repeated(
