@@ -97,7 +97,7 @@ def _screen() -> Iterator[tuple[Callable[[float | None], bool], socket.socket]]:
     handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: None)
     # A handler alone would not end a select that is waiting; a byte in this socket does.
     old_wake = signal.set_wakeup_fd(wake.fileno())
-    tty.setcbreak(stdin)
+    tty.setcbreak(stdin, termios.TCSADRAIN)  # its default throws away a q that was typed before the screen is up
     sys.stdout.write(_ENTER)
     logging.disable()  # a warning at each look would be written across the table
 

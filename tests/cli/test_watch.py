@@ -197,6 +197,13 @@ def test_q_ends_it_at_once_while_the_server_hangs(
         server.thaw()
 
 
+def test_a_q_that_is_typed_before_the_screen_is_up_ends_it(terminal: Callable[..., Terminal]) -> None:
+    screen = terminal(lines=24, columns=80, every=60)
+    screen.type(b"q")
+    assert screen.ended() == 0
+    assert screen.is_as_before
+
+
 def test_it_says_when_nobody_leads(own_server: Callable[..., Server], terminal: Callable[..., Terminal]) -> None:
     server = own_server()
     screen = terminal(lines=8, columns=80, every=0.1, url=server.url)
