@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from functools import partial
@@ -14,12 +13,11 @@ from ..entries import lifecycle
 from ..entries.definition import decode, encode
 from ..entries.entry import Entry
 from ..entries.fields import check_destination
-from ..entries.message import expires_with_gap
+from ..entries.message import alive_at_once
 from ..entries.sendable import check_arguments, check_options
 from ..entries.state import MAX_NOTE, EntryState
 from ..entries.stored_entry import edit_of, removal
 from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
-from ..schedules import Every
 from ..storage.patience import briefly
 from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, Edit, Stored, chunks
@@ -81,10 +79,7 @@ class Writer:
 
     def _warn_of_many_alive(self, entry: Entry) -> None:
         """Log that messages of an entry pile up while nobody takes them, as they live for longer than its interval."""
-        one = entry.once is not None and entry.once.at_publish
-        if one or not expires_with_gap(entry) or not isinstance(rule := entry.rule(self._zone), Every):
-            return
-        alive = 1 + math.ceil(self._slack / rule.ms)
+        alive = alive_at_once(entry, self._zone, self._slack)
         if alive > _MANY_ALIVE:
             logger.warning(
                 "entry %r: while no worker takes them, %d of its messages are alive at once, as each lives for its "

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any, NamedTuple
 
 from celery.beat import BeatLazyFunc
 
 from .. import instants
-from ..schedules import Question
+from ..schedules import Every, Question
 from ..schedules.cron import Cron, familiar
 from ..schedules.misfire import DEFAULT_GRACE_MS, Plan
 from .entry import Entry
@@ -56,6 +57,20 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
 def expires_with_gap(entry: Entry) -> bool:
     """Whether the messages of an entry expire when the next one comes, rather than as somebody has set."""
     return entry.expires == "interval" and "expires" not in entry.options
+
+
+def alive_at_once(entry: Entry, zone: tzinfo, slack: int) -> int:
+    """How many messages of an entry that runs at intervals are alive at most while nobody takes them.
+
+    1 where a once-lock keeps it so, and where no interval says.
+
+    Parameters:
+        slack: as for :func:`life_ms`.
+    """
+    one = entry.once is not None and entry.once.at_publish
+    if one or not expires_with_gap(entry) or not isinstance(rule := entry.rule(zone), Every):
+        return 1
+    return 1 + math.ceil(slack / rule.ms)
 
 
 def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
