@@ -47,11 +47,14 @@ def delay_ms(options: Mapping[str, Any], now: int) -> int:
     if options.get("countdown"):
         return int(1000 * options["countdown"])
     eta = options.get("eta")
-    if isinstance(eta, str):
-        eta = datetime.fromisoformat(eta)
-    if not isinstance(eta, datetime):
-        return 0
-    return max(0, to_ms(eta if eta.tzinfo is not None else eta.replace(tzinfo=UTC)) - now)
+    return max(0, told_ms(eta) - now) if isinstance(eta, str | datetime) else 0
+
+
+def told_ms(when: datetime | str) -> int:
+    """Epoch milliseconds of an instant in a message, or for one. Without a zone it is UTC, as a worker reads it."""
+    if isinstance(when, str):
+        when = datetime.fromisoformat(when)
+    return to_ms(when if when.tzinfo is not None else when.replace(tzinfo=UTC))
 
 
 def aware(field: str, value: object) -> datetime:

@@ -83,14 +83,9 @@ def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
     if expires_with_gap(entry):
         return life or 0
     expires = entry.options.get("expires", entry.expires)
-    if isinstance(expires, str):
-        expires = datetime.fromisoformat(expires)
-    if isinstance(expires, datetime):
-        lives = instants.to_ms(expires) - now if expires.tzinfo is not None else 0
-    else:
-        lives = round(1000 * (expires or 0))
+    until = instants.told_ms(expires) if isinstance(expires, str | datetime) else now + round(1000 * (expires or 0))
     # It counts from when the message is sent, whatever its delay.
-    return max(lives - instants.delay_ms(entry.options, now), 0)
+    return max(until - now - instants.delay_ms(entry.options, now), 0)
 
 
 def emission(occurrence: Occurrence, now: int, *, traced: bool = False) -> Entry:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery.utils.time import maybe_iso8601, maybe_make_aware
-
+from ..instants import told_ms
 from .claims import DEADLINE_HEADER, ONCE_HEADER
 from .lock_key import key_of
 from .parked_message import DELIVERY
@@ -158,5 +157,4 @@ def _deadline_ms(fields: Mapping[str, Any]) -> int:
 
 
 def _expires_ms(expires: Any) -> int:
-    """As Celery reads it: a time without a zone is UTC."""
-    return round(maybe_make_aware(maybe_iso8601(expires)).timestamp() * 1000) if expires else 0
+    return told_ms(expires) if expires else 0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial, wraps
 from typing import Any
 
@@ -14,7 +13,9 @@ from celery import states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
+from ..clock import wall_ms
 from ..errors import text_of
+from ..instants import delay_ms
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .hold import Hold, policy_of
 from .parked_message import encode
@@ -229,8 +230,4 @@ def _same_key(task: Any, hold: Hold, signature: Any) -> bool:
 def until_retry_ms(retry: Any) -> int:
     """Until the message of a retry may run."""
     when = retry.when if isinstance(retry, Retry) else None
-    if isinstance(when, datetime):
-        # A worker reads a naive eta as UTC.
-        aware = when if when.tzinfo else when.replace(tzinfo=UTC)
-        return max(0, round((aware.timestamp() - time.time()) * 1000))
-    return max(0, round(float(when or 0) * 1000))
+    return max(0, delay_ms({"eta" if isinstance(when, datetime) else "countdown": when}, wall_ms()))

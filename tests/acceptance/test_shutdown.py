@@ -198,7 +198,7 @@ def test_a_second_signal_while_stopping_does_not_keep_the_lease_from_being_given
     process.terminate()
     time.sleep(0.3)  # not a wait for anything: at this moment the lease is being given back
     process.signal(signal.SIGINT)
-    time.sleep(0.1)
+    time.sleep(0.1)  # not a wait for anything: the signal comes before the server does
     freezable.thaw()
     assert process.wait() == 0
     assert "Traceback" not in process.output

@@ -14,6 +14,9 @@ from .planner import Job
 
 logger = get_logger(__name__)
 
+#: Of so many locks it is remembered that the log has them; entries that are removed meanwhile never give theirs back.
+_TOLD = 10_000
+
 
 class Claiming:
     """Takes the once-locks of jobs, and gives them back.
@@ -46,6 +49,8 @@ class Claiming:
         """Say so once, and not at each run: a lock may be held for hours."""
         if (name, key) in self._held:
             return
+        if len(self._held) >= _TOLD:
+            self._held.clear()
         self._held.add((name, key))
         logger.info(
             "beat: %r is left out while its once-lock is held: a run is queued or running, or no worker with "

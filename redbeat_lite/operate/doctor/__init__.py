@@ -48,7 +48,7 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     yield from server.lease_and_loop(settings, app)
     status = read(store)
     readable, unreadable = entries.sorted_out(Reader(app, settings, store), islice(store.pages(), LIMIT))
-    yield from _left_out(status)
+    yield from _not_looked_at(status)
     yield from entries.overdue(app, status, readable)
     yield from entries.failing(readable)
     yield from entries.unreadable(unreadable)
@@ -66,7 +66,7 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     yield from messages.once(app, readable)
 
 
-def _left_out(status: Status) -> Iterator[Finding]:
+def _not_looked_at(status: Status) -> Iterator[Finding]:
     if status.entries > LIMIT:
         yield Finding(
             "entries",
