@@ -36,7 +36,7 @@ def test_a_test_that_fails_tells_what_its_processes_said_and_what_its_server_hol
     ("number", "words"),
     [
         pytest.param(signal.SIGKILL, ("-n", "1"), id="killed, by xdist"),
-        pytest.param(signal.SIGINT, ("-n", "1"), id="broken off, by xdist"),
+        pytest.param(signal.SIGINT, ("-n", "1"), id="broken off, by xdist", marks=pytest.mark.soak),
         pytest.param(signal.SIGTERM, (), id="told to stop"),
         *(
             pytest.param(number, words, marks=pytest.mark.soak, id=f"{number.name}, {' '.join(words)}")

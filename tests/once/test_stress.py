@@ -23,7 +23,7 @@ PROCESSES = 8
 @pytest.mark.parametrize(
     ("jobs", "keys"),
     [
-        pytest.param(300, 6, marks=pytest.mark.timeout(60)),
+        pytest.param(150, 6, marks=pytest.mark.timeout(60)),
         pytest.param(1_500, 20, marks=[pytest.mark.soak, pytest.mark.timeout(300)]),
         pytest.param(15_000, 40, marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
     ],

@@ -14,8 +14,10 @@ pytestmark = pytest.mark.timeout(120)
 SLOTS, WAITERS, BACKLOG = 2, 4, 400
 
 
-@pytest.mark.parametrize("priority", [0, 6])
-@pytest.mark.parametrize("prefetch", [1, 16])
+@pytest.mark.parametrize(
+    ("prefetch", "priority"),
+    [(1, 0), (16, 6), *(pytest.param(*each, marks=pytest.mark.soak) for each in ((1, 6), (16, 0)))],
+)
 def test_only_what_is_prefetched_comes_before_a_waiter(stages: Any, proj: Proj, prefetch: int, priority: int) -> None:
     """In a worker of two queues, both of them full."""
 
