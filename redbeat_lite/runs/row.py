@@ -1,0 +1,78 @@
+"""A row of the record of runs, and its compact text.
+
+The text is ``task id|letter|begin|duration|attempt|feed id``, the numbers in hexadecimal: some 60 bytes. Rows lie in a
+sorted set by nominal time, so that none of them says its own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .run import Outcome
+
+#: How each outcome that is recorded is written.
+LETTERS: dict[Outcome, str] = {
+    "running": "r",
+    "retrying": "y",
+    "succeeded": "s",
+    "failed": "f",
+    "expired": "e",
+    "revoked": "v",
+    "rejected": "j",
+    "lost": "l",
+    "skipped": "k",
+    "left out": "o",
+    "held": "h",
+}
+_OUTCOMES = {letter: outcome for outcome, letter in LETTERS.items()}
+
+
+class Row(NamedTuple):
+    """What became of one occurrence, or of a range of them that the beat decided against.
+
+    Parameters:
+        nominal: nominal time, epoch milliseconds; of the first one of a range.
+        outcome: what became of it.
+        task_id: empty for a range.
+        begin: when its last attempt began, in milliseconds after the nominal time; ``None`` where that is not known.
+        duration: of its last attempt, in milliseconds; ``None`` while it runs. Of a range: until the last nominal time.
+        attempt: its number, from 0. Of a range: how many there are.
+        feed: id of the line in the feed that tells the worker and the error; empty where there is none.
+    """
+
+    nominal: int
+    outcome: Outcome
+    task_id: str
+    begin: int | None
+    duration: int | None
+    attempt: int
+    feed: str
+
+    @property
+    def is_range(self) -> bool:
+        """Whether the beat decided against it."""
+        return not self.task_id
+
+    def encode(self) -> str:
+        """The compact text."""
+        begin, duration = _hex(self.begin), _hex(self.duration)
+        return f"{self.task_id}|{LETTERS[self.outcome]}|{begin}|{duration}|{self.attempt:x}|{self.feed}"
+
+    @classmethod
+    def decode(cls, text: str, nominal: int) -> Row:
+        """Read the compact text.
+
+        Raises:
+            ValueError, KeyError: it is something else.
+        """
+        # From the right: an id that a user has chosen may hold any character.
+        task_id, letter, begin, duration, attempt, feed = text.rsplit("|", 5)
+        return cls(nominal, _OUTCOMES[letter], task_id, _number(begin), _number(duration), int(attempt, 16), feed)
+
+
+def _hex(number: int | None) -> str:
+    return "" if number is None else f"{number:x}"
+
+
+def _number(text: str) -> int | None:
+    return int(text, 16) if text else None

@@ -1,0 +1,66 @@
+"""A run, as people see it, and the words for what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from ..public import public
+
+Outcome = Literal[
+    "waiting",
+    "running",
+    "retrying",
+    "succeeded",
+    "failed",
+    "expired",
+    "revoked",
+    "rejected",
+    "lost",
+    "skipped",
+    "left out",
+    "held",
+    "unknown",
+]
+
+#: The outcomes of runs that did not do their work.
+NOT_DONE = ("failed", "expired", "revoked", "rejected", "lost")
+
+#: Message header: how many rows the entry of a message keeps, where that is not the worker's own setting.
+HISTORY_HEADER = "redbeat_history"
+
+
+@public
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One occurrence after it was decided on, or several in a row that shared their fate.
+
+    Parameters:
+        name: of the entry.
+        scheduled_at: nominal time; of the first one, where there are several.
+        outcome: what became of it.
+        task_id: of its task; ``None`` where nothing was sent.
+        began_at: when its last attempt began; ``None`` where that is not known.
+        seconds: how long its last attempt took; ``None`` where that is not known, or it has not ended.
+        attempts: how many times it began, as far as is known.
+        worker: node name of the worker that ran it.
+        error: what the last attempt failed with, cut at 500 bytes.
+        until: nominal time of the last one, where there are several.
+        count: how many there are.
+        source: who tells: the ``"record"`` of runs, the ``"result"`` backend, or the ``"schedule"``, which knows what
+            was sent and nothing else.
+    """
+
+    name: str
+    scheduled_at: datetime
+    outcome: Outcome
+    task_id: str | None = None
+    began_at: datetime | None = None
+    seconds: float | None = None
+    attempts: int = 0
+    worker: str | None = None
+    error: str | None = None
+    until: datetime | None = None
+    count: int = 1
+    source: Literal["record", "result", "schedule"] = "record"
