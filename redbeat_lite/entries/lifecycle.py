@@ -14,6 +14,7 @@ from ..schedules.misfire import Plan, ahead_ms, plan_misfires, pull_back, unsent
 from ..schedules.missed import WalkOn, by_count
 from .entry import Entry
 from .sameness import same_runs
+from .sent import and_sent
 from .state import EntryState
 
 #: Longest first wait before a failed publish is tried again, and the longest of all, in seconds.
@@ -185,8 +186,8 @@ def _is_simple(entry: Entry) -> bool:
     )
 
 
-def dispatched(state: EntryState, done: Plan, locked_out: int) -> EntryState:
-    """The state after everything of a plan was published, but for what once-locks left out."""
+def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0) -> EntryState:
+    """The state after all of a plan but for what once-locks left out was published; it carries the last ``history``."""
     return EntryState(
         version=state.version,
         generation=state.generation,
@@ -196,6 +197,7 @@ def dispatched(state: EntryState, done: Plan, locked_out: int) -> EntryState:
         skipped=state.skipped + done.skipped + locked_out,
         paused=state.paused,
         note=state.note,
+        deltas=and_sent(state.deltas, state.last, done.emit, history),
     )
 
 

@@ -122,6 +122,7 @@ states = st.builds(
     paused=st.booleans(),
     note=text | st.just("a|b|\n|"),
     error=text,
+    deltas=st.text("0123456789abcdef,", max_size=20),
 )
 
 

@@ -1,0 +1,103 @@
+"""What was sent, as a state carries it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redbeat_lite import Entry, every
+from redbeat_lite.entries import lifecycle
+from redbeat_lite.entries.state import MAX_BYTES, MAX_NOTE, EntryState
+from redbeat_lite.instants import MAX_MS
+from redbeat_lite.schedules import Question
+from redbeat_lite.schedules.misfire import Plan
+from tests.support.examples import examples
+
+NOW = 1_772_453_239_000
+
+#: What a plan sends, as gaps in ms: nothing, as where a once-lock leaves it out, one, or all that were missed.
+plans = st.lists(st.lists(st.integers(50, 10**9), max_size=4), max_size=30)
+
+
+def stored(state: EntryState) -> EntryState:
+    return EntryState.decode(state.encode().encode())
+
+
+def sent(state: EntryState, nominals: Sequence[int], history: int) -> EntryState:
+    return stored(lifecycle.dispatched(state, Plan(tuple(nominals), NOW, 0), 0, history))
+
+
+@examples(150)
+@given(plans, st.integers(0, 6), st.text(max_size=5))
+def test_a_state_carries_what_a_list_beside_it_would(plans: list[list[int]], history: int, note: str) -> None:
+    state, beside, at = EntryState.new(NOW), [], NOW
+    for number, gaps in enumerate(plans):
+        emitted = []
+        for gap in gaps:
+            at += gap
+            emitted.append(at)
+        state, beside = sent(state, emitted, history), [*beside, *emitted]
+        if number % 3 == 2:  # what the notes hold beside it comes and goes
+            state = stored(lifecycle.paused(state, note) if not state.note else state.edited(paused=False, note=""))
+        assert state.sent == tuple(reversed(beside[max(0, len(beside) - history) :]))
+
+
+def test_a_new_generation_begins_anew() -> None:
+    state = sent(EntryState.new(NOW), [NOW, NOW + 1000], 20)
+    assert state.moved(NOW + 5000).sent == (NOW + 1000, NOW)
+    again = state.moved(NOW - 5000)
+    assert again.generation != state.generation
+    assert again.sent == ()
+    assert sent(again, [NOW - 5000], 20).sent == (NOW - 5000,)
+
+
+def test_edits_failures_and_resumptions_lose_nothing() -> None:
+    state, entry = sent(EntryState.new(NOW), [NOW, NOW + 1000], 20), Entry("e", "task", every(1))
+    failed = stored(lifecycle.failed(state, 'a "broker" | refused', Plan((NOW + 2000,), None, 0)))
+    paused = stored(lifecycle.paused(failed, "a|b"))
+    resumed = stored(lifecycle.resumed(entry, paused, NOW + 9000, UTC, catch_up=False))
+    asked = stored(resumed.edited(nominal=Question(NOW + 9000, NOW)))
+    assert {each.sent for each in (failed, paused, resumed, asked)} == {(NOW + 1000, NOW)}
+
+
+def test_the_release_before_reads_it_as_notes_that_hold_nothing_it_knows() -> None:
+    state = sent(EntryState.new(NOW), [NOW, NOW + 1000], 20)
+    *fields, notes = state.encode().split("|", 8)
+    assert len(fields) == 8
+    assert json.loads(notes) == {"sent": "0,3e8"}
+    paused = lifecycle.paused(state, "why").encode()
+    assert json.loads(paused.split("|", 8)[-1]) == {"note": "why", "sent": "0,3e8"}
+
+
+def test_what_the_release_before_has_written_is_read_and_begins_anew() -> None:
+    state = EntryState.decode(f"3|abcd|{NOW + 1000}|{NOW}|7|0|0|0|".encode())
+    assert state.sent == ()
+    assert sent(state, [NOW + 1000], 20).sent == (NOW + 1000,)
+
+
+def test_a_longer_history_than_there_is_room_for_loses_its_oldest() -> None:
+    far = [*range(0, MAX_MS, MAX_MS // 1000)][:1000]
+    state = sent(EntryState.new(0), far, 1000)
+    assert state.sent == tuple(reversed(far))
+    full = lifecycle.failed(lifecycle.paused(state, "\x01" * MAX_NOTE), "\x01" * MAX_NOTE, Plan((), 0, 0))
+    text = full.encode()
+    assert MAX_BYTES - 20 < len(text) <= MAX_BYTES
+    kept = EntryState.decode(text.encode()).sent
+    assert 300 < len(kept) < 1000
+    assert kept == state.sent[: len(kept)]
+
+
+@pytest.mark.parametrize(
+    "found", ['"0,xyz"', '"0,3e8,"', '"0,\\u00e9"', '"0,\\""', "7", '["0"]', '"0,ffffffffffffffff"', '"\u2603"']
+)
+@pytest.mark.parametrize("beside", ["", ',"note":"why"'])
+def test_what_cannot_be_read_stops_no_entry(found: str, beside: str) -> None:
+    state = EntryState.decode(f'3|abcd|{NOW}|{NOW}|7|0|0|0|{{"sent":{found}{beside}}}'.encode())
+    assert set(state.sent) <= {NOW, NOW - 1000}
+    after = sent(stored(state), [NOW + 1000], 20)
+    assert after.sent[0] == NOW + 1000
