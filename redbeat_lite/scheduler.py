@@ -104,6 +104,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             zone=zone,
             batch_size=settings.batch_size,
             slack=settings.slack_ms,
+            history=settings.history,
             tasks=lambda name: app.tasks.get(name),
             local=self._upkeep.local,
         )

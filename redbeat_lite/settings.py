@@ -28,6 +28,9 @@ _PREFIX = "redbeat_lite_"
 #: Most seconds of a lease or a timeout: a day. What is longer is a unit mistaken.
 _LONGEST = 86_400
 
+#: Most runs of an entry that are remembered.
+MAX_HISTORY = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -45,6 +48,7 @@ class Settings:
             lives that much longer. 0 to 86,400.
         misfire: default of an entry's ``misfire``: ``"coalesce"``, ``"skip"`` or ``"all"``.
         once_lease: lease of a once-lock. 1 to 86,400.
+        history: default of an entry's ``history``: how many of its last runs are remembered, 0 to 1,000.
         publish_timeout: after how long a publish that hangs is given up. 0.1 to 86,400.
         stall_timeout: after how long without progress a leader stops renewing its lease. 1 to 86,400.
         dispatch: ``"auto"``, ``"batch"`` or ``"plain"``.
@@ -65,6 +69,7 @@ class Settings:
     clock_slack: float = 5.0
     misfire: str = "coalesce"
     once_lease: float = 60.0
+    history: int = 20
     publish_timeout: float = 5.0
     stall_timeout: float = 30.0
     dispatch: str = "auto"
@@ -88,8 +93,8 @@ class Settings:
             f"more than {_PREFIX}publish_timeout ({self.publish_timeout:g} s), or a slow publish counts as a hang"
         )
         _expect("stall_timeout", self.stall_timeout > self.publish_timeout, shortest, self.stall_timeout)
-        size = self.batch_size
-        _expect("batch_size", type(size) is int and 1 <= size <= 5000, "a whole number from 1 to 5000", size)
+        _check_whole("batch_size", self.batch_size, 1, 5000)
+        _check_whole("history", self.history, 0, MAX_HISTORY)
         _expect(
             "expires", _is_expires(self.expires), 'None, positive seconds up to 100 years or "interval"', self.expires
         )
@@ -265,6 +270,11 @@ def _check_text(name: str, value: object) -> None:
 def _check_number(name: str, value: object, least: float) -> None:
     ok = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= _LONGEST
     _expect(name, ok, f"seconds, at least {least:g} and at most {_LONGEST}", value)
+
+
+def _check_whole(name: str, value: object, least: int, most: int) -> None:
+    ok = type(value) is int and least <= value <= most
+    _expect(name, ok, f"a whole number from {least} to {most}", value)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

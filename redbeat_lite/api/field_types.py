@@ -23,3 +23,4 @@ class Policies(TypedDict, total=False):
     enabled: bool
     description: str
     remove_when_done: bool
+    history: int | None

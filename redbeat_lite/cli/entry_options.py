@@ -83,6 +83,7 @@ def field_options(command: _F) -> _F:
         click.option("--description", help="Free text for people."),
         click.option("--enabled/--disabled", default=None, help="Whether it fires at all."),
         click.option("--remove-when-done/--keep-when-done", default=None, help="What becomes of it once finished."),
+        click.option("--history", metavar="N", help='Remember so many of its last runs; or "none": as the app\'s do.'),
     )
     for option in reversed(options):
         command = option(command)
@@ -139,8 +140,9 @@ def fields_of(given: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
         "start_at": lambda field, value: instant_of(field, value, zone),
         "end_at": lambda field, value: instant_of(field, value, zone),
         "max_runs": _whole,
+        "history": _whole,
     }
-    may_be_none = ("expires", "start_at", "end_at", "max_runs")
+    may_be_none = ("expires", "start_at", "end_at", "max_runs", "history")
     fields: dict[str, Any] = {}
     for field, value in given.items():
         if value is None:

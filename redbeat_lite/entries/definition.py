@@ -110,6 +110,7 @@ _ENCODERS: dict[str, Callable[[Any, str], Any]] = {
     "enabled": _keep,
     "description": pack,
     "remove_when_done": _keep,
+    "history": _keep,
 }
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {
@@ -127,4 +128,5 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "enabled": _keep,
     "description": _keep,
     "remove_when_done": _keep,
+    "history": _keep,
 }

@@ -48,6 +48,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
         enabled: a disabled entry is kept, but does not fire.
         description: free text for people.
         remove_when_done: remove the entry when it finishes, instead of keeping its record.
+        history: how many of its last runs are remembered, 0 to 1,000; ``None`` for what ``redbeat_lite_history`` says.
         relative: Celery's own flag for interval schedules.
         app: the Celery app; its time zone counts for schedules that carry none.
 
@@ -79,6 +80,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
         enabled: bool = True,
         description: str = "",
         remove_when_done: bool = False,
+        history: int | None = None,
         relative: bool = False,
         app: Any = None,
     ) -> None:
@@ -102,6 +104,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
             self.enabled = fields.of_type("enabled", enabled, bool)
             self.description = fields.of_type("description", description, str)
             self.remove_when_done = fields.of_type("remove_when_done", remove_when_done, bool)
+            self.history = fields.as_history(history)
             self._check_window()
         except InvalidEntry as exc:
             raise exc.of(self.name) from None

@@ -19,6 +19,7 @@ from ..errors import InvalidEntry
 from ..instants import YEAR
 from ..once.policy import Once
 from ..schedules import coerce_schedule
+from ..settings import MAX_HISTORY
 from .foreign_fields import instead
 
 #: What a user may write in an entry, in the order of the signature; the rest of an Entry is state.
@@ -38,6 +39,7 @@ DEFINITION_FIELDS = (
     "enabled",
     "description",
     "remove_when_done",
+    "history",
 )
 
 #: That, and Celery's own flag for interval schedules.
@@ -180,6 +182,12 @@ def as_jitter(value: Any) -> float:
 def as_max_runs(value: Any) -> int | None:
     if value is not None and (type(value) is not int or value < 1):
         raise InvalidEntry("max_runs", "None or a whole number from 1", value)
+    return value
+
+
+def as_history(value: Any) -> int | None:
+    if value is not None and (type(value) is not int or not 0 <= value <= MAX_HISTORY):
+        raise InvalidEntry("history", f"None or a whole number from 0 to {MAX_HISTORY}", value)
     return value
 
 

@@ -44,6 +44,7 @@ _DEFAULTS: dict[str, Any] = {
     "enabled": True,
     "description": "",
     "remove_when_done": False,
+    "history": None,
 }
 
 

@@ -115,19 +115,25 @@ def comparable(commands: list[Command]) -> Any:
 
 
 @examples(120, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(options, arguments, st.sampled_from(["plain", "limited", "routed", "pattern.x", "unknown"]))
+@given(
+    options,
+    arguments,
+    st.sampled_from(["plain", "limited", "routed", "pattern.x", "unknown"]),
+    st.sampled_from([None, 0, 7]),
+)
 def test_prepared_and_full_messages_are_equal_but_for_ids_and_times(
     publishers: tuple[Publisher, Publisher],
     options: dict[str, Any],
     arguments: tuple[list[Any], dict[str, Any]],
     task: str,
+    history: int | None,
 ) -> None:
     preparing, full = publishers
-    entry = Entry("e", task, every(3600), *arguments, options)
+    entry = Entry("e", task, every(3600), *arguments, options, history=history)
     publish(preparing, occurrence(entry, 1))
     assert entry.template is not None, "the first message was not kept as a template"
     prepared = publish(preparing, occurrence(entry, 2))
-    expected = publish(full, occurrence(Entry("e", task, every(3600), *arguments, options), 2))
+    expected = publish(full, occurrence(Entry("e", task, every(3600), *arguments, options, history=history), 2))
     assert comparable(prepared) == comparable(expected)
 
 

@@ -84,6 +84,7 @@ def entries(draw: Any) -> Entry:
         enabled=draw(st.booleans()),
         description=draw(text),
         remove_when_done=draw(st.booleans()),
+        history=draw(st.none() | st.integers(0, 1000)),
     )
 
 

@@ -94,6 +94,8 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
         ({"batch_size": 0}, "redbeat_lite_batch_size: expected a whole number from 1 to 5000, got 0"),
         ({"batch_size": 5001}, "redbeat_lite_batch_size: expected a whole number from 1 to 5000, got 5001"),
         ({"batch_size": 10.0}, "redbeat_lite_batch_size: expected a whole number from 1 to 5000, got 10.0"),
+        ({"history": 1001}, "redbeat_lite_history: expected a whole number from 0 to 1000, got 1001"),
+        ({"history": None}, "redbeat_lite_history: expected a whole number from 0 to 1000, got None"),
         (
             {"expires": "never"},
             "redbeat_lite_expires: expected None, positive seconds up to 100 years or \"interval\", got 'never'",

@@ -17,16 +17,16 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import NoPermissionError, ResponseError
 
 from ...clock import elapsed, wall_ms
-from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.message import Occurrence
 from ...errors import describe, text_of
 from ...once.claims import headers as once_headers
 from ...once.store import LockStore
 from ...storage.leader_store import LeaderStore
-from ...storage.stored import Advance, Command, Lost, Stored, Term
+from ...storage.stored import Command, Lost, Stored, Term
 from ..leader import Leader
 from ..vitals import Vitals
+from .advances import Advances
 from .broker import BrokerDown
 from .collector import refused_for_all
 from .no_gc import no_collection
@@ -54,6 +54,7 @@ class Dispatcher:
         zone: the app's time zone.
         batch_size: entries per round trip.
         slack: by how many milliseconds the clocks of beats and workers may differ.
+        history: as for :class:`.Advances`.
         tasks: the app's registered tasks by name.
         local: finds the config entry of a name, for those that hold what cannot be stored.
     """
@@ -69,6 +70,7 @@ class Dispatcher:
         zone: tzinfo,
         batch_size: int,
         slack: int,
+        history: int,
         tasks: Callable[[str], Any],
         local: Callable[[str], Entry | None],
     ) -> None:
@@ -77,6 +79,7 @@ class Dispatcher:
         self._publisher = publisher
         self._claiming = Claiming(locks)
         self._reports = Reports(vitals, zone)
+        self._advances = Advances(history)
         self._batch_size = batch_size
         #: What is out and not committed, with its term and its time: the messages of these jobs, and of nothing else.
         self._out: tuple[Term, int, list[Job]] | None = None
@@ -142,7 +145,7 @@ class Dispatcher:
         if out is None or not out[2]:
             return
         term, now, jobs = out[0], out[1], list(out[2])
-        results = store.commit(term, now, [self._step(job, now) for job in jobs])
+        results = store.commit(term, now, [self._advances.of(job, now) for job in jobs])
         self._reports.committed(job for job, done in zip(jobs, results, strict=True) if done)
 
     # -- publish ------------------------------------------------------------------------------------------------------
@@ -273,20 +276,8 @@ class Dispatcher:
     def _advance(self, term: Term, now: int, jobs: Sequence[Job]) -> Iterable[tuple[Job, bool | str]]:
         if not jobs:
             return ()
-        results = self._store.commit(term, now, [self._step(job, now) for job in jobs])
+        results = self._store.commit(term, now, [self._advances.of(job, now) for job in jobs])
         return zip(jobs, results, strict=True)
-
-    def _step(self, job: Job, now: int) -> Advance:
-        if job.error:
-            state = lifecycle.failed(job.state, job.error, job.plan)
-            retry = now + 1000 * lifecycle.retry_delay(state.attempts)
-            return Advance(job.stored.name, job.state.guard, state.encode(), retry)
-        state = lifecycle.dispatched(job.state, job.plan, len(job.left_out))
-        # The record of a config entry stays: without it, the next reading of the configuration would take the entry for
-        # new and run it again.
-        if state.finished and job.entry.remove_when_done and job.entry.owner is None:
-            return Advance(job.stored.name, job.state.guard, None, None, job.commands)
-        return Advance(job.stored.name, job.state.guard, state.encode(), job.ahead.score, job.commands)
 
     def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:
         job.error, job.commands = error[:MAX_ERROR], ()

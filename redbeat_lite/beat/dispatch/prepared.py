@@ -222,9 +222,9 @@ def _kind(entry: Entry, expiry: object) -> Hashable | None:
     if entry.local:
         return None
     if not entry.options:
-        return entry.task, expiry, ""
+        return entry.task, expiry, entry.history, ""
     try:
-        return entry.task, expiry, dumps(pack(entry.options, "options"))
+        return entry.task, expiry, entry.history, dumps(pack(entry.options, "options"))
     except InvalidEntry:
         return None
 
