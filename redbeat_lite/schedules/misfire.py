@@ -110,16 +110,26 @@ def _grace(value: object) -> float | None:
     return value
 
 
+class Range(NamedTuple):
+    """Occurrences in a row: the nominal times of the first and the last one, and how many they are."""
+
+    first: int
+    last: int
+    number: int
+
+
 class Plan(NamedTuple):
     """What to do now. All times are milliseconds since 1970.
 
     ``emit`` holds nominal times, oldest first; ``next`` is the nominal time to wait for (in the past when more is left
-    for the next round), None when the entry is finished; ``skipped`` is how many were passed over.
+    for the next round), None when the entry is finished; ``skipped`` is how many were passed over, and ``ranges`` tells
+    which, oldest first.
     """
 
     emit: tuple[int, ...]
     next: int | None
     skipped: int
+    ranges: tuple[Range, ...] = ()
 
 
 def plan_misfires(
@@ -247,15 +257,18 @@ def _is_single(misfire: Misfire) -> bool:
 
 
 def _latest(missed: Missed, now: int, misfire: Misfire) -> Plan:
-    if missed.unfinished:
-        return Plan((), missed.following(), missed.total())
     latest, following = missed.last(), missed.following()
+    all_of_them = Range(missed.nominal, latest, missed.total())
+    if missed.unfinished:
+        return Plan((), following, all_of_them.number, (all_of_them,))
     grace = misfire.grace_ms
     if grace is None and misfire.policy == "skip":
         grace = DEFAULT_GRACE_MS if following is None else min(DEFAULT_GRACE_MS, (following - latest) // 4)
     if grace is not None and now - latest > grace:
-        return Plan((), following, missed.total())
-    return Plan((latest,), following, missed.total() - 1)
+        return Plan((), following, all_of_them.number, (all_of_them,))
+    earlier = all_of_them.number - 1
+    ranges = (Range(missed.nominal, missed.last_before(latest), earlier),) if earlier else ()
+    return Plan((latest,), following, earlier, ranges)
 
 
 def _each(missed: Missed, now: int, misfire: Misfire, runs_left: int | None) -> Plan:
@@ -263,12 +276,14 @@ def _each(missed: Missed, now: int, misfire: Misfire, runs_left: int | None) -> 
     oldest = missed.nominal if grace is None else now - grace
     too_late = missed.count_before(oldest)
     wanted = bound if runs_left is None else min(bound, runs_left)
-    emit = tuple(islice(missed.since(oldest), wanted))
+    in_time = tuple(islice(missed.since(oldest), wanted + 1))
+    emit = in_time[:wanted]
     rest = missed.total() - too_late - len(emit)
+    ranges = (Range(missed.nominal, missed.last_before(oldest), too_late),) if too_late else ()
     if not rest:
-        return Plan(emit, missed.following(), too_late)
+        return Plan(emit, missed.following(), too_late, ranges)
     if misfire.limit is None or len(emit) == runs_left:
-        return Plan(emit, next_ms(missed.rule, emit[-1]), too_late)
+        return Plan(emit, next_ms(missed.rule, emit[-1]), too_late, ranges)
     # Another round would send as many again, so what was not walked yet is passed over, and not counted.
     following = next_ms(missed.rule, missed.until) if missed.unfinished else missed.following()
-    return Plan(emit, following, too_late + rest)
+    return Plan(emit, following, too_late + rest, (*ranges, Range(in_time[-1], missed.last(), rest)))

@@ -50,6 +50,10 @@ class Missed(Protocol):
 
     def count_before(self, floor: int) -> int: ...
 
+    def last_before(self, floor: int) -> int:
+        """The latest of those that `count_before` counts; there must be one."""
+        ...
+
     def since(self, floor: int) -> Iterator[int]: ...
 
 
@@ -99,6 +103,9 @@ class _Walked:
     def count_before(self, floor: int) -> int:
         return bisect_left(self._walked, floor)
 
+    def last_before(self, floor: int) -> int:
+        return self._walked[self.count_before(floor) - 1]
+
     def since(self, floor: int) -> Iterator[int]:
         return iter(self._walked[self.count_before(floor) :])
 
@@ -124,6 +131,10 @@ class _Counted:
 
     def count_before(self, floor: int) -> int:
         return 0 if self.nominal >= floor else 1 + self._count.count_ms(self.nominal, min(floor - 1, self.until))
+
+    def last_before(self, floor: int) -> int:
+        only_first = self.count_before(floor) == 1
+        return self.nominal if only_first else self._count.last_ms(self.nominal, min(floor - 1, self.until))
 
     def since(self, floor: int) -> Iterator[int]:
         ms = self.nominal if self.nominal >= floor else self._count.first_ms_from(self.nominal, floor)

@@ -90,6 +90,19 @@ def test_every_missed_occurrence_is_emitted_or_skipped(rule: Rule, nominal: int,
 
 @examples(200)
 @given(rules, starts, outages, misfires)
+def test_what_is_skipped_is_told_as_ranges(rule: Rule, nominal: int, late: int, misfire: Misfire) -> None:
+    missed = missed_of(rule, nominal, nominal + late)
+    if missed is None:
+        return
+    done = plan_misfires(rule, nominal, nominal + late, misfire)
+    decided = [ms for ms in missed if done.next is None or ms < done.next]
+    told = [[ms for ms in decided if each.first <= ms <= each.last] for each in done.ranges]
+    assert sorted([*done.emit, *(ms for each in told for ms in each)]) == decided
+    assert [(each[0], each[-1], len(each)) for each in told] == [*done.ranges]
+
+
+@examples(200)
+@given(rules, starts, outages, misfires)
 def test_each_policy_keeps_its_word(rule: Rule, nominal: int, late: int, misfire: Misfire) -> None:
     now = nominal + late
     missed = missed_of(rule, nominal, now)
