@@ -14,9 +14,9 @@ from celery.utils.log import get_logger
 
 from ..errors import text_of
 from ..forks import held_off
+from ..threads import Alarm, start_native
 from .hold import Hold
 from .store import LockStore
-from .threads import Alarm, start_native
 
 logger = get_logger(__name__)
 

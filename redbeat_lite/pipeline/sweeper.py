@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
 
-from ..once.threads import Ticker
+from ..threads import Ticker
 from .definition import task_id
 from .publish import LOST, conclude, dispatch, revoke
 from .store import Outbox, PipelineStore, Ref, store_of

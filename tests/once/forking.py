@@ -27,11 +27,11 @@ from redbeat_lite.api import schedules as api
 from redbeat_lite.once.hold import Hold
 from redbeat_lite.once.renewal import Renewer
 from redbeat_lite.once.store import Held
-from redbeat_lite.once.threads import Ticker
 from redbeat_lite.once.worker import dead_children
 from redbeat_lite.pipeline import sweeper
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
+from redbeat_lite.threads import Ticker
 from tests.support.waiting import eventually
 
 #: Seconds after which a child that has not ended hangs. Nothing that it does takes any time.

@@ -9,11 +9,11 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from ...errors import text_of
+from ...threads import Ticker
 from ..hold import Hold
 from ..renewal import PER_LEASE
 from ..runtime import Runtime
 from ..store import DOWN
-from ..threads import Ticker
 from ..worker_reports import REPORT
 from .dead_children import Departures, hold_of_request, is_child, is_gone, token_of
 from .lock_sweeper import PERIOD, LockSweeper

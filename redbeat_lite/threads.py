@@ -11,8 +11,8 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from ..errors import describe
-from ..forks import held_off
+from .errors import describe
+from .forks import held_off
 
 logger = get_logger(__name__)
 
