@@ -6,7 +6,8 @@ key                     type    holds
 ``{p}:runs:of:<name>``  zset    rows of an entry's last runs (:mod:`redbeat_lite.runs.row`) -> nominal time, epoch ms;
                                 as many as its ``history`` says, until 35 days after the last of them was written
 ``{p}:runs:feed``       stream  every end of a run, in order of time: ``name``, ``nominal`` (ms), ``id``, ``outcome``
-                                (its letter), ``begin`` (ms), ``duration`` (ms), ``attempt``, ``worker``, ``error``
+                                (its letter), ``begin`` (ms after ``nominal``), ``duration`` (ms), ``attempt``,
+                                ``worker``, ``error``; empty where not known; the last 100,000 or a few more
 ======================  ======  ======================================================================================
 """
 

@@ -10,6 +10,13 @@ from typing import NamedTuple
 
 from .run import Outcome
 
+#: Rows of an entry vanish so long after the last one was written, in ms: longer than a month, so that an entry that
+#: runs once in one has its last run.
+LIFE_MS = 35 * 86_400_000
+
+#: A replaced task keeps its id and counts its retries anew, so a replacement weighs more than any number of retries.
+NESTING = 1_000_000
+
 #: How each outcome that is recorded is written.
 LETTERS: dict[Outcome, str] = {
     "running": "r",
@@ -23,6 +30,7 @@ LETTERS: dict[Outcome, str] = {
     "skipped": "k",
     "left out": "o",
     "held": "h",
+    "unknown": "u",
 }
 _OUTCOMES = {letter: outcome for outcome, letter in LETTERS.items()}
 
@@ -36,7 +44,7 @@ class Row(NamedTuple):
         task_id: empty for a range.
         begin: when its last attempt began, in milliseconds after the nominal time; ``None`` where that is not known.
         duration: of its last attempt, in milliseconds; ``None`` while it runs. Of a range: until the last nominal time.
-        attempt: its number, from 0. Of a range: how many there are.
+        attempt: its number, from 0; :data:`NESTING` more for each time it was replaced. Of a range: how many there are.
         feed: id of the line in the feed that tells the worker and the error; empty where there is none.
     """
 
@@ -52,6 +60,11 @@ class Row(NamedTuple):
     def is_range(self) -> bool:
         """Whether the beat decided against it."""
         return not self.task_id
+
+    @property
+    def attempts(self) -> int:
+        """How many times it began since it was replaced, if it was, as far as is known."""
+        return self.attempt % NESTING + 1
 
     def encode(self) -> str:
         """The compact text."""

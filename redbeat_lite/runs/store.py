@@ -8,12 +8,12 @@ from typing import Any
 
 from ..storage.replies import text
 from ..storage.scripts import Scripts
+from .attempt import Fate
 from .keys import RunKeys
 from .row import Row
 
-#: Rows of an entry vanish so long after the last one was written, in ms: longer than a month, so that an entry that
-#: runs once in one has its last run.
-LIFE_MS = 35 * 86_400_000
+#: How many fates one call of ``runs/record`` handles; each has a dozen KEYS and ARGV.
+BATCH = 100
 
 
 class RunStore:
@@ -40,6 +40,19 @@ class RunStore:
             return []
         reply = self._scripts.run("runs/rows", [self.keys.rows(name) for name in names], [limit])
         return [_decoded(found) for found in reply]
+
+    def record(self, fates: Sequence[Fate]) -> tuple[int, str]:
+        """Write what became of runs, unless what is known weighs more; in one round trip, and safe to be sent again.
+
+        Parameters:
+            fates: at most :data:`BATCH`.
+
+        Returns:
+            how many the server could not write, because of what lies there or may not be done, and what it says.
+        """
+        keys = [self.keys.feed, *(self.keys.rows(fate.attempt.name) for fate in fates)]
+        failed, why = self._scripts.run("runs/record", keys, [arg for fate in fates for arg in fate.args()])
+        return int(failed), text(why)
 
 
 def _decoded(found: Sequence[bytes]) -> list[Row]:

@@ -1,0 +1,99 @@
+"""Which attempt of which run a message is for, as its headers tell, and what became of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+from ..instants import told_ms
+from .row import LETTERS, LIFE_MS, NESTING
+from .run import HISTORY_HEADER, Outcome
+
+#: Bytes that are kept of what an attempt failed with.
+ERROR_BYTES = 500
+
+#: Bytes of the longest name of an entry, and more.
+_LONGEST = 10_000
+
+
+def attempt_of(fields: Mapping[str, Any]) -> int:
+    """The number of an attempt among those of one task id.
+
+    Parameters:
+        fields: the headers of the message.
+    """
+    return int(fields.get("replaced_task_nesting") or 0) * NESTING + int(fields.get("retries") or 0)
+
+
+class Attempt(NamedTuple):
+    """One attempt of a run.
+
+    Parameters:
+        name: of the entry.
+        nominal: nominal time, epoch milliseconds.
+        task_id: of the task.
+        number: grows with each retry, and each ``replace``, of the same task id.
+        history: how many rows the entry keeps; 1 or more.
+    """
+
+    name: str
+    nominal: int
+    task_id: str
+    number: int
+    history: int
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any], history: int) -> Self | None:
+        """The attempt a message is for; ``None`` where it comes from no entry of ours, or none is to be recorded.
+
+        Parameters:
+            fields: the headers of the message.
+            history: rows that are kept where the message does not say.
+        """
+        # Other schedulers write the first one too.
+        name, scheduled_at = fields.get("periodic_task_name"), fields.get("scheduled_at")
+        if not (isinstance(name, str) and isinstance(scheduled_at, str)):
+            return None
+        given = fields.get(HISTORY_HEADER)
+        kept = given if type(given) is int else history
+        try:
+            if kept < 1 or len(name.encode()) > _LONGEST:
+                return None
+            task_id = str(fields["id"])
+            task_id.encode()
+            return cls(name, told_ms(scheduled_at), task_id, attempt_of(fields), kept)
+        except (ValueError, TypeError, KeyError, OverflowError):
+            return None  # Anybody may have written them.
+
+
+class Fate(NamedTuple):
+    """What became of one attempt, as a worker tells it.
+
+    Parameters:
+        attempt: of which run.
+        outcome: what became of it.
+        began: when its body began, monotonic seconds of this machine; ``None`` where it has not. No wall clock: the
+            server tells from its own when that was.
+        seconds: how long it took; ``None`` where that is not known.
+        worker: node name.
+        error: what it failed with; cut when it is sent.
+    """
+
+    attempt: Attempt
+    outcome: Outcome
+    began: float | None = None
+    seconds: float | None = None
+    worker: str = ""
+    error: str = ""
+
+    def args(self) -> list[Any]:
+        """What ``shared/record.lua`` is told now."""
+        of, since = self.attempt, None if self.began is None else time.monotonic() - self.began
+        error = self.error.encode(errors="backslashreplace")[:ERROR_BYTES].decode(errors="ignore")
+        told = LETTERS[self.outcome], _ms(since), _ms(self.seconds), self.worker, error
+        return [of.name, of.nominal, of.task_id, of.number, of.history, LIFE_MS, *told]
+
+
+def _ms(seconds: float | None) -> int | str:
+    return "" if seconds is None else max(round(1000 * seconds), 0)

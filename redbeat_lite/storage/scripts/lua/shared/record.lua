@@ -1,0 +1,70 @@
+-- For the scripts that write what became of a run.
+
+local LINES = 100000 -- of the feed, about: it is trimmed by whole nodes
+
+-- How much an outcome weighs against another of the same attempt. The letters are those of redbeat_lite/runs/row.py.
+-- takes a letter, and whether the body has begun: a message may be expired, revoked or rejected before, and after
+local function weight(letter, begun)
+  if letter == 's' or letter == 'f' or letter == 'y' then
+    return 4 -- A body that ended. What a copy says of the same attempt changes nothing.
+  elseif letter == 'l' then
+    return 2 -- Its worker died; of a revoke, which kills it too, that is told by both.
+  elseif letter == 'r' then
+    return 1
+  end
+  return begun and 3 or 0 -- Before it has begun, it may be one copy's fate alone.
+end
+
+-- Write what became of one attempt of a run, unless what is known weighs more or is of a later attempt. Sent twice, the
+-- second changes nothing. All but that it has begun is a line in the feed, too.
+-- takes the keys of the entry's rows and of the feed, the server's time in ms, and where in ARGV these begin:
+--   [0] name of the entry  [1] nominal time, ms  [2] task id  [3] attempt  [4] rows kept  [5] life_ms of the rows
+--   [6] letter  [7] ms since it began, '': it has not  [8] how many of them it ran, '': not known  [9] worker  [10] error
+local function record(rows, feed, now, at)
+  local nominal, id, attempt, history = tonumber(ARGV[at + 1]), ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+  local letter, since, duration = ARGV[at + 6], tonumber(ARGV[at + 7]), tonumber(ARGV[at + 8])
+  local mine = weight(letter, since)
+  local old
+  for _, row in ipairs(redis.call('ZRANGEBYSCORE', rows, nominal, nominal)) do
+    local of, was, began, number = string.match(row, '^(.*)|(%a)|(%x*)|%x*|(%x+)|[%d-]*$')
+    if of == id then
+      old, number = row, tonumber(number, 16)
+      local theirs = weight(was, began ~= '')
+      -- A body may begin again, as a copy of one that came to nothing, but not once one has ended.
+      if attempt < number or (attempt == number and mine <= theirs and not (letter == 'r' and theirs < 4)) then
+        return
+      end
+    end
+  end
+  if not old and mine < 4 and redis.call('ZCARD', rows) >= history then
+    local oldest = redis.call('ZRANGE', rows, 0, 0, 'WITHSCORES')
+    if tonumber(oldest[2]) > nominal then
+      return -- It may be a copy's, of a run whose row has gone.
+    end
+  end
+  -- A clock that named the nominal time may be ahead of the server's.
+  local begin = since and math.max(now - since - nominal, 0)
+  local line = ''
+  if letter ~= 'r' then
+    line = redis.call('XADD', feed, 'MAXLEN', '~', LINES, '*', 'name', ARGV[at], 'nominal', ARGV[at + 1], 'id', id,
+      'outcome', letter, 'begin', begin and string.format('%.0f', begin) or '', 'duration', ARGV[at + 8],
+      'attempt', ARGV[at + 3], 'worker', ARGV[at + 9], 'error', ARGV[at + 10])
+  end
+  if old then
+    redis.call('ZREM', rows, old)
+  end
+  local numbers = string.format('|%s|%s|%x|', begin and string.format('%x', begin) or '',
+    duration and string.format('%x', duration) or '', attempt)
+  redis.call('ZADD', rows, nominal, id .. '|' .. letter .. numbers .. line)
+  redis.call('ZREMRANGEBYRANK', rows, 0, -(history + 1))
+  redis.call('PEXPIRE', rows, ARGV[at + 5])
+end
+
+-- The same, where it is not what a script is for: a key that somebody else has put there must not stop the rest.
+-- returns nothing, or the text of the error
+local function try_to_record(rows, feed, now, at)
+  local done, why = pcall(record, rows, feed, now, at)
+  if not done then
+    return type(why) == 'table' and why.err or tostring(why)
+  end
+end
