@@ -11,6 +11,7 @@ from ._version import __version__
 from .public import handed_on
 
 if TYPE_CHECKING:
+    from .actors import acting_as
     from .api.schedules import Schedules
     from .entries.entry import Entry
     from .entries.preview import Upcoming
@@ -39,8 +40,10 @@ if TYPE_CHECKING:
     from .scheduler import Scheduler
     from .schedules import at, cron, every, register_schedule, rrule
     from .schedules.misfire import Misfire
+    from .storage.changes import Change
 
 _HOMES = {
+    "actors": ("acting_as",),
     "api.schedules": ("Schedules",),
     "entries.entry": ("Entry",),
     "errors": (
@@ -68,11 +71,13 @@ _HOMES = {
     "pipeline.task": ("PipelineTask",),
     "entries.preview": ("Upcoming",),
     "scheduler": ("Scheduler",),
+    "storage.changes": ("Change",),
     "schedules": ("at", "cron", "every", "register_schedule", "rrule"),
 }
 _HOME_OF = {name: f".{home}" for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Change",
     "ConfigOwned",
     "ConfigurationError",
     "CorruptEntry",
@@ -98,6 +103,7 @@ __all__ = [
     "UnsupportedFormat",
     "Upcoming",
     "__version__",
+    "acting_as",
     "at",
     "cron",
     "every",

@@ -16,6 +16,7 @@ from ..errors import ConfigOwned, CorruptEntry, EntryNotFound, text_of
 from ..settings import Settings
 from ..storage.store import Store
 from ..storage.stored import PAGE, Stored, chunks
+from .change_log import last_change
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -44,10 +45,19 @@ class Reader:
             EntryNotFound: nothing.
         """
         # A name that no entry can have is not there, as in any mapping.
-        stored = self._store.read([name])[0] if is_name(name) else None
-        if stored is None or stored.definition is None:
-            raise EntryNotFound(f"no entry {name!r} is stored")
-        return stored
+        return _there(name, self._store.read([name])[0] if is_name(name) else None)
+
+    def whole(self, name: str) -> Entry:
+        """The entry of this name, with its state and its last change.
+
+        Raises:
+            EntryNotFound: there is none.
+            CorruptEntry: what Redis holds cannot be read.
+        """
+        stored, kept = self._store.read_with_change(name) if is_name(name) else (None, None)
+        entry = self.entry(_there(name, stored))
+        entry.last_change = last_change(name, kept)
+        return entry
 
     def entry(self, stored: Stored) -> Entry:
         """The entry, with its state.
@@ -102,6 +112,12 @@ class Reader:
             setattr(entry, field, getattr(own, field))
         entry.local = ()
         return entry
+
+
+def _there(name: str, stored: Stored | None) -> Stored:
+    if stored is None or stored.definition is None:
+        raise EntryNotFound(f"no entry {name!r} is stored")
+    return stored
 
 
 def check_complete(entry: Entry, *needed: str) -> None:

@@ -8,6 +8,7 @@ from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from .. import instants
+from ..actors import check_actor
 from ..clock import wall_ms
 from ..entries.configured import entry_with_defaults
 from ..entries.definition import encode
@@ -18,9 +19,12 @@ from ..errors import EntryNotFound, InvalidEntry
 from ..once.store import LockStore
 from ..public import public
 from ..settings import Settings
+from ..storage.changes import Change, line_of
+from ..storage.connections import FAULTS
 from ..storage.lazy import lazy
 from ..storage.patience import briefly
 from ..storage.store import Store
+from .change_log import recorded
 from .field_types import Policies
 from .reader import Reader, check_count
 from .run_now import publish_extra
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 # Schedules.list() hides the builtin from annotations inside the class.
 Entries = list[Entry]
 Occurrences = list[Upcoming]
+Changes = list[Change]
 
 
 @public
@@ -44,10 +49,16 @@ class Schedules(MutableMapping[str, Entry]):
 
     Parameters:
         app: the Celery app whose settings say where the schedule is. No connection is opened yet.
+        actor: who the record of changes says it was, where no :func:`acting_as` does; 1 to 100 characters. By default
+            the user and the host of this process.
+
+    Raises:
+        InvalidEntry: ``actor`` is none.
     """
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: Celery, *, actor: str | None = None) -> None:
         self._app = app
+        self._actor = None if actor is None else check_actor(actor)
 
     def __repr__(self) -> str:
         where = f"{self._store.backend.display_url} under {self._settings.key_prefix!r}"
@@ -71,18 +82,18 @@ class Schedules(MutableMapping[str, Entry]):
 
     @lazy
     def _writer(self) -> Writer:
-        return Writer(self._app, self._store, self._reader, self._zone, self._settings.slack_ms)
+        return Writer(self._app, self._store, self._reader, self._zone, self._settings.slack_ms, self._actor)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Entry:
-        """The entry of this name, with its state.
+        """The entry of this name, with its state and its last change.
 
         Raises:
             EntryNotFound: there is none; a ``KeyError``.
             CorruptEntry: what Redis holds cannot be read.
         """
-        return self._reader.entry(self._reader.stored(name))
+        return self._reader.whole(name)
 
     def __contains__(self, name: object) -> bool:
         return is_name(name) and self._store.exists(name)
@@ -136,6 +147,19 @@ class Schedules(MutableMapping[str, Entry]):
     def refused(self) -> Mapping[str, str]:
         """Entries of ``beat_schedule`` that the leading beat refuses: name -> what is wrong; the first hundred."""
         return self._store.refused().errors
+
+    def changes(
+        self, name: str | None = None, *, since: datetime | None = None, until: datetime | None = None, limit: int = 100
+    ) -> Changes:
+        """Who changed what, newest first, as far as it is recorded: about 10,000 lines, one for what each call did.
+
+        Parameters:
+            name: only changes of the entry of this name, which need not be stored any more.
+            since, until: aware; both are part of the time looked at.
+            limit: how many at most.
+        """
+        check_count("limit", limit)
+        return recorded(self._store, name, since, until, limit)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -276,7 +300,10 @@ class Schedules(MutableMapping[str, Entry]):
             kombu.exceptions.OperationalError: the broker cannot be reached.
         """
         locks = LockStore(self._store.backend.client, self._settings.key_prefix)
-        return publish_extra(self._app, self[name], locks, self._zone, self._settings.slack_ms)
+        task_id = publish_extra(self._app, self[name], locks, self._zone, self._settings.slack_ms)
+        with suppress(*FAULTS):  # what is sent is sent, whether or not anybody is told
+            self._store.record(line_of(self._writer.who, "run now", f"task {task_id}"), [name])
+        return task_id
 
     def release(self, name: str) -> Entry:
         """Put a quarantined entry back, as new, once what was wrong with it is mended.
@@ -295,5 +322,5 @@ class Schedules(MutableMapping[str, Entry]):
         Raises:
             EntryNotFound: no entry of this name is in quarantine.
         """
-        if not self._store.discard(name):
+        if not self._store.discard(name, line_of(self._writer.who, "discarded")):
             raise EntryNotFound(f"no entry {name!r} is in quarantine")

@@ -8,9 +8,11 @@ from datetime import tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..actors import Who, who
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.definition import decode, encode
+from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.fields import check_destination
 from ..entries.message import alive_at_once
@@ -18,6 +20,7 @@ from ..entries.sendable import check_arguments, check_options
 from ..entries.state import MAX_NOTE, EntryState
 from ..entries.stored_entry import edit_of, removal
 from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
+from ..storage.changes import Action, Line, line_of
 from ..storage.patience import briefly
 from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, Edit, Stored, chunks
@@ -44,14 +47,23 @@ class Writer:
         reader: reads what is there.
         zone: the app's time zone.
         slack: by how many milliseconds the clocks of beats and workers may differ.
+        actor: who writes where nobody else is named; ``None``: the user of this process.
     """
 
-    def __init__(self, app: Celery, store: Store, reader: Reader, zone: tzinfo, slack: int) -> None:
+    def __init__(
+        self, app: Celery, store: Store, reader: Reader, zone: tzinfo, slack: int, actor: str | None = None
+    ) -> None:
         self._app = app
         self._store = store
         self._reader = reader
         self._zone = zone
         self._slack = slack
+        self._actor = actor
+
+    @property
+    def who(self) -> Who:
+        """Who writes here and now."""
+        return who(self._actor)
 
     def checked(self, entry: Entry, *, replaces: bool = False, warn: bool = True) -> Entry:
         """The entry, if nothing is wrong with it that can be told before it is written, or that ``encode`` tells.
@@ -101,17 +113,19 @@ class Writer:
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             logger.warning("entry %r%s: no task %r is registered in this app", names[0], more, task)
 
-    def create(self, entries: Sequence[Entry], definition: str | None = None) -> None:
+    def create(self, entries: Sequence[Entry], definition: str | None = None, action: Action = "added") -> None:
         """Store new entries, which get their state.
 
         Parameters:
             definition: of a single entry, as it was stored before; with what is not the entry's to say, such as what
                 its configuration keeps to itself.
+            action: what the record of changes calls it.
 
         Raises:
             EntryExists: names were taken; all others are stored.
         """
-        edits = [self._creation(entry, None, definition) for entry in entries]
+        line = line_of(self.who, action)
+        edits = [self._creation(entry, None, line, definition) for entry in entries]
         done = self._store.put(edits)
         taken = [entry.name for entry, ok in zip(entries, done, strict=True) if not ok]
         if taken:
@@ -156,7 +170,8 @@ class Writer:
         if not isinstance(note, str) or len(note) > MAX_NOTE:
             raise InvalidEntry("note", f"text of at most {MAX_NOTE} characters", note, entry=name)
         storable = note.encode("utf-8", "replace").decode()
-        return self._restate(name, lambda entry: lifecycle.paused(entry.known_state, storable))
+        line = line_of(self.who, "paused", storable)
+        return self._restate(name, lambda entry: lifecycle.paused(entry.known_state, storable), line)
 
     def resume(self, name: str, *, catch_up: bool) -> Entry:
         """Let an entry fire again if it is paused; returns it with its state."""
@@ -168,17 +183,18 @@ class Writer:
             check_complete(entry, "schedule")
             return lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up, walk_on=briefly())
 
-        return self._restate(name, resumed)
+        return self._restate(name, resumed, line_of(self.who, "resumed"))
 
     def remove(self, name: str) -> None:
         """Remove an entry."""
-        self._edit(name, lambda stored: (None, removal(stored)))
+        line = line_of(self.who, "removed")
+        self._edit(name, lambda stored: (None, removal(stored, line)))
 
     def clear(self) -> None:
         """Remove every entry, a page in two round trips."""
-        in_vain = 0
+        in_vain, line = 0, line_of(self.who, "removed")
         while page := self._store.page(0, PAGE):
-            in_vain = 0 if any(self._store.put(map(removal, page))) else in_vain + 1
+            in_vain = 0 if any(self._store.put(removal(stored, line) for stored in page)) else in_vain + 1
             if in_vain == TRIES:
                 raise EntryChanged(f"{len(page)} entries are being changed too often to be removed")
 
@@ -196,14 +212,14 @@ class Writer:
             self.checked(entry)
         except InvalidEntry as exc:
             raise CorruptEntry(str(exc)) from exc
-        self.create([entry], definition)
+        self.create([entry], definition, "released")
         return entry
 
-    def _restate(self, name: str, change: Callable[[Entry], EntryState]) -> Entry:
+    def _restate(self, name: str, change: Callable[[Entry], EntryState], line: Line) -> Entry:
         def edit(stored: Stored) -> tuple[Entry, Edit]:
             entry = self._reader.entry(stored)
-            entry.state = change(entry)
-            return entry, self._write(entry, stored.state, None)
+            before, entry.state = entry.state, change(entry)
+            return entry, self._write(entry, stored.state, None, line if entry.state is not before else None)
 
         return self._edit(name, edit)
 
@@ -221,15 +237,16 @@ class Writer:
 
     def _revision(self, before: Entry, after: Entry, stored: Stored) -> Edit:
         """The edit that makes ``before`` to ``after``, which gets its new state."""
-        after.state, definition = before.known_state, encode(after)
+        after.state, definition, line = before.known_state, encode(after), None
         if definition.encode() != stored.definition:
             after.state = lifecycle.revised(before, after.state, after, wall_ms(), self._zone, walk_on=briefly())
-        return self._write(after, stored.state, definition)
+            line = line_of_write(self.who, stored, definition)
+        return self._write(after, stored.state, definition, line)
 
     def _replacement(self, entry: Entry, stored: Stored) -> Edit:
         before = self._readable(stored)
         if before is None:
-            return self._creation(entry, stored.state)
+            return self._creation(entry, stored.state, line_of_write(self.who, stored, None))
         _check_runtime(before)
         return self._revision(before, entry, stored)
 
@@ -239,12 +256,12 @@ class Writer:
     def _readable(self, stored: Stored) -> Entry | None:
         return next(self._reader.readable([stored]), None) if stored.definition is not None else None
 
-    def _creation(self, entry: Entry, expected: bytes | None, definition: str | None = None) -> Edit:
+    def _creation(self, entry: Entry, expected: bytes | None, line: Line, definition: str | None = None) -> Edit:
         entry.state = lifecycle.created(entry, wall_ms(), self._zone)
-        return self._write(entry, expected, definition or encode(entry))
+        return self._write(entry, expected, definition or encode(entry), line)
 
-    def _write(self, entry: Entry, expected: bytes | None, definition: str | None) -> Edit:
-        edit = edit_of(entry, entry.known_state, self._zone, expected=expected, definition=definition)
+    def _write(self, entry: Entry, expected: bytes | None, definition: str | None, line: Line | None) -> Edit:
+        edit = edit_of(entry, entry.known_state, self._zone, expected=expected, definition=definition, line=line)
         entry.due = edit.score
         return edit
 

@@ -10,6 +10,7 @@ that owner is there: then its app was renamed.
 
 from __future__ import annotations
 
+import socket
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from copy import copy
@@ -18,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
+from ..actors import MAX_ACTOR, Who
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.configured import configured
 from ..entries.definition import encode
+from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.sameness import noted
@@ -30,6 +33,7 @@ from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, listed
 from ..errors import InvalidEntry
 from ..settings import Settings
+from ..storage.changes import line_of
 from ..storage.leader_store import LeaderStore
 from ..storage.patience import briefly
 from ..storage.refused import Refused
@@ -71,6 +75,7 @@ class ConfigEntries:
         self._present = present
         self._progress = progress
         self._check = ConfigCheck(app, store, settings, zone)
+        self._who = Who(f"config of {socket.gethostname()}"[:MAX_ACTOR], "config")
         self._entries: dict[str, Entry] = {}
         self._set_aside: set[str] = set()
         self._refused: dict[str, str] = {}
@@ -184,7 +189,7 @@ class ConfigEntries:
         existing, state = readable_parts(stored)
         is_ours = existing is not None and existing.owner == self._settings.owner
         if wanted is None:
-            return [Edit(stored.name, stored.state, None)] if is_ours else []
+            return [Edit(stored.name, stored.state, None, line=line_of(self._who, "removed"))] if is_ours else []
         if stored.definition is None:
             return [] if name in self._set_aside else [self._fresh(wanted, stored, now)]
         if existing is None:
@@ -201,7 +206,7 @@ class ConfigEntries:
         if definition.encode() == stored.definition:
             return []
         revised = lifecycle.revised(existing, state, wanted, now, self._zone, self._were, briefly())
-        return [edit_of(wanted, revised, self._zone, expected=stored.state, definition=definition)]
+        return [self._edit(wanted, revised, stored, definition)]
 
     def _leave(self, wanted: Entry, existing: Entry, stored: Stored) -> None:
         """Leave a name to whom it belongs; without a word where both say the same, as of what Celery adds to all."""
@@ -229,8 +234,11 @@ class ConfigEntries:
             )
 
     def _fresh(self, wanted: Entry, stored: Stored, now: int) -> Edit:
-        state, definition = lifecycle.created(wanted, now, self._zone), self._text(wanted, now)
-        return edit_of(wanted, state, self._zone, expected=stored.state, definition=definition)
+        return self._edit(wanted, lifecycle.created(wanted, now, self._zone), stored, self._text(wanted, now))
+
+    def _edit(self, wanted: Entry, state: EntryState, stored: Stored, definition: str) -> Edit:
+        line = line_of_write(self._who, stored, definition)
+        return edit_of(wanted, state, self._zone, expected=stored.state, definition=definition, line=line)
 
     def _text(self, wanted: Entry, now: int, existing: Entry | None = None, state: EntryState | None = None) -> str:
         """The definition. What was noted is kept as long as it is right: an unchanged entry has an unchanged one."""

@@ -19,9 +19,11 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
+from ..actors import BEAT
 from ..clock import elapsed
 from ..errors import UnsupportedFormat, text_of
 from ..settings import RENEWALS_PER_LEASE, Settings
+from ..storage.changes import line_of
 from ..storage.connections import FAULTS, Backend
 from ..storage.keys import FORMAT, Keys
 from ..storage.scripts import Scripts
@@ -78,8 +80,10 @@ class Leader:
         # Drawn here and not earlier: a process that was forked must not share its parent's token.
         self._token = self._token or token_of(self._owner)
         sent = elapsed()
-        keys = (self._keys.leader, self._keys.meta, self._keys.beats)
-        args = (self._token, round(self._lease * 1000), socket.gethostname(), os.getpid(), FORMAT)
+        keys = (self._keys.leader, self._keys.meta, self._keys.beats, self._keys.changes)
+        host, pid = socket.gethostname(), os.getpid()
+        line = line_of(BEAT, "term begun", f"by pid {pid} on {host}")
+        args = (self._token, round(self._lease * 1000), host, pid, FORMAT, line.change)
         self._asking = True
         reply = self._backend.scripts.run("leader/acquire", keys, args)
         if reply[0] == -1:

@@ -8,11 +8,13 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
+from ..actors import BEAT
 from ..entries import lifecycle
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, entry_of, state_of
 from ..errors import CorruptEntry
 from ..once.keys import OnceKeys
+from ..storage.changes import line_of
 from ..storage.leader_store import LeaderStore
 from ..storage.stored import PAGE, Edit, Stored, Term, chunks
 
@@ -72,7 +74,8 @@ class Repair:
     def _restored(self, stored: Stored, now: int) -> Edit:
         if stored.definition is None:
             logger.error("beat: the definition of %r is gone, so the entry is removed", stored.name)
-            return Edit(stored.name, stored.state, None)
+            line = line_of(BEAT, "removed", "its definition was gone from Redis")
+            return Edit(stored.name, stored.state, None, line=line)
         try:
             entry = entry_of(stored)
         except UNREADABLE:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..actors import by_way
 from .exit_codes import WRONG_REQUEST, explained
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Command(click.Command):
         from .output import tolerate_any_text
 
         tolerate_any_text()
-        with _warnings_said(), explained(ctx):
+        with _warnings_said(), explained(ctx), by_way("cli"):
             return super().invoke(ctx)
 
 

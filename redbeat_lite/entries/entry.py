@@ -15,6 +15,7 @@ from ..once.policy import Once
 from ..public import public
 from ..schedules import Rule, encode_schedule, rule_of
 from ..schedules.misfire import Misfire
+from ..storage.changes import Change
 from . import fields
 from .fields import DEFINITION_FIELDS
 from .state import EntryState, task_id
@@ -55,7 +56,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
     Read-only attributes, as last read from Redis: ``next_run_at`` (when it will fire, jitter included; ``None`` while
     paused, disabled or finished), ``last_run_at`` (nominal time of the last occurrence, ``None`` before the first),
     ``total_run_count``, ``last_task_id``, ``version``, ``generation``, ``paused_note`` (``None`` unless paused),
-    ``source`` (``"runtime"``, or ``"config:<owner>"``), ``last_error``.
+    ``source`` (``"runtime"``, or ``"config:<owner>"``), ``last_error``, ``last_change`` (a :class:`Change`, of an entry
+    that was read by its name; else ``None``).
 
     Raises:
         InvalidEntry: a field is wrong; names the field, what was expected and what came.
@@ -111,6 +113,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
         self.state: EntryState | None = None
         self.due: int | None = None
         self.owner: str | None = None
+        self.last_change: Change | None = None
         self.local: tuple[str, ...] = ()
         #: What was noted of the runs of a schedule that cannot be stored; see :mod:`redbeat_lite.entries.sameness`.
         self.runs: tuple[int, ...] = ()

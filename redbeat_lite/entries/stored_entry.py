@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import tzinfo
 
 from ..errors import CorruptEntry, UnsupportedFormat
+from ..storage.changes import Line
 from ..storage.stored import Edit, Stored
 from .definition import decode
 from .entry import Entry
@@ -75,7 +76,13 @@ def shown_name(stored: Stored) -> str:
 
 
 def edit_of(
-    entry: Entry, state: EntryState, zone: tzinfo, *, expected: bytes | None, definition: str | None = None
+    entry: Entry,
+    state: EntryState,
+    zone: tzinfo,
+    *,
+    expected: bytes | None,
+    definition: str | None = None,
+    line: Line | None = None,
 ) -> Edit:
     """The edit that writes an entry.
 
@@ -83,12 +90,13 @@ def edit_of(
         zone: the app's time zone; the entry's due time may go by it.
         expected: the state that is stored now; the edit is made only if it still is. ``None``: no entry is.
         definition: ``None`` keeps the stored one.
+        line: what the record of changes tells of it; ``None``: nothing.
     """
-    return Edit(entry.name, expected, state.encode(), definition, due_time(entry, state, zone))
+    return Edit(entry.name, expected, state.encode(), definition, due_time(entry, state, zone), line)
 
 
-def removal(stored: Stored) -> Edit:
+def removal(stored: Stored, line: Line) -> Edit:
     """The edit that removes an entry; of a config entry one that the leader gets to know of, and puts it back."""
     # The text will do: where it says so among the arguments, the leader looks for nothing once.
     is_configured = b'"owner":' in (stored.definition or b"")
-    return Edit(stored.name, stored.state, None, _CONFIGURED if is_configured else None)
+    return Edit(stored.name, stored.state, None, _CONFIGURED if is_configured else None, line=line)

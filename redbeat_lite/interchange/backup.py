@@ -11,9 +11,11 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, Literal
 
 from .._version import __version__
+from ..actors import who
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.definition import encode
+from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, parts_of, shown_name
@@ -168,7 +170,8 @@ class Restore:
         """The edit that stores the entry; or its state alone, where the definition ``kept`` stays stored."""
         definition = encode(entry) if kept is None else None
         stays = entry if kept is None else kept
-        edit = edit_of(stays, state, self._zone, expected=stored.state, definition=definition)
+        line = line_of_write(who(), stored, definition, "imported")
+        edit = edit_of(stays, state, self._zone, expected=stored.state, definition=definition, line=line)
         entry.due = edit.score
         return edit
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from ..actors import who
 from ..forks import let_through
+from ..storage.changes import line_of
 from ..storage.connections import FAULTS
+from ..storage.keys import Keys
 from ..storage.replies import server_ms, text, text_or_none, texts
 from ..storage.scripts import Scripts
 from .keys import OnceKeys
@@ -271,8 +274,10 @@ class LockStore:
         return [bool(reply) for reply in self._scripts.run("once/extend", keys, args)]
 
     def clear(self, key: str) -> tuple[bool, bool]:
-        """Free a lock whoever holds it; (it was held, somebody waits for it)."""
-        held, waiters = self._scripts.run("once/clear", self._freed_keys(key), [key])
+        """Free a lock whoever holds it, and record who did; (it was held, somebody waits for it)."""
+        line = line_of(who(), "lock cleared")
+        keys = [*self._freed_keys(key), Keys.of(self.keys.prefix).changes]
+        held, waiters = self._scripts.run("once/clear", keys, [key, line.change, line.fields])
         return bool(held), bool(waiters)
 
     def seen(self, task_id: str, attempt: int) -> Seen:

@@ -26,6 +26,10 @@ key                   type     holds
                                empty: a clock reading by which some are that is ahead of the leader's; ``mark``, by
                                which the leader knows this database again over its connection to the broker
 ``{p}:quarantine``    hash     name -> JSON of the error, the definition and the state that could not be used
+``{p}:changes``       stream   the record of changes: the last 10,000 lines, about, each of what one call has done
+                               (:mod:`redbeat_lite.storage.changes`)
+``{p}:changed``       hash     name -> the last change of this entry; of a removed one, too, until there are more than
+                               10,000 of those, or about as many as there are entries: then any of them may be dropped
 ``{p}:reply:<id>``    string   what became of the entries of one call that wrote some, for a minute: who lost the reply
                                sends the same call again, and is given the same
 ``{p}:wake``          channel  something changed that a waiting beat should look at
@@ -51,6 +55,8 @@ class Keys:
     beats: str
     meta: str
     quarantine: str
+    changes: str
+    changed: str
     wake: str
 
     @classmethod

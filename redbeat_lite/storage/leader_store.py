@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ..actors import BEAT
+from .changes import line_of
 from .refused import Refused
 from .replies import text
 from .store import TRIES, Store
@@ -78,10 +80,12 @@ class LeaderStore(Store):
             Lost: the term is over, nothing was written.
         """
         keys = self.keys
-        args: list[Any] = [*term, CUT]
+        errors = {error for _, error, _ in bad}
+        line = line_of(BEAT, "quarantined", errors.pop() if len(errors) == 1 else "")
+        args: list[Any] = [*term, CUT, *line]
         for stored, _, record in bad:
             args += (stored.name, stored.definition or b"", stored.state or b"", record)
-        where = (keys.leader, keys.due, keys.entries, keys.state, keys.quarantine)
+        where = (keys.leader, keys.due, keys.entries, keys.state, keys.quarantine, keys.changes, keys.changed)
         reply = self._run("schedule/quarantine", where, args)
         check_term(reply)
         return [done == 1 for done in reply[1:]]
@@ -126,9 +130,11 @@ class LeaderStore(Store):
             Lost: the term is over, nothing was removed.
         """
         keys = self.keys
-        hashes = (keys.entries, keys.state, keys.meta, keys.quarantine)
-        kinds = {keys.due: "zset", **dict.fromkeys(hashes, "hash"), **others}
-        reply = self._run("schedule/drop_foreign", (keys.leader, *kinds), (*term, *kinds.values()))
+        hashes = (keys.entries, keys.state, keys.meta, keys.quarantine, keys.changed)
+        kinds = {keys.changes: "stream", keys.due: "zset", **dict.fromkeys(hashes, "hash"), **others}
+        line = line_of(BEAT, "removed", "keys of a foreign type")
+        args = (*term, line.change, line.fields, *kinds.values())
+        reply = self._run("schedule/drop_foreign", (keys.leader, *kinds), args)
         check_term(reply)
         found = zip(kinds.items(), map(text, reply[1:]), strict=True)
         return [(key, other, kind) for (key, kind), other in found if other not in (kind, "none")]

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from ..errors import CorruptEntry, UnsupportedFormat
 from ..settings import Settings
+from .changes import Line, numbered
 from .connections import Backend
 from .json_values import dumps, loads
 from .keys import FORMAT, Keys
@@ -54,17 +55,21 @@ class Store:
 
     def read(self, names: Sequence[str | bytes]) -> list[Stored]:
         """The entries of these names, in one round trip; absent ones come without definition and state."""
-        if not names:
-            return []
+        return _entries(names, *self._reading(names).execute()) if names else []
+
+    def read_with_change(self, name: str) -> tuple[Stored, bytes | None]:
+        """The entry of this name, as :meth:`read` gives it, and its last change, in one round trip."""
+        pipe = self._reading([name])
+        pipe.hget(self.keys.changed, name)
+        *parts, changed = pipe.execute()
+        return _entries([name], *parts)[0], changed
+
+    def _reading(self, names: Sequence[str | bytes]) -> Any:
         pipe = self._client.pipeline(transaction=True)
         pipe.hmget(self.keys.entries, names)
         pipe.hmget(self.keys.state, names)
         pipe.zmscore(self.keys.due, names)
-        definitions, states, scores = pipe.execute()
-        return [
-            Stored(name.encode() if isinstance(name, str) else name, score_of(score), definition, state)
-            for name, score, definition, state in zip(names, scores, definitions, states, strict=True)
-        ]
+        return pipe
 
     def page(self, offset: int, limit: int) -> list[Stored]:
         """At most ``limit`` entries from rank ``offset`` on, in due order, in one round trip."""
@@ -117,7 +122,7 @@ class Store:
         return bool(self._client.hexists(self.keys.entries, name))
 
     def put(self, edits: Iterable[Edit], term: Term | None = None) -> list[bool]:
-        """Make these edits, 1,000 in a round trip; tells of each whether it was made.
+        """Make these edits, 1,000 in a round trip; tells of each whether it was made, and records those that were.
 
         Parameters:
             term: of the leader that writes them; ``None`` for anybody else.
@@ -128,13 +133,17 @@ class Store:
         """
         keys = self.keys
         where = (keys.due, keys.entries, keys.state, keys.quarantine, keys.meta, keys.leader)
+        record = (keys.changes, keys.changed)
         done: list[bool] = []
         for chunk in chunks(edits, PAGE):
-            args: list[Any] = [keys.wake, FORMAT, *(term or ("", "")), CUT]
+            lines, number = numbered(edit.line for edit in chunk)
+            whose = bytes(number[edit.line] for edit in chunk)
+            args: list[Any] = [keys.wake, FORMAT, *(term or ("", "")), CUT, whose, len(lines)]
+            args += chain.from_iterable(lines)
             for edit in chunk:
                 state = edit.state or ""
                 args += (edit.name, edit.expected or b"", state, edit.definition or "", due_of(edit.score))
-            reply = self._run("schedule/put", (*where, keys.reply(os.urandom(16).hex())), args)
+            reply = self._run("schedule/put", (*where, *record, self._new_reply()), args)
             check_term(reply)
             _check_format(reply)
             done += [result == "1" for result in text(reply[1])]
@@ -151,9 +160,38 @@ class Store:
             records[text(name)] = record if isinstance(record, dict) else {"error": "quarantine record is no object"}
         return records
 
-    def discard(self, name: str) -> bool:
-        """Forget an entry that is in quarantine; tells whether it was."""
-        return bool(self._client.hdel(self.keys.quarantine, name))
+    def discard(self, name: str, line: Line) -> bool:
+        """Forget an entry that is in quarantine; tells whether it was, and records it with this line."""
+        keys = (self.keys.quarantine, self.keys.changes, self.keys.changed)
+        return bool(self._run("schedule/discard", keys, (name, *line)))
+
+    def record(self, line: Line, names: Sequence[str]) -> None:
+        """Write a line into the record of changes about what is no edit of an entry.
+
+        Parameters:
+            names: at most 1,000.
+        """
+        keys = (self.keys.changes, self._new_reply())
+        self._run("schedule/note_change", keys, (line.change, line.fields, *names))
+
+    def last_change(self, name: str) -> bytes | None:
+        """The last change of an entry of this name, as it is stored."""
+        found: bytes | None = self._client.hget(self.keys.changed, name)
+        return found
+
+    def lines(self, first: str, last: str, limit: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """Lines of the record of changes, newest first, in one command: id and fields of each.
+
+        Parameters:
+            first, last: ids, as the commands on streams take them; both are part of the range.
+            limit: how many at most.
+        """
+        found: list[tuple[bytes, dict[bytes, bytes]]] = self._client.xrevrange(self.keys.changes, last, first, limit)
+        return found
+
+    def _new_reply(self) -> str:
+        """A key that keeps the reply to one call."""
+        return self.keys.reply(os.urandom(16).hex())
 
     def refused(self) -> Refused:
         """What the last beat to read its configuration has refused of it."""
@@ -205,6 +243,13 @@ class Store:
         """
         args = (*(term or ("", "")), field, value)
         check_term(self._run("schedule/remember", (self.keys.leader, self.keys.meta), args))
+
+
+def _entries(names: Sequence[str | bytes], definitions: Any, states: Any, scores: Any) -> list[Stored]:
+    return [
+        Stored(name.encode() if isinstance(name, str) else name, score_of(score), definition, state)
+        for name, score, definition, state in zip(names, scores, definitions, states, strict=True)
+    ]
 
 
 def _check_format(reply: Any) -> None:

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from ..instants import MAX_MS
+from .changes import Line
 from .json_values import MAX_BYTES
 
 #: Entries per round trip of bulk reads and writes.
@@ -41,7 +42,8 @@ class Edit(NamedTuple):
 
     ``state`` ``None`` removes the entry, for good if the leader does it; who else removes one takes
     :func:`~redbeat_lite.entries.stored_entry.removal`.
-    ``definition`` ``None`` keeps the stored one.
+    ``definition`` ``None`` keeps the stored one. ``line`` is what the record of changes tells of it if it is made;
+    ``None``: nothing.
     """
 
     name: str | bytes
@@ -49,6 +51,7 @@ class Edit(NamedTuple):
     state: str | None
     definition: str | None = None
     score: int | None = None
+    line: Line | None = None
 
 
 class Advance(NamedTuple):

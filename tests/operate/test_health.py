@@ -86,7 +86,8 @@ def test_a_frozen_leader_and_a_frozen_stand_by_turn_red_and_healthy_ones_do_not(
 def test_a_frozen_leader_stays_red_when_its_lease_runs_out(server: Server, client: redis.Redis) -> None:
     settings = Settings(url=server.url, lease=4)
     scripts, token = Scripts(client), f"{socket.gethostname()}:7:0:proj"
-    scripts.run("leader/acquire", (KEYS.leader, KEYS.meta, KEYS.beats), (token, 4000, socket.gethostname(), 7, FORMAT))
+    keys = (KEYS.leader, KEYS.meta, KEYS.beats, KEYS.changes)
+    scripts.run("leader/acquire", keys, (token, 4000, socket.gethostname(), 7, FORMAT, "[]"))
     keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
     scripts.run("leader/renew", keys, (token, 1, 60_000, 0, 3800, "{}"))
 

@@ -1,7 +1,7 @@
 """The scripts that write entries against a model, whatever happens in whatever order.
 
 Only what was planned advances, of two writers one wins, and a call that is sent again because its reply was lost is
-done once.
+done once. The record of changes tells what the writers did, each call that did something in one line, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redbeat_lite.actors import Who
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.settings import Settings
+from redbeat_lite.storage.changes import line_of, of_entry, of_stream
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.keys import Keys
 from redbeat_lite.storage.leader_store import LeaderStore
@@ -25,6 +27,7 @@ from tests.support.server import Server
 
 KEYS = Keys.of("model")
 NAMES = ("a", "b", "c")
+ALICE, BOB = Who("alice", "api"), Who("bob", "cli")
 
 #: What can happen between a peek and its commit, or at any other moment.
 WHAT = ("create", "edit", "race", "remove", "peek", "commit", "commit_stale")
@@ -68,6 +71,8 @@ class Model:
         self.states: dict[str, EntryState] = {}
         self.sent: list[str] = []
         self.planned: dict[str, EntryState] = {}
+        self.lines: list[tuple[str, str, str]] = []
+        self.last: dict[str, tuple[str, str]] = {}
 
     def do(self, what: str, name: str, reply: str) -> None:
         edited: list[EntryState] = []
@@ -79,17 +84,21 @@ class Model:
         self.line.loses = None
         if edited:
             [self.states[name]] = edited
+            self.told(name, "edited", "bob")
 
     def create(self, name: str) -> None:
         state = EntryState.new(100)
-        done = self.store.put([Edit(name, None, state.encode(), "{}", 100)])
+        done = self.store.put([Edit(name, None, state.encode(), "{}", 100, line_of(ALICE, "added"))])
         assert done == [name not in self.states]
-        self.states.setdefault(name, state)
+        if done == [True]:
+            self.states[name] = state
+            self.told(name, "added", "alice")
 
     def edit(self, name: str) -> None:
         if before := self.states.get(name):
             assert self.store.put([next_version(name, before)]) == [True]
             self.states[name] = after_edit(before)
+            self.told(name, "edited", "alice")
 
     def race(self, name: str) -> None:
         """Two who have read the same version write the very same."""
@@ -99,8 +108,9 @@ class Model:
 
     def remove(self, name: str) -> None:
         if before := self.states.pop(name, None):
-            removal = Edit(name, before.encode().encode(), None)
+            removal = Edit(name, before.encode().encode(), None, line=line_of(ALICE, "removed"))
             assert self.store.put([removal]) == [True]
+            self.told(name, "removed", "alice")
             assert self.store.put([removal]) == [False]
 
     def peek(self, _: str) -> None:
@@ -137,12 +147,17 @@ class Model:
         [stored] = self.store.read([name])
         if stored.state is not None:
             before = EntryState.decode(stored.state)
-            assert self.store.put([next_version(name, before)]) == [True]
+            assert self.store.put([next_version(name, before, BOB)]) == [True]
             edited.append(after_edit(before))
 
+    def told(self, name: str, action: str, actor: str) -> None:
+        self.lines.append((name, action, actor))
+        self.last[name] = (action, actor)
 
-def next_version(name: str, before: EntryState) -> Edit:
-    return Edit(name, before.encode().encode(), after_edit(before).encode(), None, 100)
+
+def next_version(name: str, before: EntryState, who: Who = ALICE) -> Edit:
+    line = line_of(who, "edited", fields=(("n", "1", "2"),))
+    return Edit(name, before.encode().encode(), after_edit(before).encode(), None, 100, line)
 
 
 def after_edit(state: EntryState) -> EntryState:
@@ -177,3 +192,8 @@ def test_only_what_is_as_planned_advances_and_is_sent(
         assert stored == model.states
         assert [raw.decode() for raw in reversed(client.lrange("sent", 0, -1))] == model.sent
         assert client.zcard(KEYS.due) == client.hlen(KEYS.entries) == len(model.states)
+        lines = [of_stream(*each) for each in client.xrange(KEYS.changes)]
+        assert [(each.names, each.action, each.actor) for each in lines] == [((n,), *rest) for n, *rest in model.lines]
+        assert {each.fields for each in lines if each.action == "edited"} <= {(("n", "1", "2"),)}
+        last = {name.decode(): of_entry(name.decode(), text) for name, text in client.hgetall(KEYS.changed).items()}
+        assert {name: (each.action, each.actor) for name, each in last.items()} == model.last

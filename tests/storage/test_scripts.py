@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from redbeat_lite.actors import BEAT
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.errors import UnsupportedFormat
 from redbeat_lite.settings import Settings
+from redbeat_lite.storage.changes import line_of
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.stored import Advance, Bad, Edit, Lost, Stored, Term
@@ -254,7 +256,9 @@ class TestQuarantine:
 
 class TestLease:
     def acquire(self, backend: Backend, token: str, lease: int = 4000) -> list[object]:
-        return backend.scripts.run("leader/acquire", (KEYS.leader, KEYS.meta, KEYS.beats), (token, lease, "host", 1, 1))
+        keys = (KEYS.leader, KEYS.meta, KEYS.beats, KEYS.changes)
+        line = line_of(BEAT, "term begun")
+        return backend.scripts.run("leader/acquire", keys, (token, lease, "host", 1, 1, line.change))
 
     def test_one_leads_and_the_other_learns_for_how_long(self, backend: Backend) -> None:
         assert self.acquire(backend, "one")[:2] == [1, 1]

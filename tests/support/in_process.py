@@ -22,9 +22,13 @@ LEASE = 600
 #: What the keys of the schedule begin with.
 KEY = "{redbeat-lite}:"
 
-#: The six keys of the schedule, and the two that once-locks keep for all of them.
+#: The keys of the schedule, and the two that once-locks keep for all of them.
 OURS = tuple(
-    KEY + part for part in ("due", "entries", "state", "leader", "meta", "quarantine", "once:fence", "once:index")
+    KEY + part
+    for part in (
+        *("due", "entries", "state", "leader", "meta", "quarantine", "changes", "changed"),
+        *("once:fence", "once:index"),
+    )
 )
 
 
@@ -37,7 +41,7 @@ def clock() -> Iterator[Clock]:
 
 @pytest.fixture
 def no_leaks(server: Server) -> Iterator[None]:
-    """After the test, every key in the schedule's database is one of the six, a queue's, or has an end."""
+    """After the test, every key in the schedule's database is one of those, a queue's, or has an end."""
     yield
     with server.client() as client:
         left = [key.decode("utf-8", "backslashreplace") for key in client.keys("*") if _leaked(client, key)]

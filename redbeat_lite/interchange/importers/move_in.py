@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Literal
 
+from ...actors import who
 from ...clock import wall_ms
 from ...entries.configured import configured
+from ...entries.differences import line_of_write
 from ...entries.entry import Entry
 from ...entries.state import EntryState
 from ...entries.stored_entry import edit_of, readable_parts
@@ -126,7 +128,8 @@ class MoveIn:
 
     def _edit(self, found: Carried, here: Stored) -> Edit:
         entry, definition = found.entry, found.definition
-        edit = edit_of(entry, entry.known_state, self._zone, expected=here.state, definition=definition)
+        line = line_of_write(who(), here, definition, "carried over")
+        edit = edit_of(entry, entry.known_state, self._zone, expected=here.state, definition=definition, line=line)
         entry.due = edit.score
         return edit
 

@@ -1,7 +1,8 @@
--- needs now
+-- needs now change
 -- Become leader, if nobody is; or learn how long the leader's lease still runs.
--- KEYS[1] leader   KEYS[2] meta   KEYS[3] beats
+-- KEYS[1] leader   KEYS[2] meta   KEYS[3] beats   KEYS[4] record of changes
 -- ARGV[1] token  ARGV[2] lease_ms  ARGV[3] host  ARGV[4] pid  ARGV[5] format this process understands
+-- ARGV[6] what the record tells of a term that begins
 -- returns {1, term, clock, ahead, zones} leading, the last three as the leader before left them in meta, or ''
 --       | {0, ms until the lease runs out} somebody else leads
 --       | {-1, format} a newer process has been here
@@ -47,14 +48,18 @@ end
 
 expected(0) -- as each renewal will say
 if kind == 'none' then
+  local before = redis.call('HMGET', meta, 'term', 'ticked')
   local term = redis.pcall('HINCRBY', meta, 'term', 1)
   if type(term) == 'table' then -- an error: it was no number
     redis.call('HSET', meta, 'term', 1)
     term = 1
   end
-  redis.call('HSET', meta, 'format', format, 'ticked', string.format('%.0f', ms))
+  local ticked = string.format('%.0f', ms)
+  redis.call('HSET', meta, 'format', format, 'ticked', ticked)
   redis.call('HSET', leader, 'token', token, 'term', term, 'host', ARGV[3], 'pid', ARGV[4], 'since',
     string.format('%.0f', math.floor(ms / 1000)))
+  local fields = {{'term', before[1] or cjson.null, tostring(term)}, {'ticked', before[2] or cjson.null, ticked}}
+  note_change(KEYS[4], '', {ARGV[6], cjson.encode(fields), ''}, {})
 end
 redis.call('PEXPIRE', leader, lease)
 local left = redis.call('HMGET', meta, 'clock', 'ahead', 'zones')

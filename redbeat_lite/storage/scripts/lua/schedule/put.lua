@@ -1,16 +1,19 @@
--- needs chunks leads
+-- needs leads change
 -- Create, edit and remove entries, each only if its state is still what the writer read.
 -- KEYS[1] due  KEYS[2] entries  KEYS[3] state  KEYS[4] quarantine  KEYS[5] meta  KEYS[6] leader
--- KEYS[7] the reply of this call: it is kept for a minute, and who lost it and sends the call again is given the same
+-- KEYS[7] record of changes  KEYS[8] last changes
+-- KEYS[9] the reply of this call: it is kept for a minute, and who lost it and sends the call again is given the same
 -- ARGV[1] wake channel  ARGV[2] format this process understands
 -- ARGV[3] token  ARGV[4] term of the leader that writes, '' for anybody else
--- ARGV[5] bytes at which a state is cut for who reads it; then for each entry:
+-- ARGV[5] bytes at which a state is cut for who reads it
+-- ARGV[6] for each entry a byte: the number of its line in the record, 0 for none
+-- ARGV[7] number of these lines, then the three parts of each; then for each entry:
 --   name, state expected or '' for none, new state or '' to remove it, definition or '' to keep it, due time;
 --   with a removal in the place of the definition anything but '': it belongs to a configuration, the leader is told
 -- returns {0} this term is over, nothing was written
 --       | {-1, format} a newer process has been here, nothing was written
 --       | {1, done} for each entry one character: '1' written, '0' the state was another
-local due, entries, state, quarantine, meta, leader, kept = unpack(KEYS)
+local due, entries, state, quarantine, meta, leader, changes, last, kept = unpack(KEYS)
 local before = redis.call('GET', kept)
 if before then
   return {1, before}
@@ -25,8 +28,13 @@ end
 redis.call('HSET', meta, 'format', ARGV[2])
 
 local most = tonumber(ARGV[5])
+local lines, told = {}, {}
+for n = 1, tonumber(ARGV[7]) do
+  lines[n], told[n] = {unpack(ARGV, 3 * n + 5, 3 * n + 7)}, {}
+end
 local names, found = {}, {}
-for i = 6, #ARGV, 5 do
+local first = 8 + 3 * #lines
+for i = first, #ARGV, 5 do
   names[#names + 1] = ARGV[i]
 end
 for n = 1, #names, CHUNK do
@@ -61,9 +69,26 @@ local function write_all()
   touched, states, scores, definitions, gone = {}, {}, {}, {}, {}
 end
 
+local KEPT = 10000 -- last changes of removed entries
+
+-- Who removes an entry cannot always tell us: a commit does, and another version. So whoever comes by looks at some of the
+-- last changes, twice as many as it may have added.
+local function forget_some()
+  local over = (tonumber(redis.pcall('HLEN', last)) or 0) - redis.call('HLEN', entries) - KEPT
+  for _ = 1, over > 0 and math.ceil(#names / 50) or 0 do
+    local some = redis.call('HRANDFIELD', last, -100)
+    local there = redis.call('HMGET', entries, unpack(some))
+    for n, name in ipairs(some) do
+      if over > 0 and not there[n] and not changed[name] then
+        over = over - redis.call('HDEL', last, name)
+      end
+    end
+  end
+end
+
 local was, done = head(), {}
 for n, name in ipairs(names) do
-  local at = 1 + 5 * n
+  local at = first + 5 * (n - 1)
   local expected, after, definition, score = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   if touched[name] then
     write_all()
@@ -73,6 +98,10 @@ for n, name in ipairs(names) do
   end
   if is_as_read(found[n] or '', expected) then
     changed[name], touched[name], done[n] = true, true, '1'
+    local whose = told[string.byte(ARGV[6], n)]
+    if whose then
+      whose[#whose + 1] = name
+    end
     if after == '' then
       gone[#gone + 1] = name
       if definition ~= '' then
@@ -92,6 +121,12 @@ end
 write_all()
 done = table.concat(done)
 redis.call('SET', kept, done, 'PX', 60000)
+for n, line in ipairs(lines) do
+  if #told[n] > 0 then
+    note_change(changes, last, line, told[n])
+  end
+end
+forget_some()
 if head() < was then
   redis.call('PUBLISH', ARGV[1], 'head')
 end

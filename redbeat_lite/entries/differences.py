@@ -1,0 +1,50 @@
+"""What an edit changes of an entry, as the record of changes tells it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from ..actors import Who
+from ..errors import CorruptEntry
+from ..storage.changes import Difference, Line, line_of
+from ..storage.json_values import dumps, loads
+from ..storage.stored import Stored
+
+#: Their values are left out: arguments are the business of those who run the task.
+_SILENT = ("args", "kwargs")
+
+#: Parts of a definition that are no fields. What was noted of the runs of a schedule changes with the schedule alone.
+_OTHERS = {"v": None, "local": None, "runs": "schedule"}
+
+
+def line_of_write(who: Who, stored: Stored, definition: str | None, note: str = "") -> Line:
+    """The line of an entry that is written: added where there was none, else edited, with the fields that differ.
+
+    Parameters:
+        definition: ``None`` where the stored one is kept.
+    """
+    if stored.definition is None:
+        return line_of(who, "added", note)
+    return line_of(who, "edited", note, () if definition is None else _differences(stored.definition, definition))
+
+
+def _differences(before: bytes, after: str) -> tuple[Difference, ...]:
+    was, is_ = _fields(before), _fields(after)
+    changed = [part for part in dict.fromkeys((*was, *is_)) if was.get(part) != is_.get(part)]
+    fields = dict.fromkeys(field for part in changed if (field := _OTHERS.get(part, part)))
+    return tuple((field, _text(was, field), _text(is_, field)) for field in fields)
+
+
+def _fields(definition: bytes | str) -> dict[str, Any]:
+    """The parts of a definition; none of one that cannot be read."""
+    with suppress(CorruptEntry):
+        found = loads(definition)
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _text(parts: dict[str, Any], field: str) -> str | None:
+    value = None if field in _SILENT else parts.get(field)
+    return value if value is None or isinstance(value, str) else dumps(value)

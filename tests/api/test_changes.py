@@ -1,0 +1,271 @@
+"""The record of changes: who changed what, when, by what way and why."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+import socket
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import (
+    Change,
+    Entry,
+    EntryExists,
+    EntryNotFound,
+    InvalidEntry,
+    Schedules,
+    acting_as,
+    cron,
+    every,
+    lock,
+    locks,
+)
+from tests.support.in_process import MakeApp
+from tests.support.proxy import Proxy
+
+CHANGES, CHANGED = "{redbeat-lite}:changes", "{redbeat-lite}:changed"
+
+
+@pytest.fixture
+def schedules(app: Celery) -> Schedules:
+    """The schedules of the shared app, with an entry "a" that somebody else has added."""
+    Schedules(app, actor="setup").add("a", "add", every(60), kwargs={"x": 1})
+    return Schedules(app, actor="alice")
+
+
+def told(change: Change) -> tuple[Any, ...]:
+    """A change without its time, and without what is empty."""
+    return tuple(filter(None, (change.action, change.actor, change.way, change.names, change.fields, change.note)))
+
+
+@pytest.mark.parametrize(
+    ("do", "line"),
+    [
+        (lambda s: s.add("b", "add", every(5)), ("added", ("b",))),
+        (lambda s: s.add("a", "add", every(60), args=[2], replace=True), ("edited", ("a",))),
+        (
+            lambda s: s.update("a", schedule=cron("0 3 * * *"), max_runs=5),
+            ("edited", ("a",), (("schedule", '{"every":60000}', '{"cron":"0 3 * * *"}'), ("max_runs", None, "5"))),
+        ),
+        (lambda s: s.update("a", args=["secret"]), ("edited", ("a",), (("args", None, None),))),
+        (lambda s: s.update("a", description="näh"), ("edited", ("a",), (("description", None, "näh"),))),
+        (lambda s: s.remove("a"), ("removed", ("a",))),
+        (lambda s: s.clear(), ("removed", ("a",))),
+        (lambda s: s.pause("a", "disk is full"), ("paused", ("a",), "disk is full")),
+    ],
+    ids=["add", "replace", "update", "arguments", "text", "remove", "clear", "pause"],
+)
+def test_each_call_writes_its_line(schedules: Schedules, do: Callable[[Schedules], Any], line: tuple[Any, ...]) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    do(schedules)
+    [change, added] = schedules.changes()
+    action, names, *rest = line
+    if rest or action != "edited":
+        assert told(change) == (action, "alice", "api", names, *rest)
+    assert before < added.at <= change.at < datetime.now(UTC) + timedelta(seconds=1)
+    assert (told(added), added.count) == (("added", "setup", "api", ("a",)), 1)
+
+
+def test_a_replacement_names_the_fields_and_no_arguments(schedules: Schedules) -> None:
+    schedules.add("a", "other", every(60), args=["secret"], kwargs={"x": 1}, replace=True)
+    [change, _] = schedules.changes()
+    assert told(change) == ("edited", "alice", "api", ("a",), (("task", "add", "other"), ("args", None, None)))
+
+
+def test_what_changes_nothing_writes_no_line(schedules: Schedules) -> None:
+    schedules.update("a", kwargs={"x": 1})
+    schedules.add("a", "add", every(60), kwargs={"x": 1}, replace=True)
+    schedules.resume("a")
+    with pytest.raises(EntryExists):
+        schedules.add("a", "add", every(5))
+    with pytest.raises(EntryNotFound):
+        schedules.remove("b")
+    with pytest.raises(EntryNotFound):
+        schedules.discard("b")
+    assert [change.action for change in schedules.changes()] == ["added"]
+    assert not locks(schedules._app).clear("free")
+    assert len(schedules.changes()) == 1
+
+
+def test_what_operators_do(schedules: Schedules, app: Celery, client: redis.Redis) -> None:
+    schedules.pause("a")
+    schedules.resume("a")
+    task_id = schedules.run_now("a")
+    definition = client.hget("{redbeat-lite}:entries", "a")
+    schedules.remove("a")
+    record = json.dumps({"error": "mended since", "state": "", "definition": definition.decode()})
+    client.hset("{redbeat-lite}:quarantine", mapping={"a": record, "b": record})
+    schedules.release("a")
+    schedules.discard("b")
+    client.delete("celery")
+    assert [told(change) for change in reversed(schedules.changes())][1:] == [
+        ("paused", "alice", "api", ("a",)),
+        ("resumed", "alice", "api", ("a",)),
+        ("run now", "alice", "api", ("a",), f"task {task_id}"),
+        ("removed", "alice", "api", ("a",)),
+        ("released", "alice", "api", ("a",)),
+        ("discarded", "alice", "api", ("b",)),
+    ]
+
+
+def test_a_lock_that_is_cleared(schedules: Schedules, app: Celery) -> None:
+    with lock(app, "k") as held, acting_as("carol"):
+        assert held
+        assert locks(app).clear("k")
+    assert told(schedules.changes()[0]) == ("lock cleared", "carol", "api", ("k",))
+
+
+class TestTheActor:
+    def test_is_the_user_of_the_process_unless_told(self, app: Celery) -> None:
+        schedules = Schedules(app)
+        schedules.add("a", "add", every(60))
+        assert schedules.changes()[0].actor == f"{getpass.getuser()}@{socket.gethostname()}"
+
+    def test_is_who_is_acting_in_this_thread(self, schedules: Schedules) -> None:
+        with acting_as("bob"):
+            other = threading.Thread(target=schedules.pause, args=("a",))
+            other.start()
+            other.join()
+            schedules.resume("a")
+            with acting_as("carol"):
+                schedules.pause("a")
+        schedules.resume("a")
+        actors = [(change.action, change.actor) for change in reversed(schedules.changes())]
+        assert actors[1:] == [("paused", "alice"), ("resumed", "bob"), ("paused", "carol"), ("resumed", "alice")]
+
+    @pytest.mark.parametrize("actor", ["", "x" * 101, "a\nb", "\ud800", 5, None])
+    def test_is_refused_if_it_is_none(self, app: Celery, actor: Any) -> None:
+        expected = "actor: expected text of 1 to 100 characters without control characters, got "
+        with pytest.raises(InvalidEntry, match=expected), acting_as(actor):
+            pass
+        if actor is not None:
+            with pytest.raises(InvalidEntry, match=expected):
+                Schedules(app, actor=actor)
+
+
+class TestTheLastChange:
+    def test_is_read_with_the_entry(self, schedules: Schedules) -> None:
+        schedules.pause("a", "n" * 150)
+        last = schedules["a"].last_change
+        assert last is not None
+        assert told(last) == ("paused", "alice", "api", ("a",), "n" * 100 + "…")
+        assert last.at == schedules.changes()[0].at
+        assert schedules.changes()[0].note == "n" * 150
+        assert schedules.list()[0].last_change is None
+
+    def test_is_no_run_by_hand(self, schedules: Schedules, client: redis.Redis) -> None:
+        schedules.run_now("a")
+        client.delete("celery")
+        assert schedules["a"].last_change.action == "added"  # type: ignore[union-attr]
+
+    def test_outlives_the_lines_and_the_entry(self, schedules: Schedules, client: redis.Redis) -> None:
+        schedules.remove("a")
+        client.delete(CHANGES)
+        [last] = schedules.changes("a")
+        assert told(last) == ("removed", "alice", "api", ("a",))
+        assert schedules.changes("a", until=last.at - timedelta(seconds=1)) == []
+        assert schedules.changes("never") == []
+
+    def test_is_none_of_an_entry_that_was_there_before_it_was_recorded(
+        self, schedules: Schedules, client: redis.Redis
+    ) -> None:
+        client.delete(CHANGED)
+        assert schedules["a"].last_change is None
+
+    def test_of_removed_entries_is_dropped_when_there_are_many(self, schedules: Schedules, client: redis.Redis) -> None:
+        long_gone = dict.fromkeys((f"gone{n}" for n in range(10_300)), '1-0|["removed","x","api",""]')
+        client.hset(CHANGED, mapping=long_gone)
+        schedules.add("b", "add", every(60))
+        schedules.remove("b")
+        assert client.hlen(CHANGED) < 10_302
+        schedules.add_many([Entry(f"e{n}", "add", every(60)) for n in range(1000)])
+        assert 11_001 <= client.hlen(CHANGED) <= 11_002, "1,001 that are stored, and 10,000 that are not"
+        assert {schedules[name].last_change.action for name in ("a", "e0", "e999")} == {"added"}  # type: ignore[union-attr]
+        assert schedules.changes("b")[0].action == "removed"
+
+
+class TestOfManyEntries:
+    def test_a_line_counts_them_and_names_the_first(self, schedules: Schedules) -> None:
+        schedules.add_many(Entry(f"e{n:04}", "add", every(60)) for n in range(1500))
+        second, first, _ = schedules.changes()
+        assert (first.count, second.count) == (1000, 500)
+        assert first.names == tuple(f"e{n:04}" for n in range(20))
+        assert told(schedules["e1499"].last_change) == ("added", "alice", "api", ("e1499",))  # type: ignore[arg-type]
+        assert [change.at for change in schedules.changes("e0999")] == [first.at]
+
+    def test_those_that_were_changed_alike_share_a_line(self, schedules: Schedules) -> None:
+        schedules.add_many([Entry(name, "add", every(60)) for name in "bcd"])
+        edits = {"a": ("add", 60), "b": ("add", 5), "c": ("add", 5), "d": ("add", 60), "e": ("add", 60)}
+        schedules.add_many((Entry(name, task, every(at)) for name, (task, at) in edits.items()), replace=True)
+        assert {(change.action, change.names) for change in schedules.changes(limit=3)} == {
+            ("edited", ("a",)),
+            ("edited", ("b", "c")),
+            ("added", ("e",)),
+        }
+
+    def test_many_that_were_changed_differently_are_one_line(self, schedules: Schedules) -> None:
+        entries = [Entry(f"e{n}", "add", every(60)) for n in range(30)]
+        schedules.add_many(entries)
+        schedules.add_many((entry.replace(description=entry.name) for entry in entries), replace=True)
+        [edited, *_] = schedules.changes()
+        assert (edited.action, edited.count, edited.fields) == ("edited", 30, ())
+        assert len(schedules.changes()) == 3
+
+
+class TestReading:
+    def test_goes_from_the_newest_on_within_a_time_and_a_limit(self, schedules: Schedules, client: redis.Redis) -> None:
+        client.delete(CHANGES)
+        for second in range(1, 2501):
+            names = f'["{"odd" if second % 2 else "even"}"]'
+            line = {"change": '["paused","x","api",""]', "fields": "[]", "names": names, "count": 1}
+            client.xadd(CHANGES, line, id=f"{second}000-0")
+        client.xadd(CHANGES, {"garbage": "x"})
+        client.xadd(CHANGES, {"change": "[1]", "fields": "{", "names": "\xff", "count": "many"})
+
+        def seconds(*args: Any, **options: Any) -> list[float]:
+            return [change.at.timestamp() for change in schedules.changes(*args, **options)]
+
+        at = datetime.fromtimestamp
+        assert seconds(limit=0) == []
+        assert seconds(limit=4) == [2500, 2499, 2498, 2497]
+        assert len(seconds(limit=5000)) == 2500
+        assert seconds("odd", limit=2) == [2499, 2497]
+        assert seconds("even", limit=5000) == [*range(2500, 0, -2)]
+        assert seconds(since=at(10, UTC), until=at(12, UTC)) == [12, 11, 10]
+        assert seconds("odd", since=at(10, UTC), until=at(12, UTC)) == [11]
+
+    @pytest.mark.parametrize(
+        "wrong", [{"limit": -1}, {"limit": True}, {"since": 5}, {"until": datetime(2026, 1, 1)}], ids=str
+    )
+    def test_refuses_what_is_no_time_and_no_number(self, schedules: Schedules, wrong: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))}: expected "):
+            schedules.changes(**wrong)
+
+
+@pytest.mark.parametrize("key", [CHANGES, CHANGED])
+def test_a_record_that_cannot_be_written_keeps_nobody_from_an_edit(
+    schedules: Schedules, client: redis.Redis, key: str
+) -> None:
+    client.set(key, "foreign", px=60_000)
+    schedules.add("b", "add", every(60))
+    schedules.remove("a")
+    assert [*schedules] == ["b"]
+
+
+def test_a_call_whose_reply_is_lost_is_one_line(make_app: MakeApp, proxy: Proxy) -> None:
+    schedules = Schedules(make_app(redbeat_lite_url=proxy.url))
+    schedules.add("a", "add", every(60))
+    schedules.run_now("a")
+    proxy.lose_reply_to = re.compile(rb"\}:reply:[0-9a-f]{32}")
+    schedules.pause("a")
+    schedules.run_now("a")
+    assert proxy.lost == 2
+    assert [change.action for change in schedules.changes()] == ["run now", "paused", "run now", "added"]
