@@ -20,6 +20,7 @@ _COMMANDS = {
     "resume": ("pause_resume_run", "resume"),
     "run": ("pause_resume_run", "run"),
     "next": ("next", "next_"),
+    "log": ("log", "log"),
     "quarantine": ("quarantine", "quarantine"),
     "locks": ("locks", "locks"),
     "pipelines": ("pipelines", "pipelines"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from datetime import tzinfo
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -13,7 +15,7 @@ from ..entries.words import counted
 from ..interchange.schedule_text import schedule_text
 from .command import Command, json_option, name_argument, schedules_of
 from .entry_output import STATUSES, as_fields, as_json, next_run, status
-from .output import echo_fields, echo_json, echo_table, say
+from .output import echo_fields, echo_json, echo_table, say, when
 
 if TYPE_CHECKING:
     from ..entries.entry import Entry
@@ -126,6 +128,16 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
     schedules = schedules_of(ctx)
     entry, refused = schedules[name], schedules.refused().get(name)
     if as_json:
-        echo_json({**_json(entry), "refused": refused})
+        last = None if entry.last_change is None else asdict(entry.last_change)
+        echo_json({**_json(entry), "last_change": last, "refused": refused})
     else:
-        echo_fields([*as_fields(entry, ctx.obj.app.timezone), ("refused", refused)])
+        zone = ctx.obj.app.timezone
+        echo_fields([*as_fields(entry, zone), ("last change", _last_change(entry, zone)), ("refused", refused)])
+
+
+def _last_change(entry: Entry, zone: tzinfo) -> str | None:
+    last = entry.last_change
+    if last is None:
+        return None
+    note = f": {last.note}" if last.note else ""
+    return f"{last.action} by {last.actor} ({last.way}), {when(last.at, zone)}{note}"

@@ -12,7 +12,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Pipeline, PipelineTask, Schedules, cron, every, lock
+from redbeat_lite import Pipeline, PipelineTask, Schedules, actors, cron, every, lock
 from tests.cli.conftest import Said
 from tests.support.frozen import frozen_clock
 from tests.support.pages import blocks
@@ -44,6 +44,7 @@ def test_every_command_prints_what_the_page_shows(
     run_cli: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(actors, "_user_at_host", lambda: "ada@laptop")
     with frozen_clock():
         app = request.getfixturevalue("proj")
         Pipeline(app, [("proj.fetch", 1)]).start("import-7")

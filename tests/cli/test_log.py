@@ -1,0 +1,68 @@
+"""``log`` and what ``show`` tells of the last change."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+from datetime import UTC, datetime, timedelta
+
+from redbeat_lite import Entry, Schedules, every
+from tests.cli.conftest import Cli
+
+AT = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+0[12]:00  "
+SELF = f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def test_tells_who_changed_what_and_why(cli: Cli, schedules: Schedules) -> None:
+    cli("add", "hello", "add", "--every", "30s")
+    cli("edit", "hello", "--every", "5m", "--max-runs", "100", "--args", "[1]")
+    cli("pause", "hello", "--note", "until the disk is replaced")
+    printed = cli("log").out
+    assert max(map(len, printed.splitlines())) <= 80
+    paused, edited, added = [" ".join(line.split()) for line in re.split(f"^(?={AT})", printed, flags=re.M)[1:]]
+    assert f"paused hello by {SELF} (cli): until the disk is replaced" in paused
+    assert f"edited hello by {SELF} (cli): " in edited
+    assert edited.endswith('schedule {"every":30000} → {"every":300000}; args; max_runs default → 100')
+    assert added.endswith(f"added hello by {SELF} (cli)")
+
+
+def test_goes_by_entry_time_and_number(cli: Cli, schedules: Schedules) -> None:
+    schedules.add_many(Entry(f"e{n:02}", "add", every(60)) for n in range(25))
+    cli("remove", "e00")
+    changes = re.findall(rf"^{AT}(\w+) e00", cli("log", "e00").out, re.MULTILINE)
+    assert changes == ["removed", "added"]
+    assert "and 5 more by" in " ".join(cli("log").out.split())
+    assert len(cli("log", "--limit", "1", "--json").json) == 1
+    assert len(cli("log", "--since", "1h", "--json").json) == 2
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    assert cli("log", "--since", later, "--json").json == []
+    assert cli("log", "never").out == "Nothing is recorded of 'never'.\n"
+    assert "since: expected an instant such as" in cli("log", "--since", "3q", code=1).err
+    assert "since: expected an instant, or how long ago" in cli("log", "--since", "9999999w", code=1).err
+
+
+def test_json_has_everything(cli: Cli, schedules: Schedules) -> None:
+    schedules.add("a", "add", every(60))
+    cli("edit", "a", "--description", "new")
+    [edited, _] = cli("log", "--json").json
+    assert datetime.now(UTC) - datetime.fromisoformat(edited.pop("at")) < timedelta(minutes=1)
+    assert edited == {
+        "action": "edited",
+        "actor": SELF,
+        "way": "cli",
+        "names": ["a"],
+        "count": 1,
+        "fields": [["description", None, "new"]],
+        "note": "",
+    }
+
+
+def test_show_tells_the_last_change(cli: Cli, schedules: Schedules) -> None:
+    cli("add", "a", "add", "--every", "30s")
+    cli("pause", "a", "--note", "why")
+    shown = " ".join(cli("show", "a").out.split())
+    assert re.search(rf"last change paused by {re.escape(SELF)} \(cli\), {AT.strip()}: why", shown)
+    last = cli("show", "a", "--json").json["last_change"]
+    assert (last["action"], last["actor"], last["note"]) == ("paused", SELF, "why")
+    assert "last_change" not in cli("list", "--json").json[0]
