@@ -250,6 +250,7 @@ class TestQuarantine:
         bad = [Bad(Stored(name, 1, b"{", None), "no JSON", record) for name in (b"bad", b"mended")]
         assert store.quarantine(leading, bad) == [True, False]
         assert store.quarantine(leading, bad) == [True, False], "sent again, as where the reply was lost"
+        assert client.xlen(KEYS.changes) == 1
         assert store.quarantined() == {"bad": {"error": "no JSON"}}
         assert client.zrange(KEYS.due, 0, -1) == [b"mended"]
 
@@ -266,9 +267,10 @@ class TestLease:
         assert answer[0] == 0
         assert 0 < answer[1] <= 4000
 
-    def test_acquiring_again_keeps_the_term(self, backend: Backend) -> None:
+    def test_acquiring_again_keeps_the_term(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
         assert self.acquire(backend, "one")[:2] == [1, 1]
+        assert client.xlen(KEYS.changes) == 1, "sent again, as where the reply was lost"
 
     def test_terms_grow(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
