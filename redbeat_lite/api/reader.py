@@ -130,13 +130,3 @@ def check_complete(entry: Entry, *needed: str) -> None:
         raise ConfigOwned(
             f"entry {entry.name!r} holds what cannot be stored, and only the app of {entry.owner!r} knows; do it there"
         )
-
-
-def check_count(field: str, value: object) -> None:
-    """Refuse what is no number of entries.
-
-    Raises:
-        ValueError: names the parameter.
-    """
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{field}: expected a whole number from 0, got {value!r}")

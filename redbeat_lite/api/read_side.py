@@ -1,0 +1,145 @@
+"""The reading half of the Python API: entries, what will fire, what is set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING, Any, Literal
+
+from .. import instants
+from ..clock import wall_ms
+from ..entries.entry import Entry
+from ..entries.fields import is_name
+from ..entries.preview import Upcoming, upcoming
+from ..settings import Settings
+from ..storage.changes import Change
+from ..storage.lazy import lazy
+from ..storage.patience import briefly
+from ..storage.store import Store
+from .change_log import recorded
+from .reader import Reader
+from .views import PagedItems, PagedValues
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+# ReadSide.list() hides the builtin from annotations inside the class.
+Entries = list[Entry]
+Occurrences = list[Upcoming]
+Changes = list[Change]
+
+
+class ReadSide(Mapping[str, Entry]):
+    """All entries of one schedule, as a mapping from name to :class:`Entry`, for those who change none.
+
+    Parameters:
+        app: the Celery app whose settings say where the schedule is. No connection is opened yet.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    def __repr__(self) -> str:
+        where = f"{self._store.backend.display_url} under {self._settings.key_prefix!r}"
+        return f"<Schedules of {self._app.main!r}: {where}>"
+
+    @lazy
+    def _settings(self) -> Settings:
+        return Settings.from_app(self._app)
+
+    @lazy
+    def _store(self) -> Store:
+        return Store.of(self._settings)
+
+    @lazy
+    def _zone(self) -> tzinfo:
+        return self._app.timezone  # type: ignore[no-any-return]  # Celery ships no types
+
+    @lazy
+    def _reader(self) -> Reader:
+        return Reader(self._app, self._settings, self._store)
+
+    def __getitem__(self, name: str) -> Entry:
+        """The entry of this name, with its state and its last change.
+
+        Raises:
+            EntryNotFound: there is none; a ``KeyError``.
+            CorruptEntry: what Redis holds cannot be read.
+        """
+        return self._reader.whole(name)
+
+    def __contains__(self, name: object) -> bool:
+        return is_name(name) and self._store.exists(name)
+
+    def __len__(self) -> int:
+        return self._store.count()
+
+    def __iter__(self) -> Iterator[str]:
+        return self._store.names()
+
+    def items(self) -> PagedItems:
+        """Names and entries, read a page per round trip."""
+        return PagedItems(self, self._reader.all)
+
+    def values(self) -> PagedValues:
+        """The entries, read a page per round trip."""
+        return PagedValues(self, self._reader.all)
+
+    def list(self, offset: int = 0, limit: int = 100, order: Literal["due", "name"] = "due") -> Entries:
+        """A page of entries; a round trip per 1,000 of them, whatever is stored.
+
+        Parameters:
+            offset: how many to leave out first.
+            limit: how many at most.
+            order: ``"due"``: the next to fire first, those that will not fire last; or ``"name"``, for which all names
+                are read first, in one command.
+        """
+        check_count("offset", offset)
+        check_count("limit", limit)
+        if order == "due":
+            return self._reader.next_due(offset, limit)
+        if order == "name":
+            return self._reader.by_name(offset, limit)
+        raise ValueError(f"order: expected 'due' or 'name', got {order!r}")
+
+    def upcoming(self, until: datetime, limit: int = 1000) -> Occurrences:
+        """What will fire from now on, in order, as the beat itself would plan it.
+
+        Parameters:
+            until: aware; the last instant to look at.
+            limit: how many occurrences at most.
+        """
+        check_count("limit", limit)
+        last = instants.to_ms(instants.aware("until", until))
+        return upcoming(self._reader.all(), now=wall_ms(), until=last, limit=limit, zone=self._zone, walk_on=briefly())
+
+    def quarantined(self) -> dict[str, dict[str, Any]]:
+        """Entries that were set aside: name -> ``error``, ``definition``, ``state``, ``at`` (epoch milliseconds)."""
+        return self._store.quarantined()
+
+    def refused(self) -> Mapping[str, str]:
+        """Entries of ``beat_schedule`` that the leading beat refuses: name -> what is wrong; the first hundred."""
+        return self._store.refused().errors
+
+    def changes(
+        self, name: str | None = None, *, since: datetime | None = None, until: datetime | None = None, limit: int = 100
+    ) -> Changes:
+        """Who changed what, newest first, as far as it is recorded: about 10,000 lines, one for what each call did.
+
+        Parameters:
+            name: only changes of the entry of this name, which need not be stored any more.
+            since, until: aware; both are part of the time looked at.
+            limit: how many at most.
+        """
+        check_count("limit", limit)
+        return recorded(self._store, name, since, until, limit)
+
+
+def check_count(field: str, value: object) -> None:
+    """Refuse what is no number of entries.
+
+    Raises:
+        ValueError: names the parameter.
+    """
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{field}: expected a whole number from 0, got {value!r}")
