@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .pipeline.run import PipelineRun
     from .pipeline.task import PipelineTask
     from .pipeline.task_processes import start_task_process
+    from .runs.run import Run
     from .scheduler import Scheduler
     from .schedules import at, cron, every, register_schedule, rrule
     from .schedules.misfire import Misfire
@@ -69,6 +70,7 @@ _HOMES = {
     "pipeline.run": ("PipelineRun",),
     "pipeline.task_processes": ("start_task_process",),
     "pipeline.task": ("PipelineTask",),
+    "runs.run": ("Run",),
     "entries.preview": ("Upcoming",),
     "scheduler": ("Scheduler",),
     "storage.changes": ("Change",),
@@ -97,6 +99,7 @@ __all__ = [
     "PipelineRun",
     "PipelineTask",
     "RedbeatError",
+    "Run",
     "Scheduler",
     "Schedules",
     "Task",

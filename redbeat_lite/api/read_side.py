@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +11,7 @@ from ..clock import wall_ms
 from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.preview import Upcoming, upcoming
+from ..runs.run import Outcome, Run
 from ..settings import Settings
 from ..storage.changes import Change
 from ..storage.lazy import lazy
@@ -18,6 +19,7 @@ from ..storage.patience import briefly
 from ..storage.store import Store
 from .change_log import recorded
 from .reader import Reader
+from .run_history import RunHistory, Wanted
 from .views import PagedItems, PagedValues
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 Entries = list[Entry]
 Occurrences = list[Upcoming]
 Changes = list[Change]
+Runs = list[Run]
 
 
 class ReadSide(Mapping[str, Entry]):
@@ -58,6 +61,10 @@ class ReadSide(Mapping[str, Entry]):
     @lazy
     def _reader(self) -> Reader:
         return Reader(self._app, self._settings, self._store)
+
+    @lazy
+    def _history(self) -> RunHistory:
+        return RunHistory(self._app, self._reader, self._store, self._settings.slack_ms)
 
     def __getitem__(self, name: str) -> Entry:
         """The entry of this name, with its state and its last change.
@@ -112,6 +119,35 @@ class ReadSide(Mapping[str, Entry]):
         check_count("limit", limit)
         last = instants.to_ms(instants.aware("until", until))
         return upcoming(self._reader.all(), now=wall_ms(), until=last, limit=limit, zone=self._zone, walk_on=briefly())
+
+    def runs(
+        self,
+        name: str | None = None,
+        *,
+        outcome: Outcome | Collection[Outcome] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+    ) -> Runs:
+        """What became of occurrences, the newest first: as many of an entry as its history has.
+
+        Of one that was sent and of which no worker has written anything the result backend is asked, if there is one;
+        it tells nothing while it is away, which is logged.
+
+        Parameters:
+            name: of an entry, or of one that was removed and left runs behind. ``None``: of all entries what workers
+                have seen the end of, the last to end first, and without asking the result backend.
+            outcome: only runs of this outcome, or of these.
+            since, until: aware; only runs with a nominal time between these.
+            limit: how many at most.
+
+        Raises:
+            EntryNotFound: there is no such entry, and no run of one.
+            CorruptEntry: what Redis holds of the entry cannot be read.
+        """
+        check_count("limit", limit)
+        wanted = Wanted.of(outcome, since, until, limit)
+        return self._history.of_all(wanted) if name is None else self._history.of_entry(name, wanted)
 
     def quarantined(self) -> dict[str, dict[str, Any]]:
         """Entries that were set aside: name -> ``error``, ``definition``, ``state``, ``at`` (epoch milliseconds)."""

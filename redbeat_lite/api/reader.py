@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from ..settings import Settings
 from ..storage.store import Store
 from ..storage.stored import PAGE, Stored, chunks
 from .change_log import last_change
+from .last_rows import TOGETHER, LastRows
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -65,6 +67,11 @@ class Reader:
         Raises:
             CorruptEntry: what Redis holds cannot be read.
         """
+        entry = self._entry(stored)
+        self._give_rows([entry])
+        return entry
+
+    def _entry(self, stored: Stored) -> Entry:
         try:
             entry, state = parts_of(stored)
         except CorruptEntry as exc:
@@ -74,11 +81,23 @@ class Reader:
 
     def readable(self, page: Iterable[Stored]) -> Iterator[Entry]:
         """The entries of a page, without those that cannot be read."""
-        for stored in page:
-            try:
-                yield self.entry(stored)
-            except UNREADABLE as exc:
-                logger.warning("left out of the list, and of every run until it is mended: %s", text_of(exc))
+        for group in chunks(page, TOGETHER):
+            entries = [entry for stored in group if (entry := self._readable(stored)) is not None]
+            self._give_rows(entries)
+            yield from entries
+
+    def _readable(self, stored: Stored) -> Entry | None:
+        try:
+            return self._entry(stored)
+        except UNREADABLE as exc:
+            logger.warning("left out of the list, and of every run until it is mended: %s", text_of(exc))
+            return None
+
+    def _give_rows(self, entries: Sequence[Entry]) -> None:
+        """Let these entries read their rows, those of all when one of them is asked for them."""
+        rows = LastRows(self._store, [entry.name for entry in entries])
+        for entry in entries:
+            entry.read_rows = partial(rows.of, entry.name)
 
     def next_due(self, offset: int, limit: int) -> list[Entry]:
         """At most ``limit`` entries from rank ``offset`` on, in due order."""

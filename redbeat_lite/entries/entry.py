@@ -18,6 +18,7 @@ from ..schedules.misfire import Misfire
 from ..storage.changes import Change
 from . import fields
 from .fields import DEFINITION_FIELDS
+from .recorded import Recorded
 from .state import EntryState, task_id
 
 _REQUIRED = {
@@ -27,7 +28,7 @@ _REQUIRED = {
 
 
 @public
-class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
+class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
     """One named schedule; a :class:`celery.beat.ScheduleEntry`, so tools that know Celery know it.
 
     Parameters:
@@ -58,6 +59,10 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
     ``total_run_count``, ``last_task_id``, ``version``, ``generation``, ``paused_note`` (``None`` unless paused),
     ``source`` (``"runtime"``, or ``"config:<owner>"``), ``last_error``, ``last_change`` (a :class:`Change`, of an entry
     that was read by its name; else ``None``).
+
+    What workers have recorded of its last runs, at most 100 of them, is read when one of these is first asked for,
+    together with that of up to 100 entries of the same page: ``last_run`` (a :class:`Run` without worker and error),
+    ``last_success_at`` (nominal time), ``failures_in_a_row``. ``None`` and 0 where no worker records.
 
     Raises:
         InvalidEntry: a field is wrong; names the field, what was expected and what came.
@@ -266,7 +271,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the app: it is not what a pickled entry is about, and often cannot be pickled.
-        state = {key: value for key, value in vars(self).items() if key not in ("app", "_rule", "template")}
+        left_out = ("app", "_rule", "template", "read_rows")
+        state = {key: value for key, value in vars(self).items() if key not in left_out}
         return Entry, (self.name, self.task, self.schedule), state
 
     def __repr__(self) -> str:

@@ -32,7 +32,8 @@ LETTERS: dict[Outcome, str] = {
     "held": "h",
     "unknown": "u",
 }
-_OUTCOMES = {letter: outcome for outcome, letter in LETTERS.items()}
+#: What each letter says.
+OUTCOMES = {letter: outcome for outcome, letter in LETTERS.items()}
 
 
 class Row(NamedTuple):
@@ -80,7 +81,7 @@ class Row(NamedTuple):
         """
         # From the right: an id that a user has chosen may hold any character.
         task_id, letter, begin, duration, attempt, feed = text.rsplit("|", 5)
-        return cls(nominal, _OUTCOMES[letter], task_id, _number(begin), _number(duration), int(attempt, 16), feed)
+        return cls(nominal, OUTCOMES[letter], task_id, _number(begin), _number(duration), int(attempt, 16), feed)
 
 
 def _hex(number: int | None) -> str:

@@ -25,7 +25,7 @@ Outcome = Literal[
 ]
 
 #: The outcomes of runs that did not do their work.
-NOT_DONE = ("failed", "expired", "revoked", "rejected", "lost")
+NOT_DONE: tuple[Outcome, ...] = ("failed", "expired", "revoked", "rejected", "lost")
 
 #: Message header: how many rows the entry of a message keeps, where that is not the worker's own setting.
 HISTORY_HEADER = "redbeat_history"

@@ -58,6 +58,6 @@ class RunStore:
 def _decoded(found: Sequence[bytes]) -> list[Row]:
     rows = []
     for member, score in zip(found[::2], found[1::2], strict=True):
-        with suppress(ValueError, KeyError):
+        with suppress(ValueError, KeyError, OverflowError):
             rows.append(Row.decode(text(member), int(float(score))))
     return rows

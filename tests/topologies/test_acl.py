@@ -96,6 +96,8 @@ def use_everything(app: Celery) -> None:
     assert len(list(schedules.items())) == len(list(schedules.values())) == 11
     assert not schedules.quarantined()
     schedules.upcoming(datetime.now(UTC) + timedelta(seconds=15))
+    assert schedules.runs("one") == schedules.runs() == []
+    assert schedules["one"].last_run is None
     schedules.remove("one")
     with redbeat_lite.lock(app, "anything") as held:
         assert held

@@ -1,0 +1,449 @@
+"""What became of runs, merged from what was sent, what workers have recorded, and what the result backend knows."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.app.task import Context
+from celery.backends.base import Backend
+from celery.exceptions import TaskRevokedError
+
+from redbeat_lite import Entry, EntryNotFound, InvalidEntry, Run, Schedules, at, every
+from redbeat_lite.runs.run import NOT_DONE, Outcome
+from tests.support.commands import commands, round_trips
+from tests.support.frozen import NOW, Clock
+from tests.support.run_rows import KEYS, RunRows
+from tests.support.server import Server
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+MINUTE = timedelta(minutes=1)
+#: The last three occurrences of an entry that runs each minute.
+THIRD, SECOND, FIRST = NOW - MINUTE, NOW - 2 * MINUTE, NOW - 3 * MINUTE
+
+
+@pytest.fixture
+def app(make_app: Callable[..., Celery], server: Server) -> Celery:
+    """An app with a result backend."""
+    return make_app(result_backend=server.url, result_expires=600)
+
+
+@pytest.fixture
+def rows(client: redis.Redis, schedules: Schedules) -> RunRows:
+    schedules.add("poll", "add", every(60))
+    return RunRows(client, schedules)
+
+
+class SlowBackend(Backend):  # type: ignore[misc]  # Celery ships no types
+    """Knows one task at a time, as a database does, and that each has failed."""
+
+    def _get_task_meta_for(self, task_id: str) -> dict[str, Any]:
+        return {"status": "FAILURE", "result": OSError(task_id)}
+
+
+def outcomes(runs: list[Run]) -> list[str]:
+    return [run.outcome for run in runs]
+
+
+class TestWhatIsRecorded:
+    @pytest.mark.parametrize(
+        ("row", "shown"),
+        [
+            (("running", "id", 40), {"attempts": 1, "began_at": THIRD + timedelta(milliseconds=40)}),
+            (("succeeded", "id", 0, 1500), {"attempts": 1, "began_at": THIRD, "seconds": 1.5}),
+            (("failed", "id", 0, 20, 3), {"attempts": 4, "began_at": THIRD, "seconds": 0.02}),
+            (("failed", "id", 0, 20, 2_000_001), {"attempts": 2, "began_at": THIRD, "seconds": 0.02}),
+            (("retrying", "id", 0, 20, 1), {"attempts": 2, "began_at": THIRD, "seconds": 0.02}),
+            (("lost", "id", 0), {"attempts": 1, "began_at": THIRD}),
+            (("revoked", "id", 0, 7), {"attempts": 1, "began_at": THIRD, "seconds": 0.007}),
+            (("expired", "id"), {"attempts": 0}),
+            (("rejected", "id", None, None, 1), {"attempts": 1}),
+            (("left out", "id"), {"attempts": 0}),
+            (("unknown", "id", 0), {"attempts": 1, "began_at": THIRD}),
+            (("left out", "", None, 0, 1), {"task_id": None}),
+            (("skipped", "", None, 3_600_000, 61), {"task_id": None, "until": THIRD + 60 * MINUTE, "count": 61}),
+            (("held", "", None, 60_000, 2), {"task_id": None, "until": NOW, "count": 2}),
+        ],
+    )
+    def test_is_told_as_it_was_written(
+        self, schedules: Schedules, rows: RunRows, row: tuple[Any, ...], shown: dict[str, Any]
+    ) -> None:
+        outcome, *more = row
+        rows.row("poll", THIRD, outcome, *more)
+        rows.guard("id", "running", 60)
+        assert schedules.runs("poll") == [Run("poll", THIRD, outcome, **{"task_id": "id", **shown})]
+
+    def test_worker_and_error_come_from_the_line_that_the_row_names_as_long_as_it_is_there(
+        self, schedules: Schedules, rows: RunRows, client: redis.Redis
+    ) -> None:
+        line = rows.line("poll", THIRD, "failed", "id", worker="celery@a", error="ValueError: no")
+        rows.line("poll", THIRD, "failed", "other", worker="celery@b")
+        rows.row("poll", THIRD, "failed", "id", 0, 0, 0, line)
+        [run] = schedules.runs("poll")
+        assert (run.worker, run.error) == ("celery@a", "ValueError: no")
+        client.xdel(KEYS.feed, line)
+        [run] = schedules.runs("poll")
+        assert (run.outcome, run.worker, run.error) == ("failed", None, None)
+
+    @pytest.mark.parametrize(
+        ("guard", "shown"),
+        [
+            (("running", 60), "running"),
+            (("running", -1), "lost"),
+            (("dead", 60), "lost"),
+            (("done", 60), "running"),
+            (None, "lost"),
+        ],
+    )
+    def test_one_that_runs_is_lost_once_nobody_renews_its_guard(
+        self, schedules: Schedules, rows: RunRows, guard: tuple[str, float] | None, shown: Outcome
+    ) -> None:
+        rows.row("poll", THIRD, "running", "id", 0)
+        if guard is not None:
+            rows.guard("id", *guard)
+        assert outcomes(schedules.runs("poll")) == [shown]
+        assert len(schedules.runs("poll", outcome=shown)) == 1
+
+    def test_what_cannot_be_read_is_left_out(self, schedules: Schedules, rows: RunRows, client: redis.Redis) -> None:
+        rows.row("poll", THIRD, "succeeded", "id", 0, 0, 0, "no-id")
+        garbage = {
+            "garbage": 1,
+            "a|s|||0|": float("inf"),
+            "b|s|||0|": 1e17,
+            "c|s|ffffffffffffffff||0|": 5,
+            "d|z|||0|": 6,
+        }
+        client.zadd(KEYS.rows("poll"), garbage)
+        assert [run.task_id for run in schedules.runs("poll")] == ["id"]
+        assert schedules["poll"].last_run == schedules.runs("poll")[0]
+
+    def test_a_removed_entry_leaves_its_runs_behind(self, schedules: Schedules, rows: RunRows) -> None:
+        rows.row("poll", THIRD, "succeeded", "id", 0)
+        schedules.remove("poll")
+        assert outcomes(schedules.runs("poll")) == ["succeeded"]
+
+    @pytest.mark.parametrize("name", ["pol", "", "a\nb", 5])
+    def test_a_name_that_has_neither_entry_nor_runs_is_not_found(
+        self, schedules: Schedules, rows: RunRows, name: str
+    ) -> None:
+        with pytest.raises(EntryNotFound):
+            schedules.runs(name)
+
+
+class TestWhatWasSent:
+    def test_waits_until_somebody_tells_what_became_of_it(self, schedules: Schedules, rows: RunRows) -> None:
+        ids = rows.sent("poll", FIRST, SECOND, THIRD)
+        rows.row("poll", SECOND, "failed", ids[1], 0)
+        found = schedules.runs("poll")
+        assert [(run.scheduled_at, run.task_id) for run in found] == [
+            *zip((THIRD, SECOND, FIRST), ids[::-1], strict=True)
+        ]
+        assert [(run.outcome, run.source) for run in found] == [
+            ("waiting", "schedule"),
+            ("failed", "record"),
+            ("unknown", "schedule"),
+        ]
+
+    @pytest.mark.parametrize(
+        ("fields", "seconds"),
+        [
+            ({}, 65),
+            ({"jitter": 20}, 85),
+            ({"expires": 7}, 12),
+            ({"expires": 40, "options": {"countdown": 30}}, 45),
+            ({"options": {"expires": 90}}, 95),
+            ({"options": {"expires": (NOW + 10 * MINUTE).isoformat()}}, 605),
+            ({"expires": None}, None),
+            ({"misfire": "all"}, None),
+        ],
+    )
+    def test_is_unknown_once_its_message_must_have_expired(
+        self, schedules: Schedules, rows: RunRows, clock: Clock, fields: dict[str, Any], seconds: int | None
+    ) -> None:
+        schedules.add("x", "add", every(60), **fields)
+        rows.sent("x", NOW)
+        clock.forward(10**6 if seconds is None else seconds)
+        assert outcomes(schedules.runs("x")) == ["waiting"]
+        clock.forward(1)
+        assert outcomes(schedules.runs("x")) == ["waiting" if seconds is None else "unknown"]
+
+    def test_its_message_expired_when_the_next_one_came(self, schedules: Schedules, rows: RunRows) -> None:
+        rows.sent("poll", NOW - timedelta(seconds=70), NOW - timedelta(seconds=10), NOW)
+        assert outcomes(schedules.runs("poll")) == ["waiting", "waiting", "unknown"]
+
+    def test_waits_for_ever_where_no_run_comes_after_it(
+        self, schedules: Schedules, rows: RunRows, clock: Clock
+    ) -> None:
+        schedules.add("x", "add", at(NOW + MINUTE))
+        rows.sent("x", NOW + MINUTE, finished=True)
+        clock.forward(10**6)
+        assert outcomes(schedules.runs("x")) == ["waiting"]
+
+    def test_is_not_missed_where_its_row_had_to_make_room_for_others(self, schedules: Schedules, rows: RunRows) -> None:
+        ids = rows.sent("poll", FIRST, SECOND, THIRD, history=3)
+        rows.row("poll", THIRD, "succeeded", ids[2], 0)
+        for number in range(2):
+            rows.row("poll", NOW - timedelta(seconds=number), "succeeded", f"run-now-{number}", 0)
+        assert [run.task_id for run in schedules.runs("poll")] == ["run-now-0", "run-now-1", ids[2]]
+
+
+class TestTheResultBackend:
+    @pytest.mark.parametrize(
+        ("state", "result", "shown"),
+        [
+            ("SUCCESS", 5, {"outcome": "succeeded", "attempts": 1}),
+            ("FAILURE", ValueError("no", 1), {"outcome": "failed", "attempts": 1, "error": "ValueError: no, 1"}),
+            ("FAILURE", KeyError(), {"outcome": "failed", "attempts": 1, "error": "KeyError"}),
+            ("FAILURE", OSError("é" * 400), {"outcome": "failed", "attempts": 1, "error": "OSError: " + "é" * 245}),
+            ("RETRY", OSError("later"), {"outcome": "retrying", "attempts": 1, "error": "OSError: later"}),
+            (
+                "STARTED",
+                {"pid": 1, "hostname": "celery@a"},
+                {"outcome": "running", "attempts": 1, "worker": "celery@a"},
+            ),
+            ("PROGRESS", {"percent": 3}, {"outcome": "running", "attempts": 1}),
+            ("REVOKED", TaskRevokedError("terminated"), {"outcome": "revoked"}),
+            ("REVOKED", TaskRevokedError("expired"), {"outcome": "expired"}),
+        ],
+    )
+    def test_is_asked_for_what_no_worker_has_written_of(
+        self, app: Celery, schedules: Schedules, rows: RunRows, state: str, result: Any, shown: dict[str, Any]
+    ) -> None:
+        [task_id] = rows.sent("poll", THIRD)
+        app.backend.store_result(task_id, result, state)
+        shown |= {"task_id": task_id, "source": "result"}
+        assert schedules.runs("poll") == [Run("poll", THIRD, **shown)]
+
+    def test_tells_worker_and_attempts_where_results_are_extended(
+        self, app: Celery, schedules: Schedules, rows: RunRows
+    ) -> None:
+        [task_id] = rows.sent("poll", THIRD)
+        app.conf.result_extended = True
+        request = Context(id=task_id, hostname="celery@a", retries=2)
+        app.backend.store_result(task_id, 1, "SUCCESS", request=request)
+        [run] = schedules.runs("poll")
+        assert (run.worker, run.attempts) == ("celery@a", 3)
+
+    def test_says_nothing_of_a_task_that_is_pending_or_has_a_row(
+        self, app: Celery, schedules: Schedules, rows: RunRows
+    ) -> None:
+        first, second = rows.sent("poll", SECOND, THIRD)
+        rows.row("poll", SECOND, "lost", first, 0)
+        app.backend.store_result(first, 5, "SUCCESS")
+        app.backend.store_result(second, None, "PENDING")
+        assert outcomes(schedules.runs("poll")) == ["waiting", "lost"]
+
+    def test_is_asked_only_for_what_is_shown_and_in_one_command(
+        self, schedules: Schedules, rows: RunRows, server: Server
+    ) -> None:
+        ids = rows.sent("poll", FIRST, SECOND, THIRD)
+        schedules.runs("poll", limit=2)
+        with commands(server) as seen:
+            schedules.runs("poll", limit=2)
+        [asked] = [command for command in seen if "celery-task-meta" in command]
+        assert asked == f"MGET celery-task-meta-{ids[2]} celery-task-meta-{ids[1]}"
+
+    @pytest.mark.parametrize("url", [None, "rpc://", "disabled://"])
+    def test_is_left_alone_where_it_knows_nothing(
+        self,
+        make_app: Callable[..., Celery],
+        schedules: Schedules,
+        rows: RunRows,
+        url: str | None,
+        server: Server,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        rows.sent("poll", THIRD)
+        with commands(server) as seen:
+            assert outcomes(Schedules(make_app(result_backend=url)).runs("poll")) == ["waiting"]
+        assert not caplog.records
+        assert not [command for command in seen if "redbeat-lite" not in command and "POP" in command]
+
+    @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "nonsense://"])
+    def test_says_nothing_and_is_told_once_while_it_cannot_be_used(
+        self,
+        make_app: Callable[..., Celery],
+        schedules: Schedules,
+        rows: RunRows,
+        url: str,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        rows.sent("poll", FIRST, SECOND, THIRD)
+        others = Schedules(make_app(result_backend=url, result_backend_transport_options={"max_retries": 0}))
+        assert outcomes(others.runs("poll")) == ["waiting", "unknown", "unknown"]
+        [record] = caplog.records
+        assert "the result backend cannot tell" in record.getMessage()
+
+    def test_is_a_database_that_is_asked_task_by_task(
+        self, make_app: Callable[..., Celery], schedules: Schedules, rows: RunRows
+    ) -> None:
+        [task_id] = rows.sent("poll", THIRD)
+        app = make_app(result_backend=f"{__name__}:SlowBackend")
+        assert schedules.runs("poll")[0].outcome == "waiting"
+        [run] = Schedules(app).runs("poll")
+        assert (run.outcome, run.error) == ("failed", f"OSError: {task_id}")
+
+
+class TestWhatIsAskedFor:
+    @pytest.fixture
+    def five(self, rows: RunRows) -> None:
+        """One of each, the newest last; and an hour before a range that lasts for half of it."""
+        rows.row("poll", NOW - timedelta(hours=1), "skipped", "", None, 1_800_000, 31)
+        told: tuple[Outcome, ...] = ("succeeded", "expired", "succeeded", "failed", "succeeded")
+        for minutes, outcome in enumerate(told, 1):
+            rows.row("poll", NOW - minutes * MINUTE, outcome, str(minutes), 0)
+
+    @pytest.mark.parametrize(
+        ("asked", "found"),
+        [
+            ({}, ["1", "2", "3", "4", "5", None]),
+            ({"limit": 2}, ["1", "2"]),
+            ({"limit": 0}, []),
+            ({"outcome": "failed"}, ["4"]),
+            ({"outcome": "succeeded", "limit": 2}, ["1", "3"]),
+            ({"outcome": NOT_DONE}, ["2", "4"]),
+            ({"outcome": ()}, []),
+            ({"since": NOW - 3 * MINUTE}, ["1", "2", "3"]),
+            ({"until": NOW - 4 * MINUTE}, ["4", "5", None]),
+            ({"since": NOW - 50 * MINUTE, "until": NOW - 45 * MINUTE}, [None]),
+            ({"since": NOW - 29 * MINUTE, "until": NOW - 10 * MINUTE}, []),
+        ],
+    )
+    def test_is_what_is_told(self, schedules: Schedules, five: None, asked: dict[str, Any], found: list[Any]) -> None:
+        assert [run.task_id for run in schedules.runs("poll", **asked)] == found
+
+    @pytest.mark.parametrize("name", [None, "poll"])
+    @pytest.mark.parametrize(
+        ("asked", "error", "complaint"),
+        [
+            ({"outcome": "broken"}, ValueError, "outcome: expected one of waiting, running, .*, got 'broken'"),
+            ({"outcome": ["failed", 5]}, ValueError, "outcome: expected one of waiting, .*, got 5"),
+            ({"outcome": 5}, ValueError, "outcome: expected one of waiting, .*, got 5"),
+            ({"since": datetime(2026, 1, 1)}, InvalidEntry, "since: expected an aware datetime"),
+            ({"until": "today"}, InvalidEntry, "until: expected an aware datetime, got 'today'"),
+            ({"limit": -1}, ValueError, "limit: expected a whole number from 0, got -1"),
+            ({"limit": None}, ValueError, "limit: expected a whole number from 0, got None"),
+        ],
+    )
+    def test_has_to_make_sense(
+        self, schedules: Schedules, name: str | None, asked: dict[str, Any], error: type[Exception], complaint: str
+    ) -> None:
+        with pytest.raises(error, match=complaint):
+            schedules.runs(name, **asked)
+
+    def test_costs_four_round_trips_at_most(self, schedules: Schedules, rows: RunRows, server: Server) -> None:
+        ids = rows.sent("poll", *(NOW - minutes * MINUTE for minutes in range(20, 0, -1)))
+        for number, task_id in enumerate(ids[:10]):
+            line = rows.line("poll", NOW - (20 - number) * MINUTE, "failed", task_id)
+            rows.row("poll", NOW - (20 - number) * MINUTE, "failed", task_id, 0, 0, 0, line)
+        schedules.runs("poll")
+        with round_trips() as trips:
+            assert len(schedules.runs("poll")) == 20
+        assert len(trips) <= 4  # the entry, its rows, the lines they name, the result backend
+
+
+class TestOfAllEntries:
+    def test_what_ended_last_comes_first_and_each_run_once(self, schedules: Schedules, rows: RunRows) -> None:
+        rows.line("a", SECOND, "succeeded", "1", begin=50, duration=2000, worker="celery@a")
+        rows.line("b", FIRST, "retrying", "2", begin=0, error="OSError: later")
+        rows.line("b", FIRST, "failed", "2", begin=9000, duration=1, attempt=1, worker="celery@b", error="OSError: no")
+        rows.line("c", THIRD, "expired", "3")
+        assert schedules.runs() == [
+            Run("c", THIRD, "expired", "3"),
+            Run("b", FIRST, "failed", "2", FIRST + timedelta(seconds=9), 0.001, 2, "celery@b", "OSError: no"),
+            Run("a", SECOND, "succeeded", "1", SECOND + timedelta(milliseconds=50), 2.0, 1, "celery@a"),
+        ]
+        assert [run.task_id for run in schedules.runs(outcome="retrying")] == []
+        assert [run.task_id for run in schedules.runs(outcome=NOT_DONE, limit=1)] == ["3"]
+        assert [run.task_id for run in schedules.runs(limit=0)] == []
+
+    def test_is_found_however_many_ended_after_it(
+        self, schedules: Schedules, rows: RunRows, client: redis.Redis, server: Server
+    ) -> None:
+        rows.line("a", NOW - MINUTE, "failed", "old")
+        with client.pipeline() as pipe:
+            fields = {"name": "b", "nominal": 5, "outcome": "s", "begin": "", "duration": "", "attempt": 0}
+            for number in range(1200):
+                pipe.xadd(KEYS.feed, {**fields, "id": number, "worker": "", "error": ""})
+            pipe.execute()
+        assert [run.task_id for run in schedules.runs(outcome="failed")] == ["old"]
+        found = schedules.runs(limit=1100)
+        assert [run.task_id for run in found] == [str(number) for number in range(1199, 99, -1)]
+        with commands(server) as seen:
+            schedules.runs(limit=100)
+        assert len(seen) == 1
+
+    def test_looks_no_further_back_than_it_is_asked_to(
+        self, schedules: Schedules, rows: RunRows, server: Server
+    ) -> None:
+        rows.line("a", NOW, "failed", "1")
+        now = datetime.now(UTC)
+        assert len(schedules.runs(since=NOW, until=now)) == 1
+        assert schedules.runs(since=NOW + timedelta(seconds=1)) == schedules.runs(until=NOW - MINUTE) == []
+        assert schedules.runs(since=datetime(1, 1, 1, tzinfo=UTC)) != []
+        assert schedules.runs(since=datetime(9999, 1, 1, tzinfo=UTC)) == []
+        with commands(server) as seen:
+            schedules.runs(since=NOW)
+        # As far back as a clock may be ahead of the server's.
+        assert seen[0] == f"XREVRANGE {KEYS.feed} + {1000 * int(NOW.timestamp()) - 5000} COUNT 500"
+
+    def test_leaves_out_what_cannot_be_read(self, schedules: Schedules, rows: RunRows, client: redis.Redis) -> None:
+        rows.line("a", THIRD, "failed", "1", begin="soon")
+        rows.line("a", datetime(9999, 12, 31, tzinfo=UTC), "failed", "2", begin=10**15)
+        client.xadd(KEYS.feed, {"name": "b"})
+        rows.line("a", THIRD, "failed", "3")
+        assert [run.task_id for run in schedules.runs()] == ["3"]
+
+
+class TestEntry:
+    def test_tells_its_last_run_its_last_success_and_how_often_it_failed_since(
+        self, schedules: Schedules, rows: RunRows
+    ) -> None:
+        entry = schedules["poll"]
+        assert (entry.last_run, entry.last_success_at, entry.failures_in_a_row) == (None, None, 0)
+        for minutes, outcome in enumerate(
+            ("running", "failed", "left out", "expired", "retrying", "succeeded", "lost")
+        ):
+            rows.row("poll", NOW - minutes * MINUTE, outcome, str(minutes), 0)  # type: ignore[arg-type]
+        rows.row("poll", NOW + MINUTE, "skipped", "", None, 0, 1)
+        for entry in (schedules["poll"], *schedules.list(), *schedules.values(), *schedules.list(order="name")):
+            assert entry.last_run == Run("poll", NOW, "running", "0", NOW, attempts=1)
+            assert (entry.last_success_at, entry.failures_in_a_row) == (NOW - 5 * MINUTE, 2)
+
+    @pytest.mark.parametrize("outcome", NOT_DONE)
+    def test_each_run_that_did_not_do_its_work_counts(
+        self, schedules: Schedules, rows: RunRows, outcome: Outcome
+    ) -> None:
+        rows.sent("poll", THIRD)
+        rows.row("poll", SECOND, outcome, "1", 0)
+        rows.row("poll", FIRST, outcome, "2", 0)
+        entry = schedules["poll"]
+        assert (entry.failures_in_a_row, entry.last_success_at) == (2, None)
+        assert entry.last_run is not None
+        assert entry.last_run.outcome == outcome
+
+    def test_is_read_with_the_rows_of_its_page_in_one_command_and_only_if_somebody_asks(
+        self, schedules: Schedules, rows: RunRows, server: Server
+    ) -> None:
+        schedules.add_many(Entry(f"e{number}", "add", every(60)) for number in range(99))
+        rows.row("e5", THIRD, "failed", "1", 0)
+        page = schedules.list()
+        assert sum(entry.failures_in_a_row for entry in page) == 1
+        with commands(server) as plain:
+            page = schedules.list()
+        with commands(server) as seen:
+            page = schedules.list()
+            assert {entry.name for entry in page if entry.failures_in_a_row} == {"e5"}
+            assert sum(entry.last_run is not None for entry in page) == 1
+        assert len(seen) == len(plain) + 1
+
+    def test_of_which_nothing_was_read_tells_nothing(self, schedules: Schedules, rows: RunRows) -> None:
+        rows.row("poll", THIRD, "failed", "1", 0)
+        for entry in (Entry("poll", "add", 5), pickle.loads(pickle.dumps(schedules["poll"]))):
+            assert (entry.last_run, entry.last_success_at, entry.failures_in_a_row) == (None, None, 0)

@@ -1,0 +1,81 @@
+"""Rows and lines of the record of runs, written by hand, and states that say what was sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import redis
+
+from redbeat_lite import Schedules
+from redbeat_lite.entries.sent import and_sent
+from redbeat_lite.entries.state import EntryState, task_id
+from redbeat_lite.instants import to_ms
+from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.row import LETTERS, Row
+from redbeat_lite.runs.run import Outcome
+
+KEYS, ONCE = RunKeys("redbeat-lite"), OnceKeys("redbeat-lite")
+
+_STATE = "{redbeat-lite}:state"
+#: Long enough for a test, and so short that what is written leaves by itself.
+_LIFE = 600
+
+
+class RunRows:
+    """Writes what beats and workers would.
+
+    Parameters:
+        client: of the server of the schedule.
+        schedules: the schedule, under its default prefix.
+    """
+
+    def __init__(self, client: redis.Redis, schedules: Schedules) -> None:
+        self._client = client
+        self._schedules = schedules
+
+    def sent(self, name: str, *instants: datetime, history: int = 20, finished: bool = False) -> list[str]:
+        """Say of an entry that it was sent at these nominal times, in order; returns the task ids.
+
+        Parameters:
+            finished: whether no occurrence comes after them.
+        """
+        state = self._schedules[name].known_state
+        state = replace(state, nominal=None) if finished else state
+        times = [to_ms(instant) for instant in instants]
+        told: EntryState = replace(state, deltas=and_sent("", None, times, history), last=times[-1], count=len(times))
+        self._client.hset(_STATE, name, told.encode())
+        return [task_id(name, state.generation, at) for at in times]
+
+    def row(
+        self,
+        name: str,
+        at: datetime,
+        outcome: Outcome,
+        task_id: str = "",
+        begin: int | None = None,
+        duration: int | None = None,
+        attempt: int = 0,
+        feed: str = "",
+    ) -> None:
+        """Write a row, with the parameters of :class:`Row`."""
+        row = Row(to_ms(at), outcome, task_id, begin, duration, attempt, feed)
+        self._client.zadd(KEYS.rows(name), {row.encode(): row.nominal})
+        self._client.expire(KEYS.rows(name), _LIFE)
+
+    def line(self, name: str, at: datetime, outcome: Outcome, task_id: str, **more: Any) -> str:
+        """Write a line of the feed; returns its id."""
+        told: dict[Any, Any] = {"begin": "", "duration": "", "attempt": 0, "worker": "", "error": "", **more}
+        told |= {"name": name, "nominal": to_ms(at), "id": task_id, "outcome": LETTERS[outcome]}
+        line: bytes = self._client.xadd(KEYS.feed, told)
+        self._client.expire(KEYS.feed, _LIFE)
+        return line.decode()
+
+    def guard(self, task_id: str, state: str, ahead: float) -> None:
+        """Write the record of the guard of a task, held for so many seconds from now on, by the server's clock."""
+        seconds, micros = self._client.time()
+        until = 1000 * seconds + micros // 1000 + round(1000 * ahead)
+        self._client.hset(ONCE.guard(task_id), mapping={"state": state, "attempt": 0, "until": until})
+        self._client.expire(ONCE.guard(task_id), _LIFE)
