@@ -1,7 +1,8 @@
 """A row of the record of runs, and its compact text.
 
 The text is ``task id|letter|begin|duration|attempt|feed id``, the numbers in hexadecimal: some 60 bytes. Rows lie in a
-sorted set by nominal time, so that none of them says its own.
+sorted set by nominal time, so that none of them says its own but a range: it has no id that would tell it from another,
+and its nominal time stands in the place of ``begin``.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Row(NamedTuple):
 
     def encode(self) -> str:
         """The compact text."""
-        begin, duration = _hex(self.begin), _hex(self.duration)
+        begin, duration = _hex(self.nominal if self.is_range else self.begin), _hex(self.duration)
         return f"{self.task_id}|{LETTERS[self.outcome]}|{begin}|{duration}|{self.attempt:x}|{self.feed}"
 
     @classmethod
@@ -81,7 +82,8 @@ class Row(NamedTuple):
         """
         # From the right: an id that a user has chosen may hold any character.
         task_id, letter, begin, duration, attempt, feed = text.rsplit("|", 5)
-        return cls(nominal, OUTCOMES[letter], task_id, _number(begin), _number(duration), int(attempt, 16), feed)
+        began = _number(begin) if task_id else None
+        return cls(nominal, OUTCOMES[letter], task_id, began, _number(duration), int(attempt, 16), feed)
 
 
 def _hex(number: int | None) -> str:

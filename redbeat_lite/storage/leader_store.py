@@ -47,9 +47,9 @@ class LeaderStore(Store):
         lists: dict[str, int] = {}
         where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta]
         args: list[Any] = [*term, now, os.urandom(16).hex()]
-        for name, guard, state, score, commands in advances:
-            args += (name, guard, state or "", due_of(score), len(commands))
-            for command, target, value in commands:
+        for name, guard, state, score, commands, ranges in advances:
+            args += (name, guard, state or "", due_of(score), len(commands) + len(ranges))
+            for command, target, value in (*commands, *ranges) if ranges else commands:
                 if command != "publish":
                     index = lists.setdefault(target, len(where) + len(lists) + 1)
                     args += (command, index, value)

@@ -22,7 +22,8 @@ CUT = MAX_BYTES + 1
 #: Score in the sorted set of an entry that will not fire by itself.
 PARKED = "+inf"
 
-#: One command for the broker: ``("lpush" | "pexpire" | "publish", key or channel, value)``.
+#: One command for the broker: ``("lpush" | "pexpire" | "publish", key or channel, value)``; or, for the record of runs,
+#: ``("range", key, value)``.
 Command = tuple[str, str, Any]
 
 _T = TypeVar("_T")
@@ -57,7 +58,8 @@ class Edit(NamedTuple):
 class Advance(NamedTuple):
     """One step of :meth:`LeaderStore.commit`, made only if the stored state begins with ``guard``.
 
-    ``state`` ``None`` removes the entry; ``commands`` are sent in the same step.
+    ``state`` ``None`` removes the entry; ``commands`` are sent in the same step, and ``ranges`` put down, as
+    :func:`redbeat_lite.runs.decided.put_down` makes them.
     """
 
     name: bytes
@@ -65,6 +67,7 @@ class Advance(NamedTuple):
     state: str | None
     score: int | None
     commands: Sequence[Command] = ()
+    ranges: Sequence[Command] = ()
 
 
 class Bad(NamedTuple):

@@ -2,6 +2,7 @@
 
 Only what was planned advances, of two writers one wins, and a call that is sent again because its reply was lost is
 done once. The record of changes tells what the writers did, each call that did something in one line, and nothing else.
+What is decided against becomes rows, of which those that adjoin are one.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat_lite.actors import Who
 from redbeat_lite.entries.state import EntryState
+from redbeat_lite.runs.decided import put_down
+from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.row import Row
+from redbeat_lite.runs.run import Outcome
+from redbeat_lite.runs.store import LIFE_MS, RunStore
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.changes import line_of, of_entry, of_stream
 from redbeat_lite.storage.connections import Backend
@@ -25,12 +31,16 @@ from redbeat_lite.storage.stored import Advance, Edit, Lost, Term
 from tests.support.examples import examples
 from tests.support.server import Server
 
-KEYS = Keys.of("model")
+KEYS, RUNS = Keys.of("model"), RunKeys("model")
 NAMES = ("a", "b", "c")
 ALICE, BOB = Who("alice", "api"), Who("bob", "cli")
+HISTORY = 3
+
+#: What becomes of an occurrence, by the tens of its nominal time: sent where there is nothing.
+DECIDED: dict[int, Outcome] = {1: "left out", 2: "left out", 4: "left out", 5: "skipped", 6: "skipped", 7: "left out"}
 
 #: What can happen between a peek and its commit, or at any other moment.
-WHAT = ("create", "edit", "race", "remove", "peek", "commit", "commit_stale")
+WHAT = ("create", "edit", "race", "remove", "peek", "commit", "commit_stale", "turn", "turn")
 
 #: What becomes of the reply. A client that loses it sends the same again, and somebody else may have been faster.
 REPLIES = ("arrives", "is lost", "is lost, and somebody edits the entry in between")
@@ -39,6 +49,11 @@ steps = st.lists(
     st.tuples(st.sampled_from(WHAT), st.sampled_from(NAMES), st.sampled_from(REPLIES)),
     max_size=30,
 )
+
+
+#: An entry through all of its decisions, and one that comes back to times where it was.
+LONG = [("create", "a", "arrives"), *12 * [("turn", "a", "is lost")]]
+BACK = [(what, "a", "arrives") for what in ("create", "turn", "remove", "create", "turn")]
 
 
 class Line(Backend):
@@ -73,6 +88,7 @@ class Model:
         self.planned: dict[str, EntryState] = {}
         self.lines: list[tuple[str, str, str]] = []
         self.last: dict[str, tuple[str, str]] = {}
+        self.rows: dict[str, list[Row]] = {name: [] for name in NAMES}
 
     def do(self, what: str, name: str, reply: str) -> None:
         edited: list[EntryState] = []
@@ -124,12 +140,22 @@ class Model:
             assert result == (self.states.get(name) == before)
             if result:
                 self.states[name] = after_run(before)
-                self.sent.append(f"{name} {before.nominal}")
+                if row := decided_against(before):
+                    self.rows[name] = with_row(self.rows[name], row, before.last or 0)
+                else:
+                    self.sent.append(f"{name} {before.nominal}")
         self.planned = {}
 
     def commit_stale(self, _: str) -> None:
         with pytest.raises(Lost):
             self.store.commit(Term("leader", 0), 0, self.advances())
+
+    def turn(self, name: str) -> None:
+        """A peek, and at once its commit."""
+        loses, self.line.loses = self.line.loses, None
+        self.peek(name)
+        self.line.loses = loses
+        self.commit(name)
 
     def advances(self) -> list[Advance]:
         return [
@@ -138,7 +164,8 @@ class Model:
                 before.guard,
                 after_run(before).encode(),
                 100,
-                (("lpush", "sent", f"{name} {before.nominal}"),),
+                () if decided_against(before) else (("lpush", "sent", f"{name} {before.nominal}"),),
+                [put_down(RUNS.rows(name), row, before.last, HISTORY)] if (row := decided_against(before)) else (),
             )
             for name, before in self.planned.items()
         ]
@@ -161,13 +188,28 @@ def next_version(name: str, before: EntryState, who: Who = ALICE) -> Edit:
 
 
 def after_edit(state: EntryState) -> EntryState:
-    return state.edited(nominal=(state.nominal or 0) + 7)
+    return state.edited(nominal=(state.nominal or 0) + 70)
 
 
 def after_run(state: EntryState) -> EntryState:
-    return EntryState(
-        state.version, state.generation, (state.nominal or 0) + 1, last=state.nominal, count=state.count + 1
-    )
+    last = state.last if decided_against(state) else state.nominal
+    return EntryState(state.version, state.generation, (state.nominal or 0) + 10, last=last, count=state.count + 1)
+
+
+def decided_against(state: EntryState) -> Row | None:
+    nominal = state.nominal or 0
+    outcome, more = DECIDED.get(nominal // 10 % 8), nominal // 10 % 2  # each second one stands for two occurrences
+    return Row(nominal, outcome, "", None, 5 * more, 1 + more, "") if outcome else None
+
+
+def with_row(rows: list[Row], row: Row, sent: int) -> list[Row]:
+    """The rows of an entry, the newest last, after another range."""
+    if rows and rows[-1].outcome == row.outcome:
+        newest, end = rows[-1], rows[-1].nominal + (rows[-1].duration or 0)
+        if sent < end < row.nominal:
+            length, number = row.nominal + (row.duration or 0) - newest.nominal, newest.attempt + row.attempt
+            rows, row = rows[:-1], newest._replace(duration=length, attempt=number)
+    return sorted({*rows, row}, key=lambda each: (each.nominal, each.encode()))[-HISTORY:]
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +221,8 @@ def line(shared_server: Server) -> Iterator[Line]:
 
 @examples(150)
 @given(steps)
+@example(LONG)
+@example(BACK)
 def test_only_what_is_as_planned_advances_and_is_sent(
     line: Line, shared_server: Server, steps: list[tuple[str, str, str]]
 ) -> None:
@@ -191,6 +235,9 @@ def test_only_what_is_as_planned_advances_and_is_sent(
         stored = {name.decode(): EntryState.decode(raw) for name, raw in client.hgetall(KEYS.state).items()}
         assert stored == model.states
         assert [raw.decode() for raw in reversed(client.lrange("sent", 0, -1))] == model.sent
+        rows = RunStore(client, "model").rows(NAMES, 100)
+        assert [*map(list, map(reversed, rows))] == [*model.rows.values()]
+        assert all(0 < client.pttl(RUNS.rows(name)) <= LIFE_MS for name in NAMES if model.rows[name])
         assert client.zcard(KEYS.due) == client.hlen(KEYS.entries) == len(model.states)
         lines = [of_stream(*each) for each in client.xrange(KEYS.changes)]
         assert [(each.names, each.action, each.actor) for each in lines] == [((n,), *rest) for n, *rest in model.lines]

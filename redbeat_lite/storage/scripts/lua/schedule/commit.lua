@@ -1,11 +1,14 @@
 -- needs chunks leads
 -- Advance entries that were planned, each only if the term still runs and the entry is still what was planned;
--- where broker and schedule share a database, send its messages in the same step.
--- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta  KEYS[6..] lists of the broker
+-- where broker and schedule share a database, send its messages in the same step. What the plan decides against is put
+-- down in the rows of the entry.
+-- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta
+-- KEYS[6..] lists of the broker, and rows of entries
 -- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] id of this call: the reply to the last one is kept in meta, and
 -- a leader that lost it and sends the call again is given the same; then for each entry, none of them twice:
 --   name, guard (what its state must begin with), new state or '' to remove it, new due time, number of commands,
 --   and for each command: 'lpush' index-of-KEYS payload | 'pexpire' index-of-KEYS ms | 'publish' channel payload
+--     | 'range' index-of-KEYS 'rows-to-keep ms-that-they-live last-nominal-time-sent-before row'
 -- returns {0} this term is over
 --       | {1, result, ...} per entry: 1 advanced, 0 not what was planned, text: its messages were refused, because of this
 local last = redis.call('HGET', KEYS[5], 'commit') or ''
@@ -30,7 +33,7 @@ local function states_from(n)
   return redis.call('HMGET', state, unpack(names, n, math.min(n + CHUNK - 1, #names)))
 end
 
-local kinds, payloads, states, scores, gone, later = {}, {}, {}, {}, {}, {}
+local kinds, payloads, states, scores, gone, later, ranges = {}, {}, {}, {}, {}, {}, {}
 
 local function refused(at, count)
   for c = at, at + 3 * (count - 1), 3 do
@@ -66,8 +69,35 @@ local function send(at, count)
       queue[#queue + 1] = ARGV[c + 2]
     elseif ARGV[c] == 'pexpire' then
       later[#later + 1] = c
+    elseif ARGV[c] == 'range' then
+      ranges[#ranges + 1] = c
     end
   end
+end
+
+-- The letter, first nominal time, length and number of a row that is a range.
+local function read_range(row)
+  local letter, first, length, number = string.match(row, '^|(%l)|(%x+)|(%x+)|(%x+)|$')
+  return letter, tonumber(first or 0, 16), tonumber(length or 0, 16), tonumber(number or 0, 16)
+end
+
+-- Put a range down; one that adjoins it becomes one with it. Whatever is wrong with the rows, the schedule goes on.
+local function put_down(key, value)
+  local keep, life, sent, row = string.match(value, '^(%d+) (%d+) (%d+) (.*)$')
+  local letter, first, length, number = read_range(row)
+  local newest = redis.pcall('ZREVRANGE', key, 0, 0)
+  if newest['err'] then
+    return
+  end
+  local same, begins, span, more = read_range(newest[1] or '')
+  if same == letter and begins + span > tonumber(sent) and begins + span < first then
+    redis.pcall('ZREM', key, newest[1])
+    row = string.format('|%s|%x|%x|%x|', letter, begins, first + length - begins, number + more)
+    first = begins
+  end
+  redis.pcall('ZADD', key, first, row)
+  redis.pcall('ZREMRANGEBYRANK', key, 0, -1 - keep)
+  redis.pcall('PEXPIRE', key, life)
 end
 
 local results, before = {1}, nil
@@ -105,6 +135,9 @@ write('HDEL', entries, gone)
 write('ZREM', due, gone)
 for _, c in ipairs(later) do
   redis.pcall('PEXPIRE', KEYS[tonumber(ARGV[c + 1])], ARGV[c + 2])
+end
+for _, c in ipairs(ranges) do
+  put_down(KEYS[tonumber(ARGV[c + 1])], ARGV[c + 2])
 end
 redis.call('HSET', KEYS[5], 'commit', ARGV[4] .. cjson.encode(results))
 return results
