@@ -8,8 +8,10 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Entry, Scheduler, Schedules, every
+from redbeat_lite import Entry, Misfire, Scheduler, Schedules, every
+from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.run import HISTORY_HEADER
+from redbeat_lite.runs.store import LIFE_MS, RunStore
 from tests.beat.moments import nominals
 from tests.beat.ways import Setup
 from tests.support.frozen import NOW, Clock
@@ -17,6 +19,8 @@ from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.messages import of_entry
 
 pytestmark = pytest.mark.usefixtures("clock")
+
+KEYS = RunKeys("redbeat-lite")
 
 
 def sent(schedules: Schedules, name: str) -> list[float]:
@@ -83,6 +87,118 @@ class TestWhatWasSent:
         turns(inner_beat, clock, 10)
         assert sent(schedules, "locked") == nominals(client, "locked") == [10, 60]
         assert sent(schedules, "late") == nominals(client, "late") == [10, 20, 50, 60]
+
+
+#: What a row tells: its outcome, from when to when, in seconds after the start of the test, and of how many.
+Told = tuple[str, float, float, int]
+
+
+def rows(client: redis.Redis, name: str) -> list[Told]:
+    """The rows of an entry, oldest first."""
+    [found] = RunStore(client, "redbeat-lite").rows([name], 1000)
+    start = NOW.timestamp()
+    told = []
+    for row in reversed(found):
+        assert (row.task_id, row.begin, row.feed) == ("", None, "")
+        first = row.nominal / 1000 - start
+        told.append((row.outcome, first, first + (row.duration or 0) / 1000, row.attempt))
+    return told
+
+
+class TestWhatWasDecidedAgainst:
+    @pytest.mark.parametrize(
+        ("misfire", "expected"),
+        [
+            ("coalesce", [("skipped", 10, 90, 9)]),
+            ("skip", [("skipped", 10, 100, 10)]),
+            ("all", []),
+            (Misfire("all", limit=4), [("skipped", 50, 100, 6)]),
+            (Misfire("all", grace=45, limit=2), [("skipped", 10, 60, 6), ("skipped", 90, 100, 2)]),
+        ],
+        ids=str,
+    )
+    def test_what_a_policy_skips_is_a_range(
+        self,
+        schedules: Schedules,
+        inner_beat: Scheduler,
+        clock: Clock,
+        client: redis.Redis,
+        misfire: Any,
+        expected: list[Told],
+    ) -> None:
+        schedules.add("a", "add", every(10), misfire=misfire)
+        turns(inner_beat, clock, 108, 2)
+        assert rows(client, "a") == expected
+        assert client.exists(KEYS.rows("a")) == (expected != [])
+
+    def test_it_is_told_by_the_commit_whatever_the_way(self, setup: Setup, clock: Clock, client: redis.Redis) -> None:
+        setup.schedules.add("a", "add", every(10))
+        clock.forward(108)
+        setup.crash_before_the_commit()
+        assert rows(client, "a") == []
+        setup.restart()
+        turns(setup.beat, clock, 0, 2)
+        assert rows(client, "a") == [("skipped", 10, 90, 9)]
+
+    def test_what_a_lock_leaves_out_joins_until_something_is_sent(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", every(60), ("x",), once=True, expires=None)
+        turns(inner_beat, clock, *(60 for _ in range(30)))
+        assert sent(schedules, "a") == [60]
+        assert rows(client, "a") == [("left out", 120, 1800, 29)]
+        [lock] = client.keys("*once:lock*")
+        client.delete(lock)
+        turns(inner_beat, clock, 60, 60, 60, 60 * 5)
+        assert rows(client, "a") == [
+            ("left out", 120, 1800, 29),
+            ("left out", 1920, 1980, 2),
+            ("skipped", 2040, 2220, 4),
+            ("left out", 2280, 2280, 1),
+        ]
+
+    def test_what_is_decided_in_one_plan_is_told_in_its_order(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", every(10), ("x",), once=True, expires=None, misfire=Misfire("all", grace=45))
+        turns(inner_beat, clock, 108)
+        assert sent(schedules, "a") == [70]
+        assert rows(client, "a") == [("skipped", 10, 60, 6), ("left out", 80, 100, 3)]
+
+    @pytest.mark.parametrize(("history", "kept"), [(0, 0), (1, 1), (3, 3), (None, 4)])
+    def test_so_many_rows_are_kept_as_the_history_says(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis, history: int, kept: int
+    ) -> None:
+        schedules.add("a", "add", every(10), history=history)
+        turns(inner_beat, clock, 25, 25, 25, 25)
+        starts = [first for _, first, _, _ in rows(client, "a")]
+        assert starts == [10, 30, 60, 80][4 - kept :]
+        assert bool(client.exists(KEYS.rows("a"))) == bool(kept)
+        if kept:
+            assert LIFE_MS - 60_000 < client.pttl(KEYS.rows("a")) <= LIFE_MS
+
+    def test_a_publish_that_fails_decides_nothing(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", every(10))
+        client.set("celery", "no list")
+        turns(inner_beat, clock, 35)
+        assert schedules["a"].last_error
+        assert rows(client, "a") == []
+        client.delete("celery")
+        turns(inner_beat, clock, 9)
+        assert rows(client, "a") == [("skipped", 10, 30, 3)]
+
+    def test_rows_that_are_none_stop_nothing(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add_many(Entry(name, "add", every(10)) for name in ("text", "odd"))
+        client.set(KEYS.rows("text"), "something else", ex=100)
+        client.zadd(KEYS.rows("odd"), {"|k|no range|": 10**15})
+        turns(inner_beat, clock, 35, 5)
+        assert nominals(client, "text") == nominals(client, "odd") == [30, 40]
+        assert client.get(KEYS.rows("text")) == b"something else"
+        assert rows(client, "odd") == [("skipped", 10, 20, 2)]
 
 
 class TestHeader:

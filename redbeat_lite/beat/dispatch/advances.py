@@ -1,9 +1,17 @@
-"""What a commit is told of each entry: its next state, when it is due, what to send."""
+"""What a commit is told of each entry: its next state, when it is due, what to send, what was decided against."""
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
+
 from ...entries import lifecycle
-from ...storage.stored import Advance
+from ...runs.decided import put_down
+from ...runs.keys import RunKeys
+from ...runs.row import Row
+from ...runs.run import Outcome
+from ...schedules.misfire import Range
+from ...storage.stored import Advance, Command
 from .planner import Job
 
 
@@ -11,10 +19,12 @@ class Advances:
     """Makes the advances of a batch.
 
     Parameters:
-        history: how many of the occurrences that were sent last an entry carries, where it does not say.
+        keys: of the record of runs.
+        history: how many of its last runs an entry remembers, where it does not say.
     """
 
-    def __init__(self, history: int) -> None:
+    def __init__(self, keys: RunKeys, history: int) -> None:
+        self._keys = keys
         self._history = history
 
     def of(self, job: Job, now: int) -> Advance:
@@ -26,8 +36,30 @@ class Advances:
             return Advance(job.stored.name, state.guard, after.encode(), retry)
         history = self._history if entry.history is None else entry.history
         after = lifecycle.dispatched(state, job.plan, len(job.left_out), history)
+        ranges = self._ranges(job, history) if history and (job.plan.skipped or job.left_out) else ()
         # The record of a config entry stays: without it, the next reading of the configuration would take the entry for
         # new and run it again.
         if after.finished and entry.remove_when_done and entry.owner is None:
-            return Advance(job.stored.name, state.guard, None, None, job.commands)
-        return Advance(job.stored.name, state.guard, after.encode(), job.ahead.score, job.commands)
+            return Advance(job.stored.name, state.guard, None, None, job.commands, ranges)
+        return Advance(job.stored.name, state.guard, after.encode(), job.ahead.score, job.commands, ranges)
+
+    def _ranges(self, job: Job, history: int) -> list[Command]:
+        key = self._keys.rows(job.entry.name)
+        return [put_down(key, row, sent, history) for row, sent in decided_against(job)[-history:]]
+
+
+def decided_against(job: Job) -> list[tuple[Row, int | None]]:
+    """What is not sent of a job, oldest first: its row, and the last nominal time before it that was sent."""
+    decided: list[tuple[Range, Outcome | None]] = [(each, "skipped") for each in job.plan.ranges]
+    decided += [(Range(nominal, nominal, 1), "left out") for nominal in job.left_out]
+    decided += [(Range(nominal, nominal, 1), None) for nominal in job.plan.emit]
+    sent, rows = job.state.last, list[tuple[Row, int | None]]()
+    for outcome, group in groupby(sorted(decided, key=itemgetter(0)), key=itemgetter(1)):
+        ranges = [each for each, _ in group]
+        first, last = ranges[0].first, ranges[-1].last
+        if outcome is None:
+            sent = last
+        else:
+            number = sum(each.number for each in ranges)
+            rows.append((Row(first, outcome, "", None, last - first, number, ""), sent))
+    return rows

@@ -22,6 +22,7 @@ from ...entries.message import Occurrence
 from ...errors import describe, text_of
 from ...once.claims import headers as once_headers
 from ...once.store import LockStore
+from ...runs.keys import RunKeys
 from ...storage.leader_store import LeaderStore
 from ...storage.stored import Command, Lost, Stored, Term
 from ..leader import Leader
@@ -79,7 +80,7 @@ class Dispatcher:
         self._publisher = publisher
         self._claiming = Claiming(locks)
         self._reports = Reports(vitals, zone)
-        self._advances = Advances(history)
+        self._advances = Advances(RunKeys(store.keys.prefix), history)
         self._batch_size = batch_size
         #: What is out and not committed, with its term and its time: the messages of these jobs, and of nothing else.
         self._out: tuple[Term, int, list[Job]] | None = None
