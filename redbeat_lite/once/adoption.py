@@ -6,7 +6,7 @@ from functools import wraps
 from typing import Any
 
 from .claims import ONCE_HEADER
-from .run import begin, let_go_after, tell_start
+from .run import begin, begin_alone, let_go_after
 
 #: Marks what was put around a hook or a body.
 _ADOPTED = "redbeat_adopted"
@@ -39,7 +39,7 @@ def _adopt_hook(task_class: Any) -> None:
             if request.__dict__.get(ONCE_HEADER):
                 begin(self)
             else:
-                tell_start(self, request)
+                begin_alone(self)
         original(self, *args, **kwargs)
 
     setattr(before_start, _ADOPTED, True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..instants import told_ms
+from ..runs.attempt import Attempt, attempt_of
 from .claims import DEADLINE_HEADER, ONCE_HEADER
 from .lock_key import key_of
 from .parked_message import DELIVERY
@@ -17,9 +18,6 @@ from .store import Held
 #: Seconds the guard remembers which tasks have run, unless their class says otherwise. Three days: a queue that stood
 #: still over a weekend still runs.
 GUARD_LIFE = 3 * 86_400.0
-
-#: A replaced task keeps its id and counts its retries anew, so a replacement weighs more than any number of retries.
-_NESTING = 1_000_000
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +34,7 @@ class Hold:
         lost: whether the lock ran out, or is somebody else's.
         failing: whether the last renewal failed.
         in_body: whether the body has begun of a task that something comes after.
+        run: which attempt of which run that is, where it is to be recorded.
         late_ms: how long after it is due the message of its retry may come, where publishing that is left to another
             process; else 0.
     """
@@ -49,6 +48,7 @@ class Hold:
     lost: bool = False
     failing: bool = False
     in_body: bool = False
+    run: Attempt | None = None
     late_ms: int = 0
 
     @property
@@ -65,11 +65,6 @@ class Hold:
         stand by for as long as it runs."""
         limit = self.once.max_hold if self.once is not None else None
         return not self.let_go and (limit is None or now - self.begun < limit)
-
-
-def attempt_of(fields: Mapping[str, Any]) -> int:
-    """The number of a run among those of one task id."""
-    return int(fields.get("replaced_task_nesting") or 0) * _NESTING + int(fields.get("retries") or 0)
 
 
 def is_guarded(task: Any, fields: Mapping[str, Any]) -> bool:
@@ -115,7 +110,9 @@ def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once, str] | None:
     return once, key_of(once, task.name, args, kwargs, task.once_signature)
 
 
-def hold_of(task: Any, fields: Mapping[str, Any], *, token: str, lease: float, holder: str) -> Hold:
+def hold_of(
+    task: Any, fields: Mapping[str, Any], *, token: str, lease: float, holder: str, run: Attempt | None = None
+) -> Hold:
     """What a run of this message has to hold; the same in every process that looks at the message.
 
     Parameters:
@@ -124,6 +121,7 @@ def hold_of(task: Any, fields: Mapping[str, Any], *, token: str, lease: float, h
         token: of the delivery, where the message has none of its own.
         lease: seconds, for a task without a policy.
         holder: who runs it, for people.
+        run: as :class:`Hold` has it.
     """
     found = policy_of(task, fields)
     once, key = found if found else (None, None)
@@ -139,7 +137,7 @@ def hold_of(task: Any, fields: Mapping[str, Any], *, token: str, lease: float, h
         expires_ms=_expires_ms(fields.get("expires")),
         life_ms=round(getattr(task, "guard_life", GUARD_LIFE) * 1000),
     )
-    return Hold(held, once)
+    return Hold(held, once, run=run)
 
 
 def has_expired(fields: Mapping[str, Any], now: int) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from celery import signals
 from celery.utils.log import get_logger
 
-from ..errors import text_of
+from ..errors import describe, text_of
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -23,7 +23,8 @@ def install(app: Celery) -> None:
 
     A worker of this app then gives back the locks of tasks that crash, expire or are revoked, wakes tasks that wait,
     keeps the locks of queued tasks, keeps a Redis broker from delivering again what it still has, and holds back and
-    guards tasks of other classes whose entry says ``once``. No connection is opened before the worker starts.
+    guards tasks of other classes whose entry says ``once``. It records what becomes of the runs of entries. No
+    connection is opened before the worker starts.
 
     Parameters:
         app: the Celery app.
@@ -33,16 +34,21 @@ def install(app: Celery) -> None:
     if _STEP not in app.steps["consumer"]:
         app.steps["consumer"].add(_STEP)
     signals.task_revoked.connect(_leave, weak=False, dispatch_uid="redbeat_lite.once.leave")
+    for refused in (signals.task_rejected, signals.task_unknown):
+        refused.connect(_rejected, weak=False, dispatch_uid="redbeat_lite.once.rejected")
 
 
-def _leave(sender: Any = None, request: Any = None, terminated: bool = False, **_: Any) -> None:
+def _leave(sender: Any = None, request: Any = None, terminated: bool = False, expired: bool = False, **_: Any) -> None:
     """A message was discarded, revoked or expired: in the main process, where nothing else will end it."""
-    from .hold import attempt_of, is_guarded, policy_of
+    from ..runs.attempt import attempt_of
+    from . import fates
+    from .hold import is_guarded, policy_of
     from .runtime import Runtime
 
     if terminated:
         return  # The run gives back by itself, or the departure of its child does.
     fields, task_id = request.__dict__, str(request.id)
+    fates.tell(sender.app, fields, "expired" if expired else "revoked")
     if is_guarded(sender, fields):
         Runtime.of(sender.app).discard(task_id, attempt_of(fields))
     try:
@@ -52,3 +58,12 @@ def _leave(sender: Any = None, request: Any = None, terminated: bool = False, **
         return
     if found is not None:  # whatever the policy: a retry that waits holds its lock too
         Runtime.of(sender.app).leave(found[1], task_id)
+
+
+def _rejected(sender: Any = None, message: Any = None, exc: Any = None, name: str = "", **_: Any) -> None:
+    """The worker cannot make a task of a message, or knows none of that name."""
+    from . import fates
+
+    fields = {**(message.headers or {}), "hostname": sender.hostname}
+    why = f"its worker knows no task {name!r}" if name else "" if exc is None else describe(exc)
+    fates.tell(sender.app, fields, "rejected", why)

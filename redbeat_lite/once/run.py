@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import time
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial, wraps
@@ -16,17 +17,21 @@ from celery.utils.log import get_logger
 from ..clock import wall_ms
 from ..errors import text_of
 from ..instants import delay_ms
+from . import fates
+from .answers import Verdict
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .hold import Hold, policy_of
 from .parked_message import encode
 from .runtime import Runtime
 from .settle import Skipped, is_final, keeps_result, settle_skipped
-from .store import Verdict
 
 logger = get_logger(__name__)
 
 #: Where a run keeps its hold, on its request.
 ATTRIBUTE = "redbeat_hold"
+
+#: Where a run that holds nothing keeps when it began, monotonic.
+_BEGAN = "redbeat_began"
 
 #: Where a run keeps what its body is to raise before anything else.
 _INSTEAD = "redbeat_instead"
@@ -61,6 +66,12 @@ def begin(task: Any) -> None:
     tell_start(task, request)
 
 
+def begin_alone(task: Any) -> None:
+    """Begin a run that takes nothing: neither a lock nor the guard."""
+    setattr(task.request, _BEGAN, time.monotonic())
+    tell_start(task, task.request)
+
+
 def tell_start(task: Any, request: Any) -> None:
     """Store STARTED for a run that may run, where the task is to tell.
 
@@ -85,7 +96,7 @@ def _without_server(task: Any, request: Any, hold: Hold, why: LockUnavailable) -
         # Not in the error's own words, by which it did not run.
         away = text_of(why.__cause__ or why)
         logger.warning("Task %s[%s] runs without the guard against copies of it: %s", task.name, request.id, away)
-        tell_start(task, request)
+        begin_alone(task)
         return
     if task.acks_late:
         raise Reject(str(why), requeue=True) from why
@@ -129,17 +140,22 @@ def _too_old(task: Any, request: Any) -> None:
     # If the first copy has run, its result stays.
     if not is_final(task, request.id):
         settle_skipped(task, request, OnceSkipped(f"{task.name}[{request.id}]: {age}"))
+    fates.tell(task.app, request.__dict__, "expired", age)
     raise Skipped("too old")
 
 
 def finish(task: Any, state: str | None, retval: Any) -> None:
-    """Give back what the run held, or note that it was refused, after its result is stored.
+    """Give back what the run held, or note that it was refused, and have recorded what it came to, after its result is
+    stored.
 
     Parameters:
         state: as ``task_postrun`` has it; ``None`` when the run was torn down by an exit or a kill of its greenlet.
     """
-    hold = task.request.__dict__.pop(ATTRIBUTE, None)
+    hold, began = (task.request.__dict__.pop(name, None) for name in (ATTRIBUTE, _BEGAN))
+    told = fates.told_of(state, retval) if began is not None or (hold is not None and hold.run is not None) else None
     if hold is None:
+        if began is not None and told is not None:
+            fates.tell(task.app, task.request.__dict__, *told, began)
         return
     torn = state is None
     successor = task.request.__dict__.pop(SUCCESSOR, None)
@@ -153,7 +169,8 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
     if hold_ms and not _same_key(task, hold, successor):
         hold_ms = 0
     # A run that is torn down is in a hurry: its process waits for nothing but this to end.
-    end = partial(Runtime.of(task.app).end, hold, again=torn or requeued, hold_ms=hold_ms, patient=not torn)
+    fate = fates.fate(hold.run, told, task.request.__dict__, hold.begun) if hold.run and told else None
+    end = partial(Runtime.of(task.app).end, hold, again=torn or requeued, hold_ms=hold_ms, patient=not torn, fate=fate)
     try:
         end()
     except SoftTimeLimitExceeded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,15 +16,18 @@ from celery.utils.log import get_logger
 
 from ..clock import wall_ms
 from ..errors import text_of
+from ..runs.attempt import Attempt, Fate
+from ..runs.recorder import Recorder
 from ..settings import Settings
 from ..storage.connections import Backend
 from ..storage.patience import patiently
 from . import parked_message
+from .answers import Verdict
 from .errors import LockUnavailable, OnceSkipped
 from .hold import Hold, has_expired, hold_of
 from .renewal import Renewer
 from .settle import is_final, settle_skipped
-from .store import DOWN, RESEND_MS, LockStore, Verdict, let_holders_go_first
+from .store import DOWN, RESEND_MS, LockStore, let_holders_go_first
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -37,6 +40,9 @@ PATIENCE = 8.0
 
 _ATTRIBUTE = "_redbeat_lite_once"
 
+#: Rows of an entry that are kept, where neither its message nor a setting says.
+_HISTORY = 20
+
 
 class Runtime:
     """Everything one process shares between the runs of one app. Get it with :meth:`of`."""
@@ -48,6 +54,8 @@ class Runtime:
         self._backend = Backend(self.settings)
         self.store = LockStore(self._backend.client, self.settings.key_prefix)
         self.renewer = Renewer(self._open)
+        self.recorder = Recorder(self.settings)
+        self._history: int = getattr(self.settings, "history", _HISTORY)
         self._holder = f"{socket.gethostname()}:{self.pid}"
 
     @classmethod
@@ -67,8 +75,12 @@ class Runtime:
 
     def hold(self, task: Any, fields: dict[str, Any]) -> Hold:
         """What a run of this message has to hold, not yet taken."""
-        lease = self.settings.once_lease
-        return hold_of(task, fields, token=uuid4().hex, lease=lease, holder=self._holder)
+        lease, run = self.settings.once_lease, self.attempt(fields)
+        return hold_of(task, fields, token=uuid4().hex, lease=lease, holder=self._holder, run=run)
+
+    def attempt(self, fields: Mapping[str, Any]) -> Attempt | None:
+        """Which attempt of which run a message is for, where that is to be recorded."""
+        return Attempt.of(fields, self._history)
 
     def begin(self, hold: Hold, text: str = "", *, on_conflict: str | None = None) -> Verdict:
         """Take what a run needs, with patience for a server that restarts.
@@ -86,8 +98,9 @@ class Runtime:
 
         def ask(told_later: bool = False) -> Verdict:
             hold.start(time.monotonic())
+            fate = hold.run and Fate(hold.run, "running", hold.begun)
             return self.store.begin(
-                hold.held, on_conflict=conflict, max_waiters=waiters, message=text, told_later=told_later
+                hold.held, on_conflict=conflict, max_waiters=waiters, message=text, told_later=told_later, fate=fate
             )
 
         try:
@@ -103,7 +116,9 @@ class Runtime:
                 hold.held.key,
             ) from exc
 
-    def end(self, hold: Hold, *, again: bool = False, hold_ms: int = 0, patient: bool = False) -> None:
+    def end(
+        self, hold: Hold, *, again: bool = False, hold_ms: int = 0, patient: bool = False, fate: Fate | None = None
+    ) -> None:
         """Give back what a run held and wake who waits for it. Never raises: what fails runs out with the lease.
 
         Parameters:
@@ -111,13 +126,16 @@ class Runtime:
             hold_ms: keep the lock for the task's retry for so long.
             patient: go on for about eight seconds while the server does not answer. Nothing is renewed meanwhile: what
                 runs out and is taken by somebody else is not touched, as it is given back by its token.
+            fate: what to record of the run.
         """
         self.renewer.remove(hold)
-        ask = partial(self.store.end, hold.held, again=again, hold_ms=hold_ms)
+        ask = partial(self.store.end, hold.held, again=again, hold_ms=hold_ms, fate=fate)
         try:
             ended = patiently(ask, PATIENCE if patient else 0)
         except DOWN as exc:
             logger.warning("Task %s could not give back its lock, the lease will: %s", hold.held.task_id, text_of(exc))
+            if fate is not None:
+                self.recorder.tell(fate)
             return
         if ended.standby:
             self.wake_standbys([hold.held.task_id])

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 from ..actors import who
 from ..forks import let_through
+from ..runs.attempt import Fate
+from ..runs.keys import RunKeys
 from ..storage.changes import line_of
 from ..storage.connections import FAULTS
 from ..storage.keys import Keys
 from ..storage.replies import server_ms, text, text_or_none, texts
 from ..storage.scripts import Scripts
+from .answers import Ended, Seen, Turn, Verdict
 from .keys import OnceKeys
 
 #: A waiter or a standby that was woken and did not start is woken again after this many ms, then twice as long, …
@@ -93,42 +95,6 @@ class Wanted(NamedTuple):
     yields_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What :meth:`LockStore.begin` decided: one of the words in ``once/begin.lua``, and its text."""
-
-    word: str
-    text: str
-
-
-class Seen(IntEnum):
-    """What ``guard/state.lua`` tells of a message."""
-
-    #: The first of its attempt, or the one before it died.
-    NEVER = 0
-    #: This attempt, or a later one, runs or has ended.
-    COPY = 1
-    #: An earlier copy was refused, and may have died before it could store the result that says so.
-    REFUSED = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """What was given back, and whom that concerns."""
-
-    standby: bool
-    released: bool
-    waiters: bool
-
-
-class Turn(NamedTuple):
-    """The first of those who wait for a lock that is free."""
-
-    message: str
-    #: Not to be published but ended, and then to leave: its time has passed.
-    too_old: bool
-
-
 def let_holders_go_first() -> None:
     """Wait, for who was told to ask again later."""
     with let_through():
@@ -146,6 +112,7 @@ class LockStore:
     def __init__(self, client: Any, prefix: str) -> None:
         self.client = client
         self.keys = OnceKeys(prefix)
+        self._runs = RunKeys(prefix)
         self._scripts = Scripts(client)
 
     def take(self, claims: Sequence[Wanted]) -> list[bool]:
@@ -183,8 +150,13 @@ class LockStore:
         max_waiters: int | None = None,
         message: str = "",
         told_later: bool = False,
+        fate: Fate | None = None,
     ) -> Verdict:
-        """Claim a task id, and the lock where ``held`` names one; fills in ``held.fence``."""
+        """Claim a task id, and the lock where ``held`` names one; fills in ``held.fence``.
+
+        Parameters:
+            fate: what to record of the run if it may go ahead.
+        """
         keys = [self.keys.guard(held.record), self.keys.guard_index]
         args: list[Any] = [
             held.token,
@@ -198,7 +170,7 @@ class LockStore:
         if held.key is not None:
             keys += [*self._lock_keys(held.key), self.keys.fence, self.keys.last(held.key)]
             args += [held.key, on_conflict, held.holder, max_waiters or 0, KEPT_MS, held.expires_ms, int(told_later)]
-        verdict = Verdict(*texts(self._scripts.run("once/begin", keys, args)))
+        verdict = Verdict(*texts(self._run("once/begin", keys, args, fate)))
         if verdict.word == "run":
             held.fence = int(verdict.text or 0)
         return verdict
@@ -218,12 +190,13 @@ class LockStore:
         guard, ours = self._scripts.run("once/renew", keys, args)
         return bool(guard), bool(ours)
 
-    def end(self, held: Held, *, again: bool = False, hold_ms: int = 0) -> Ended:
+    def end(self, held: Held, *, again: bool = False, hold_ms: int = 0, fate: Fate | None = None) -> Ended:
         """Give back what is held.
 
         Parameters:
             again: a copy of this task may run, because this run came to nothing.
             hold_ms: keep the lock for the task's retry for so long.
+            fate: what to record of the run; what a body has not come to by itself, only if no copy of it runs by now.
         """
         keys = [self.keys.guard(held.record), self.keys.guard_index]
         outcome = "again" if again else "done"
@@ -231,7 +204,7 @@ class LockStore:
         if held.key is not None:
             keys += self._freed_keys(held.key)
             args += [held.key, hold_ms, held.attempt, held.lease_ms]
-        standby, released, waiters = self._scripts.run("once/end", keys, args)
+        standby, released, waiters = self._run("once/end", keys, args, fate)
         return Ended(bool(standby), bool(released), bool(waiters))
 
     def wake(self, key: str, resend_ms: int = RESEND_MS) -> Turn | None:
@@ -292,6 +265,12 @@ class LockStore:
             pipe.zrangebyscore(index, "-inf", now, start=0, num=limit)
         keys, ids = pipe.execute()
         return texts(keys), texts(ids)
+
+    def _run(self, script: str, keys: list[str], args: list[Any], fate: Fate | None) -> Any:
+        """Run a script that records what became of a run by the way."""
+        if fate is not None:
+            keys, args = [*keys, self._runs.rows(fate.attempt.name), self._runs.feed], [*args, *fate.args()]
+        return self._scripts.run(script, keys, args)
 
     def _freed_keys(self, key: str) -> list[str]:
         return [self.keys.lock(key), self.keys.waiters(key), self.keys.index, self.keys.last(key)]

@@ -100,7 +100,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             if is_guarded(self, request.__dict__):
                 run.begin(self)
             else:
-                run.tell_start(self, request)
+                run.begin_alone(self)
         super().before_start(task_id, args, kwargs)
 
     def needs_guard(self) -> bool:

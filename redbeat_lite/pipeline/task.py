@@ -16,7 +16,6 @@ from kombu.exceptions import OperationalError
 from ..errors import CorruptEntry, describe, text_of
 from ..once import run as once_run
 from ..once.errors import LockUnavailable, OnceSkipped
-from ..once.hold import attempt_of
 from ..once.parked_message import DELIVERY
 from ..once.renewal import PER_LEASE
 from ..once.runtime import Runtime
@@ -24,6 +23,7 @@ from ..once.settle import is_final, settle_skipped
 from ..once.store import DOWN
 from ..once.task import Task
 from ..public import public
+from ..runs.attempt import attempt_of
 from . import params
 from .definition import Definition
 from .errors import PipelineNotFound

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from redbeat_lite.once.store import LockStore, Seen
+from redbeat_lite.once.answers import Seen
+from redbeat_lite.once.store import LockStore
 from redbeat_lite.storage.replies import server_ms
 from tests.once.script_calls import begin, held
 from tests.once.workers import until

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from redbeat_lite import Once
+from redbeat_lite.once.answers import Seen
 from redbeat_lite.once.claims import Claim, give_back, take
-from redbeat_lite.once.store import KEPT_MS, Held, LockStore, Seen
+from redbeat_lite.once.store import KEPT_MS, Held, LockStore
 from redbeat_lite.storage.replies import server_ms
 from tests.once.bench import acquire_and_release
 from tests.once.script_calls import begin, claim, held, wake

@@ -228,6 +228,7 @@ def test_workers(guarded: Server, admin: redis.Redis, running: list[Process]) ->
     assert caller.wait(40) == 0, caller.output + worker.output
     assert "SUCCEEDED" in caller.output, caller.output + worker.output
     eventually(lambda: _has_done_all(worker), within=20, what="all tasks")
+    eventually(lambda: admin.xlen("{redbeat-lite}:runs:feed") == 3, what="the ends of two runs, and of an attempt")
     worker.terminate()
     assert not denied(admin), worker.output
     assert worker.wait() == 0, worker.output

@@ -15,9 +15,14 @@ from celery import Celery
 import redbeat_lite
 from redbeat_lite import Entry, EntryExists, Pipeline, PipelineTask, Scheduler, Schedules, every
 from redbeat_lite.beat.status import status
+from redbeat_lite.clock import wall_ms
+from redbeat_lite.once.runtime import Runtime
+from redbeat_lite.once.store import Held
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.operate.health import health
 from redbeat_lite.pipeline import sweep
+from redbeat_lite.runs.attempt import Attempt, Fate
+from redbeat_lite.runs.store import RunStore
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
 from tests.support.messages import of_entry
@@ -163,6 +168,21 @@ def test_once_locks(placed_app: Celery, scheduler: Scheduler, place: Place) -> N
     [lock] = redbeat_lite.locks(placed_app).list()
     assert lock.state == "queued"
     assert redbeat_lite.locks(placed_app).clear(lock.key)
+
+
+def test_the_record_of_runs(placed_app: Celery) -> None:
+    runtime, now = Runtime.of(placed_app), wall_ms()
+    attempts = [Attempt(name, now, "id", 0, 20) for name in ("guarded", "other")]
+    held = Held("token", "id", 0, 60_000, key="k", life_ms=60_000)
+    assert runtime.store.begin(held, fate=Fate(attempts[0], "running", time.monotonic())).word == "run"
+    assert runtime.store.end(held, fate=Fate(attempts[0], "succeeded", time.monotonic())).released
+    runtime.recorder.tell(Fate(attempts[1], "failed", time.monotonic()))
+    record = RunStore(runtime.store.client, runtime.settings.key_prefix)
+
+    def outcomes() -> list[list[str]]:
+        return [[row.outcome for row in rows] for rows in record.rows(["guarded", "other"], 10)]
+
+    eventually(lambda: outcomes() == [["succeeded"], ["failed"]], what="both rows")
 
 
 def test_pipelines(placed_app: Celery, place: Place) -> None:

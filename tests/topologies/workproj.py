@@ -6,10 +6,13 @@ import os
 import time
 from typing import Any
 
+import celery
 from celery import Celery
 
 import redbeat_lite
 from redbeat_lite import Once, Pipeline, PipelineTask
+from redbeat_lite.clock import wall_ms
+from redbeat_lite.entries.message import headers
 
 app = Celery("proj", broker=os.environ["PROJ_URL"], task_cls="redbeat_lite:Task")
 app.conf.redbeat_lite_once_lease = 2
@@ -33,6 +36,11 @@ def retry(self: Any) -> None:
         raise self.retry(countdown=0)
 
 
+@app.task(name="proj.plain", base=celery.Task)
+def plain() -> None:
+    """Of a class that knows nothing of locks."""
+
+
 @app.task(name="first", base=PipelineTask)
 def first(params: dict[str, Any]) -> dict[str, Any]:
     return {"y": 1}
@@ -47,7 +55,8 @@ def main() -> None:
     for _ in range(3):
         wait.delay()
         skip.delay()
-    retry.delay()
+    for task in (retry, plain):
+        task.apply_async(headers=headers("entry", wall_ms()))
     run = Pipeline(app, [["first", 1], ["second", 2]], {"x": 1}).start()
     with redbeat_lite.lock(app, "block", lease=3) as held:
         assert held

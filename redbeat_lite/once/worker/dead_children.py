@@ -17,6 +17,8 @@ from celery.utils.log import get_logger
 
 from ...errors import text_of
 from ...forks import held_off
+from .. import fates
+from ..fates import Told
 from ..hold import Hold
 from ..parked_message import DELIVERY
 from ..runtime import Runtime
@@ -54,37 +56,53 @@ class Departures:
             found = app.__dict__.setdefault(name, cls(app))
         return found
 
-    def watch(self, request: Any, *, again: bool) -> None:
-        """Give back what the run of ``request`` holds as soon as its child is gone. Waits for nothing itself.
+    def watch(self, request: Any, *, again: bool, told: Told | None = None) -> None:
+        """Give back what the run of ``request`` holds as soon as its child is gone, and have recorded what it came to.
+        Waits for nothing itself.
 
         Parameters:
             request: the worker's request.
             again: a copy of the task may run, unless the child died between storing its success and giving back.
+            told: what the run came to, unless somebody else tells.
         """
         if not is_child(request.worker_pid):
-            return  # A thread or a greenlet of this process ends by itself, and gives back by itself.
+            return  # A thread or a greenlet of this process ends by itself, gives back and tells by itself.
         hold = hold_of_request(request)
-        if hold is None:
+        if hold is None and (told is None or "scheduled_at" not in request.request_dict):
             return
-        self.awaited.add(hold.held.token)
-        args = (request, hold, again)
+        if hold is not None:
+            self.awaited.add(hold.held.token)
+        args = (request, hold, again, told)
         threading.Thread(target=self._follow, args=args, name="redbeat-lite-departure", daemon=True).start()
 
-    def _follow(self, request: Any, hold: Hold, again: bool) -> None:
+    def _follow(self, request: Any, hold: Hold | None, again: bool, told: Told | None = None) -> None:
         pid = request.worker_pid
         try:
             deadline = time.monotonic() + _GIVE_UP
             while not is_gone(pid):
                 if time.monotonic() > deadline:
-                    logger.warning("Process %s does not end; task %s keeps its lock", pid, hold.held.task_id)
+                    logger.warning("Process %s does not end; task %s keeps its lock", pid, request.id)
                     return
                 time.sleep(_LOOK)
             # Forked in the middle of this, the child that takes the place of the one that is gone could hang.
             with held_off():
-                again = again and not has_succeeded(request.task, request.id)
-                Runtime.of(self._app).end(hold, again=again, patient=True)
+                if again and has_succeeded(request.task, request.id):
+                    again, told = False, told and ("succeeded", "")
+                if hold is not None:
+                    fate = None
+                    if hold.run is not None and told is not None:
+                        fate = fates.fate(hold.run, told, request.request_dict, began(request))
+                    Runtime.of(self._app).end(hold, again=again, patient=True, fate=fate)
+                elif told is not None:
+                    fates.tell(self._app, request.request_dict, *told, began(request))
         finally:
-            self.awaited.discard(hold.held.token)
+            if hold is not None:
+                self.awaited.discard(hold.held.token)
+
+
+def began(request: Any) -> float | None:
+    """When the body of a worker's request began, monotonic; ``None`` where it has not."""
+    return time.monotonic() - (time.time() - request.time_start) if request.time_start else None
 
 
 def token_of(request: Any) -> str | None:

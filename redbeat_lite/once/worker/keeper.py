@@ -121,7 +121,7 @@ class Keeper:
                 continue
             if is_child(request.worker_pid) and is_gone(request.worker_pid):
                 self._renewed[token] = (None, now)
-                departures.watch(request, again=True)
+                departures.watch(request, again=True, told=("lost", "its process has died"))
             elif now - last >= hold.lease / PER_LEASE:
                 try:
                     self._runtime.store.renew(hold.held, revive=False, lock=hold.keeps_lock(now))

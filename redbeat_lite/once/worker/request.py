@@ -12,16 +12,19 @@ from celery.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.utils.log import get_logger
 from celery.worker.request import Request as CeleryRequest
 
-from ...errors import InvalidEntry, text_of
+from ...errors import InvalidEntry, describe, text_of
+from ...runs.attempt import attempt_of
+from .. import fates
+from ..answers import Seen
 from ..claims import ONCE_HEADER, once_header
-from ..hold import attempt_of, is_guarded
+from ..hold import is_guarded
 from ..lock_key import checked
 from ..parked_message import DELIVERY, delivery
 from ..policy import Once
 from ..runtime import Runtime
 from ..settle import Skipped, is_final
-from ..store import DOWN, Seen
-from .dead_children import Departures
+from ..store import DOWN
+from .dead_children import Departures, began
 
 logger = get_logger(__name__)
 
@@ -73,17 +76,20 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         return seen is Seen.COPY
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
-        """Celery's, and the lock of a child that is gone is given back: with a requeue, no signal would tell."""
+        """Celery's, and the lock of a child that is gone is given back, and what it came to is recorded: with a
+        requeue, no signal would tell."""
         exc = exc_info.exception
         if isinstance(exc, ExceptionWithTraceback):
             exc = exc.exc
+        departures, task = Departures.of(self.app), self.task
         if isinstance(exc, (WorkerLostError, SystemExit, KeyboardInterrupt)):
-            Departures.of(self.app).watch(self, again=True)
+            departures.watch(self, again=True, told=("lost", describe(exc)))
         elif isinstance(exc, TimeLimitExceeded):
-            task = self.task
-            Departures.of(self.app).watch(self, again=task.acks_late and not task.acks_on_timeout)
+            again = task.acks_late and not task.acks_on_timeout
+            departures.watch(self, again=again, told=("lost" if again else "failed", describe(exc)))
         elif isinstance(exc, Terminated):
-            Departures.of(self.app).watch(self, again=bool(self._already_cancelled))
+            cancelled = bool(self._already_cancelled)
+            departures.watch(self, again=cancelled, told=("lost" if cancelled else "revoked", ""))
         elif isinstance(exc, Skipped):
             # Monitors have been told that it has started.
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
@@ -94,11 +100,14 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         if self.time_start:
             # First, so that whoever finds the child dead knows that no copy may run.
             Departures.of(self.app).watch(self, again=False)
-        return super().terminate(pool, signal)
+        reply = super().terminate(pool, signal)
+        if self.time_start:
+            fates.tell(self.app, self.request_dict, "revoked", began=began(self))
+        return reply
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> Any:
         """Celery's, for a lost connection and a cold shutdown: the message comes again, so a copy may run."""
-        Departures.of(self.app).watch(self, again=True)
+        Departures.of(self.app).watch(self, again=True, told=("lost", "its worker has lost its broker, or shuts down"))
         return super().cancel(pool, signal, emit_retry=emit_retry)
 
 

@@ -1,4 +1,4 @@
--- needs fence
+-- needs fence record
 -- May this task run now, does it wait for its once-lock, is it refused, or is it a copy of one that ran or runs?
 -- Claims its id, and the lock where it has one. Sent twice, it answers the same.
 -- KEYS[1] guard  [2] guard index    with a lock also: [3] lock  [4] waiters  [5] parked  [6] index  [7] fence  [8] last
@@ -6,6 +6,8 @@
 --     [7] the message, '': not encoded yet   with a lock also: [8] key  [9] skip|wait|raise, or try: a refusal is not
 --     remembered, so the same may ask again  [10] holder  [11] max waiters, 0: no bound  [12] kept_ms of what nobody looks after
 --     [13] expires_ms of the message, 0: never  [14] 1: has been told later, 0: has not
+-- with a run to be recorded if this goes ahead, behind all others: KEYS rows of its entry, feed   ARGV as shared/record.lua has
+--     them
 -- returns {verdict, text}
 --   run, fence       go ahead             drop              this attempt, or a later one, has ended
 --   old              past its deadline    standby           parked until the copy that runs has ended
@@ -17,10 +19,12 @@
 local now = now_ms()
 local token, id, attempt, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local deadline, life, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local locked = #KEYS >= 8
+local told = locked and 14 or 7
 
 -- What will never run must not keep others waiting. But a later attempt of it may wait, or have its lock kept for it.
 local function give_up_place()
-  if KEYS[3] and redis.call('HGET', KEYS[5], 'a:' .. id) == ARGV[3] then
+  if locked and redis.call('HGET', KEYS[5], 'a:' .. id) == ARGV[3] then
     redis.call('ZREM', KEYS[4], id)
     redis.call('HDEL', KEYS[5], 'm:' .. id, 'a:' .. id, 'd:' .. id)
     redis.call('ZADD', KEYS[6], now, ARGV[8])
@@ -28,7 +32,7 @@ local function give_up_place()
 end
 
 local function give_up_lock()
-  local l = KEYS[3] and redis.call('HMGET', KEYS[3], 'task', 'state', 'ended') or {}
+  local l = locked and redis.call('HMGET', KEYS[3], 'task', 'state', 'ended') or {}
   if l[1] == id and l[2] == 'queued' and not (l[3] and tonumber(l[3]) >= attempt) then
     redis.call('DEL', KEYS[3])
     redis.call('ZADD', KEYS[6], now, ARGV[8])
@@ -76,9 +80,16 @@ local function remember(...)
   redis.call('PEXPIREAT', KEYS[1], math.max(deadline > 0 and deadline or now + life, now + 2 * lease))
 end
 
-if not KEYS[3] then
+local function go(number)
   remember('state', 'running', 'until', now + lease)
-  return {'run', ''}
+  if #ARGV > told then
+    try_to_record(KEYS[#KEYS - 1], KEYS[#KEYS], now, told + 1)
+  end
+  return {'run', number}
+end
+
+if not locked then
+  return go('')
 end
 
 local function next_number()
@@ -165,5 +176,4 @@ redis.call('PEXPIRE', KEYS[3], lease)
 redis.call('HSET', KEYS[8], 'token', token, 'fence', number, 'holder', ARGV[10])
 redis.call('PEXPIRE', KEYS[8], math.max(tonumber(ARGV[12]), 2 * lease))
 redis.call('ZADD', KEYS[6], now + lease, key)
-remember('state', 'running', 'until', now + lease)
-return {'run', number}
+return go(number)

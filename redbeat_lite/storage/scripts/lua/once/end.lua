@@ -1,4 +1,4 @@
--- needs now
+-- needs now record
 -- Give back what a task held when it ends, but only to its holder. Sent twice, the second does nothing. With done, also
 -- the end of a task that was refused: whoever waited for it has been told.
 -- KEYS[1] guard  [2] guard index   with a lock also: [3] lock  [4] waiters  [5] index  [6] last
@@ -6,12 +6,22 @@
 --     [4] deadline_ms, 0: none  [5] life_ms of the guard's record
 --     with a lock also: [6] key  [7] hold_ms: keep the lock for this task's retry, its lease included, 0: release it
 --     [8] attempt  [9] lease_ms
+-- with a run to be recorded, behind all others: KEYS rows of its entry, feed   ARGV as shared/record.lua has them
 -- returns {1 a standby copy is to be published, else 0; 1 the lock was ours, else 0; 1 somebody waits for it, else 0}
 local now = now_ms()
 local token, id = ARGV[1], ARGV[2]
+local locked = #KEYS >= 6
+local told = locked and 9 or 5
 
 local standby = 0
 local g = redis.call('HMGET', KEYS[1], 'token', 'state', 'attempt', 'standby', 'standby_attempt', 'until')
+if #ARGV > told then
+  local ended = string.find('sfyo', ARGV[told + 7], 1, true)
+  -- What came to nothing, a copy may have begun again by now. What ended has ended, whoever runs.
+  if ended or g[1] == token then
+    try_to_record(KEYS[#KEYS - 1], KEYS[#KEYS], now, told + 1)
+  end
+end
 if g[1] == token and (g[2] == 'running' or (g[2] == 'refused' and ARGV[3] == 'done')) then
   if ARGV[3] == 'done' then
     redis.call('DEL', KEYS[1])
@@ -34,7 +44,7 @@ if g[1] == token and (g[2] == 'running' or (g[2] == 'refused' and ARGV[3] == 'do
     redis.call('ZADD', KEYS[2], now, id)
   end
 end
-if not KEYS[3] then
+if not locked then
   return {standby, 0, 0}
 end
 local key, hold, lease = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[9])

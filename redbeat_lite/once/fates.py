@@ -1,0 +1,80 @@
+"""What becomes of runs, in the words of the record of runs, and how the record is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from billiard.process import current_process
+from celery import states
+from celery.exceptions import Retry
+
+from ..errors import ConfigurationError, describe, text_of
+from ..runs.attempt import Attempt, Fate
+from ..runs.run import Outcome
+from .runtime import Runtime
+from .settle import Skipped
+
+#: An outcome, and what is to be said of it.
+Told = tuple[Outcome, str]
+
+_OUTCOMES: dict[str, Outcome] = {
+    states.SUCCESS: "succeeded",
+    states.FAILURE: "failed",
+    states.RETRY: "retrying",
+    states.REJECTED: "rejected",
+    # The body has said that nobody is to be told, or goes on as another task under its id: its result tells, if any.
+    states.IGNORED: "unknown",
+}
+
+
+def told_of(state: str | None, retval: Any) -> Told | None:
+    """What a run came to whose body has ended, or been torn; ``None`` where another process will tell.
+
+    Parameters:
+        state: as ``task_postrun`` has it; ``None`` when the run was torn down.
+        retval: likewise.
+    """
+    if state is None:
+        # A child does not know why it has to go.
+        return ("lost", "") if current_process().name == "MainProcess" else None
+    if isinstance(retval, Skipped):
+        return "left out", ""
+    if state == states.SUCCESS:
+        return "succeeded", ""
+    why = retval.exc if isinstance(retval, Retry) and isinstance(retval.exc, BaseException) else retval
+    if isinstance(why, BaseException):
+        return _OUTCOMES.get(state, "unknown"), describe(why) if state != states.IGNORED else text_of(why)
+    return _OUTCOMES.get(state, "unknown"), ""
+
+
+def fate(run: Attempt, told: Told, fields: Mapping[str, Any], began: float | None) -> Fate:
+    """The same, of one attempt.
+
+    Parameters:
+        fields: the headers of its message, with the worker that has it.
+        began: monotonic time at which it began; ``None`` where that is not known, or its body was not reached.
+    """
+    outcome, error = told
+    if outcome == "left out":
+        began = None
+    seconds = None if began is None else time.monotonic() - began
+    return Fate(run, outcome, began, seconds, str(fields.get("hostname") or ""), error)
+
+
+def tell(app: Any, fields: Mapping[str, Any], outcome: Outcome, error: str = "", began: float | None = None) -> None:
+    """Have recorded what became of a message, if that is to be. Waits for nothing, and never raises.
+
+    Parameters:
+        fields, began: as for :func:`fate`.
+    """
+    if "scheduled_at" not in fields:
+        return  # Most messages are none of an entry.
+    try:
+        runtime = Runtime.of(app)
+    except ConfigurationError:
+        return  # The worker has said so.
+    run = runtime.attempt(fields)
+    if run is not None:
+        runtime.recorder.tell(fate(run, (outcome, error), fields, began))

@@ -1,0 +1,159 @@
+"""What becomes of runs is recorded: by real workers, for guarded tasks and for others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from redbeat_lite.entries.message import headers
+from redbeat_lite.runs.row import Row
+from redbeat_lite.runs.store import RunStore
+from tests.once.conftest import Crew
+from tests.once.stages import ALL, Stage
+from tests.once.workers import Proj, until
+
+pytestmark = pytest.mark.timeout(60)
+
+#: A class of ours, and one that knows nothing of locks.
+KINDS = ("plain", "foreign")
+
+
+class Record:
+    """What is recorded of entries whose names begin with a key."""
+
+    def __init__(self, proj: Proj, key: str) -> None:
+        self.proj, self.key = proj, key
+        self.store = RunStore(proj.client, "t")
+
+    def send(self, task: str, entry: str = "", *, how: str = "", queue: str = "once", **options: Any) -> Any:
+        """Send what an entry of this name would, as one of its runs."""
+        told = headers(f"{self.key}-{entry}", round(time.time() * 1000))
+        sent = self.proj.tasks.app.tasks[f"onceproj.{task}"]
+        return sent.apply_async((f"{self.key}-{entry}",), {"how": how}, queue=queue, headers=told, **options)
+
+    def rows(self, entry: str = "") -> list[Row]:
+        return self.store.rows([f"{self.key}-{entry}"], 10)[0]
+
+    def outcomes(self, entry: str = "") -> list[str]:
+        return [row.outcome for row in self.rows(entry)]
+
+    def comes_to(self, outcome: str, entry: str = "") -> Row:
+        """Wait until the one run of an entry has come to this, and no line of the feed says otherwise."""
+        until(lambda: self.outcomes(entry) == [outcome], what=f"{entry} {outcome}, not {self.outcomes(entry)}")
+        return self.rows(entry)[0]
+
+    def feed(self, entry: str = "") -> list[dict[str, str]]:
+        lines: Any = self.proj.client.xrange(self.store.keys.feed)
+        return [fields for _, fields in lines if fields["name"] == f"{self.key}-{entry}"]
+
+
+@pytest.fixture
+def record(proj: Proj, key: str) -> Record:
+    return Record(proj, key)
+
+
+def test_what_a_body_came_to_in_every_pool(stages: Any) -> None:
+    def play(stage: Stage) -> None:
+        worker = stage.worker()
+        record = Record(stage.proj, stage.key)
+        for kind in KINDS:
+            stage.proj.go(f"{stage.key}-{kind}-again")
+            ids = [record.send(kind, f"{kind}-good", queue=stage.queue).id for _ in range(3)]
+            record.send(kind, f"{kind}-bad", how="fail", queue=stage.queue)
+            record.send(kind, f"{kind}-again", how="retry", queue=stage.queue)
+            record.send(kind, f"{kind}-quiet", how="ignore", queue=stage.queue)
+        for kind in KINDS:
+            until(lambda kind=kind: record.outcomes(f"{kind}-good") == ["succeeded"] * 3)
+            record.comes_to("failed", f"{kind}-bad")
+            row = record.comes_to("succeeded", f"{kind}-again")
+            assert row.attempts == 2
+            record.comes_to("unknown", f"{kind}-quiet")
+            [line] = record.feed(f"{kind}-bad")
+            assert (line["error"], line["worker"]) == ("ValueError: as asked", worker.name)
+            assert [line["outcome"] for line in record.feed(f"{kind}-again")] == ["y", "s"]
+        assert {row.task_id for row in record.rows("foreign-good")} == set(ids)
+
+    stages(ALL, play)
+
+
+def test_what_a_worker_says_of_messages_that_no_body_gets(record: Record, proj: Proj, prefork: Crew) -> None:
+    past, later = datetime.now(UTC) - timedelta(seconds=1), datetime.now(UTC) + timedelta(seconds=1)
+    for kind in KINDS:
+        record.send(kind, f"{kind}-late", expires=past)
+        proj.app.control.revoke(waits := record.send(kind, f"{kind}-unwanted", eta=later).id)
+        assert waits
+    proj.app.send_task("onceproj.gone", queue="once", headers=headers(f"{record.key}-gone", 0))
+    proj.app.send_task("onceproj.plain", queue="once", headers={"periodic_task_name": record.key}, args=[record.key])
+    for kind in KINDS:
+        record.comes_to("expired", f"{kind}-late")
+        record.comes_to("revoked", f"{kind}-unwanted")
+    record.comes_to("rejected", "gone")
+    assert "knows no task 'onceproj.gone'" in record.feed("gone")[0]["error"]
+    proj.ended(record.key)
+    assert not record.store.rows([record.key], 1)[0], "somebody else's"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_told_of_a_child_that_is_gone(record: Record, proj: Proj, prefork: Crew, kind: str) -> None:
+    died = record.send(kind, "died", how="until")
+    revoked = record.send(kind, "revoked", how="until")
+    [start] = proj.started(f"{record.key}-died")
+    proj.started(f"{record.key}-revoked")
+    assert record.outcomes("died") == (["running"] if kind == "plain" else [])
+    os.kill(start["pid"], signal.SIGKILL)
+    revoked.revoke(terminate=True)
+    row = record.comes_to("lost", "died")
+    assert (row.task_id, row.attempts) == (died.id, 1)
+    assert row.begin is not None
+    assert record.comes_to("revoked", "revoked").duration is not None
+    assert [line["outcome"] for line in record.feed("revoked")] == ["v"]
+    record.send(kind, "stuck", how="until", time_limit=0.5)
+    record.comes_to("failed", "stuck")
+    assert "TimeLimitExceeded" in record.feed("stuck")[0]["error"]
+
+
+def test_a_run_that_finds_its_key_taken_is_left_out(record: Record, proj: Proj, prefork: Crew) -> None:
+    record.send("skip", "taken", how="until")
+    proj.started(f"{record.key}-taken")
+    record.send("skip", "taken")
+    until(lambda: record.outcomes("taken") == ["left out", "running"])
+    proj.go(f"{record.key}-taken")
+    until(lambda: record.outcomes("taken") == ["left out", "succeeded"])
+    assert [row.begin is None for row in record.rows("taken")] == [True, False]
+
+
+def test_a_copy_changes_nothing_and_one_that_waits_says_nothing(record: Record, proj: Proj, prefork: Crew) -> None:
+    first = record.send("late", "copied", how="until")
+    proj.started(f"{record.key}-copied")
+    proj.copy(first.id)
+    proj.copy(first.id, expired=True)
+    until(lambda: f"expired copy of task {first.id}" in prefork.text())
+    until(lambda: proj.client.hexists(f"{{t}}:guard:{first.id}", "standby"))
+    assert record.outcomes("copied") == ["running"]
+    record.send("wait", "parked", how="until")
+    proj.started(f"{record.key}-parked")
+    record.send("wait", "parked")
+    until(lambda: proj.waiters(f"{record.key}-parked"))
+    assert record.outcomes("parked") == ["running"]
+    for entry in ("copied", "parked"):
+        proj.go(f"{record.key}-{entry}")
+    record.comes_to("succeeded", "copied")
+    until(lambda: record.outcomes("parked") == ["succeeded"] * 2)
+
+
+def test_workers_whose_clocks_are_off_agree(proj: Proj, key: str, stages: Any) -> None:
+    def play(stage: Stage) -> None:
+        for skew in (-60, 60):
+            stage.worker(name=f"off{skew}", skew=skew, concurrency=1)
+        record = Record(proj, stage.key)
+        for kind in KINDS * 3:
+            record.send(kind, queue=stage.queue)
+        until(lambda: record.outcomes() == ["succeeded"] * 6)
+        assert all(0 <= (row.begin or 0) < 20_000 for row in record.rows())
+
+    stages(["prefork"], play)

@@ -1,0 +1,181 @@
+"""What a run tells the record of runs, without a worker: what it costs, and what stands in its way."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import celery
+import pytest
+from celery import Celery
+from celery.app.trace import build_tracer
+from celery.exceptions import Reject
+
+from redbeat_lite import Once, lock
+from redbeat_lite.clock import wall_ms
+from redbeat_lite.entries.message import headers
+from redbeat_lite.once.adoption import adopt
+from redbeat_lite.once.claims import DEADLINE_HEADER
+from redbeat_lite.once.runtime import Runtime
+from redbeat_lite.once.store import LockStore
+from redbeat_lite.runs.attempt import Attempt, Fate
+from redbeat_lite.runs.row import Row
+from redbeat_lite.runs.run import HISTORY_HEADER, Outcome
+from redbeat_lite.runs.store import RunStore
+from tests.once.script_calls import begin, held
+from tests.once.server import Server
+from tests.once.test_task import make_app, one
+from tests.once.workers import until
+from tests.support.stopwatch import Stopwatch
+
+NOW = wall_ms()
+
+
+@pytest.fixture
+def app(once_server: Server) -> Celery:
+    with once_server.client() as client:
+        client.flushall()
+    return make_app(once_server.url)
+
+
+def run(app: Celery, body: Callable[[], Any], *, ours: bool, fields: Any = None, **options: Any) -> str:
+    """Run one occurrence of the entry "e" as a worker would, and return its id."""
+    task_id = name = uuid4().hex
+    app.finalize()
+    app.task(shared=False, name=name, **({} if ours else {"base": celery.Task}), **options)(body)
+    task = app.tasks[name]
+    if not ours:
+        adopt(task)
+    request = {"id": task_id, "delivery_info": {}, "hostname": "w", **headers("e", NOW), **(fields or {})}
+    build_tracer(name, task, app=app)(task_id, (), {}, request)
+    return task_id
+
+
+def rows(app: Celery) -> list[Row]:
+    return RunStore(Runtime.of(app).store.client, "u").rows(["e"], 10)[0]
+
+
+def outcomes(app: Celery) -> list[str]:
+    until(lambda: not Runtime.of(app).recorder._fates)
+    return [row.outcome for row in rows(app)]
+
+
+def fail() -> None:
+    raise ValueError("as asked")
+
+
+def reject() -> None:
+    raise Reject("as asked", requeue=True)
+
+
+def test_the_run_of_a_guarded_task_is_recorded_without_a_round_trip_more(app: Celery) -> None:
+    client, calls = Runtime.of(app).store.client, []
+    for entry in ({}, {HISTORY_HEADER: 0}):
+        run(app, one, ours=True, fields=entry, once=Once(key="k"))  # the server learns the scripts
+        client.config_resetstat()
+        run(app, one, ours=True, fields=entry, once=Once(key="k"))
+        stats = client.info("commandstats")
+        calls.append(stats["cmdstat_evalsha"]["calls"])
+    assert calls == [2, 2]
+    assert outcomes(app) == ["succeeded"] * 2
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize(("body", "outcome"), [(fail, "failed"), (reject, "rejected")])
+def test_what_a_body_says_is_recorded(app: Celery, ours: bool, body: Any, outcome: str) -> None:
+    task_id = run(app, body, ours=ours)
+    assert outcomes(app) == [outcome]
+    [row] = rows(app)
+    assert (row.task_id, row.duration is None) == (task_id, False)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_run_that_is_torn_down_is_lost(app: Celery, ours: bool) -> None:
+    def leave() -> None:
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        run(app, leave, ours=ours)
+    assert outcomes(app) == ["lost"]
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_an_entry_that_keeps_no_history_has_none(app: Celery, ours: bool) -> None:
+    run(app, one, ours=ours, fields={HISTORY_HEADER: 0})
+    assert not outcomes(app)
+
+
+def test_a_run_whose_key_is_taken_is_left_out_or_has_failed(app: Celery) -> None:
+    with lock(app, "k"):
+        run(app, one, ours=True, once=Once(key="k"))
+        assert outcomes(app) == ["left out"]
+        run(app, one, ours=True, once=Once(key="k", on_conflict="raise"))
+    assert sorted(outcomes(app)) == ["failed", "left out"]
+
+
+def test_a_message_that_is_too_old_to_run_has_expired(app: Celery) -> None:
+    run(app, one, ours=True, fields={DEADLINE_HEADER: 1})
+    assert outcomes(app) == ["expired"]
+
+
+def test_what_lies_in_the_place_of_the_rows_stops_no_run(app: Celery) -> None:
+    client, ran = Runtime.of(app).store.client, []
+
+    def body() -> None:
+        ran.append(1)
+
+    for key in ("{u}:runs:of:e", "{u}:runs:feed"):
+        client.set(key, "x")
+    for _ in range(2):
+        run(app, body, ours=True, once=Once(key="k"))
+    assert len(ran) == 2
+    assert client.exists("{u}:once:lock:k") == 0
+
+
+def test_a_server_that_is_away_delays_no_run(caplog: pytest.LogCaptureFixture) -> None:
+    away, ran = make_app("redis://127.0.0.1:1/0"), []
+
+    def body() -> None:
+        ran.append(1)
+
+    caplog.set_level(logging.INFO)
+    with Stopwatch() as watch:
+        for _ in range(20):
+            run(away, body, ours=False)
+    watch.at_most(0.5)
+    assert len(ran) == 20
+    lines = until(lambda: [each.getMessage() for each in caplog.records if "ends of runs" in each.getMessage()])
+    assert len(lines) == 1
+
+
+def test_the_end_of_a_run_that_could_not_be_told_is_told_later(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime.of(app)
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ConnectionError("as asked")
+
+    def body() -> None:
+        monkeypatch.setattr("redbeat_lite.once.runtime.PATIENCE", 0)
+        monkeypatch.setattr(runtime.store, "end", broken)
+
+    run(app, body, ours=True)
+    assert outcomes(app) == ["succeeded"]
+
+
+@pytest.mark.parametrize(("outcome", "recorded"), [("lost", "running"), ("failed", "failed")])
+def test_who_was_taken_for_dead_says_what_it_came_to_alone(store: LockStore, outcome: Outcome, recorded: str) -> None:
+    """A copy runs by then: that the first one came to nothing is no news."""
+    record = RunStore(store.client, "t")
+    attempt = Attempt("e", NOW, "a", 0, 20)
+    first, second = held(lease_ms=1), held()
+    running = Fate(attempt, "running", time.monotonic())
+    assert begin(store, first, fate=running) == "run"
+    store.client.delete("{t}:once:last:k")  # or the first one would get it again
+    until(lambda: begin(store, second, fate=running) == "run")
+    store.end(first, fate=Fate(attempt, outcome, time.monotonic()))
+    assert [row.outcome for row in record.rows(["e"], 10)[0]] == [recorded]
+    store.end(second, fate=Fate(attempt, "succeeded", time.monotonic()))
+    assert [row.outcome for row in record.rows(["e"], 10)[0]] == ["failed" if outcome == "failed" else "succeeded"]
