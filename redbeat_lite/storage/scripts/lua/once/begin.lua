@@ -6,8 +6,8 @@
 --     [7] the message, '': not encoded yet   with a lock also: [8] key  [9] skip|wait|raise, or try: a refusal is not
 --     remembered, so the same may ask again  [10] holder  [11] max waiters, 0: no bound  [12] kept_ms of what nobody looks after
 --     [13] expires_ms of the message, 0: never  [14] 1: has been told later, 0: has not
--- with a run to be recorded if this goes ahead, behind all others: KEYS rows of its entry, feed   ARGV as shared/record.lua has
---     them
+-- with a run to be recorded if this goes ahead, behind all others: KEYS rows of its entry, feed   ARGV fate, as
+--     shared/record.lua has it
 -- returns {verdict, text}
 --   run, fence       go ahead             drop              this attempt, or a later one, has ended
 --   old              past its deadline    standby           parked until the copy that runs has ended
@@ -20,7 +20,7 @@ local now = now_ms()
 local token, id, attempt, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local deadline, life, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local locked = #KEYS >= 8
-local told = locked and 14 or 7
+local fate = ARGV[locked and 15 or 8]
 
 -- What will never run must not keep others waiting. But a later attempt of it may wait, or have its lock kept for it.
 local function give_up_place()
@@ -82,8 +82,8 @@ end
 
 local function go(number)
   remember('state', 'running', 'until', now + lease)
-  if #ARGV > told then
-    try_to_record(KEYS[#KEYS - 1], KEYS[#KEYS], now, told + 1)
+  if fate then
+    try_to_record(KEYS[#KEYS - 1], KEYS[#KEYS], now, cjson.decode(fate))
   end
   return {'run', number}
 end

@@ -6,20 +6,20 @@
 --     [4] deadline_ms, 0: none  [5] life_ms of the guard's record
 --     with a lock also: [6] key  [7] hold_ms: keep the lock for this task's retry, its lease included, 0: release it
 --     [8] attempt  [9] lease_ms
--- with a run to be recorded, behind all others: KEYS rows of its entry, feed   ARGV as shared/record.lua has them
+-- with a run to be recorded, behind all others: KEYS rows of its entry, feed   ARGV fate, as shared/record.lua has it
 -- returns {1 a standby copy is to be published, else 0; 1 the lock was ours, else 0; 1 somebody waits for it, else 0}
 local now = now_ms()
 local token, id = ARGV[1], ARGV[2]
 local locked = #KEYS >= 6
-local told = locked and 9 or 5
+local fate = ARGV[locked and 10 or 6]
 
 local standby = 0
 local g = redis.call('HMGET', KEYS[1], 'token', 'state', 'attempt', 'standby', 'standby_attempt', 'until')
-if #ARGV > told then
-  local ended = string.find('sfyo', ARGV[told + 7], 1, true)
+if fate then
+  fate = cjson.decode(fate)
   -- What came to nothing, a copy may have begun again by now. What ended has ended, whoever runs.
-  if ended or g[1] == token then
-    try_to_record(KEYS[#KEYS - 1], KEYS[#KEYS], now, told + 1)
+  if g[1] == token or string.find('sfyo', fate[1], 1, true) then
+    try_to_record(KEYS[#KEYS - 1], KEYS[#KEYS], now, fate)
   end
 end
 if g[1] == token and (g[2] == 'running' or (g[2] == 'refused' and ARGV[3] == 'done')) then

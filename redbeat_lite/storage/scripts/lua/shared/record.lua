@@ -17,12 +17,13 @@ end
 
 -- Write what became of one attempt of a run, unless what is known weighs more or is of a later attempt. Sent twice, the
 -- second changes nothing. All but that it has begun is a line in the feed, too.
--- takes the keys of the entry's rows and of the feed, the server's time in ms, and where in ARGV these begin:
---   [0] name of the entry  [1] nominal time, ms  [2] task id  [3] attempt  [4] rows kept  [5] life_ms of the rows
---   [6] letter  [7] ms since it began, '': it has not  [8] how many of them it ran, '': not known  [9] worker  [10] error
-local function record(rows, feed, now, at)
-  local nominal, id, attempt, history = tonumber(ARGV[at + 1]), ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
-  local letter, since, duration = ARGV[at + 6], tonumber(ARGV[at + 7]), tonumber(ARGV[at + 8])
+-- takes the keys of the entry's rows and of the feed, the server's time in ms, and a fate, a list, which a script is given
+-- as JSON: for a client, one long text is less work than many short ones
+--   [1] letter  [2] ms since it began, '': it has not  [3] how many of them it ran, '': not known  [4] name of the entry
+--   [5] nominal time, ms  [6] task id  [7] attempt  [8] rows kept  [9] life_ms of the rows  [10] worker  [11] error
+local function record(rows, feed, now, fate)
+  local letter, since, duration = fate[1], tonumber(fate[2]), tonumber(fate[3])
+  local name, nominal, id, attempt, history = fate[4], fate[5], fate[6], fate[7], fate[8]
   local mine = weight(letter, since)
   local old
   for _, row in ipairs(redis.call('ZRANGEBYSCORE', rows, nominal, nominal)) do
@@ -46,9 +47,9 @@ local function record(rows, feed, now, at)
   local begin = since and math.max(now - since - nominal, 0)
   local line = ''
   if letter ~= 'r' then
-    line = redis.call('XADD', feed, 'MAXLEN', '~', LINES, '*', 'name', ARGV[at], 'nominal', ARGV[at + 1], 'id', id,
-      'outcome', letter, 'begin', begin and string.format('%.0f', begin) or '', 'duration', ARGV[at + 8],
-      'attempt', ARGV[at + 3], 'worker', ARGV[at + 9], 'error', ARGV[at + 10])
+    line = redis.call('XADD', feed, 'MAXLEN', '~', LINES, '*', 'name', name, 'nominal', nominal, 'id', id,
+      'outcome', letter, 'begin', begin or '', 'duration', duration or '', 'attempt', attempt, 'worker', fate[10],
+      'error', fate[11])
   end
   if old then
     redis.call('ZREM', rows, old)
@@ -57,13 +58,13 @@ local function record(rows, feed, now, at)
     duration and string.format('%x', duration) or '', attempt)
   redis.call('ZADD', rows, nominal, id .. '|' .. letter .. numbers .. line)
   redis.call('ZREMRANGEBYRANK', rows, 0, -(history + 1))
-  redis.call('PEXPIRE', rows, ARGV[at + 5])
+  redis.call('PEXPIRE', rows, fate[9])
 end
 
 -- The same, where it is not what a script is for: a key that somebody else has put there must not stop the rest.
 -- returns nothing, or the text of the error
-local function try_to_record(rows, feed, now, at)
-  local done, why = pcall(record, rows, feed, now, at)
+local function try_to_record(rows, feed, now, fate)
+  local done, why = pcall(record, rows, feed, now, fate)
   if not done then
     return type(why) == 'table' and why.err or tostring(why)
   end
