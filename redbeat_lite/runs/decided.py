@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..storage.stored import Command
-from .row import Row
-from .store import LIFE_MS
+from .row import LIFE_MS, Row
 
 
 def put_down(key: str, row: Row, sent: int | None, history: int) -> Command:

@@ -18,9 +18,9 @@ from redbeat_lite.actors import Who
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.runs.decided import put_down
 from redbeat_lite.runs.keys import RunKeys
-from redbeat_lite.runs.row import Row
+from redbeat_lite.runs.row import LIFE_MS, Row
 from redbeat_lite.runs.run import Outcome
-from redbeat_lite.runs.store import LIFE_MS, RunStore
+from redbeat_lite.runs.store import RunStore
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.changes import line_of, of_entry, of_stream
 from redbeat_lite.storage.connections import Backend
