@@ -32,12 +32,12 @@ def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int
     """
     if not history:
         return ""
-    for nominal in emitted[-history:]:
+    for nominal in emitted:
         deltas = f"0,{nominal - last:x}{deltas[1:]}" if deltas and last is not None else "0"
         last = nominal
-    if (too_many := deltas.count(",") + 1 - history) > 0:
-        return deltas.rsplit(",", too_many)[0]
-    return deltas
+    if (commas := deltas.count(",")) < history:
+        return deltas
+    return deltas.rsplit(",", commas + 1 - history)[0]
 
 
 def times(deltas: str, last: int | None) -> tuple[int, ...]:
