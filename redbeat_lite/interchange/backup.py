@@ -160,6 +160,8 @@ class Restore:
     def _over(self, entry: Entry, state: EntryState, *, redefined: bool) -> EntryState:
         """The state that the entry gets in place of the one it has; equal to that if there is nothing to do."""
         wanted = entry.known_state
+        if (wanted.generation, wanted.last) == (state.generation, state.last):
+            wanted = replace(wanted, deltas=state.deltas)  # no part of the file, and still true
         if redefined and entry.owner is not None:
             # The configuration owns the definition, so the plan that goes with it stays.
             return replace(wanted, nominal=state.nominal, generation=state.generation, version=state.version)

@@ -23,6 +23,7 @@ from redbeat_lite.storage.store import Store
 from redbeat_lite.storage.stored import Edit
 from tests.cli.conftest import Cli, Said
 from tests.support.frozen import Clock, frozen_clock
+from tests.support.run_rows import RunRows
 
 LATER = datetime(2090, 12, 1, 8, tzinfo=UTC)
 KINDS = {
@@ -95,6 +96,20 @@ class TestExport:
         assert (schedules["every"].total_run_count, schedules["every"].last_error) == (12, "no broker")
         assert "0 imported, 12 the same, 0 left out" in cli("import", str(file), "--apply").out
         assert held(client) == before
+
+    def test_what_was_sent_is_no_difference_and_is_kept(
+        self, cli: Cli, schedules: Schedules, client: redis.Redis, file: Path
+    ) -> None:
+        schedules.add("x", "add", every(60))
+        sent = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(3)]
+        RunRows(client, schedules).sent("x", *sent)
+        before = schedules["x"].known_state.sent
+        cli("export", str(file))
+        assert "0 imported, 1 the same, 0 left out" in cli("import", str(file), "--apply").out
+        schedules.update("x", args=(2,))
+        cli("import", str(file), "--apply", "--replace")
+        assert (schedules["x"].args, schedules["x"].known_state.sent) == ((), before)
+        assert len(before) == 3
 
     def test_what_is_stored_is_overwritten_only_with_replace(self, cli: Cli, schedules: Schedules, file: Path) -> None:
         schedules.add("x", "add", every(60), args=(1,))
