@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery.backends.base import BaseKeyValueStoreBackend, DisabledBackend
-from celery.backends.rpc import RPCBackend
 from celery.utils.log import get_logger
 
 from ..errors import describe, hide_passwords, storable, text_of
@@ -51,13 +49,16 @@ class Told(NamedTuple):
 
 
 def has_results(app: Celery) -> bool:
-    """Whether the app has a result backend that tells of tasks which another process has sent.
+    """Whether the app has a result backend that tells of tasks which another process has sent."""
+    # Here, because most who use Schedules never ask, and these load slowly.
+    from celery.backends.base import DisabledBackend
+    from celery.backends.rpc import RPCBackend
 
-    Raises:
-        Exception: there is one, and it cannot be used.
-    """
-    # Those of rpc:// are messages for the one who has sent the task, and who looks for them takes them away.
-    return not isinstance(app.backend, (DisabledBackend, RPCBackend))
+    try:
+        # Those of rpc:// are messages for the one who has sent the task, and who looks for them takes them away.
+        return not isinstance(app.backend, (DisabledBackend, RPCBackend))
+    except Exception:  # noqa: BLE001 - there is one, and it raises again where it is used
+        return True
 
 
 def results_of(app: Celery, task_ids: Sequence[str]) -> dict[str, Told]:
@@ -76,6 +77,8 @@ def results_of(app: Celery, task_ids: Sequence[str]) -> dict[str, Told]:
 
 
 def _metas(backend: Any, task_ids: Sequence[str]) -> Iterator[Any]:
+    from celery.backends.base import BaseKeyValueStoreBackend
+
     if isinstance(backend, BaseKeyValueStoreBackend) and type(backend).mget is not BaseKeyValueStoreBackend.mget:
         # Decoded by hand: Celery's own way waits for results, and makes exceptions of classes that we need not have.
         found = backend.mget([backend.get_key_for_task(task_id) for task_id in task_ids])

@@ -21,6 +21,7 @@ _COMMANDS = {
     "run": ("pause_resume_run", "run"),
     "next": ("next", "next_"),
     "log": ("log", "log"),
+    "runs": ("runs", "runs"),
     "quarantine": ("quarantine", "quarantine"),
     "locks": ("locks", "locks"),
     "pipelines": ("pipelines", "pipelines"),

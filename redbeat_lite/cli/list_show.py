@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import tzinfo
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,10 +15,15 @@ from ..entries.words import counted
 from ..interchange.schedule_text import schedule_text
 from .command import Command, json_option, name_argument, schedules_of
 from .entry_output import STATUSES, as_fields, as_json, next_run, status
+from .outcomes import last_outcomes, marks
 from .output import echo_fields, echo_json, echo_table, say, when
+from .runs import told
 
 if TYPE_CHECKING:
     from ..entries.entry import Entry
+
+#: Runs that ``show`` tells of.
+_RUNS_SHOWN = 5
 
 
 @click.command("list", cls=Command)
@@ -26,9 +31,11 @@ if TYPE_CHECKING:
 @click.option("--task", help="Only entries whose task matches this pattern.")
 @click.option("--source", help='Only entries from here: "runtime", "config" or "config:OWNER".')
 @click.option("--status", "wanted", type=click.Choice([*STATUSES, "failing"]), help="Only entries that are this.")
+@click.option("--failed", is_flag=True, help="Only entries whose last run that ended did not do its work.")
 @click.option("--order", type=click.Choice(["due", "name"]), default="due", show_default=True)
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many to show at most.")
 @click.option("--offset", type=click.IntRange(0), default=0, show_default=True, help="How many to leave out first.")
+@click.option("--plain", is_flag=True, help="Letters for the outcomes: s is succeeded, f failed.")
 @json_option
 @click.pass_context
 def list_(
@@ -37,12 +44,17 @@ def list_(
     task: str | None,
     source: str | None,
     wanted: str | None,
+    failed: bool,
     order: str,
     limit: int,
     offset: int,
+    plain: bool,
     as_json: bool,
 ) -> None:
     """List the entries, next to run first. PATTERN is for names and knows * and ?.
+
+    LAST is what became of the last runs, as workers have recorded it, the newest right: ✓ succeeded, ✗ did not do its
+    work, ▸ runs, ↻ is tried again, - was not to run, · nobody has told yet.
 
     Entries of beat_schedule that the beat refuses follow, unless other options than PATTERN filter.
 
@@ -53,8 +65,10 @@ def list_(
       celery -A proj redbeat list --limit 1000 --json
     """
     schedules = schedules_of(ctx)
-    if pattern or task or source or wanted:
+    if pattern or task or source or wanted or failed:
         found = _matching(schedules.values(), pattern, task, source, wanted)
+        if failed:
+            found = (entry for entry in found if entry.failures_in_a_row)
         if order == "name":
             found = iter(sorted(found, key=lambda entry: entry.name))
         page = [*islice(found, offset, offset + limit)]
@@ -66,18 +80,30 @@ def list_(
         echo_json([_json(entry) for entry in page])
         return
     zone = ctx.obj.app.timezone
-    rows = [(entry.name, entry.task, schedule_text(entry.schedule), next_run(entry, zone)) for entry in page]
+    rows = [
+        (entry.name, entry.task, schedule_text(entry.schedule), marks(entry, plain=plain), next_run(entry, zone))
+        for entry in page
+    ]
     if rows:
-        echo_table(("NAME", "TASK", "SCHEDULE", "NEXT RUN"), rows, rigid=("NEXT RUN",))
+        echo_table(("NAME", "TASK", "SCHEDULE", "LAST", "NEXT RUN"), rows, rigid=("LAST", "NEXT RUN"))
     else:
         _say_nothing(len(schedules))
     if more:
         say(f"There are more: --offset {offset + limit}")
-    if not (task or source or wanted):
+    if not (task or source or wanted or failed):
         _say_refused(schedules.refused(), pattern or "*")
 
 
-_json = as_json
+def _json(entry: Entry) -> dict[str, Any]:
+    """Everything about an entry, with what became of its last runs."""
+    last = entry.last_run
+    return {
+        **as_json(entry),
+        "last_run": None if last is None else asdict(last),
+        "last_success_at": entry.last_success_at,
+        "failures_in_a_row": entry.failures_in_a_row,
+        "last_outcomes": last_outcomes(entry),
+    }
 
 
 def _say_nothing(stored: int) -> None:
@@ -116,7 +142,7 @@ def _matching(
 @json_option
 @click.pass_context
 def show(ctx: click.Context, name: str, as_json: bool) -> None:
-    """Show everything about one entry. Its schedule is shown as the options that make it.
+    """Show everything about one entry, with its last runs. Its schedule is shown as the options that make it.
 
     REFUSED is what is wrong with the entry as beat_schedule has it now; what is shown is what it was before.
 
@@ -126,13 +152,15 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
       celery -A proj redbeat show nightly --json
     """
     schedules = schedules_of(ctx)
-    entry, refused = schedules[name], schedules.refused().get(name)
+    entry, refused, runs = schedules[name], schedules.refused().get(name), schedules.runs(name, limit=_RUNS_SHOWN)
     if as_json:
         last = None if entry.last_change is None else asdict(entry.last_change)
-        echo_json({**_json(entry), "last_change": last, "refused": refused})
-    else:
-        zone = ctx.obj.app.timezone
-        echo_fields([*as_fields(entry, zone), ("last change", _last_change(entry, zone)), ("refused", refused)])
+        echo_json({**_json(entry), "runs": [asdict(run) for run in runs], "last_change": last, "refused": refused})
+        return
+    zone = ctx.obj.app.timezone
+    lines = "\n".join(told(run, zone) for run in runs)
+    change = ("last change", _last_change(entry, zone))
+    echo_fields([*as_fields(entry, zone), ("last runs", lines or None), change, ("refused", refused)])
 
 
 def _last_change(entry: Entry, zone: tzinfo) -> str | None:

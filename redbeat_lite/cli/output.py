@@ -41,7 +41,7 @@ def echo_json(value: Any) -> None:
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """A value as JSON that loses nothing in the output's encoding; on one line unless indented."""
-    if not _is_unicode(sys.stdout):
+    if not is_unicode(sys.stdout):
         return json.dumps(value, indent=indent, default=_jsonable)
     return unicode_json(value, indent=indent)
 
@@ -55,11 +55,12 @@ def unicode_json(value: Any, *, indent: int | None = None) -> str:
 def tolerate_any_text() -> None:
     """Have what the output's encoding does not know, such as an ellipsis, printed as ``?`` instead of ending us."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and not _is_unicode(stream):
+        if isinstance(stream, io.TextIOWrapper) and not is_unicode(stream):
             stream.reconfigure(errors="replace")
 
 
-def _is_unicode(stream: Any) -> bool:
+def is_unicode(stream: Any) -> bool:
+    """Whether an output knows all characters."""
     return str(getattr(stream, "encoding", None)).lower().startswith("utf")
 
 

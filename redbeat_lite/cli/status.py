@@ -68,6 +68,7 @@ def _lines(found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
     yield "overdue", found.overdue
     yield "entries", found.entries
     yield "quarantined", found.quarantined
+    yield "workers", f"{len(found.clocks)} with install()"
     yield "refused", "\n".join(_of_refused(found.refused))
     for worker, ahead in sorted(found.clocks.items()):
         if abs(ahead) >= CLOCK_OFF:

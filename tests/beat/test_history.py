@@ -10,6 +10,7 @@ from celery import Celery
 
 from redbeat_lite import Entry, Misfire, Scheduler, Schedules, every
 from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.row import LIFE_MS
 from redbeat_lite.runs.run import HISTORY_HEADER
 from redbeat_lite.runs.store import RunStore
 from tests.beat.moments import nominals

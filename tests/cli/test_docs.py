@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,15 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Pipeline, PipelineTask, Schedules, actors, cron, every, lock
+from redbeat_lite.runs.run import Outcome
 from tests.cli.conftest import Said
 from tests.support.frozen import frozen_clock
 from tests.support.pages import blocks
 from tests.support.processes import ROOT
+from tests.support.run_rows import RunRows
 
 PAGE = ROOT / "docs" / "cli.md"
+DAY = timedelta(days=1)
 _EXITS = {"show nigthly": 1, "show old": 1, "pipelines wait import-7 --timeout 0": 3}
 
 
@@ -32,9 +36,27 @@ def proj(make_app: Callable[..., Celery], client: redis.Redis) -> Celery:
     schedules.add("nightly", "reports.build", cron("30 2 * * *", tz="Europe/Berlin"))
     schedules.add("poll", "proj.say", every(90))
     schedules.add("report", "reports.build", cron("0 9 * * mon", tz="Asia/Tokyo"), enabled=False)
+    _some_nights(client, schedules)
     aside = {"error": "definition is not usable", "definition": "{", "state": "", "at": 1772451000000}
     client.hset("{redbeat-lite}:quarantine", "old", json.dumps(aside))
     return app
+
+
+def _some_nights(client: redis.Redis, schedules: Schedules) -> None:
+    """Three runs that workers have recorded."""
+    rows, nights = RunRows(client, schedules), [datetime(2026, 2, 28, 1, 30, tzinfo=UTC) + n * DAY for n in range(3)]
+    told: list[tuple[Outcome, int, str, int]] = [
+        ("succeeded", 39_000, "celery@w1", 0),
+        ("failed", 70, "celery@w2", 2),
+        ("succeeded", 41_000, "celery@w1", 0),
+    ]
+    for night, task_id, (outcome, took, worker, attempt) in zip(
+        nights, rows.sent("nightly", *nights), told, strict=True
+    ):
+        error = "KeyError" if outcome == "failed" else ""
+        more = {"begin": 20, "duration": took, "attempt": attempt}
+        line = rows.line("nightly", night, outcome, task_id, worker=worker, error=error, **more)
+        rows.row("nightly", night, outcome, task_id, **more, feed=line)
 
 
 def _task(*args: object, **kwargs: object) -> None: ...

@@ -25,7 +25,7 @@ BERLIN = ("--tz", "Europe/Berlin")
 def test_entries_are_listed_and_shown(shell: Shell, live: Schedules) -> None:
     live.add("listed", "proj.add", every(3600), description="for the list")
     plain, data = shell.both("list")
-    assert plain.lines[0].split() == ["NAME", "TASK", "SCHEDULE", "NEXT", "RUN"]
+    assert plain.lines[0].split() == ["NAME", "TASK", "SCHEDULE", "LAST", "NEXT", "RUN"]
     assert any(line.split()[:4] == ["listed", "proj.add", "every", "1h"] for line in plain.lines)
     assert next(each for each in data if each["name"] == "tick")["source"] == "config:proj"
 

@@ -1,0 +1,110 @@
+"""``runs``: what became of occurrences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..api.results import has_results
+from ..api.schedules import Schedules
+from ..beat.status import status
+from ..interchange.schedule_text import seconds_from
+from ..runs.run import NOT_DONE, Run
+from ..settings import Settings
+from .command import Command, json_option, schedules_of
+from .output import clean, echo_json, echo_table, say, span, when
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+@click.command(cls=Command)
+@click.argument("name", required=False)
+@click.option("--failed", is_flag=True, help="Only those that did not do their work: failed, expired, lost and so on.")
+@click.option("--since", metavar="LENGTH", help="Only those scheduled within this length of time: 24h, 30m.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many runs at most.")
+@json_option
+@click.pass_context
+def runs(ctx: click.Context, name: str | None, failed: bool, since: str | None, limit: int, as_json: bool) -> None:
+    """Show what became of the runs of one entry, the newest first; or of all entries what workers have ended.
+
+    TOOK and TRIES are of the task's body. What no worker has recorded of an entry's runs is asked of the result
+    backend.
+
+    \b
+    Examples:
+      celery -A proj redbeat runs nightly
+      celery -A proj redbeat runs --failed --since 24h
+    """
+    schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
+    outcome = NOT_DONE if failed else None
+    first = None if since is None else _ago(since)
+    found = schedules.runs(name, outcome=outcome, since=first, limit=limit)
+    if as_json:
+        echo_json([asdict(run) for run in found])
+    elif found:
+        _echo(found, zone, named=name is None)
+    else:
+        say(_why_nothing(ctx.obj.app, name, filtered=failed or since is not None))
+
+
+def told(run: Run, zone: tzinfo) -> str:
+    """A run in one line, for ``show``."""
+    took = "" if run.seconds is None else f" in {_took(run.seconds)}"
+    note = _note(run)
+    return clean(f"{when(run.scheduled_at, zone)}  {run.outcome}{took}{f': {note}' if note else ''}")
+
+
+def _ago(length: str) -> datetime:
+    # An instant before the year 1 is none.
+    seconds = min(seconds_from("since", length), 36_500 * 86_400)
+    return datetime.now(UTC) - timedelta(seconds=seconds)
+
+
+def _echo(found: list[Run], zone: tzinfo, *, named: bool) -> None:
+    headers = ("SCHEDULED", *(("ENTRY",) if named else ()), "OUTCOME", "TOOK", "TRIES", "WORKER", "NOTE")
+    rigid = ("SCHEDULED", "OUTCOME", "TOOK", "TRIES")
+    echo_table(headers, (tuple(_cells(run, zone, named)) for run in found), rigid=rigid)
+
+
+def _cells(run: Run, zone: tzinfo, named: bool) -> Iterator[Any]:
+    yield when(run.scheduled_at, zone)
+    if named:
+        yield run.name
+    yield run.outcome
+    yield None if run.seconds is None else _took(run.seconds)
+    yield run.attempts or None
+    yield run.worker
+    yield _note(run)
+
+
+def _took(seconds: float) -> str:
+    return span(seconds) if seconds >= 1 else f"{round(1000 * seconds)} ms"
+
+
+def _note(run: Run) -> str | None:
+    if run.until is not None:
+        return f"{run.count} in {span((run.until - run.scheduled_at).total_seconds())}"
+    return run.error or ("says the result backend" if run.source == "result" else None)
+
+
+def _why_nothing(app: Celery, name: str | None, *, filtered: bool) -> str:
+    """Why there is nothing to show, as far as that can be told."""
+    if filtered:
+        return "No such run is known."
+    if name is not None:
+        entry = Schedules(app)[name]
+        if not entry.total_run_count:
+            return f"{name!r} has not run yet."
+        if not (Settings.from_app(app).history if entry.history is None else entry.history):
+            return f"No run is recorded: the history of {name!r} is 0."
+    if status(app).clocks:
+        return "No run is recorded yet."
+    if has_results(app):
+        more = "" if name else "; the result backend tells of those of one entry"
+        return f"No run is recorded: no worker with install() has reported{more}."
+    return "No run is recorded: no worker with install() has reported, and there is no result backend."

@@ -1,0 +1,210 @@
+"""What became of runs, as commands tell it: ``runs``, a column of ``list``, the end of ``show``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Schedules, every
+from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.once.worker_reports import WorkerReport
+from redbeat_lite.runs.run import Outcome
+from tests.cli.conftest import Cli, Said
+from tests.support.commands import commands
+from tests.support.frozen import NOW, Clock
+from tests.support.in_process import clock
+from tests.support.run_rows import RunRows
+from tests.support.server import Server
+
+__all__ = ["clock"]
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def rows(client: redis.Redis, schedules: Schedules) -> RunRows:
+    schedules.add("poll", "add", every(60))
+    return RunRows(client, schedules)
+
+
+@pytest.fixture
+def told(rows: RunRows) -> RunRows:
+    """An entry with a run of each kind, the newest first: waits, runs, failed, succeeded, skipped."""
+    ids = rows.sent("poll", *(NOW - minutes * MINUTE for minutes in (4, 3, 2, 1)))
+    rows.row("poll", NOW - 65 * MINUTE, "skipped", "", None, 3_540_000, 60)
+    line = rows.line("poll", NOW - 4 * MINUTE, "succeeded", ids[0], begin=50, duration=12_340, worker="celery@a")
+    rows.row("poll", NOW - 4 * MINUTE, "succeeded", ids[0], 50, 12_340, 0, line)
+    error = "ValueError: no\nsuch\x1b[2J thing"
+    line = rows.line("poll", NOW - 3 * MINUTE, "failed", ids[1], begin=9, duration=70, attempt=2, error=error)
+    rows.row("poll", NOW - 3 * MINUTE, "failed", ids[1], 9, 70, 2, line)
+    rows.row("poll", NOW - 2 * MINUTE, "running", ids[2], 9)
+    rows.guard(ids[2], "running", 60)
+    return rows
+
+
+class TestRuns:
+    def test_of_an_entry_are_told_with_what_became_of_them(self, cli: Cli, told: RunRows) -> None:
+        assert [line.split(maxsplit=2)[2] for line in cli("runs", "poll").lines[1:]] == [
+            "waiting    -      -      -         -",
+            "running    -      1      -         -",
+            "failed     70 ms  3      -         ValueError: no su…",
+            "succeeded  12 s   1      celery@a  -",
+            "skipped    -      -      -         60 in 59 min",
+        ]
+        assert cli("runs", "poll").lines[0].split() == ["SCHEDULED", "OUTCOME", "TOOK", "TRIES", "WORKER", "NOTE"]
+        assert len(cli("runs", "poll", "--limit", "2").lines) == 3
+
+    def test_of_all_are_told_with_their_entry(self, cli: Cli, told: RunRows) -> None:
+        header, failed, succeeded = cli("runs").lines
+        assert header.split()[:3] == ["SCHEDULED", "ENTRY", "OUTCOME"]
+        assert (failed.split()[2:4], succeeded.split()[2:4]) == (["poll", "failed"], ["poll", "succeeded"])
+
+    def test_are_data_for_scripts(self, cli: Cli, told: RunRows) -> None:
+        _, running, failed, _, skipped = cli("runs", "poll", "--json").json
+        assert (running["outcome"], running["began_at"]) == ("running", "2026-03-02T12:05:19.009000+00:00")
+        assert (failed["error"], failed["seconds"], failed["attempts"]) == (
+            "ValueError: no\nsuch\x1b[2J thing",
+            0.07,
+            3,
+        )
+        assert (skipped["until"], skipped["count"], skipped["task_id"]) == ("2026-03-02T12:01:19+00:00", 60, None)
+
+    @pytest.mark.parametrize(
+        ("words", "found"),
+        [
+            ((), ["waiting", "running", "failed", "succeeded", "skipped"]),
+            (("--failed",), ["failed"]),
+            (("--since", "150s"), ["waiting", "running"]),
+            (("--since", "2m30s", "--failed"), []),
+            (("--since", "1000000000h"), ["waiting", "running", "failed", "succeeded", "skipped"]),
+        ],
+    )
+    def test_are_filtered(self, cli: Cli, told: RunRows, words: tuple[str, ...], found: list[str]) -> None:
+        assert [run["outcome"] for run in cli("runs", "poll", *words, "--json").json] == found
+        if not found:
+            assert cli("runs", "poll", *words).out == "No such run is known.\n"
+
+    def test_name_what_is_wrong_with_the_request(self, cli: Cli, told: RunRows) -> None:
+        assert "no entry 'pol' is stored; did you mean 'poll'?" in cli("runs", "pol", code=1).err
+        assert "since: expected seconds, or a length of time" in cli("runs", "--since", "noon", code=1).err
+        assert "limit" in cli("runs", "--limit", "0", code=1).err
+
+    def test_that_the_result_backend_tells_say_so(
+        self, make_app: Callable[..., Celery], run_cli: Callable[..., Said], rows: RunRows, server: Server
+    ) -> None:
+        app = make_app(result_backend=server.url, result_expires=600)
+        [task_id] = rows.sent("poll", NOW - MINUTE)
+        app.backend.store_result(task_id, 5, "SUCCESS")
+        assert run_cli(app, "runs", "poll").lines[1].endswith("  succeeded  -     1      -       says the result back…")
+
+
+class TestNoRuns:
+    def test_say_why_there_are_none(
+        self,
+        cli: Cli,
+        make_app: Callable[..., Celery],
+        run_cli: Callable[..., Said],
+        rows: RunRows,
+        server: Server,
+        client: redis.Redis,
+    ) -> None:
+        nobody = "No run is recorded: no worker with install() has reported"
+        backed = make_app(result_backend=server.url)
+        assert cli("runs").out == f"{nobody}, and there is no result backend.\n"
+        assert run_cli(backed, "runs").out == f"{nobody}; the result backend tells of those of one entry.\n"
+        assert cli("runs", "poll").out == "'poll' has not run yet.\n"
+        rows.sent("poll", NOW - MINUTE, history=0)
+        assert cli("runs", "poll").out == f"{nobody}, and there is no result backend.\n"
+        assert run_cli(backed, "runs", "poll").out == f"{nobody}.\n"
+        for app in (make_app(redbeat_lite_history=0), make_app(result_backend="nonsense://", redbeat_lite_history=0)):
+            assert run_cli(app, "runs", "poll").out == "No run is recorded: the history of 'poll' is 0.\n"
+        seconds, _ = client.time()
+        client.hset(OnceKeys("redbeat-lite").workers, "celery@a", WorkerReport([], None, seconds).encode())
+        client.expire(OnceKeys("redbeat-lite").workers, 60)
+        assert cli("runs").out == cli("runs", "poll").out == "No run is recorded yet.\n"
+        assert ["workers", "1 with install()"] in [line.split(maxsplit=1) for line in cli("status").lines]
+
+
+class TestList:
+    @pytest.mark.parametrize(
+        ("outcome", "mark", "letter"),
+        [
+            ("succeeded", "✓", "s"),
+            ("failed", "✗", "f"),
+            ("expired", "✗", "e"),
+            ("revoked", "✗", "v"),
+            ("rejected", "✗", "j"),
+            ("lost", "✗", "l"),
+            ("running", "▸", "r"),
+            ("retrying", "↻", "y"),
+            ("skipped", "-", "k"),
+            ("left out", "-", "o"),
+            ("held", "-", "h"),
+            ("unknown", "·", "u"),
+        ],
+    )
+    def test_has_a_mark_for_each_outcome_and_letters_where_these_cannot_be_shown(
+        self, cli: Cli, rows: RunRows, outcome: Outcome, mark: str, letter: str
+    ) -> None:
+        rows.sent("poll", NOW - MINUTE)
+        rows.row("poll", NOW - 2 * MINUTE, outcome, "id", 0)
+        for words, encoding, shown in (
+            ((), "utf-8", f"{mark}·"),
+            (("--plain",), "utf-8", f"{letter}w"),
+            ((), "latin-1", f"{letter}w"),
+        ):
+            assert cli("list", *words, encoding=encoding).lines[1].split()[4] == shown
+
+    def test_shows_the_last_five_the_newest_right_for_a_page_in_one_command(
+        self, cli: Cli, told: RunRows, schedules: Schedules, server: Server
+    ) -> None:
+        schedules.add("new", "add", every(90))
+        told.row("poll", NOW - 70 * MINUTE, "lost", "old", 0)
+        with commands(server) as seen:
+            lines = cli("list").lines
+        assert [line.split()[4] for line in lines] == ["NEXT", "-✓✗▸·", "-"]
+        assert len([command for command in seen if "runs:of" in command]) == 1
+
+    def test_finds_the_entries_whose_last_run_failed(self, cli: Cli, told: RunRows, schedules: Schedules) -> None:
+        for name, first, second in (("well", "failed", "succeeded"), ("ill", "succeeded", "expired")):
+            schedules.add(name, "add", every(90))
+            told.row(name, NOW - 2 * MINUTE, first, "1", 0)  # type: ignore[arg-type]
+            told.row(name, NOW - MINUTE, second, "2", 0)  # type: ignore[arg-type]
+        schedules.add("new", "add", every(60))
+        found = cli("list", "--failed", "--order", "name", "--json").json
+        assert [each["name"] for each in found] == ["ill", "poll"]
+        assert [each["failures_in_a_row"] for each in found] == [1, 1]
+        assert found[0]["last_outcomes"] == ["expired", "succeeded"]
+        assert (found[0]["last_run"]["outcome"], found[0]["last_success_at"]) == (
+            "expired",
+            "2026-03-02T12:05:19+00:00",
+        )
+        assert [each["name"] for each in cli("list", "i*", "--failed", "--json").json] == ["ill"]
+
+
+class TestShow:
+    def test_ends_with_the_last_runs(self, cli: Cli, told: RunRows) -> None:
+        lines = cli("show", "poll").lines
+        first = next(number for number, line in enumerate(lines) if line.startswith("last runs"))
+        assert [line[11:] for line in lines[first : first + 6]] == [
+            "2026-03-02 13:06:19+01:00  waiting",
+            "2026-03-02 13:05:19+01:00  running",
+            "2026-03-02 13:04:19+01:00  failed in 70 ms: ValueError: no such [2J",
+            "thing",
+            "2026-03-02 13:03:19+01:00  succeeded in 12 s",
+            "2026-03-02 12:02:19+01:00  skipped: 60 in 59 min",
+        ]
+        shown = cli("show", "poll", "--json").json
+        assert [run["outcome"] for run in shown["runs"]] == ["waiting", "running", "failed", "succeeded", "skipped"]
+        assert shown["last_run"]["outcome"] == "running"
+
+    def test_says_nothing_of_runs_where_there_are_none(self, cli: Cli, rows: RunRows, clock: Clock) -> None:
+        assert "last runs" not in cli("show", "poll").out
+        assert json.loads(cli("show", "poll", "--json").out)["runs"] == []
