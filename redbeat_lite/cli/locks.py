@@ -6,10 +6,11 @@ from dataclasses import asdict
 
 import click
 
+from ..entries.words import span
 from ..once.lock_listing import locks as locks_of
 from .command import Command, Group, app_of, json_option
 from .exit_codes import unknown
-from .output import echo_json, echo_table, say, span
+from .output import echo_json, echo_table, say
 
 
 @click.group(cls=Group)

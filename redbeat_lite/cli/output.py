@@ -15,6 +15,8 @@ from typing import Any
 
 import click
 
+from ..entries.words import in_zone, span
+
 _GAP = 2
 #: No column is cut below this, as long as another one can be.
 _LEAST = 8
@@ -126,9 +128,7 @@ def clean(text: str) -> str:
 
 def when(instant: datetime | None, zone: tzinfo) -> str | None:
     """An instant in a zone, to the second, with its offset; ``None`` stays ``None``."""
-    if instant is None:
-        return None
-    return instant.astimezone(zone).replace(microsecond=0).isoformat(sep=" ")
+    return None if instant is None else in_zone(instant, zone)
 
 
 def distance(instant: datetime, now: datetime) -> str:
@@ -136,22 +136,6 @@ def distance(instant: datetime, now: datetime) -> str:
     seconds = (instant - now).total_seconds()
     text = span(abs(seconds))
     return f"in {text}" if seconds >= 0 else f"{text} ago"
-
-
-def span(seconds: float) -> str:
-    """A length of time in one or two units, rounded down."""
-    if seconds < 10:
-        return f"{int(seconds * 10) / 10:g} s"
-    units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
-    left = int(seconds)
-    parts: list[str] = []
-    for unit, size in units:
-        if left >= size and len(parts) < 2:
-            parts.append(f"{left // size} {unit}")
-        elif parts:
-            break
-        left %= size
-    return " ".join(parts)
 
 
 def _fitted(widths: list[int], room: int, headers: Sequence[str], rigid: Sequence[str]) -> list[int]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ..clock import CLOCK_OFF
+from ..entries.words import span
 from .command import Command, json_option
-from .output import distance, echo_fields, echo_json, span, when
+from .output import distance, echo_fields, echo_json, when
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

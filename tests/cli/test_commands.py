@@ -18,7 +18,8 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
 from redbeat_lite import Misfire, Once, Schedules, at, cron, every, register_schedule, rrule
-from redbeat_lite.cli.output import distance, span, table
+from redbeat_lite.cli.output import distance, table
+from redbeat_lite.entries.words import span
 from redbeat_lite.interchange.schedule_text import duration_text, schedule_text, schedule_words, seconds_from
 from redbeat_lite.storage.refused import Refused
 from tests.cli.conftest import Cli, Said

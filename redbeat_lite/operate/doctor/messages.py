@@ -15,6 +15,7 @@ from ...once.runtime import Runtime
 from ...once.worker.visibility import workers
 from ...once.worker_reports import WorkerReport
 from ...schedules import Question, next_ms
+from ..queues import queue_of
 from .finding import Finding
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def lifetimes(app: Celery, entries: Sequence[Entry], slack: float) -> Iterator[F
         if entry.due is not None
         and entry.task != _CLEANUP
         and _lifetime(entry, app.timezone, slack) >= timeout
-        and _queue(app, entry) not in kept
+        and queue_of(app, entry) not in kept
     ]
     if long_lived:
         names = [entry.name for entry in long_lived]
@@ -98,7 +99,7 @@ def once(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
     alone = [
         entry.name
         for entry in entries
-        if entry.due is not None and entry.once is not None and _queue(app, entry) not in served
+        if entry.due is not None and entry.once is not None and queue_of(app, entry) not in served
     ]
     if alone:
         yield Finding(
@@ -136,13 +137,3 @@ def _lifetime(entry: Entry, zone: tzinfo, slack: float) -> float:
     return (
         float("inf") if following is None or isinstance(following, Question) else (following - nominal) / 1000 + slack
     )
-
-
-def _queue(app: Celery, entry: Entry) -> str:
-    """The queue that an entry's messages go to."""
-    try:
-        routed = app.amqp.router.route(dict(entry.options), entry.task, entry.args, entry.kwargs)
-    except Exception:  # noqa: BLE001 - a router is somebody else's code; without an answer the default holds
-        routed = {}
-    queue = routed.get("queue")
-    return str(getattr(queue, "name", queue) or app.conf.task_default_queue)
