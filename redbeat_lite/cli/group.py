@@ -22,6 +22,7 @@ _COMMANDS = {
     "next": ("next", "next_"),
     "log": ("log", "log"),
     "runs": ("runs", "runs"),
+    "why": ("why", "why"),
     "quarantine": ("quarantine", "quarantine"),
     "locks": ("locks", "locks"),
     "pipelines": ("pipelines", "pipelines"),

@@ -40,9 +40,6 @@ PATIENCE = 8.0
 
 _ATTRIBUTE = "_redbeat_lite_once"
 
-#: Rows of an entry that are kept, where neither its message nor a setting says.
-_HISTORY = 20
-
 
 class Runtime:
     """Everything one process shares between the runs of one app. Get it with :meth:`of`."""
@@ -55,7 +52,6 @@ class Runtime:
         self.store = LockStore(self._backend.client, self.settings.key_prefix)
         self.renewer = Renewer(self._open)
         self.recorder = Recorder(self.settings)
-        self._history: int = getattr(self.settings, "history", _HISTORY)
         self._holder = f"{socket.gethostname()}:{self.pid}"
 
     @classmethod
@@ -80,7 +76,7 @@ class Runtime:
 
     def attempt(self, fields: Mapping[str, Any]) -> Attempt | None:
         """Which attempt of which run a message is for, where that is to be recorded."""
-        return Attempt.of(fields, self._history)
+        return Attempt.of(fields, self.settings.history)
 
     def begin(self, hold: Hold, text: str = "", *, on_conflict: str | None = None) -> Verdict:
         """Take what a run needs, with patience for a server that restarts.

@@ -1,0 +1,111 @@
+"""From the evidence to the answer: pure, and told the time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, tzinfo
+
+from ...entries.entry import Entry
+from ...instants import from_ms, to_ms
+from ...runs.run import Run
+from .absence import of_absence
+from .case import HERE, Case
+from .evidence import Evidence
+from .explanation import Explanation
+from .gone import gone
+from .occurrences import Around, Span, around, skipped
+from .outcomes import of_run
+from .rules import moved, no_occurrence, outside, stands_in, to_come
+from .upcoming import upcoming
+
+
+def explain(
+    entry: Entry | None, instant: datetime | None, evidence: Evidence, now: datetime, zone: tzinfo
+) -> Explanation:
+    """Say why an entry did not run at an instant, or that it did.
+
+    Parameters:
+        entry: with its state; ``None`` where none is stored.
+        instant: aware. It stands for its minute if it names no seconds, else for its second; one that the clocks of its
+            zone skip stands for the end of what they skip. ``None``: the last one at which it should have run, and
+            what is with the next.
+        evidence: what is known of it.
+        now: the present.
+        zone: of the app, for schedules without one of their own, and for the times in the answer.
+    """
+    case = Case(entry, evidence, now, zone)
+    if instant is not None:
+        return _at(case, entry, instant, Span.of(instant))
+    if entry is None:
+        return gone(case, None)
+    last = _last(case, entry)
+    found = _none_yet(case) if last is None else _at(case, entry, from_ms(last), Span(last, last + 1))
+    waits = last is not None and (entry.known_state.nominal or last + 1) <= last  # for the one that was told of
+    told = [each for each in upcoming(case, entry) if each not in found.reasons and not (waits and each.kind == "next")]
+    return replace(found, reasons=(*found.reasons, *told))
+
+
+def _none_yet(case: Case) -> Explanation:
+    change = case.last(case.now, *HERE)
+    reasons = () if change is None else (case.told(change, change.action),)
+    return Explanation(f"{case.name} has had no occurrence yet.", reasons)
+
+
+def _at(case: Case, entry: Entry | None, instant: datetime, asked: Span) -> Explanation:
+    near = None if entry is None else around(entry, asked, case.zone)
+    if entry is not None and near is not None and skipped(instant) and not stands_in(case, entry, asked.begin):
+        # What runs at the end of what the clocks skip runs there every day.
+        return no_occurrence(case, entry, instant, Around(near.before, None, near.at or near.after))
+    if (run := _single(case, asked)) is not None:
+        return _moved(case, entry, of_run(case, run, to_ms(run.scheduled_at)))
+    if entry is None:
+        return gone(case, instant)
+    if near is None or near.at is None:
+        return no_occurrence(case, entry, instant, near)
+    return _moved(case, entry, _of_occurrence(case, entry, near.at))
+
+
+def _of_occurrence(case: Case, entry: Entry, nominal: int) -> Explanation:
+    if (run := _range(case, nominal)) is not None:
+        return of_run(case, run, nominal)
+    if (bound := outside(case, entry, nominal)) is not None:
+        return bound
+    if nominal > to_ms(case.now):
+        return to_come(case, entry, nominal)
+    return of_absence(case, entry, nominal)
+
+
+def _moved(case: Case, entry: Entry | None, found: Explanation) -> Explanation:
+    """The same, with what a clock change or jitter did to the occurrence."""
+    if entry is None or found.nominal is None:
+        return found
+    added = [each for each in moved(case, entry, to_ms(found.nominal)) if each.kind not in _kinds(found)]
+    return replace(found, reasons=(*found.reasons, *added))
+
+
+def _kinds(found: Explanation) -> set[str]:
+    return {reason.kind for reason in found.reasons}
+
+
+def _single(case: Case, asked: Span) -> Run | None:
+    """The first run in a span."""
+    found = [run for run in case.evidence.runs if run.count == 1]
+    return next((run for run in reversed(found) if asked.begin <= to_ms(run.scheduled_at) < asked.end), None)
+
+
+def _range(case: Case, nominal: int) -> Run | None:
+    """Those that shared their fate, with this one among them."""
+    at = from_ms(nominal)
+    return next((run for run in case.evidence.runs if run.scheduled_at <= at <= (run.until or run.scheduled_at)), None)
+
+
+def _last(case: Case, entry: Entry) -> int | None:
+    """The last occurrence that should have been: by the rule and by what the entry remembers."""
+    state, now = entry.known_state, to_ms(case.now)
+    new = state.last is None and not state.skipped and state.nominal is not None and state.nominal > now
+    if state.finished or new or (entry.start_ms is not None and entry.start_ms > now):
+        return state.last
+    until = now if entry.end_ms is None else min(now, entry.end_ms)
+    near = around(entry, Span(until + 1, until + 2), case.zone)
+    before = None if near is None else near.before
+    return max((ms for ms in (state.last, before) if ms is not None), default=None)

@@ -1,0 +1,97 @@
+"""Which occurrences the rule of an entry has around a time that is past."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, tzinfo
+from typing import NamedTuple
+
+from ...entries.entry import Entry
+from ...instants import to_ms
+from ...schedules import Every, Question, Rule, next_ms
+from ...schedules.celery_schedules import AnsweringRule, ForeignRule, RelativeRule
+from ...schedules.clock_changes import first_passing
+
+_DAY = 86_400_000
+
+#: How far back the occurrence before is looked for, step by step, in ms; few rules are rarer than 29 February.
+_STEPS = (_DAY, 40 * _DAY, 400 * _DAY, 3000 * _DAY)
+
+
+class Span(NamedTuple):
+    """The time that is asked about, from ``begin`` to before ``end``, in milliseconds since 1970."""
+
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, instant: datetime) -> Span:
+        """What is meant by an instant: all of its second, or of its minute if it names no seconds.
+
+        One that the clocks skip stands for the end of what they skip.
+        """
+        if skipped(instant):
+            zone = instant.tzinfo
+            assert zone is not None
+            begin = to_ms(first_passing(zone, instant.replace(tzinfo=None)))
+            return cls(begin, begin + 1000)
+        begin = to_ms(instant.replace(microsecond=0))
+        return cls(begin, begin + (1000 if instant.second else 60_000))
+
+
+class Around(NamedTuple):
+    """Occurrences, in milliseconds since 1970: the last one before a span, the first one in it, the first after it."""
+
+    before: int | None
+    at: int | None
+    after: int | None
+
+
+def skipped(instant: datetime) -> bool:
+    """Whether no clock in the zone of an instant ever showed it, because a clock change skipped it."""
+    return instant.astimezone(UTC).astimezone(instant.tzinfo).replace(tzinfo=None) != instant.replace(tzinfo=None)
+
+
+def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
+    """The occurrences of an entry around a span, by its rule of today; ``None`` where nobody can tell.
+
+    That is so for schedules whose occurrences count from one to the next in their own way, unless one lies in the span
+    that the entry remembers.
+
+    Parameters:
+        zone: where the schedule carries none.
+    """
+    state, rule = entry.known_state, entry.rule(zone) if "schedule" not in entry.local else None
+    if rule is None or isinstance(rule, RelativeRule | ForeignRule | AnsweringRule):
+        known = [ms for ms in (state.last, state.nominal) if ms is not None and not isinstance(ms, Question)]
+        at = next((ms for ms in known if span.begin <= ms < span.end), None)
+        return None if at is None else Around(None, at, None)
+    if isinstance(rule, Every) and not rule.align:
+        anchor = state.last if state.nominal is None else state.nominal
+        return None if anchor is None else _in_phase(anchor, rule.ms, span)
+    first = next_ms(rule, span.begin - 1)
+    before = _previous(rule, span.begin)
+    if first is None or first >= span.end:
+        return Around(before, None, first)
+    return Around(before, first, next_ms(rule, first))
+
+
+def _in_phase(anchor: int, interval: int, span: Span) -> Around:
+    first = anchor - (anchor - span.begin) // interval * interval
+    if first >= span.end:
+        return Around(first - interval, None, first)
+    return Around(first - interval, first, first + interval)
+
+
+def _previous(rule: Rule, until: int) -> int | None:
+    """The last occurrence before an instant: what follows a moment grows with it, so that a span can be halved."""
+    found = (next_ms(rule, until - step) for step in _STEPS)
+    latest = next((ms for ms in found if ms is not None and ms < until), None)
+    beyond = until
+    while latest is not None and latest < beyond:
+        middle = (latest + beyond) // 2
+        following = next_ms(rule, middle)
+        if following is not None and following < until:
+            latest = following
+        else:
+            beyond = middle
+    return latest

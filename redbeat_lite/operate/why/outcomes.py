@@ -1,0 +1,140 @@
+"""What became of a run, in words, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from shlex import quote
+
+from ...entries.words import listed, span
+from ...instants import from_ms, to_ms
+from ...runs.run import Run
+from .case import RECORD, Case
+from .explanation import Explanation, Reason, full
+
+#: What is told of each outcome; the first two places are for the name and the nominal time.
+_VERDICTS = {
+    "waiting": "{} has not run yet for {}: it was sent, and no worker has begun it",
+    "running": "{} runs for {}, and has not ended",
+    "retrying": "{} ran for {} and failed; it is to be tried again",
+    "succeeded": "{} did run for {}, and succeeded",
+    "failed": "{} did run for {}, and failed",
+    "expired": "{} did not run for {}: it was sent, and its message expired before a worker began it",
+    "revoked": "{} did not run to its end for {}: its task was revoked",
+    "rejected": "{} did not run for {}: a worker rejected its message",
+    "lost": "{} did not run to its end for {}: the process that ran it died",
+    "skipped": "{} did not run for {}: its misfire policy left that out",
+    "left out": "{} did not run for {}: its once-lock was held",
+    "held": "{} did not run for {}: a freeze held it",
+    "unknown": "whether {} ran for {} is not recorded: it was sent, and nobody told what became of it",
+}
+_SOURCES = {"record": RECORD, "result": "result backend", "schedule": "state of the entry"}
+
+_QUEUE = "Start a worker that takes from queue {queue!r}, or send it to a queue that one takes from."
+_ADVICE = {
+    "expired": "Have more workers take from queue {queue!r}, or let its messages live longer: expires.",
+    "failed": "Mend what the error names; celery -A ... redbeat run {name} sends it once more.",
+    "lost": "Look at the worker's log, and at what the machine says of memory.",
+    "left out": "Look who holds it: celery -A ... redbeat locks list.",
+    "unknown": "Call redbeat_lite.install(app) where the app is made, and restart the workers: they then tell.",
+}
+
+
+def of_run(case: Case, run: Run, nominal: int) -> Explanation:
+    """What became of the run of an occurrence.
+
+    Parameters:
+        run: that of the occurrence, or of a range in which it lies.
+        nominal: its nominal time, epoch milliseconds.
+    """
+    verdict = _VERDICTS[run.outcome].format(case.name, case.when(nominal))
+    reasons = _REASONS.get(run.outcome, _of_attempt)(case, run, nominal)
+    unserved = run.outcome in ("waiting", "expired") and not case.evidence.takers
+    advice = _QUEUE if unserved else _ADVICE.get(run.outcome)
+    return Explanation(
+        f"{verdict[0].upper()}{verdict[1:]}.",
+        tuple(reasons),
+        None if advice is None else advice.format(queue=case.evidence.queue, name=quote(case.evidence.name)),
+        from_ms(nominal),
+    )
+
+
+def _of_attempt(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
+    """How it ran: when, where, for how long; and what kept it, if it began late."""
+    said = [f"went to {run.worker}"] if run.worker else []
+    said += [f"began at {case.when(run.began_at)}"] if run.began_at else []
+    said += [f"took {span(run.seconds)}"] if run.seconds is not None else []
+    said += [f"was attempted {run.attempts} times"] if run.attempts > 1 else []
+    if said:
+        yield Reason(run.outcome, f"It {_joined(said)}.", run.began_at, _SOURCES[run.source])
+    if run.error:
+        yield Reason("error", full(f"The error: {run.error}"), run.began_at, _SOURCES[run.source])
+    if not said and not run.error:
+        yield Reason(run.outcome, "Nothing more is recorded of it.", None, _SOURCES[run.source])
+    yield from case.hindrances(from_ms(nominal))
+
+
+def _joined(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _of_message(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
+    """Who might take the message: of now, as workers are not asked what they did then."""
+    queue, takers = case.evidence.queue, case.evidence.takers
+    if takers:
+        sentence = f"Of the workers that report, {listed(takers)} {'takes' if len(takers) == 1 else 'take'}"
+        yield Reason("workers", f"{sentence} from queue {queue!r} now.", None, "worker reports")
+    else:
+        sentence = f"No worker reports that it takes from queue {queue!r} now; those without install() do not report."
+        yield Reason("no worker", sentence, None, "worker reports")
+
+
+def _of_misfire(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
+    yield Reason("misfire", f"{_policy(case)}{_others(case, run)}", run.scheduled_at, _SOURCES[run.source])
+    late = [*case.hindrances(from_ms(nominal))]
+    yield from late or [Reason("not recorded", "What made it late is not recorded.", None, RECORD)]
+    if (edit := case.edit(from_ms(nominal), "misfire")) is not None:
+        yield case.told(edit, "changed")
+
+
+def _policy(case: Case) -> str:
+    """What the policy of today says."""
+    misfire = None if case.entry is None else case.entry.misfire
+    if misfire is None:
+        return "It was missed; its policy went with the entry."
+    grace = "" if misfire.grace_ms is None else f"{misfire.grace_ms / 1000:g} s"
+    if grace and misfire.policy != "coalesce":
+        return f"It was missed, and with {misfire.policy!r} an occurrence may be {grace} late."
+    if misfire.policy == "skip":
+        return "It was missed, and with 'skip' an occurrence may be 5 s late, or a quarter of the time to the next."
+    if misfire.limit is not None:
+        return f"Several were missed, and with 'all' the first {misfire.limit} of them are sent."
+    if misfire.policy == "all":
+        return "It was missed; with 'all', as it is now, it would have been sent."
+    bound = f", and no more than {grace} late" if grace else ""
+    return f"It was missed, and with {misfire.policy!r} only the latest of missed occurrences is sent{bound}."
+
+
+def _of_once(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
+    sentence = f"It is left out while a task with its key is queued or runs.{_others(case, run)}"
+    yield Reason("once-lock", sentence, run.scheduled_at, _SOURCES[run.source])
+    before = next((each for each in case.evidence.runs if each.count == 1 and to_ms(each.scheduled_at) < nominal), None)
+    if before is not None:
+        took = "" if before.seconds is None else f", and took {span(before.seconds)}"
+        began = "" if before.began_at is None else f", began at {case.when(before.began_at)}"
+        sentence = f"The run before, of {case.when(before.scheduled_at)}{began}{took}: {before.outcome}."
+        yield Reason("run before", sentence, before.scheduled_at, _SOURCES[before.source])
+
+
+def _others(case: Case, run: Run) -> str:
+    if run.until is None or run.count == 1:
+        return ""
+    first, last = case.when(run.scheduled_at), case.when(run.until)
+    return f" So were all {run.count} occurrences from {first} to {last}."
+
+
+_REASONS: dict[str, Callable[[Case, Run, int], Iterator[Reason]]] = {
+    "waiting": _of_message,
+    "expired": _of_message,
+    "skipped": _of_misfire,
+    "left out": _of_once,
+}

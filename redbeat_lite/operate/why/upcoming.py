@@ -1,0 +1,88 @@
+"""What is with the next occurrence of an entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...entries.entry import Entry
+from ...schedules import Question
+from .case import RULE, STATE, Case
+from .explanation import Reason, full
+
+
+def upcoming(case: Case, entry: Entry) -> Iterator[Reason]:
+    """When it comes, or why it does not, and what is in its way."""
+    state, refused = entry.known_state, case.evidence.refused
+    if state.paused:
+        yield paused_now(case, entry)
+    elif not entry.enabled:
+        yield Reason("next", "No next one comes: it is disabled.", None, STATE)
+    elif state.nominal is None:
+        yield Reason("next", f"No next one comes: {ended(case, entry)}.", None, STATE)
+    else:
+        yield _due(case, entry, state.nominal)
+        yield from leaderless(case)
+    if refused is not None:
+        sentence = f"The beat refuses it as beat_schedule has it now, so it goes on as it was stored: {refused}"
+        yield Reason("refused", full(sentence), None, "status")
+
+
+def paused_now(case: Case, entry: Entry) -> Reason:
+    """That it is paused, by whom and since when, as far as that is recorded."""
+    pause = case.paused_at(case.now)
+    note = f": {entry.paused_note}" if entry.paused_note else ""
+    if pause is not None:
+        return case.told(pause, "paused")
+    return Reason("paused", f"It is paused{note}; who did that, and when, is not recorded any more.", None, STATE)
+
+
+def ended(case: Case, entry: Entry) -> str:
+    """Why an entry is finished."""
+    state = entry.known_state
+    if used_up(entry):
+        last = "" if state.last is None else f", the last at {case.when(state.last)}"
+        return f"it is finished after its max_runs of {entry.max_runs}{last}"
+    if entry.end_at is not None:
+        return f"it is finished, as its end_at is {case.when(entry.end_at)}"
+    return "it is finished, as its schedule has no occurrence any more"
+
+
+def used_up(entry: Entry) -> bool:
+    """Whether it has run as often as it may."""
+    return entry.max_runs is not None and entry.total_run_count >= entry.max_runs
+
+
+def leaderless(case: Case) -> Iterator[Reason]:
+    """That nobody leads now, or that the leader cannot do its work."""
+    status = case.evidence.status
+    if status.leader is None:
+        last = ", and no beat has ever led"
+        if status.last_tick is not None:
+            last = f"; the last sign of life of a leader was at {case.when(status.last_tick)}"
+        yield Reason("no leader", f"Nobody leads now{last}.", status.last_tick, "status")
+    elif status.leader.failing_for is not None:
+        who = f"pid {status.leader.pid} on {status.leader.host}"
+        sentence = f"The leader, {who}, cannot do its work for {status.leader.failing_for:.0f} s: {status.leader.why}"
+        yield Reason("failing", full(sentence), None, "status")
+
+
+def failures(case: Case, entry: Entry) -> Iterator[Reason]:
+    """That it cannot be published."""
+    state = entry.known_state
+    if state.attempts:
+        times = "1 attempt" if state.attempts == 1 else f"{state.attempts} attempts"
+        again = "" if entry.due is None else f" It is tried again at {case.when(entry.due)}."
+        yield Reason(
+            "publish", full(f"{times} to publish it failed, the last one with: {state.error}") + again, None, STATE
+        )
+
+
+def _due(case: Case, entry: Entry, nominal: int) -> Reason:
+    if isinstance(nominal, Question):
+        sentence = f"Its schedule is asked at {case.when(int(nominal))} whether it is due."
+        return Reason("next", sentence, None, RULE)
+    due = nominal if entry.due is None else entry.due
+    jitter = f", its jitter included; the schedule says {case.when(nominal)}" if due > nominal else ""
+    if due <= case.now.timestamp() * 1000:
+        return Reason("next", f"The next one has been due since {case.when(due)}{jitter}.", None, STATE)
+    return Reason("next", f"The next one is due at {case.when(due)}{jitter}.", None, STATE)

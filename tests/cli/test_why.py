@@ -1,0 +1,114 @@
+"""``why`` as one types it, on a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat_lite import Schedules, cron
+from redbeat_lite.instants import to_ms
+from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.once.worker_reports import WorkerReport
+from redbeat_lite.operate.why.stand_ins import Change
+from redbeat_lite.runs.run import Run
+from redbeat_lite.storage.replies import server_ms
+from tests.cli.conftest import Cli
+from tests.support.beats import KEYS
+from tests.support.frozen import frozen_clock
+
+#: The night before the frozen clock's noon, at three in Berlin.
+NIGHT = datetime(2026, 3, 2, 2, tzinfo=UTC)
+
+
+@pytest.fixture
+def nightly(schedules: Schedules) -> Iterator[Schedules]:
+    """A schedule with one entry, which has been there for two nights, under a frozen clock."""
+    with frozen_clock() as clock:
+        clock.forward(-2 * 86_400)
+        schedules.add("nightly", "add", cron("0 3 * * *"))
+        clock.forward(2 * 86_400)
+        yield schedules
+
+
+def test_it_tells_of_the_last_time_and_the_next_with_who_says_so(cli: Cli, nightly: Schedules) -> None:
+    nightly.pause("nightly", note="until the disk is replaced")
+    said = cli("why", "nightly")
+    assert max(map(len, said.lines)) <= 80
+    assert " ".join(said.out.split()) == (
+        "answer 'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused. "
+        "because It is paused: until the disk is replaced; who did that, and when, is not recorded any more. "
+        "(state of the entry) "
+        "to do Let it fire again: celery -A ... redbeat resume nightly."
+    )
+
+
+def test_a_time_of_day_is_the_last_one_that_has_passed(cli: Cli, nightly: Schedules) -> None:
+    def asked(instant: str) -> tuple[str, str]:
+        found = cli("why", "nightly", instant, "--json").json
+        return found["nominal"], found["verdict"]
+
+    assert asked("03:00") == asked("2026-03-02 03:00") == asked("2026-03-02T02:00Z")
+    assert asked("03:00")[0] == NIGHT.isoformat()
+    [none] = {asked("13:08")[1], asked("2026-03-01T13:08")[1]}
+    assert none == "'nightly' had no occurrence at 2026-03-01 13:08:00+01:00."
+    assert asked("13:07")[1] == "'nightly' had no occurrence at 2026-03-02 13:07:00+01:00."
+
+
+@pytest.mark.parametrize("instant", ["tomorrow", "25:00", "03:0", "0001-01-01", "9999-12-31", "2026-13-01"])
+def test_what_is_no_instant_is_refused_with_what_was_expected(cli: Cli, nightly: Schedules, instant: str) -> None:
+    said = cli("why", "nightly", instant, code=1)
+    expected = "an instant such as 2026-12-01T09:00+01:00, or a time of day such as 03:00"
+    assert said.err == f"Error: instant: expected {expected}, got {instant!r}\n"
+
+
+def test_an_entry_that_is_not_there(cli: Cli, nightly: Schedules, client: redis.Redis) -> None:
+    said = cli("why", "nigthly", code=1)
+    assert said.err == "Error: no entry 'nigthly' is stored; did you mean 'nightly'?\n"
+    client.hset(KEYS.quarantine, "old", json.dumps({"error": "no such zone", "at": to_ms(NIGHT)}))
+    found = cli("why", "old", "--json").json
+    assert found["verdict"] == "'old' does not run: it is in quarantine."
+    assert found["reasons"] == [
+        {
+            "kind": "quarantined",
+            "sentence": "In quarantine since 2026-03-02 03:00:00+01:00: no such zone.",
+            "at": NIGHT.isoformat(),
+            "evidence": "quarantine",
+        }
+    ]
+    assert found["advice"] == "Mend that, then: celery -A ... redbeat quarantine release old."
+
+
+def test_it_asks_the_records_and_the_workers(
+    cli: Cli, nightly: Schedules, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour = timedelta(hours=1)
+    silent = ("silent_since", str(to_ms(NIGHT - hour)), str(to_ms(NIGHT + hour)))
+    changes = [Change(NIGHT + hour, "term begun", "beat-2", "beat", fields=(silent,))]
+    runs = [Run("nightly", NIGHT, "waiting", source="schedule")]
+
+    def recorded(name: str | None, found: list[Any]) -> list[Any]:
+        return found if name in (None, "nightly") else []
+
+    monkeypatch.setattr(Schedules, "runs", lambda _, name, limit: recorded(name, runs), raising=False)
+    monkeypatch.setattr(Schedules, "changes", lambda _, name, limit: recorded(name, changes), raising=False)
+    said = WorkerReport(["celery"], None, server_ms(client) / 1000).encode()
+    workers = OnceKeys("redbeat-lite").workers
+    client.hset(workers, "w1@a", said)
+    client.expire(workers, 60)
+
+    found = cli("why", "nightly", "03:00", "--json").json
+    assert found["verdict"] == (
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it was sent, and no worker has begun it."
+    )
+    [reason] = found["reasons"]
+    assert reason["sentence"] == "Of the workers that report, 'w1@a' takes from queue 'celery' now."
+    runs[0] = Run("nightly", NIGHT, "succeeded", began_at=NIGHT + hour, seconds=5.0)
+    assert [reason["kind"] for reason in cli("why", "nightly", "03:00", "--json").json["reasons"]] == [
+        "succeeded",
+        "no leader",
+    ]

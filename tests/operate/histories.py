@@ -1,0 +1,97 @@
+"""Histories of an entry that runs at three each night, for ``why``: what is known of it, and the whole answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from redbeat_lite import Entry, cron
+from redbeat_lite.beat.status import LeaderStatus, Status
+from redbeat_lite.entries.state import EntryState
+from redbeat_lite.instants import to_ms
+from redbeat_lite.operate.why.evidence import Evidence, Gap
+from redbeat_lite.operate.why.explain import explain
+from redbeat_lite.operate.why.stand_ins import Change
+from redbeat_lite.runs.run import Run
+from redbeat_lite.storage.refused import Refused
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NOW = datetime(2026, 3, 2, 13, 7, tzinfo=BERLIN)
+
+
+def t(day: int, hour: int, minute: int = 0, second: int = 0, month: int = 3, year: int = 2026) -> datetime:
+    """An instant in Berlin."""
+    return datetime(year, month, day, hour, minute, second, tzinfo=BERLIN)
+
+
+NIGHT = t(2, 3)
+LEADS = LeaderStatus("beat-1", 812, t(1, 0), 3)
+
+
+def status(**given: Any) -> Status:
+    known = {"leader": LEADS, "last_tick": NOW, "lag": 0.0, "overdue": 0, **given}
+    rest = {"standbys": (), "entries": 1, "quarantined": 0, "clocks": {}, "refused": Refused()}
+    return Status(now=NOW, **known, **rest)
+
+
+def change(at: datetime, action: str, *fields: tuple[str, str | None, str | None], note: str = "") -> Change:
+    return Change(at, action, "alice@desk", "cli", ("nightly",), 1, fields, note)
+
+
+def run(at: datetime, outcome: Any, **more: Any) -> Run:
+    return Run("nightly", at, outcome, task_id="t", **more)
+
+
+RAN = run(t(1, 3), "succeeded", began_at=t(1, 3, 0, 1), seconds=62.0, attempts=1, worker="w1@a")
+ADDED = change(t(1, 1, month=2), "added")
+
+
+@dataclass(frozen=True)
+class History:
+    """What happened, and what is said of it.
+
+    Parameters:
+        says: the verdict, the reasons, and the advice after ``->``, a line each.
+        at: what is asked about.
+        fields: of the entry, unlike those of one that runs at three.
+        state: of the entry, unlike that of one that was sent at three and waits for the next night.
+        known: the evidence, unlike that of an entry of February with a beat that leads and no run that is recorded.
+        stored: whether the entry is.
+        local: what only its app knows of it.
+    """
+
+    says: str
+    at: datetime | None = NIGHT
+    fields: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    known: dict[str, Any] = field(default_factory=dict)
+    stored: bool = True
+    local: tuple[str, ...] = ()
+    now: datetime = NOW
+
+    def entry(self) -> Entry | None:
+        if not self.stored:
+            return None
+        entry = Entry("nightly", "reports.build", **{"schedule": cron("0 3 * * *", tz="Europe/Berlin"), **self.fields})
+        entry.local = self.local
+        state = {"version": 1, "generation": "g", "nominal": t(3, 3), "last": t(2, 3), "count": 9, **self.state}
+        due = state.pop("due", state["nominal"])
+        state |= {key: None if state[key] is None else to_ms(state[key]) for key in ("nominal", "last")}
+        entry.state = EntryState(**state)
+        entry.due = None if due is None or entry.state.paused or not entry.enabled else to_ms(due)
+        return entry
+
+    def told(self) -> Sequence[str]:
+        known = {"changes": (ADDED,), "since": ADDED.at, "status": status(), **self.known}
+        found = explain(self.entry(), self.at, Evidence("nightly", **known), self.now, BERLIN)
+        assert all(reason.sentence.endswith(".") and reason.kind and reason.evidence for reason in found.reasons), found
+        advice = [f"-> {found.advice}"] if found.advice else []
+        return [found.verdict, *(reason.sentence for reason in found.reasons), *advice]
+
+
+MISSED: dict[str, Any] = {"nominal": t(2, 3), "last": t(1, 3)}
+OFF = ("enabled", None, "false")
+GAP = Gap(t(2, 2, 50), t(2, 4, 10), "beat-2")

@@ -1,0 +1,226 @@
+"""``why``, held against histories: what a schedule says of a time, and what is with the next."""
+
+from __future__ import annotations
+
+import pytest
+from celery.schedules import schedule
+
+from redbeat_lite import Entry, at, cron, every, rrule
+from redbeat_lite.entries.state import EntryState
+from redbeat_lite.instants import to_ms
+from redbeat_lite.operate.why.occurrences import Span, around
+from redbeat_lite.schedules import next_ms
+from tests.operate.histories import ADDED, BERLIN, MISSED, NIGHT, RAN, History, change, run, status, t
+
+HISTORIES = {
+    "its schedule has no such time": History(
+        "'nightly' had no occurrence at 2026-03-02 04:00:00+01:00.\n"
+        "Its schedule is cron('0 3 * * *', tz='Europe/Berlin'): the nearest are 2026-03-02 03:00:00+01:00 "
+        "and 2026-03-03 03:00:00+01:00.",
+        at=t(2, 4),
+    ),
+    "the clocks skip the time, and it ran after": History(
+        "'nightly' did run for 2026-03-29 03:00:00+02:00, and succeeded.\n"
+        "It took 5 s.\n"
+        "Of 2026-03-29 03:00:00+02:00: runs in place of 02:30: the clocks skip 02:00 to 03:00.",
+        at=t(29, 2, 30),
+        fields={"schedule": cron("30 2 * * *", tz="Europe/Berlin")},
+        now=t(29, 12),
+        state={"nominal": t(30, 2, 30), "last": t(29, 3)},
+        known={"runs": (run(t(29, 3), "succeeded", seconds=5.0),)},
+    ),
+    "the clocks skip the time of one that runs all day": History(
+        "'nightly' had no occurrence at 2026-03-29 02:30:00, which the clocks skip.\n"
+        "Of 2026-03-29 03:00:00+02:00: no run for 02:00, 02:30: the clocks skip 02:00 to 03:00.\n"
+        "Its schedule is cron('*/30 * * * *', tz='Europe/Berlin'): the nearest are 2026-03-29 01:30:00+01:00 "
+        "and 2026-03-29 03:00:00+02:00.",
+        at=t(29, 2, 30),
+        fields={"schedule": cron("*/30 * * * *", tz="Europe/Berlin")},
+        now=t(29, 12),
+        state={"nominal": t(29, 12, 30), "last": t(29, 12)},
+        known={"runs": (run(t(29, 3), "succeeded", seconds=5.0),)},
+    ),
+    "the clocks skip a time that its schedule never had": History(
+        "'nightly' had no occurrence at 2026-03-29 02:30:00, which the clocks skip.\n"
+        "Its schedule is cron('0 3 * * *', tz='Europe/Berlin'): the nearest are 2026-03-28 03:00:00+01:00 "
+        "and 2026-03-29 03:00:00+02:00.",
+        at=t(29, 2, 30),
+        now=t(29, 12),
+        state={"nominal": t(30, 3), "last": t(29, 3)},
+        known={"runs": (run(t(29, 3), "succeeded", seconds=5.0),)},
+    ),
+    "the clocks show the time twice, and it is the second": History(
+        "'nightly' had no occurrence at 2026-10-25 02:30:00+01:00.\n"
+        "Of 2026-10-25 02:30:00+02:00: 02:30 comes twice; it runs the first time.\n"
+        "Its schedule is cron('30 2 * * *', tz='Europe/Berlin'): the nearest are 2026-10-25 02:30:00+02:00 "
+        "and 2026-10-26 02:30:00+01:00.",
+        at=t(25, 2, 30, month=10).replace(fold=1),
+        fields={"schedule": cron("30 2 * * *", tz="Europe/Berlin")},
+        now=t(25, 12, month=10),
+        state={"nominal": t(26, 2, 30, month=10), "last": t(25, 2, 30, month=10)},
+    ),
+    "the clocks show the time twice, and it ran the first": History(
+        "'nightly' did run for 2026-10-25 02:30:00+02:00, and succeeded.\n"
+        "It took 5 s.\n"
+        "Of 2026-10-25 02:30:00+02:00: 02:30 comes twice; it runs the first time.",
+        at=t(25, 2, 30, month=10),
+        fields={"schedule": cron("30 2 * * *", tz="Europe/Berlin")},
+        now=t(25, 12, month=10),
+        state={"nominal": t(26, 2, 30, month=10), "last": t(25, 2, 30, month=10)},
+        known={"runs": (run(t(25, 2, 30, month=10), "succeeded", seconds=5.0),)},
+    ),
+    "it was added anew since, with runs at other times": History(
+        "'nightly' had no occurrence at 2026-03-02 03:01:08+01:00 by its schedule of today.\n"
+        "Its schedule is every(90): the nearest are 2026-03-02 03:01:07+01:00 and 2026-03-02 03:02:37+01:00.\n"
+        "alice@desk added it at 2026-03-02 09:00:00+01:00 (cli).",
+        at=t(2, 3, 1, 8),
+        fields={"schedule": every(90)},
+        state={"nominal": t(2, 13, 7, 7), "last": None},
+        known={"changes": (change(t(2, 9), "added"), change(t(2, 8), "removed"), ADDED)},
+    ),
+    "its start_at is later": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: its start_at is 2026-03-02 12:00:00+01:00.",
+        fields={"start_at": t(2, 12)},
+        state={"last": None},
+    ),
+    "its end_at was earlier": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: its end_at is 2026-03-01 12:00:00+01:00.",
+        fields={"end_at": t(1, 12)},
+        state={"nominal": None, "last": t(1, 3)},
+    ),
+    "it ran once, for good": History(
+        "'nightly' had no occurrence at 2026-03-02 04:00:00+01:00.\n"
+        "Its schedule is at(datetime.fromisoformat('2026-03-02T02:00:00+00:00')): the nearest is 2026-03-02 "
+        "03:00:00+01:00.",
+        at=t(2, 4),
+        fields={"schedule": at(NIGHT)},
+        state={"nominal": None},
+    ),
+    "the last one is not that of run_now": History(
+        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "It took 1 min 2 s.\n"
+        "The next one is due at 2026-03-03 03:00:00+01:00.",
+        at=None,
+        known={"runs": (run(t(2, 9, 12, 3), "failed", error="OSError"), run(NIGHT, "succeeded", seconds=62.0))},
+    ),
+    "its max_runs were used up": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is finished after its max_runs of 9, the "
+        "last at 2026-03-01 03:00:00+01:00.",
+        fields={"max_runs": 9},
+        state={"nominal": None, "last": t(1, 3)},
+    ),
+    "it is still to come": History(
+        "'nightly' has not run at 2026-03-04 03:00:00+01:00: that is still to come.\n"
+        "The next one is due at 2026-03-03 03:00:00+01:00.\n"
+        "The beat refuses it as beat_schedule has it now, so it goes on as it was stored: expire: expected a "
+        "known field, got 60.",
+        at=t(4, 3),
+        known={"refused": "expire: expected a known field, got 60"},
+    ),
+    "the last one ran, and the next is due": History(
+        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "It took 1 min 2 s.\n"
+        "The next one is due at 2026-03-03 03:00:00+01:00.",
+        at=None,
+        known={"runs": (run(NIGHT, "succeeded", seconds=62.0), RAN)},
+    ),
+    "the last one ran, and it is finished": History(
+        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "It took 1 min 2 s.\n"
+        "No next one comes: it is finished after its max_runs of 9, the last at 2026-03-02 03:00:00+01:00.",
+        at=None,
+        fields={"max_runs": 9},
+        state={"nominal": None},
+        known={"runs": (run(NIGHT, "succeeded", seconds=62.0), RAN)},
+    ),
+    "the last one waits, as it is paused": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused.\n"
+        "alice@desk paused it at 2026-03-01 12:00:00+01:00 (cli).\n"
+        "-> Let it fire again: celery -A ... redbeat resume nightly.",
+        at=None,
+        state={**MISSED, "paused": True},
+        known={"runs": (RAN,), "changes": (change(t(1, 12), "paused"), ADDED)},
+    ),
+    "the last one waits, as nobody leads": History(
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it has not been sent.\n"
+        "Nobody leads now; the last sign of life of a leader was at 2026-03-01 22:00:00+01:00.\n"
+        "-> Start a beat: celery -A ... beat -S redbeat_lite.Scheduler.",
+        at=None,
+        state=MISSED,
+        known={"runs": (RAN,), "status": status(leader=None, last_tick=t(1, 22))},
+    ),
+    "the next one will wait, as it is disabled": History(
+        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "It took 1 min 2 s.\n"
+        "No next one comes: it is disabled.",
+        at=None,
+        fields={"enabled": False},
+        known={"runs": (run(NIGHT, "succeeded", seconds=62.0), RAN)},
+    ),
+    "it has had no occurrence yet": History(
+        "'nightly' has had no occurrence yet.\n"
+        "alice@desk added it at 2026-03-02 09:00:00+01:00 (cli).\n"
+        "The next one is due at 2026-03-03 03:00:00+01:00.",
+        at=None,
+        state={"last": None, "count": 0},
+        known={"changes": (change(t(2, 9), "added"),)},
+    ),
+    "an interval keeps its phase": History(
+        "'nightly' did run for 2026-03-02 03:01:07+01:00, and succeeded.\nIt took 5 s.",
+        at=t(2, 3, 1),
+        fields={"schedule": every(90)},
+        state={"nominal": t(2, 13, 7, 7), "last": t(2, 13, 5, 37)},
+        known={"runs": (run(t(2, 3, 1, 7), "succeeded", seconds=5.0),)},
+    ),
+    "an interval has no such second": History(
+        "'nightly' had no occurrence at 2026-03-02 03:01:08+01:00.\n"
+        "Its schedule is every(90): the nearest are 2026-03-02 03:01:07+01:00 and 2026-03-02 03:02:37+01:00.",
+        at=t(2, 3, 1, 8),
+        fields={"schedule": every(90)},
+        state={"nominal": t(2, 13, 7, 7), "last": t(2, 13, 5, 37)},
+    ),
+    "nobody can tell what a rounded interval had": History(
+        "Whether 'nightly' had an occurrence at 2026-03-01 03:00:00+01:00 is not recorded any more.\n"
+        "Its schedule counts each run from the one before.",
+        at=t(1, 3),
+        fields={"schedule": schedule(86400, relative=True)},
+    ),
+    "one that only its app knows": History(
+        "Whether 'nightly' had an occurrence at 2026-03-01 03:00:00+01:00 is not recorded any more.\n"
+        "Only its app knows its schedule.",
+        at=t(1, 3),
+        fields={"schedule": schedule(86400)},
+        local=("schedule",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_times(name: str) -> None:
+    assert "\n".join(HISTORIES[name].told()) == HISTORIES[name].says
+
+
+RULES = {
+    "cron": cron("*/20 1-4 * * *", tz="Europe/Berlin"),
+    "rare": cron("0 0 29 2 *"),
+    "rrule": rrule("FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9", tz="Europe/Berlin"),
+    "ended": rrule("FREQ=DAILY;COUNT=5", start=t(27, 2, 30), tz="Europe/Berlin"),
+    "aligned": every(7200, align=True),
+    "once": at(t(29, 3)),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_occurrences_around_a_time_are_those_that_the_rule_names_in_turn(name: str) -> None:
+    entry = Entry("nightly", "reports.build", RULES[name])
+    entry.state = EntryState.new(None)
+    found: list[int | None] = [to_ms(t(20, 0, year=2016))]
+    while found[-1] is not None and len(found) < 100:
+        found.append(next_ms(entry.rule(BERLIN), found[-1]))
+    turns = [ms for ms in found[1:] if ms is not None]
+    assert turns
+    for before, ms, after in zip(turns, turns[1:], found[3:], strict=False):
+        assert around(entry, Span(ms, ms + 1000), BERLIN) == (before, ms, after)
+        assert around(entry, Span(ms - 60_000, ms - 30_000), BERLIN) == (before, None, ms)
+    last = turns[-1]
+    assert around(entry, Span(last + 30_000, last + 60_000), BERLIN) == (last, None, next_ms(entry.rule(BERLIN), last))
