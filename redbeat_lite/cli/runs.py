@@ -12,11 +12,12 @@ import click
 from ..api.results import has_results
 from ..api.schedules import Schedules
 from ..beat.status import status
+from ..entries.words import span
 from ..interchange.schedule_text import seconds_from
 from ..runs.run import NOT_DONE, Run
 from ..settings import Settings
 from .command import Command, json_option, schedules_of
-from .output import clean, echo_json, echo_table, say, span, when
+from .output import clean, echo_json, echo_table, say, when
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -14,8 +14,8 @@ from redbeat_lite import Schedules, cron
 from redbeat_lite.instants import to_ms
 from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
-from redbeat_lite.operate.why.stand_ins import Change
 from redbeat_lite.runs.run import Run
+from redbeat_lite.storage.changes import Change
 from redbeat_lite.storage.replies import server_ms
 from tests.cli.conftest import Cli
 from tests.support.beats import KEYS
@@ -87,7 +87,7 @@ def test_it_asks_the_records_and_the_workers(
     cli: Cli, nightly: Schedules, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hour = timedelta(hours=1)
-    silent = ("silent_since", str(to_ms(NIGHT - hour)), str(to_ms(NIGHT + hour)))
+    silent = ("ticked", str(to_ms(NIGHT - hour)), str(to_ms(NIGHT + hour)))
     changes = [Change(NIGHT + hour, "term begun", "beat-2", "beat", fields=(silent,))]
     runs = [Run("nightly", NIGHT, "waiting", source="schedule")]
 

@@ -14,8 +14,8 @@ from redbeat_lite.entries.state import EntryState
 from redbeat_lite.instants import to_ms
 from redbeat_lite.operate.why.evidence import Evidence, Gap
 from redbeat_lite.operate.why.explain import explain
-from redbeat_lite.operate.why.stand_ins import Change
 from redbeat_lite.runs.run import Run
+from redbeat_lite.storage.changes import Change
 from redbeat_lite.storage.refused import Refused
 
 BERLIN = ZoneInfo("Europe/Berlin")

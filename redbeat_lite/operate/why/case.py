@@ -9,9 +9,9 @@ from datetime import datetime, tzinfo
 from ...entries.entry import Entry
 from ...entries.words import in_zone
 from ...instants import from_ms
+from ...storage.changes import Change
 from .evidence import Evidence
 from .explanation import Reason, full
-from .stand_ins import Change
 
 #: Who tells.
 RECORD, CHANGES, STATE, RULE = "record of runs", "record of changes", "state of the entry", "its schedule"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...beat.status import Status
 from ...runs.run import Run
-from .stand_ins import Change
+from ...storage.changes import Change
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,17 @@ from ...errors import EntryNotFound
 from ...instants import from_ms
 from ...once.runtime import Runtime
 from ...once.worker.visibility import workers
+from ...runs.run import Run
 from ...settings import Settings
+from ...storage.changes import Change
 from ..queues import queue_of
 from .evidence import Evidence, Gap
-from .stand_ins import Change, changes_of, kept_of, runs_of
 
 if TYPE_CHECKING:
     from celery import Celery
+
+#: The most that a record keeps of one entry, and the lines of the record of changes that are looked at.
+_MOST = 1000
 
 
 def gather(app: Celery, name: str) -> tuple[Entry | None, Evidence]:
@@ -36,14 +40,14 @@ def gather(app: Celery, name: str) -> tuple[Entry | None, Evidence]:
     except EntryNotFound as exc:
         missing = exc
     # The record of all changes has the terms of leaders.
-    lines, changes = changes_of(schedules), changes_of(schedules, name)
+    lines, changes = schedules.changes(limit=_MOST), schedules.changes(name, limit=_MOST)
     queue = app.conf.task_default_queue if entry is None else queue_of(app, entry)
     evidence = Evidence(
         name,
         found,
-        runs=runs_of(schedules, name),
-        kept=kept_of(Settings.from_app(app), entry),
-        changes=changes,
+        runs=_runs(schedules, name),
+        kept=Settings.from_app(app).history if entry is None or entry.history is None else entry.history,
+        changes=tuple(changes),
         since=min((change.at for change in (*lines, *changes)), default=None),
         gaps=(*_gaps(lines), *_gap_now(found)),
         quarantine=schedules.quarantined().get(name),
@@ -56,12 +60,19 @@ def gather(app: Celery, name: str) -> tuple[Entry | None, Evidence]:
     return entry, evidence
 
 
+def _runs(schedules: Schedules, name: str) -> tuple[Run, ...]:
+    try:
+        return tuple(schedules.runs(name, limit=_MOST))
+    except EntryNotFound:
+        return ()
+
+
 def _gaps(changes: Iterable[Change]) -> Iterator[Gap]:
     """The times without a leader, of which each leader writes down the one before its term."""
     for change in changes:
-        silent = {field: before for field, before, _ in change.fields}.get("silent_since")
-        if change.action == "term begun" and silent is not None:
-            yield Gap(from_ms(int(silent)), change.at, change.actor)
+        ticked = {field: before for field, before, _ in change.fields}.get("ticked")
+        if change.action == "term begun" and ticked is not None and ticked.isdecimal():
+            yield Gap(from_ms(int(ticked)), change.at, change.actor)
 
 
 def _gap_now(found: Status) -> Iterator[Gap]:
