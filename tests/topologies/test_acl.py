@@ -109,9 +109,12 @@ def use_everything(app: Celery) -> None:
 def test_the_api(guarded: Server, admin: redis.Redis, make_app: Callable[..., Celery]) -> None:
     use_everything(make_app(broker_url=url(guarded, "api")))
     app = make_app(broker_url=url(guarded, "api"))
-    for words, code in ((["list"], 0), (["pipelines", "list"], 0), (["status"], 0), (["health", "--cluster"], 1)):
+    Schedules(app).add("one", "proj.add", every(3600))
+    asked = (["list"], ["why", "one"], ["pipelines", "list"], ["status"])
+    for words, code in (*((each, 0) for each in asked), (["health", "--cluster"], 1)):
         said = CliRunner().invoke(redbeat, words, obj=CLIContext(app=app, no_color=True, workdir=None))
         assert said.exit_code == code, said.output  # 1: no beat leads
+    Schedules(app).remove("one")
     assert not denied(admin)
     sends = re.search(r"What sends, .* needs `(.+?)` besides", PAGE)
     assert sends
