@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from redbeat_lite.instants import to_ms
+from redbeat_lite.operate.why.evidence import Gap
 from tests.operate.histories import ADDED, GAP, LEADS, MISSED, NIGHT, OFF, RAN, History, change, run, status, t
 
 HISTORIES = {
@@ -197,7 +198,7 @@ HISTORIES = {
         "Nobody led: a leader last gave a sign of life at 2026-03-02 02:50:00+01:00, and at 2026-03-02 "
         "04:10:00+01:00 beat-2 began to lead.",
         state={"last": t(1, 3)},
-        known={"runs": (RAN,), "gaps": (GAP,)},
+        known={"runs": (RAN,), "gaps": (GAP, Gap(t(1, 1), t(1, 2), "beat-1"))},
     ),
     "nothing says why": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00, as far as is recorded: it was neither sent nor "
