@@ -193,7 +193,7 @@ class TestShow:
     def test_ends_with_the_last_runs(self, cli: Cli, told: RunRows) -> None:
         lines = cli("show", "poll").lines
         first = next(number for number, line in enumerate(lines) if line.startswith("last runs"))
-        assert [line[11:] for line in lines[first : first + 6]] == [
+        assert [line.removeprefix("last runs").strip() for line in lines[first : first + 6]] == [
             "2026-03-02 13:06:19+01:00  waiting",
             "2026-03-02 13:05:19+01:00  running",
             "2026-03-02 13:04:19+01:00  failed in 70 ms: ValueError: no such [2J",
