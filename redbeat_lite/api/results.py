@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery.utils.log import get_logger
 
 from ..errors import describe, hide_passwords, storable, text_of
+from ..runs.attempt import ERROR_BYTES
 from ..runs.run import Outcome
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ _OUTCOMES: dict[str, Outcome | None] = {
     "REJECTED": "rejected",
     "IGNORED": None,
 }
-
-#: Bytes of an error, as in the record.
-_LONGEST_ERROR = 500
 
 
 class Told(NamedTuple):
@@ -113,4 +111,4 @@ def _error(result: Any) -> str | None:
         text = describe(result)
     else:
         return None
-    return text.encode()[:_LONGEST_ERROR].decode(errors="ignore")
+    return text.encode()[:ERROR_BYTES].decode(errors="ignore")

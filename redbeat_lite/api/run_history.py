@@ -22,7 +22,7 @@ from ..runs.reading import run_of
 from ..runs.row import Row
 from ..runs.run import Outcome, Run
 from ..runs.store import RunStore
-from ..storage.replies import text
+from ..storage.replies import server_ms, text
 from ..storage.store import Store
 from ..storage.stored import PAGE, chunks
 from .reader import Reader
@@ -127,15 +127,15 @@ class RunHistory:
         return self._store.backend.client
 
     def _ended(self, wanted: Wanted) -> Iterator[Run]:
-        seen: set[str] = set()  # an attempt that is retried has ended, too
+        seen: set[tuple[str, str]] = set()  # an attempt that is retried has ended, too
         # A run cannot have ended before its nominal time, but for clocks that differ.
         oldest = 0 if wanted.since is None else wanted.since - self._slack
         for line in lines(self._client, self._keys, oldest) if wanted.limit else ():
-            row = line.row
-            if row.task_id not in seen and wanted.spans(row) and row.outcome in wanted.outcomes:
+            row, run = line.row, (line.name, line.row.task_id)
+            if run not in seen and wanted.spans(row) and row.outcome in wanted.outcomes:
                 with suppress(OverflowError):
                     yield run_of(line.name, row, line.worker, line.error)
-            seen.add(row.task_id)
+            seen.add(run)
 
     def _told(self, name: str, entry: Entry | None, rows: Sequence[Row]) -> Iterator[Run]:
         """These runs, with all that can be asked of them."""
@@ -152,14 +152,16 @@ class RunHistory:
                     yield replace(run_of(name, row), outcome="unknown" if gone else "waiting", source="schedule")
 
     def _details(self, rows: Sequence[Row]) -> dict[Row, Line | bool | None]:
-        """The line that a row names, or of one that runs whether it is lost; in one round trip."""
-        pipe = self._client.pipeline(transaction=True)
+        """For a row that names one its line, and for one that runs whether it is lost.
+
+        In one round trip, and one for the server's time where something runs.
+        """
+        # Not in the pipeline, where a cluster has no node for it; and before: what is renewed meanwhile is not lost.
+        now = server_ms(self._client) if any(row.outcome == "running" for row in rows) else 0
+        # Without a transaction, in which a cluster hands on what the server says as it is.
+        pipe = self._client.pipeline(transaction=False)
         asked = [row for row in rows if self._ask(pipe, row)]
-        if not asked:
-            return {}
-        pipe.time()
-        *replies, (seconds, micros) = pipe.execute()
-        now = 1000 * seconds + micros // 1000
+        replies = pipe.execute() if asked else []
         return {
             row: _is_lost(reply, now) if row.outcome == "running" else line_in(reply)
             for row, reply in zip(asked, replies, strict=True)
