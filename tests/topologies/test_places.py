@@ -183,6 +183,10 @@ def test_the_record_of_runs(placed_app: Celery) -> None:
         return [[row.outcome for row in rows] for rows in record.rows(["guarded", "other"], 10)]
 
     eventually(lambda: outcomes() == [["succeeded"], ["failed"]], what="both rows")
+    record.record([Fate(Attempt("died", now, "died", 0, 20), "running", time.monotonic())])
+    schedules = Schedules(placed_app)
+    assert [schedules.runs(name)[0].outcome for name in ("guarded", "other", "died")] == ["succeeded", "failed", "lost"]
+    assert [run.name for run in schedules.runs()] == ["other", "guarded"]
 
 
 def test_pipelines(placed_app: Celery, place: Place) -> None:

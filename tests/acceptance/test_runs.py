@@ -1,0 +1,49 @@
+"""What became of runs, told by a real beat and a real worker, and read by somebody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from redbeat_lite import Schedules, every
+from tests.support.processes import Process, celery
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+CONF = json.dumps({"redbeat_lite_lease": 1})
+
+
+@pytest.fixture
+def worker(server: Server) -> Iterator[Process]:
+    """A worker that records."""
+    words = ("worker", "-P", "solo", "-n", "w1@%h", "-l", "INFO", "--without-gossip", "--without-mingle")
+    process = celery("tests.acceptance.onceproj", *words, PROJ_URL=server.url, PROJ_CONF=CONF)
+    yield process
+    process.destroy()
+
+
+def test_what_a_worker_has_ended_is_told_and_what_nobody_takes_waits(
+    beat: Callable[..., Process], worker: Process, schedules: Schedules
+) -> None:
+    schedules.add("well", "proj.add", every(0.5), args=(1, 2))
+    schedules.add("ill", "proj.slow", every(0.5), args=("x",))
+    schedules.add("alone", "proj.add", every(0.5), options={"queue": "elsewhere"})
+    beat(PROJ_CONF=CONF)
+    eventually(lambda: schedules["well"].last_success_at, within=20, what="a success")
+    eventually(lambda: schedules["ill"].failures_in_a_row >= 2, within=20, what="two failures")
+    eventually(lambda: len(schedules.runs("alone")) >= 2, what="what was sent")
+
+    well = schedules.runs("well", outcome="succeeded")[-1]
+    assert (well.source, well.attempts, well.error) == ("record", 1, None)
+    assert well.worker is not None
+    assert well.worker.startswith("w1@")
+    assert well.began_at is not None
+    assert timedelta(0) <= well.began_at - well.scheduled_at < timedelta(seconds=20)
+    ill = schedules.runs(outcome="failed")[-1]
+    assert (ill.name, ill.worker) == ("ill", well.worker)
+    assert str(ill.error).startswith("TypeError: ")
+    assert {(run.outcome, run.source) for run in schedules.runs("alone")} == {("waiting", "schedule")}
+    assert schedules["alone"].last_run is None
