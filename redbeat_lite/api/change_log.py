@@ -58,8 +58,8 @@ def _lines(store: Store, first: str, last: str, size: int) -> Iterator[tuple[_Id
 
 
 def _kept(store: Store, name: str) -> Iterator[tuple[_Id, Change]]:
-    kept = store.last_change(name)
-    if (change := last_change(name, kept)) is not None and kept is not None:
+    _, kept = store.read_with_change(name)
+    if kept is not None and (change := last_change(name, kept)) is not None:
         with suppress(ValueError):
             yield _id(kept.partition(b"|")[0]), change
 

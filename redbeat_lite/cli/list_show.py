@@ -159,7 +159,7 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
         return
     zone = ctx.obj.app.timezone
     lines = "\n".join(told(run, zone) for run in runs)
-    change = ("last change", _last_change(entry, zone))
+    change = ("changed", _last_change(entry, zone))
     echo_fields([*as_fields(entry, zone), ("last runs", lines or None), change, ("refused", refused)])
 
 

@@ -174,11 +174,6 @@ class Store:
         keys = (self.keys.changes, self._new_reply())
         self._run("schedule/note_change", keys, (line.change, line.fields, *names))
 
-    def last_change(self, name: str) -> bytes | None:
-        """The last change of an entry of this name, as it is stored."""
-        found: bytes | None = self._client.hget(self.keys.changed, name)
-        return found
-
     def lines(self, first: str, last: str, limit: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
         """Lines of the record of changes, newest first, in one command: id and fields of each.
 

@@ -6,6 +6,7 @@ import getpass
 import re
 import socket
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from redbeat_lite import Entry, Schedules, every
 from tests.cli.conftest import Cli
@@ -42,6 +43,23 @@ def test_goes_by_entry_time_and_number(cli: Cli, schedules: Schedules) -> None:
     assert "since: expected an instant, or how long ago" in cli("log", "--since", "9999999w", code=1).err
 
 
+def test_what_comes_from_a_file_is_told(cli: Cli, schedules: Schedules, tmp_path: Path) -> None:
+    file = str(tmp_path / "entries.json")
+    schedules.add("a", "add", every(60))
+    cli("export", file)
+    cli("edit", "a", "--every", "5m")
+    cli("import", file, "--replace", "--apply")
+    [edited, *_] = schedules.changes()
+    assert (edited.action, edited.way, edited.names, edited.note) == ("edited", "cli", ("a",), "imported")
+    assert edited.fields == (("schedule", '{"every":300000}', '{"every":60000}'),)
+    Path(file).write_text('{"entries": {"b": {"task": "add", "schedule": 60}}}')
+    cli("apply", file, "--prune")
+    assert [(change.action, change.way, change.names) for change in schedules.changes(limit=2)] == [
+        ("removed", "cli", ("a",)),
+        ("added", "cli", ("b",)),
+    ]
+
+
 def test_json_has_everything(cli: Cli, schedules: Schedules) -> None:
     schedules.add("a", "add", every(60))
     cli("edit", "a", "--description", "new")
@@ -62,7 +80,7 @@ def test_show_tells_the_last_change(cli: Cli, schedules: Schedules) -> None:
     cli("add", "a", "add", "--every", "30s")
     cli("pause", "a", "--note", "why")
     shown = " ".join(cli("show", "a").out.split())
-    assert re.search(rf"last change paused by {re.escape(SELF)} \(cli\), {AT.strip()}: why", shown)
+    assert re.search(rf"changed paused by {re.escape(SELF)} \(cli\), {AT.strip()}: why", shown)
     last = cli("show", "a", "--json").json["last_change"]
     assert (last["action"], last["actor"], last["note"]) == ("paused", SELF, "why")
     assert "last_change" not in cli("list", "--json").json[0]

@@ -127,6 +127,9 @@ def test_the_api(guarded: Server, admin: redis.Redis, make_app: Callable[..., Ce
     admin.delete("celery")
     schedules.clear()
     assert not denied(admin)
+    admin.execute_command("ACL", "SETUSER", "api", "-xadd", "-hrandfield")
+    admin.hset(KEYS.changed, mapping=dict.fromkeys((f"gone{n}" for n in range(10_001)), "of old"))
+    use_everything(make_app(broker_url=url(guarded, "api")))  # as it did before there was a record
     admin.execute_command("ACL", "SETUSER", "api", "-get")
     with (
         Stopwatch() as watch,

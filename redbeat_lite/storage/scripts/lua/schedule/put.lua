@@ -71,12 +71,15 @@ end
 
 local KEPT = 10000 -- last changes of removed entries
 
--- Who removes an entry cannot always tell us: a commit does, and another version. So whoever comes by looks at some of the
--- last changes, twice as many as it may have added.
+-- A commit removes entries, too, and so does another version. So each call looks at some of the last changes, at twice as
+-- many as it may have added. It is done by then: what a user has no right to is left to others.
 local function forget_some()
   local over = (tonumber(redis.pcall('HLEN', last)) or 0) - redis.call('HLEN', entries) - KEPT
   for _ = 1, over > 0 and math.ceil(#names / 50) or 0 do
-    local some = redis.call('HRANDFIELD', last, -100)
+    local some = redis.pcall('HRANDFIELD', last, -100)
+    if some['err'] then
+      return
+    end
     local there = redis.call('HMGET', entries, unpack(some))
     for n, name in ipairs(some) do
       if over > 0 and not there[n] and not changed[name] then
