@@ -20,7 +20,6 @@ from ..errors import CorruptEntry
 from ..instants import from_ms
 from ..public import public
 from .json_values import dumps, loads
-from .replies import text
 
 Action = Literal[
     "added",
@@ -63,7 +62,8 @@ class Change:
             ``"released"``, ``"discarded"``, ``"run now"``, ``"lock cleared"`` or ``"term begun"``.
         actor: who did it.
         way: ``"api"``, ``"cli"``, ``"config"`` or ``"beat"``.
-        names: of the entries, the first 20; of a lock that was cleared, its key.
+        names: of the entries, the first 20; the key of a lock that was cleared; keys of the schedule that a beat has
+            removed because they were of a foreign type.
         count: how many there were.
         fields: of an edit: each field that it changed, with its stored form before and after, all of them cut at 500
             bytes; ``None`` for a default. Of arguments only the field is told.
@@ -150,7 +150,7 @@ def _change(
 
 
 def _list(raw: bytes) -> list[Any]:
-    found = loads(text(raw))  # names may be any bytes
+    found = loads(raw.decode(errors="replace"))  # names may be any bytes
     if not isinstance(found, list):
         raise CorruptEntry("no list")
     return found

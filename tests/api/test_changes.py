@@ -250,6 +250,16 @@ class TestReading:
             schedules.changes(**wrong)
 
 
+def test_about_ten_thousand_lines_are_kept(schedules: Schedules, client: redis.Redis) -> None:
+    pipe = client.pipeline(transaction=False)
+    for number in range(10_500):
+        pipe.xadd(CHANGES, {"change": number})
+    pipe.execute()
+    schedules.pause("a")
+    assert 10_000 <= client.xlen(CHANGES) <= 10_200
+    assert [change.action for change in schedules.changes()] == ["paused"]
+
+
 @pytest.mark.parametrize("key", [CHANGES, CHANGED])
 def test_a_record_that_cannot_be_written_keeps_nobody_from_an_edit(
     schedules: Schedules, client: redis.Redis, key: str

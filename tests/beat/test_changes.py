@@ -88,6 +88,15 @@ def test_what_is_set_aside_is_told_with_why(
     assert schedules.changes("a")[0] == change
 
 
+def test_a_name_may_be_any_bytes(inner_beat: Scheduler, schedules: Schedules, client: redis.Redis) -> None:
+    inner_beat.run_due()
+    client.zadd(KEY + "due", {b"\xff\xfe": 1, "x" * 1_000_000: 1})
+    inner_beat.run_due()
+    [change] = [change for change in schedules.changes() if change.action == "quarantined"]
+    assert sorted(map(len, change.names)) == [2, 800]
+    client.delete(KEY + "quarantine")
+
+
 @pytest.mark.parametrize("part", ["state", "changes", "changed"])
 def test_what_is_mended(
     make_app: MakeApp, make_beat: MakeBeat, schedules: Schedules, client: redis.Redis, part: str

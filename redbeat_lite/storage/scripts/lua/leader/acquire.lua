@@ -1,4 +1,4 @@
--- needs now change
+-- needs now cut change
 -- Become leader, if nobody is; or learn how long the leader's lease still runs.
 -- KEYS[1] leader   KEYS[2] meta   KEYS[3] beats   KEYS[4] record of changes
 -- ARGV[1] token  ARGV[2] lease_ms  ARGV[3] host  ARGV[4] pid  ARGV[5] format this process understands
@@ -48,7 +48,7 @@ end
 
 expected(0) -- as each renewal will say
 if kind == 'none' then
-  local before = redis.call('HMGET', meta, 'term', 'ticked')
+  local before = all_cut(redis.call('HMGET', meta, 'term', 'ticked'), 20)
   local term = redis.pcall('HINCRBY', meta, 'term', 1)
   if type(term) == 'table' then -- an error: it was no number
     redis.call('HSET', meta, 'term', 1)
