@@ -1,0 +1,111 @@
+"""A deploy in steps: processes of the release before beside those of this one, and a step back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat_lite import Schedules, every
+from tests.support.beats import KEYS
+from tests.support.processes import ROOT, Process, celery, run_celery
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+CONF = json.dumps({"redbeat_lite_lease": 1})
+
+#: The last commit that knows no record of runs and none of changes.
+BEFORE = "8520b7a"
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> dict[str, str]:
+    """What makes a process run the package of the release before."""
+    command = ["git", "-C", str(ROOT), "archive", BEFORE, "redbeat_lite"]
+    archive = subprocess.run(command, capture_output=True)
+    if archive.returncode:
+        pytest.skip("the release before is not to be had: this is no clone with a history")
+    with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
+        tar.extractall(tmp_path, filter="data")
+    return {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PYTHONSAFEPATH": "1", "PROJ_CONF": CONF}
+
+
+@pytest.fixture
+def worker(server: Server) -> Iterator[Callable[..., Process]]:
+    """Starts workers with ``install()``."""
+    processes: list[Process] = []
+
+    def start(name: str, **env: Any) -> Process:
+        words = ("worker", "-P", "solo", "-n", f"{name}@%h", "-l", "INFO", "--without-gossip", "--without-mingle")
+        env = {"PROJ_URL": server.url, "PROJ_CONF": CONF, **env}
+        processes.append(celery("tests.acceptance.onceproj", *words, **env))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.destroy()
+
+
+@pytest.mark.soak
+def test_the_release_before_and_this_one_beside_each_other(
+    beat: Callable[..., Process],
+    worker: Callable[..., Process],
+    older: dict[str, str],
+    server: Server,
+    schedules: Schedules,
+    client: redis.Redis,
+) -> None:
+    def former(*words: str) -> str:
+        """What the command line of the release before says."""
+        done = run_celery("tests.acceptance.proj", "redbeat", *words, env={**older, "PROJ_URL": server.url})
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def goes_on(*names: str) -> None:
+        before = {name: schedules[name].total_run_count for name in names}
+        eventually(lambda: all(schedules[name].total_run_count >= before[name] + 2 for name in names), within=20)
+
+    takers = [worker("old", **older)]
+    beats = [beat(**older)]
+    beats[0].says("beat: leading")
+    former("add", "old", "proj.add", "--every", "0.5")
+    schedules.add("new", "proj.add", every(0.5), history=5)  # what the release before does not know
+    goes_on("old", "new")
+    takers[0].says("proj.add.* succeeded")
+
+    takers.append(worker("new"))
+    takers[0].terminate()
+    # The beat of the release before says what its messages are for, and that is enough.
+    eventually(lambda: schedules["old"].last_success_at and schedules["new"].last_success_at, within=20)
+
+    beats.append(beat(PROJ_CONF=CONF))
+    beats[1].says("standing by")
+    beats[0].terminate()
+    beats[1].says("beat: leading")
+    goes_on("old", "new")
+    assert len(schedules["new"].known_state.sent) <= 5
+    eventually(lambda: len(schedules["new"].known_state.sent) == 5)
+    assert [change.action for change in schedules.changes("new")] == ["added"]
+
+    former("pause", "new", "--note", "by the release before")
+    assert schedules["new"].paused_note == "by the release before"
+    former("resume", "new")
+    assert "new" in former("list")
+    goes_on("new")
+
+    beats.append(beat(**older))
+    beats[2].says("standing by")
+    beats[1].terminate()
+    beats[2].says("beat: leading")
+    goes_on("old", "new")
+    eventually(lambda: schedules.runs("new", outcome="succeeded"))
+    assert not client.exists(KEYS.quarantine)
+    for process in (*beats[1:], takers[1]):
+        assert "Traceback" not in process.output
