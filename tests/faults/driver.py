@@ -16,6 +16,7 @@ from typing import Any
 import redis
 
 from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.runs.keys import RunKeys
 from tests.faults.collector import Collector, Record, Verdict, judge, strays
 from tests.faults.guarded import Guarded
 from tests.faults.troupe import QUEUE, Troupe
@@ -35,10 +36,10 @@ CRASH = 0.5 + PERIOD_MS / 1000
 #: Longer than a message takes from a queue into the hands of a worker, in seconds.
 IN_FLIGHT = 1.0
 
-ONCE_KEYS = OnceKeys("redbeat-lite")
+ONCE_KEYS, RUN_KEYS = OnceKeys("redbeat-lite"), RunKeys("redbeat-lite")
 
 #: Keys that go when their time is over: what the guard remembers of each task, and a lock of kombu's.
-PASSING = (KEYS.reply("").encode(), ONCE_KEYS.guard("").encode(), b"unacked_mutex")
+PASSING = (*(key.encode() for key in (KEYS.reply(""), ONCE_KEYS.guard(""), RUN_KEYS.rows(""))), b"unacked_mutex")
 
 
 def load(count: int = ENTRIES, **fields: Any) -> dict[str, Any]:
@@ -237,7 +238,8 @@ class Stage(Troupe):
             else:
                 found = set(client.keys("*"))
             passing = {key for key in found if key.startswith(PASSING) and client.ttl(key) != -1}
-        ours = {key.encode() for key in (*vars_of(KEYS), ONCE_KEYS.index, ONCE_KEYS.fence, ONCE_KEYS.workers)}
+        once = (ONCE_KEYS.index, ONCE_KEYS.fence, ONCE_KEYS.workers)
+        ours = {key.encode() for key in (*vars_of(KEYS), *once, RUN_KEYS.feed)}
         leaked = {key for key in found - ours - passing if key != b"celery" and not key.startswith(b"_kombu.")}
         assert not leaked, leaked
         assert KEYS.leader.encode() not in found, "the lease was not given back"
