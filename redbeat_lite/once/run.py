@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial, wraps
 from typing import Any
@@ -17,6 +17,7 @@ from celery.utils.log import get_logger
 from ..clock import wall_ms
 from ..errors import text_of
 from ..instants import delay_ms
+from ..runs.run import RUN_HEADERS
 from . import fates
 from .answers import Verdict
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
@@ -227,9 +228,24 @@ def _followed(request: Any) -> Hold | None:
 
 
 def note_replacement(task: Any, signature: Any) -> None:
-    """A task replaces itself: it gets the id, and the lock where it has the same key."""
+    """A task replaces itself: what goes on gets the id, the lock where it has the same key, and stays the same run."""
     if getattr(signature, "task", None) == task.name:
         setattr(task.request, SUCCESSOR, signature)
+    fields = task.request.__dict__
+    told = {header: fields[header] for header in RUN_HEADERS if fields.get(header) is not None}
+    if told:
+        _give_headers(signature, task.request.id, told)
+
+
+def _give_headers(signature: Any, task_id: str, headers: Mapping[str, Any]) -> None:
+    """Have what goes on under this id bring these headers: of a chain its last member, of a chord its body."""
+    body = getattr(signature, "body", None)
+    parts = getattr(signature, "tasks", ()) if body is None else (body,)
+    for part in parts:
+        _give_headers(part, task_id, headers)
+    # Those of a chain would go to its first member.
+    if not parts and signature.options.get("task_id") == task_id:
+        signature.options["headers"] = {**(signature.options.get("headers") or {}), **headers}
 
 
 def _same_key(task: Any, hold: Hold, signature: Any) -> bool:

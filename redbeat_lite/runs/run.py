@@ -30,6 +30,9 @@ NOT_DONE: tuple[Outcome, ...] = ("failed", "expired", "revoked", "rejected", "lo
 #: Message header: how many rows the entry of a message keeps, where that is not the worker's own setting.
 HISTORY_HEADER = "redbeat_history"
 
+#: Message headers that tell which run of which entry a message is for. Other schedulers write the first one, too.
+RUN_HEADERS = ("periodic_task_name", "scheduled_at", HISTORY_HEADER)
+
 
 @public
 @dataclass(frozen=True, slots=True)

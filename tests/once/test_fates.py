@@ -81,6 +81,14 @@ def test_what_a_body_came_to_in_every_pool(stages: Any) -> None:
     stages(ALL, play)
 
 
+def test_a_task_that_replaces_itself_stays_one_run(record: Record, proj: Proj, prefork: Crew) -> None:
+    replaced = record.send("plain", "replaced", how="replace")
+    proj.go(f"{record.key}-replaced")
+    row = record.comes_to("succeeded", "replaced")
+    assert (row.task_id, row.attempts) == (replaced.id, 1)
+    assert [line["outcome"] for line in record.feed("replaced")] == ["u", "s"]
+
+
 def test_what_a_worker_says_of_messages_that_no_body_gets(record: Record, proj: Proj, prefork: Crew) -> None:
     past, later = datetime.now(UTC) - timedelta(seconds=1), datetime.now(UTC) + timedelta(seconds=1)
     for kind in KINDS:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
 import celery
 import pytest
-from celery import Celery
+from celery import Celery, chain, chord, group
 from celery.app.trace import build_tracer
 from celery.exceptions import Reject
 
@@ -106,6 +106,31 @@ def test_a_run_that_is_torn_down_is_lost(app: Celery, ours: bool) -> None:
 def test_an_entry_that_keeps_no_history_has_none(app: Celery, ours: bool) -> None:
     run(app, one, ours=ours, fields={HISTORY_HEADER: 0})
     assert not outcomes(app)
+
+
+@pytest.mark.parametrize("way", ["alone", "chain", "chord", "group"])
+def test_what_goes_on_under_the_id_of_a_run_is_that_run(app: Celery, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    step, sent = app.task(shared=False, name="step")(one), []
+    ways = {"alone": step.si(), "chain": chain(step.si(), step.si()), "group": group(step.si(), step.si())}
+    signature = ways.get(way) or chord([step.si(), step.si()], step.si())
+    monkeypatch.setattr("celery.app.task.Task.on_replace", lambda self, sig: sent.append(sig))
+
+    def body(self: Any) -> None:
+        self.replace(signature)
+
+    task_id = run(app, body, ours=True, bind=True)
+    [sig] = sent
+    told = [each for each in parts(sig) if each["options"].get("headers")]
+    assert {each["options"]["task_id"] for each in told} == {task_id}
+    assert all(headers("e", NOW).items() <= each["options"]["headers"].items() for each in told)
+
+
+def parts(signature: Any) -> Iterator[Any]:
+    """A signature, and all that it is made of."""
+    yield signature
+    within = signature["kwargs"].get("tasks", ()), signature["kwargs"].get("body"), signature["options"].get("chord")
+    for part in [*within[0], *filter(None, within[1:])]:
+        yield from parts(part)
 
 
 def test_a_run_whose_key_is_taken_is_left_out_or_has_failed(app: Celery) -> None:
