@@ -64,7 +64,7 @@ class ReadSide(Mapping[str, Entry]):
 
     @lazy
     def _history(self) -> RunHistory:
-        return RunHistory(self._app, self._reader, self._store, self._settings.slack_ms)
+        return RunHistory(self._app, self._settings, self._reader, self._store)
 
     def __getitem__(self, name: str) -> Entry:
         """The entry of this name, with its state and its last change.

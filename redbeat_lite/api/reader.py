@@ -14,16 +14,20 @@ from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
 from ..errors import ConfigOwned, CorruptEntry, EntryNotFound, text_of
+from ..runs.row import Row
+from ..runs.store import RunStore
 from ..settings import Settings
 from ..storage.store import Store
 from ..storage.stored import PAGE, Stored, chunks
 from .change_log import last_change
-from .last_rows import TOGETHER, LastRows
 
 if TYPE_CHECKING:
     from celery import Celery
 
 logger = get_logger(__name__)
+
+#: Entries whose rows are read in one command, and how many of each at most: it shall block nobody.
+_TOGETHER, _ROWS = 100, 100
 
 
 class Reader:
@@ -81,7 +85,7 @@ class Reader:
 
     def readable(self, page: Iterable[Stored]) -> Iterator[Entry]:
         """The entries of a page, without those that cannot be read."""
-        for group in chunks(page, TOGETHER):
+        for group in chunks(page, _TOGETHER):
             entries = [entry for stored in group if (entry := self._readable(stored)) is not None]
             self._give_rows(entries)
             yield from entries
@@ -94,10 +98,17 @@ class Reader:
             return None
 
     def _give_rows(self, entries: Sequence[Entry]) -> None:
-        """Let these entries read their rows, those of all when one of them is asked for them."""
-        rows = LastRows(self._store, [entry.name for entry in entries])
+        """Let these entries read their rows, those of all in one command when one of them is first asked for them."""
+        names, found = [entry.name for entry in entries], dict[str, list[Row]]()
+
+        def rows_of(name: str) -> list[Row]:
+            if not found:
+                rows = RunStore(self._store.backend.client, self._store.keys.prefix).rows(names, _ROWS)
+                found.update(zip(names, rows, strict=True))
+            return found[name]
+
         for entry in entries:
-            entry.read_rows = partial(rows.of, entry.name)
+            entry.read_rows = partial(rows_of, entry.name)
 
     def next_due(self, offset: int, limit: int) -> list[Entry]:
         """At most ``limit`` entries from rank ``offset`` on, in due order."""

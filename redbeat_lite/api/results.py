@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
 from ..errors import describe, hide_passwords, storable, text_of
 from ..runs.attempt import ERROR_BYTES
 from ..runs.run import Outcome
+from ..storage.stored import chunks
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -29,21 +31,8 @@ _OUTCOMES: dict[str, Outcome | None] = {
     "IGNORED": None,
 }
 
-
-class Told(NamedTuple):
-    """What the result backend tells of one run.
-
-    Parameters:
-        outcome: what became of it.
-        worker: node name; ``None`` where it does not say, as with results that are not extended.
-        error: what it failed with.
-        attempts: how many times it began, as far as it says.
-    """
-
-    outcome: Outcome
-    worker: str | None
-    error: str | None
-    attempts: int
+#: Results that are fetched in one command: a task may return megabytes.
+_TOGETHER = 20
 
 
 def has_results(app: Celery) -> bool:
@@ -59,32 +48,36 @@ def has_results(app: Celery) -> bool:
         return True
 
 
-def results_of(app: Celery, task_ids: Sequence[str]) -> dict[str, Told]:
-    """What the result backend tells of these tasks, by id; in one round trip where it can.
+def results_of(app: Celery, task_ids: Sequence[str]) -> dict[str | None, dict[str, Any]]:
+    """What the result backend tells of these tasks: id -> the fields of :class:`~redbeat_lite.Run` that it knows.
 
-    One that is away or raises anything else tells nothing, which is logged.
+    One that is away or raises anything else tells nothing more, which is logged, nor does a result that cannot be read.
     """
+    found: dict[str | None, dict[str, Any]] = {}
     try:
-        if not task_ids or not has_results(app):
-            return {}
-        metas = _metas(app.backend, task_ids)
-        return {task_id: told for task_id, meta in zip(task_ids, metas, strict=True) if (told := _told(meta))}
+        if task_ids and has_results(app):
+            for task_id, meta in _metas(app.backend, task_ids):
+                if told := _told(meta):
+                    found[task_id] = told
     except Exception as exc:  # noqa: BLE001 - each kind of backend raises what its own library does
         logger.warning("the result backend cannot tell what became of runs: %s", text_of(exc))
-        return {}
+    return found
 
 
-def _metas(backend: Any, task_ids: Sequence[str]) -> Iterator[Any]:
+def _metas(backend: Any, task_ids: Sequence[str]) -> Iterator[tuple[str, Any]]:
     from celery.backends.base import BaseKeyValueStoreBackend
 
-    if isinstance(backend, BaseKeyValueStoreBackend) and type(backend).mget is not BaseKeyValueStoreBackend.mget:
+    if not isinstance(backend, BaseKeyValueStoreBackend) or type(backend).mget is BaseKeyValueStoreBackend.mget:
+        yield from ((task_id, backend.get_task_meta(task_id)) for task_id in task_ids)
+        return
+    for chunk in chunks(task_ids, _TOGETHER):
         # Decoded by hand: Celery's own way waits for results, and makes exceptions of classes that we need not have.
-        found = backend.mget([backend.get_key_for_task(task_id) for task_id in task_ids])
-        return (backend.decode(each) if each else None for each in found)
-    return (backend.get_task_meta(task_id) for task_id in task_ids)
+        for task_id, found in zip(chunk, backend.mget([*map(backend.get_key_for_task, chunk)]), strict=True):
+            with suppress(Exception):  # of whatever a serializer raises: one result says nothing of the others
+                yield task_id, backend.decode(found) if found else None
 
 
-def _told(meta: Any) -> Told | None:
+def _told(meta: Any) -> dict[str, Any] | None:
     if not isinstance(meta, Mapping):
         return None
     state, result = str(meta.get("status")), meta.get("result")
@@ -94,10 +87,11 @@ def _told(meta: Any) -> Told | None:
     error = _error(result) if outcome in ("failed", "retrying", "revoked", "rejected") else None
     if outcome == "revoked":
         # Celery has one state for both.
-        return Told("expired" if error == "TaskRevokedError: expired" else "revoked", None, None, 0)
+        return {"outcome": "expired" if error == "TaskRevokedError: expired" else "revoked"}
     worker = meta.get("worker") or (result.get("hostname") if state == "STARTED" and isinstance(result, dict) else None)
     retries = meta.get("retries")
-    return Told(outcome, None if worker is None else str(worker), error, 1 + (retries if type(retries) is int else 0))
+    attempts = 1 + (retries if type(retries) is int else 0)
+    return {"outcome": outcome, "worker": worker and str(worker), "error": error, "attempts": attempts}
 
 
 def _error(result: Any) -> str | None:

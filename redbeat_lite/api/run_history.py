@@ -16,22 +16,28 @@ from ..entries.fields import is_name
 from ..entries.last_runs import must_have_expired, with_sent
 from ..errors import EntryNotFound, shorten
 from ..once.keys import OnceKeys
-from ..runs.feed import Line, line_in, line_named, lines
+from ..runs.feed import is_id, line_in, lines
 from ..runs.keys import RunKeys
-from ..runs.reading import run_of
-from ..runs.row import Row
+from ..runs.row import Row, run_of
 from ..runs.run import Outcome, Run
 from ..runs.store import RunStore
-from ..storage.replies import server_ms, text
+from ..settings import Settings
+from ..storage.replies import server_ms
 from ..storage.store import Store
 from ..storage.stored import PAGE, chunks
 from .reader import Reader
-from .results import Told, results_of
+from .results import results_of
 
 if TYPE_CHECKING:
     from celery import Celery
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+#: What may turn out to have become something else.
+_OPEN = frozenset({"waiting", "running", "unknown"})
+
+#: Runs of which is asked in one go.
+_TOGETHER = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +84,18 @@ class RunHistory:
 
     Parameters:
         app: the Celery app.
+        settings: its settings.
         reader: reads its entries.
         store: where they are.
-        slack: by how many milliseconds the clocks of beats and workers may differ.
     """
 
-    def __init__(self, app: Celery, reader: Reader, store: Store, slack: int) -> None:
+    def __init__(self, app: Celery, settings: Settings, reader: Reader, store: Store) -> None:
         self._app = app
+        self._settings = settings
         self._reader = reader
         self._store = store
-        self._slack = slack
         self._keys = RunKeys(store.keys.prefix)
+        self._guards = OnceKeys(store.keys.prefix)
 
     def of_all(self, wanted: Wanted) -> list[Run]:
         """What has ended of all entries, the last to end first."""
@@ -102,9 +109,12 @@ class RunHistory:
             CorruptEntry: what Redis holds of it cannot be read.
         """
         entry, rows = self._stored(name)
-        known = [row for row in (with_sent(entry, rows) if entry else rows) if wanted.spans(row)]
+        may_be = _OPEN.union(wanted.outcomes)
+        known = [row for row in rows if wanted.spans(row) and row.outcome in may_be]
+        # Where each is wanted, nothing is asked of more than are shown.
+        size = min(wanted.limit, _TOGETHER) if may_be.issuperset(OUTCOMES) else _TOGETHER
         found: list[Run] = []
-        for chunk in chunks(known, min(wanted.limit, PAGE)) if wanted.limit else ():
+        for chunk in chunks(known, size) if wanted.limit else ():
             found += [run for run in self._told(name, entry, chunk) if run.outcome in wanted.outcomes]
             if len(found) >= wanted.limit:
                 break
@@ -118,6 +128,8 @@ class RunHistory:
         except EntryNotFound as exc:
             missing = exc
         rows = RunStore(self._client, self._store.keys.prefix).rows([name], PAGE)[0] if is_name(name) else []
+        if entry is not None:
+            return entry, with_sent(entry, rows, self._settings.history, wall_ms())
         if missing is not None and not rows:
             raise missing
         return entry, rows
@@ -129,7 +141,7 @@ class RunHistory:
     def _ended(self, wanted: Wanted) -> Iterator[Run]:
         seen: set[tuple[str, str]] = set()  # an attempt that is retried has ended, too
         # A run cannot have ended before its nominal time, but for clocks that differ.
-        oldest = 0 if wanted.since is None else wanted.since - self._slack
+        oldest = 0 if wanted.since is None else wanted.since - self._settings.slack_ms
         for line in lines(self._client, self._keys, oldest) if wanted.limit else ():
             row, run = line.row, (line.name, line.row.task_id)
             if run not in seen and wanted.spans(row) and row.outcome in wanted.outcomes:
@@ -139,20 +151,21 @@ class RunHistory:
 
     def _told(self, name: str, entry: Entry | None, rows: Sequence[Row]) -> Iterator[Run]:
         """These runs, with all that can be asked of them."""
-        details = self._details(rows)
-        results = results_of(self._app, [row.task_id for row in rows if row.outcome == "waiting"])
-        for row in rows:
-            with suppress(OverflowError):
-                if row.outcome != "waiting":
-                    yield _recorded(name, row, details.get(row))
-                elif (told := results.get(row.task_id)) is not None:
-                    yield _of_result(run_of(name, row), told)
-                else:
-                    gone = entry is not None and must_have_expired(entry, row.nominal, wall_ms(), self._slack)
-                    yield replace(run_of(name, row), outcome="unknown" if gone else "waiting", source="schedule")
+        runs = [*self._recorded(name, rows)]
+        asked = [run.task_id for run in runs if run.task_id and run.outcome in ("waiting", "unknown")]
+        results = results_of(self._app, asked)
+        for run in runs:
+            if run.task_id in results:
+                yield replace(run, **results[run.task_id], source="result")
+            elif run.outcome != "waiting":
+                yield run
+            else:
+                at, slack = instants.to_ms(run.scheduled_at), self._settings.slack_ms
+                gone = entry is not None and must_have_expired(entry, at, wall_ms(), slack)
+                yield replace(run, outcome="unknown" if gone else "waiting", source="schedule")
 
-    def _details(self, rows: Sequence[Row]) -> dict[Row, Line | bool | None]:
-        """For a row that names one its line, and for one that runs whether it is lost.
+    def _recorded(self, name: str, rows: Sequence[Row]) -> Iterator[Run]:
+        """What rows tell, with what the lines that they name say besides, and the guards of those that run.
 
         In one round trip, and one for the server's time where something runs.
         """
@@ -160,36 +173,31 @@ class RunHistory:
         now = server_ms(self._client) if any(row.outcome == "running" for row in rows) else 0
         # Without a transaction, in which a cluster hands on what the server says as it is.
         pipe = self._client.pipeline(transaction=False)
-        asked = [row for row in rows if self._ask(pipe, row)]
-        replies = pipe.execute() if asked else []
-        return {
-            row: _is_lost(reply, now) if row.outcome == "running" else line_in(reply)
-            for row, reply in zip(asked, replies, strict=True)
-        }
+        asked = [row for row in rows if row.outcome == "running" or is_id(row.feed)]
+        for row in asked:
+            if row.outcome == "running":
+                pipe.hmget(self._guards.guard(row.task_id), "state", "until")
+            else:
+                pipe.xrevrange(self._keys.feed, row.feed, row.feed)
+        # What lies in the place of a key, or may not be read, tells nothing.
+        told = dict(zip(asked, pipe.execute(raise_on_error=False) if asked else (), strict=True))
+        for row in rows:
+            with suppress(OverflowError):
+                if row.outcome == "running":
+                    yield run_of(name, row._replace(outcome=_of_guard(told[row], now)))
+                else:
+                    line = line_in(told.get(row))
+                    yield run_of(name, row, line and line.worker, line and line.error)
 
-    def _ask(self, pipe: Any, row: Row) -> bool:
-        if row.outcome != "running":
-            return line_named(pipe, self._keys, row)
-        pipe.hmget(OnceKeys(self._store.keys.prefix).guard(row.task_id), "state", "until")
-        return True
 
+def _of_guard(guard: Any, now: int) -> Outcome:
+    """What has become of a run of which nobody has written the end, by the record of its guard.
 
-def _is_lost(guard: Sequence[bytes | None], now: int) -> bool:
-    """Whether nobody renews the record of the guard of a run any more, though it has not ended.
-
-    Only what is guarded is recorded when it begins: one that has no such record any more had one.
+    Its end may not have come to be written down: where the guard says that it has ended, or has no record of it any
+    more, nobody knows how.
     """
-    state, until = (None if field is None else text(field) for field in guard)
-    return state in (None, "dead") or (state == "running" and (until is None or float(until) <= now))
-
-
-def _recorded(name: str, row: Row, detail: Line | bool | None) -> Run:
-    if isinstance(detail, Line):
-        return run_of(name, row, detail.worker, detail.error)
-    return run_of(name, row._replace(outcome="lost") if detail else row)
-
-
-def _of_result(run: Run, told: Told) -> Run:
-    return replace(
-        run, outcome=told.outcome, worker=told.worker, error=told.error, attempts=told.attempts, source="result"
-    )
+    state, until = guard if isinstance(guard, list) else (None, None)
+    with suppress(ValueError):
+        if state == b"dead" or (state == b"running" and float(until or 0) <= now):
+            return "lost"
+    return "running" if state == b"running" else "unknown"

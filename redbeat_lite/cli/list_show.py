@@ -13,6 +13,7 @@ import click
 
 from ..entries.words import counted
 from ..interchange.schedule_text import schedule_text
+from ..settings import Settings
 from .command import Command, json_option, name_argument, schedules_of
 from .entry_output import STATUSES, as_fields, as_json, next_run, status
 from .outcomes import last_outcomes, marks
@@ -76,12 +77,19 @@ def list_(
     else:
         page = schedules.list(offset, limit, order)  # type: ignore[arg-type]  # click has checked it
         more = offset + limit < len(schedules)
+    history = Settings.from_app(ctx.obj.app).history
     if as_json:
-        echo_json([_json(entry) for entry in page])
+        echo_json([_json(entry, history) for entry in page])
         return
     zone = ctx.obj.app.timezone
     rows = [
-        (entry.name, entry.task, schedule_text(entry.schedule), marks(entry, plain=plain), next_run(entry, zone))
+        (
+            entry.name,
+            entry.task,
+            schedule_text(entry.schedule),
+            marks(entry, history, plain=plain),
+            next_run(entry, zone),
+        )
         for entry in page
     ]
     if rows:
@@ -94,7 +102,7 @@ def list_(
         _say_refused(schedules.refused(), pattern or "*")
 
 
-def _json(entry: Entry) -> dict[str, Any]:
+def _json(entry: Entry, history: int) -> dict[str, Any]:
     """Everything about an entry, with what became of its last runs."""
     last = entry.last_run
     return {
@@ -102,7 +110,7 @@ def _json(entry: Entry) -> dict[str, Any]:
         "last_run": None if last is None else asdict(last),
         "last_success_at": entry.last_success_at,
         "failures_in_a_row": entry.failures_in_a_row,
-        "last_outcomes": last_outcomes(entry),
+        "last_outcomes": last_outcomes(entry, history),
     }
 
 
@@ -154,8 +162,13 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
     schedules = schedules_of(ctx)
     entry, refused, runs = schedules[name], schedules.refused().get(name), schedules.runs(name, limit=_RUNS_SHOWN)
     if as_json:
-        last = None if entry.last_change is None else asdict(entry.last_change)
-        echo_json({**_json(entry), "runs": [asdict(run) for run in runs], "last_change": last, "refused": refused})
+        last, history = (
+            None if entry.last_change is None else asdict(entry.last_change),
+            Settings.from_app(ctx.obj.app).history,
+        )
+        echo_json(
+            {**_json(entry, history), "runs": [asdict(run) for run in runs], "last_change": last, "refused": refused}
+        )
         return
     zone = ctx.obj.app.timezone
     lines = "\n".join(told(run, zone) for run in runs)

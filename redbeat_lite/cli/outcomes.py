@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from ..clock import wall_ms
 from ..entries.last_runs import with_sent
 from ..runs.row import LETTERS
 from ..runs.run import NOT_DONE, Outcome
@@ -21,22 +22,26 @@ _MARKS: dict[Outcome, str] = {
     **dict.fromkeys(NOT_DONE, "✗"),
     "running": "▸",
     "retrying": "↻",
-    **dict.fromkeys(("skipped", "left out", "held"), "-"),
+    **dict.fromkeys(("skipped", "left out"), "-"),
     **dict.fromkeys(("waiting", "unknown"), "·"),
 }
 _PLAIN: dict[Outcome, str] = {**LETTERS, "waiting": "w"}
 
 
-def last_outcomes(entry: Entry) -> list[Outcome]:
-    """What became of the last runs of an entry, the newest first, as far as it is recorded."""
-    return [row.outcome for row in with_sent(entry, entry.rows)[:_SHOWN]]
+def last_outcomes(entry: Entry, history: int) -> list[Outcome]:
+    """What became of the last runs of an entry, the newest first, as far as it is recorded.
+
+    Parameters:
+        history: how many runs are kept of an entry that does not say.
+    """
+    return [row.outcome for row in with_sent(entry, entry.rows, history, wall_ms(), _SHOWN)]
 
 
-def marks(entry: Entry, *, plain: bool) -> str | None:
+def marks(entry: Entry, history: int, *, plain: bool) -> str | None:
     """The same as a character each, the newest right; ``None`` where it has not run.
 
     Parameters:
         plain: letters, in place of characters that not every terminal has.
     """
     known = _PLAIN if plain or not is_unicode(sys.stdout) else _MARKS
-    return "".join(known[outcome] for outcome in reversed(last_outcomes(entry))) or None
+    return "".join(known[outcome] for outcome in reversed(last_outcomes(entry, history))) or None

@@ -7,8 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from ..instants import from_ms
-from ..runs.reading import run_of
-from ..runs.row import Row
+from ..runs.row import Row, run_of
 from ..runs.run import NOT_DONE, Run
 
 

@@ -1,4 +1,4 @@
-"""The feed of all ends of runs, as it is read: the last to end first, and single lines that rows name."""
+"""The feed of all ends of runs, as it is read: the last to end first, and the line that a row names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
+from redis.exceptions import ResponseError
+
 from ..storage.replies import text
 from .keys import RunKeys
 from .row import OUTCOMES, Row
@@ -14,8 +16,8 @@ from .row import OUTCOMES, Row
 #: Lines of a round trip: some milliseconds of the server's time.
 _PAGE = 500
 
-#: An id that the server takes: two numbers below 2**64.
-_is_id = re.compile(r"[0-9]{1,19}-[0-9]{1,19}").fullmatch
+#: Whether a text is an id that the server takes: two numbers below 2**64.
+is_id = re.compile(r"[0-9]{1,19}-[0-9]{1,19}").fullmatch
 
 
 class Line(NamedTuple):
@@ -55,26 +57,23 @@ def lines(client: Any, keys: RunKeys, oldest: int) -> Iterator[Line]:
         oldest: epoch milliseconds of the server; what ended before is left out.
     """
     newest = "+"
-    while page := client.xrevrange(keys.feed, newest, max(oldest, 0), count=_PAGE):
+    while page := _page(client, keys.feed, newest, max(oldest, 0)):
         yield from _readable(page)
         newest = f"({text(page[-1][0])}"
 
 
-def line_named(pipe: Any, keys: RunKeys, row: Row) -> bool:
-    """Ask, in a pipeline, for the line that a row names; :func:`line_in` reads the reply.
-
-    Returns:
-        whether it names one.
-    """
-    if not _is_id(row.feed):
-        return False
-    pipe.xrevrange(keys.feed, row.feed, row.feed)
-    return True
+def _page(client: Any, feed: str, newest: str, oldest: int) -> Any:
+    try:
+        return client.xrevrange(feed, newest, oldest, count=_PAGE)
+    except ResponseError as exc:
+        if "WRONGTYPE" not in str(exc):
+            raise
+        return []  # Somebody else's, until the next leader removes it.
 
 
 def line_in(reply: Any) -> Line | None:
-    """The line that was asked for; ``None`` where it has left the feed, or cannot be read."""
-    return next(_readable(reply), None)
+    """The line that was asked for by its id; ``None`` where it has left the feed, or cannot be read."""
+    return next(_readable(reply), None) if isinstance(reply, list) else None
 
 
 def _readable(page: Iterable[Any]) -> Iterator[Line]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .run import Outcome
+from ..instants import from_ms
+from .run import Outcome, Run
 
 #: Rows of an entry vanish so long after the last one was written, in ms: longer than a month, so that an entry that
 #: runs once in one has its last run.
@@ -30,7 +31,6 @@ LETTERS: dict[Outcome, str] = {
     "lost": "l",
     "skipped": "k",
     "left out": "o",
-    "held": "h",
     "unknown": "u",
 }
 #: What each letter says.
@@ -84,6 +84,33 @@ class Row(NamedTuple):
         task_id, letter, begin, duration, attempt, feed = text.rsplit("|", 5)
         began = _number(begin) if task_id else None
         return cls(nominal, OUTCOMES[letter], task_id, began, _number(duration), int(attempt, 16), feed)
+
+
+def run_of(name: str, row: Row, worker: str | None = None, error: str | None = None) -> Run:
+    """The run, or the runs, of which a row tells.
+
+    Parameters:
+        name: of the entry.
+        worker, error: what the line in the feed tells besides.
+
+    Raises:
+        OverflowError: the row names an instant that there is not.
+    """
+    at = from_ms(row.nominal)
+    if row.is_range:
+        count, last = row.attempt, row.nominal + (row.duration or 0)
+        return Run(name, at, row.outcome, until=from_ms(last) if count > 1 else None, count=count)
+    return Run(
+        name,
+        at,
+        row.outcome,
+        task_id=row.task_id,
+        began_at=None if row.begin is None else from_ms(row.nominal + row.begin),
+        seconds=None if row.duration is None else row.duration / 1000,
+        attempts=row.attempts - (row.begin is None),
+        worker=worker,
+        error=error,
+    )
 
 
 def _hex(number: int | None) -> str:

@@ -20,7 +20,6 @@ Outcome = Literal[
     "lost",
     "skipped",
     "left out",
-    "held",
     "unknown",
 ]
 

@@ -15,10 +15,11 @@ from celery.backends.base import Backend
 from celery.exceptions import TaskRevokedError
 
 from redbeat_lite import Entry, EntryNotFound, InvalidEntry, Run, Schedules, at, every
+from redbeat_lite.runs.row import LIFE_MS
 from redbeat_lite.runs.run import NOT_DONE, Outcome
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW, Clock
-from tests.support.run_rows import KEYS, RunRows
+from tests.support.run_rows import KEYS, ONCE, RunRows
 from tests.support.server import Server
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -68,7 +69,6 @@ class TestWhatIsRecorded:
             (("unknown", "id", 0), {"attempts": 1, "began_at": THIRD}),
             (("left out", "", None, 0, 1), {"task_id": None}),
             (("skipped", "", None, 3_600_000, 61), {"task_id": None, "until": THIRD + 60 * MINUTE, "count": 61}),
-            (("held", "", None, 60_000, 2), {"task_id": None, "until": NOW, "count": 2}),
         ],
     )
     def test_is_told_as_it_was_written(
@@ -97,8 +97,8 @@ class TestWhatIsRecorded:
             (("running", 60), "running"),
             (("running", -1), "lost"),
             (("dead", 60), "lost"),
-            (("done", 60), "running"),
-            (None, "lost"),
+            (("done", 60), "unknown"),
+            (None, "unknown"),
         ],
     )
     def test_one_that_runs_is_lost_once_nobody_renews_its_guard(
@@ -109,6 +109,27 @@ class TestWhatIsRecorded:
             rows.guard("id", *guard)
         assert outcomes(schedules.runs("poll")) == [shown]
         assert len(schedules.runs("poll", outcome=shown)) == 1
+
+    @pytest.mark.parametrize("key", [ONCE.guard("id"), KEYS.feed, KEYS.rows("poll")])
+    def test_what_lies_in_the_place_of_a_key_tells_nothing(
+        self, schedules: Schedules, rows: RunRows, client: redis.Redis, key: str
+    ) -> None:
+        rows.row("poll", SECOND, "running", "id", 0)
+        rows.row("poll", FIRST, "failed", "old", 0, 0, 0, "1-1")
+        client.set(key, "x", ex=60)
+        assert schedules.runs() == []
+        assert outcomes(schedules.runs("poll")) == ([] if key == KEYS.rows("poll") else ["unknown", "failed"])
+        schedules.add("other", "add", every(60))
+        rows.row("other", THIRD, "failed", "1", 0)
+        assert sum(entry.failures_in_a_row for entry in schedules.list(order="name")) == 1 + (key != KEYS.rows("poll"))
+
+    def test_a_guard_that_makes_no_sense_tells_nothing(
+        self, schedules: Schedules, rows: RunRows, client: redis.Redis
+    ) -> None:
+        rows.row("poll", THIRD, "running", "id", 0)
+        rows.guard("id", "running", 60)
+        client.hset(ONCE.guard("id"), "until", "soon")
+        assert outcomes(schedules.runs("poll")) == ["running"]
 
     def test_what_cannot_be_read_is_left_out(self, schedules: Schedules, rows: RunRows, client: redis.Redis) -> None:
         rows.row("poll", THIRD, "succeeded", "id", 0, 0, 0, "no-id")
@@ -153,11 +174,11 @@ class TestWhatWasSent:
     @pytest.mark.parametrize(
         ("fields", "seconds"),
         [
-            ({}, 65),
-            ({"jitter": 20}, 85),
-            ({"expires": 7}, 12),
-            ({"expires": 40, "options": {"countdown": 30}}, 45),
-            ({"options": {"expires": 90}}, 95),
+            ({}, 125),
+            ({"jitter": 20}, 145),
+            ({"expires": 7}, 72),
+            ({"expires": 40, "options": {"countdown": 30}}, 105),
+            ({"options": {"expires": 90}}, 155),
             ({"options": {"expires": (NOW + 10 * MINUTE).isoformat()}}, 605),
             ({"expires": None}, None),
             ({"misfire": "all"}, None),
@@ -166,6 +187,7 @@ class TestWhatWasSent:
     def test_is_unknown_once_its_message_must_have_expired(
         self, schedules: Schedules, rows: RunRows, clock: Clock, fields: dict[str, Any], seconds: int | None
     ) -> None:
+        """It may have been sent late, but not after the run that follows it."""
         schedules.add("x", "add", every(60), **fields)
         rows.sent("x", NOW)
         clock.forward(10**6 if seconds is None else seconds)
@@ -173,9 +195,9 @@ class TestWhatWasSent:
         clock.forward(1)
         assert outcomes(schedules.runs("x")) == ["waiting" if seconds is None else "unknown"]
 
-    def test_its_message_expired_when_the_next_one_came(self, schedules: Schedules, rows: RunRows) -> None:
-        rows.sent("poll", NOW - timedelta(seconds=70), NOW - timedelta(seconds=10), NOW)
-        assert outcomes(schedules.runs("poll")) == ["waiting", "waiting", "unknown"]
+    def test_its_message_lived_no_longer_than_until_the_next_but_one(self, schedules: Schedules, rows: RunRows) -> None:
+        rows.sent("poll", *(NOW - timedelta(seconds=ago) for ago in (130, 70, 10, 0)))
+        assert outcomes(schedules.runs("poll")) == ["waiting", "waiting", "waiting", "unknown"]
 
     def test_waits_for_ever_where_no_run_comes_after_it(
         self, schedules: Schedules, rows: RunRows, clock: Clock
@@ -186,11 +208,24 @@ class TestWhatWasSent:
         assert outcomes(schedules.runs("x")) == ["waiting"]
 
     def test_is_not_missed_where_its_row_had_to_make_room_for_others(self, schedules: Schedules, rows: RunRows) -> None:
+        schedules.update("poll", history=3)
         ids = rows.sent("poll", FIRST, SECOND, THIRD, history=3)
         rows.row("poll", THIRD, "succeeded", ids[2], 0)
         for number in range(2):
             rows.row("poll", NOW - timedelta(seconds=number), "succeeded", f"run-now-{number}", 0)
         assert [run.task_id for run in schedules.runs("poll")] == ["run-now-0", "run-now-1", ids[2]]
+
+    def test_is_not_missed_where_others_were_left_out_after_it(self, schedules: Schedules, rows: RunRows) -> None:
+        [task_id] = rows.sent("poll", FIRST)
+        rows.row("poll", SECOND, "left out", "", None, 60_000, 2)
+        assert [run.task_id for run in schedules.runs("poll")] == [None, task_id]
+
+    def test_is_not_recorded_any_more_once_its_row_would_have_vanished(
+        self, schedules: Schedules, rows: RunRows, clock: Clock
+    ) -> None:
+        rows.sent("poll", NOW, NOW + MINUTE)
+        clock.forward(LIFE_MS / 1000)
+        assert [run.scheduled_at for run in schedules.runs("poll")] == [NOW + MINUTE]
 
 
 class TestTheResultBackend:
@@ -229,6 +264,28 @@ class TestTheResultBackend:
         app.backend.store_result(task_id, 1, "SUCCESS", request=request)
         [run] = schedules.runs("poll")
         assert (run.worker, run.attempts) == ("celery@a", 3)
+
+    @pytest.mark.parametrize(("row", "guard"), [("unknown", None), ("running", "done"), ("running", None)])
+    def test_is_asked_for_what_a_worker_could_not_tell(
+        self, app: Celery, schedules: Schedules, rows: RunRows, row: Outcome, guard: str | None
+    ) -> None:
+        """As where a task of another class has replaced itself, or the end could not be written."""
+        rows.row("poll", THIRD, row, "id", 0)
+        if guard:
+            rows.guard("id", guard, 60)
+        assert schedules.runs("poll", outcome="succeeded") == []
+        app.backend.store_result("id", 5, "SUCCESS")
+        [run] = schedules.runs("poll", outcome="succeeded")
+        assert (run.task_id, run.source, run.began_at) == ("id", "result", THIRD)
+
+    def test_that_cannot_be_read_says_nothing_of_the_others(
+        self, app: Celery, schedules: Schedules, rows: RunRows, client: redis.Redis
+    ) -> None:
+        ids = rows.sent("poll", FIRST, SECOND, THIRD)
+        app.backend.store_result(ids[0], 5, "SUCCESS")
+        client.set(app.backend.get_key_for_task(ids[1]), b"\x80\xff", ex=60)
+        app.backend.store_result(ids[2], 5, "SUCCESS")
+        assert outcomes(schedules.runs("poll")) == ["succeeded", "waiting", "succeeded"]
 
     def test_says_nothing_of_a_task_that_is_pending_or_has_a_row(
         self, app: Celery, schedules: Schedules, rows: RunRows
@@ -276,7 +333,11 @@ class TestTheResultBackend:
     ) -> None:
         rows.sent("poll", FIRST, SECOND, THIRD)
         others = Schedules(make_app(result_backend=url, result_backend_transport_options={"max_retries": 0}))
-        assert outcomes(others.runs("poll")) == ["waiting", "unknown", "unknown"]
+        assert outcomes(others.runs("poll", outcome=("unknown", "waiting"), limit=3)) == [
+            "waiting",
+            "waiting",
+            "unknown",
+        ]
         [record] = caplog.records
         assert "the result backend cannot tell" in record.getMessage()
 
@@ -346,6 +407,24 @@ class TestWhatIsAskedFor:
         with round_trips() as trips:
             assert len(schedules.runs("poll")) == 20
         assert len(trips) <= 4  # the entry, its rows, the lines they name, the result backend
+
+    def test_costs_no_more_where_few_are_what_is_asked_for(
+        self,
+        make_app: Callable[..., Celery],
+        schedules: Schedules,
+        rows: RunRows,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        rows.sent("poll", *(NOW - minutes * MINUTE for minutes in range(10, 0, -1)))
+        for number in range(10):
+            rows.row("poll", NOW - number * MINUTE, "running", str(number), 0)
+        others = Schedules(make_app(result_backend="nonsense://"))
+        others.runs("poll")
+        caplog.clear()
+        with round_trips() as trips:
+            assert others.runs("poll", outcome="failed", limit=1) == []
+        assert len(trips) <= 5  # and the server's time
+        assert len(caplog.records) == 1
 
 
 class TestOfAllEntries:

@@ -146,7 +146,6 @@ class TestList:
             ("retrying", "↻", "y"),
             ("skipped", "-", "k"),
             ("left out", "-", "o"),
-            ("held", "-", "h"),
             ("unknown", "·", "u"),
         ],
     )

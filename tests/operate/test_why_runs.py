@@ -74,10 +74,6 @@ HISTORIES = {
         "-> Look at the worker's log, and at what the machine says of memory.",
         known={"runs": (run(NIGHT, "lost", began_at=t(2, 3, 0, 1), worker="w1@a"),)},
     ),
-    "a freeze held it": History(
-        "'nightly' did not run for 2026-03-02 03:00:00+01:00: a freeze held it.\nNothing more is recorded of it.",
-        known={"runs": (run(NIGHT, "held", source="schedule"),)},
-    ),
     "nobody told what became of it": History(
         "Whether 'nightly' ran for 2026-03-02 03:00:00+01:00 is not recorded: it was sent, and nobody told "
         "what became of it.\n"

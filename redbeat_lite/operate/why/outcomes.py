@@ -24,7 +24,6 @@ _VERDICTS = {
     "lost": "{} did not run to its end for {}: the process that ran it died",
     "skipped": "{} did not run for {}: its misfire policy left that out",
     "left out": "{} did not run for {}: its once-lock was held",
-    "held": "{} did not run for {}: a freeze held it",
     "unknown": "whether {} ran for {} is not recorded: it was sent, and nobody told what became of it",
 }
 _SOURCES = {"record": RECORD, "result": "result backend", "schedule": "state of the entry"}

@@ -1,8 +1,9 @@
 -- The last rows of each of these entries.
 -- KEYS[n] rows of an entry   ARGV[1] how many of each
--- returns for each entry {row, nominal time, ...}, the newest first
+-- returns for each entry {row, nominal time, ...}, the newest first; {} where something else lies in the place of its rows
 local found = {}
 for n, key in ipairs(KEYS) do
-  found[n] = redis.call('ZREVRANGE', key, 0, tonumber(ARGV[1]) - 1, 'WITHSCORES')
+  local rows = redis.pcall('ZREVRANGE', key, 0, tonumber(ARGV[1]) - 1, 'WITHSCORES')
+  found[n] = rows['err'] and {} or rows
 end
 return found
