@@ -14,6 +14,7 @@ from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, entry_of, state_of
 from ..errors import CorruptEntry
 from ..once.keys import OnceKeys
+from ..runs.keys import RunKeys
 from ..storage.changes import line_of
 from ..storage.leader_store import LeaderStore
 from ..storage.stored import PAGE, Edit, Stored, Term, chunks
@@ -48,7 +49,8 @@ class Repair:
             Lost: the term is over.
         """
         keys = self._store.keys
-        for key, found, kind in self._store.drop_foreign(term, OnceKeys(keys.prefix).kinds):
+        kinds = {**OnceKeys(keys.prefix).kinds, RunKeys(keys.prefix).feed: "stream"}
+        for key, found, kind in self._store.drop_foreign(term, kinds):
             logger.error("beat: %s was a %s, not a %s, and is removed", key, found, kind)
         client: Any = self._store.backend.client
         pipe = client.pipeline(transaction=True)

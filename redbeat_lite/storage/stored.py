@@ -59,7 +59,7 @@ class Advance(NamedTuple):
     """One step of :meth:`LeaderStore.commit`, made only if the stored state begins with ``guard``.
 
     ``state`` ``None`` removes the entry; ``commands`` are sent in the same step, and ``ranges`` put down, as
-    :func:`redbeat_lite.runs.decided.put_down` makes them.
+    :func:`redbeat_lite.beat.dispatch.advances.put_down` makes them.
     """
 
     name: bytes

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Schedules, every
+from redbeat_lite.runs.keys import RunKeys
 from tests.support.beats import EACH, KEYS, conf, doubled, leads, stream
 from tests.support.messages import of_entry, queued
 from tests.support.processes import Process
@@ -95,12 +96,14 @@ def test_a_key_of_a_foreign_type_stops_nothing_for_long(
 
 
 def test_a_beat_that_finds_every_key_spoiled_leads_and_mends_them(beat: Beat, client: redis.Redis) -> None:
-    for name in NAMES:
-        spoil(client, getattr(KEYS, name))
+    feed = RunKeys("redbeat-lite").feed
+    for key in (*(getattr(KEYS, name) for name in NAMES), feed):
+        spoil(client, key)
     process = beat(PROJ_CONF=conf(schedule={"each": EACH}, lease=1))
     with Stopwatch(process) as watch:
         eventually(lambda: len(stream(client, "each")) >= 3, within=30, what="the stream")
     watch.at_most(8)
+    assert not client.exists(feed)
     assert process.alive
     assert not process.lines("CRITICAL|Traceback")
 

@@ -15,8 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat_lite.actors import Who
+from redbeat_lite.beat.dispatch.advances import put_down
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.runs.decided import put_down
 from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.row import LIFE_MS, Row
 from redbeat_lite.runs.run import Outcome

@@ -8,8 +8,10 @@ import pytest
 import redis
 
 from redbeat_lite.actors import BEAT
+from redbeat_lite.beat.dispatch.advances import put_down
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.errors import UnsupportedFormat
+from redbeat_lite.runs.row import Row
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.changes import line_of
 from redbeat_lite.storage.connections import Backend
@@ -192,6 +194,16 @@ class TestCommit:
         assert client.lrange("queue", 0, -1) == [b"message"]
         assert 0 < client.pttl("queue") <= 60_000
         assert client.zscore(KEYS.due, "a") == 2000
+        assert EntryState.decode(client.hget(KEYS.state, "a")).count == 1
+
+    def test_a_range_of_before_1970_or_of_no_sense_stops_nothing(
+        self, store: LeaderStore, leading: Term, client: redis.Redis
+    ) -> None:
+        told = [put_down(f"rows-{at}", Row(at, "skipped", "", None, 5, 2, ""), -5, 3) for at in (1000, -9)]
+        told += [("range", "rows-x", "nonsense"), ("range", "rows-x", "99999999999999999999 1 1 |k|1|1|1|")]
+        step = self.advance("a", put(store, "a", 1000), nominal=2000, commands=(("lpush", "queue", "m"),))
+        assert store.commit(leading, 1000, [step._replace(ranges=told)]) == [True]
+        assert client.llen("queue") == client.zcard("rows-1000") == 1
         assert EntryState.decode(client.hget(KEYS.state, "a")).count == 1
 
     def test_the_same_commit_twice_sends_once(self, store: LeaderStore, leading: Term, client: redis.Redis) -> None:

@@ -6,9 +6,8 @@ from itertools import groupby
 from operator import itemgetter
 
 from ...entries import lifecycle
-from ...runs.decided import put_down
 from ...runs.keys import RunKeys
-from ...runs.row import Row
+from ...runs.row import LIFE_MS, Row
 from ...runs.run import Outcome
 from ...schedules.misfire import Range
 from ...storage.stored import Advance, Command
@@ -63,3 +62,17 @@ def decided_against(job: Job) -> list[tuple[Row, int | None]]:
             number = sum(each.number for each in ranges)
             rows.append((Row(first, outcome, "", None, last - first, number, ""), sent))
     return rows
+
+
+def put_down(key: str, row: Row, sent: int | None, history: int) -> Command:
+    """What a commit is told of a range.
+
+    Where it has the outcome of the newest row, and nothing was sent between the two, they become one: what is left out
+    each minute for a day flushes nothing else away.
+
+    Parameters:
+        key: of the rows of its entry.
+        sent: the last nominal time before it that was sent.
+        history: how many rows are kept; 1 or more.
+    """
+    return "range", key, f"{history} {LIFE_MS} {sent or 0} {row.encode()}"

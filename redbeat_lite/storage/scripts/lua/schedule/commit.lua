@@ -83,8 +83,11 @@ end
 
 -- Put a range down; one that adjoins it becomes one with it. Whatever is wrong with the rows, the schedule goes on.
 local function put_down(key, value)
-  local keep, life, sent, row = string.match(value, '^(%d+) (%d+) (%d+) (.*)$')
-  local letter, first, length, number = read_range(row)
+  local keep, life, sent, row = string.match(value, '^(%d+) (%d+) (%-?%d+) (.*)$')
+  local letter, first, length, number = read_range(row or '')
+  if not letter then
+    return
+  end
   local newest = redis.pcall('ZREVRANGE', key, 0, 0)
   if newest['err'] then
     return
@@ -137,7 +140,7 @@ for _, c in ipairs(later) do
   redis.pcall('PEXPIRE', KEYS[tonumber(ARGV[c + 1])], ARGV[c + 2])
 end
 for _, c in ipairs(ranges) do
-  put_down(KEYS[tonumber(ARGV[c + 1])], ARGV[c + 2])
+  pcall(put_down, KEYS[tonumber(ARGV[c + 1])], ARGV[c + 2])
 end
 redis.call('HSET', KEYS[5], 'commit', ARGV[4] .. cjson.encode(results))
 return results
