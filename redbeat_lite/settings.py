@@ -31,6 +31,9 @@ _LONGEST = 86_400
 #: Most runs of an entry that are remembered.
 MAX_HISTORY = 1000
 
+#: Longest name of an entry or a task, in characters.
+MAX_NAME = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -11,9 +11,8 @@ from ..once.lock_key import digest
 from ..once.policy import Once
 from ..schedules.cron import Cron
 from ..schedules.misfire import Misfire
-from ..settings import Settings
+from ..settings import MAX_NAME, Settings
 from .entry import Entry
-from .fields import MAX_NAME
 from .foreign_fields import translated
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ..errors import InvalidEntry
 from ..instants import YEAR
 from ..once.policy import Once
 from ..schedules import coerce_schedule
-from ..settings import MAX_HISTORY
+from ..settings import MAX_HISTORY, MAX_NAME
 from .foreign_fields import instead
 
 #: What a user may write in an entry, in the order of the signature; the rest of an Entry is state.
@@ -47,9 +47,6 @@ WRITABLE = (*DEFINITION_FIELDS, "relative")
 
 #: What belongs into the mapping ``once``, and is easily taken for a field of the entry.
 _ONCE = frozenset(field.name for field in dataclasses.fields(Once))
-
-#: Longest name of an entry or a task, in characters.
-MAX_NAME = 200
 
 #: After how many seconds a message may expire or become due at the latest: that instant must be one that can be told.
 LONGEST = 100 * YEAR

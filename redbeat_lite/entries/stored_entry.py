@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import tzinfo
 
 from ..errors import CorruptEntry, UnsupportedFormat
+from ..settings import MAX_NAME
 from ..storage.changes import Line
 from ..storage.stored import Edit, Stored
 from .definition import decode
 from .entry import Entry
-from .fields import MAX_NAME
 from .lifecycle import due_time
 from .state import EntryState
 

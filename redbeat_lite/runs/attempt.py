@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from ..instants import told_ms
+from ..settings import MAX_HISTORY, MAX_NAME
 from .row import LETTERS, LIFE_MS, NESTING
 from .run import HISTORY_HEADER, Outcome
 
-#: Bytes that are kept of what an attempt failed with.
+#: Bytes that are kept of what an attempt failed with, and of the name of its worker.
 ERROR_BYTES = 500
-
-#: Bytes of the longest name of an entry, and more.
-_LONGEST = 10_000
 
 
 def attempt_of(fields: Mapping[str, Any]) -> int:
@@ -57,10 +55,11 @@ class Attempt(NamedTuple):
         if not (isinstance(name, str) and isinstance(scheduled_at, str)):
             return None
         given = fields.get(HISTORY_HEADER)
-        kept = given if type(given) is int else history
+        kept = min(given, MAX_HISTORY) if type(given) is int else history
         try:
-            if kept < 1 or len(name.encode()) > _LONGEST:
+            if kept < 1 or len(name) > MAX_NAME:
                 return None
+            name.encode()
             task_id = str(fields["id"])
             task_id.encode()
             return cls(name, told_ms(scheduled_at), task_id, attempt_of(fields), kept)
@@ -78,7 +77,7 @@ class Fate(NamedTuple):
             server tells from its own when that was.
         seconds: how long it took; ``None`` where that is not known.
         worker: node name.
-        error: what it failed with; cut when it is sent.
+        error: what it failed with. Both are cut when they are sent.
     """
 
     attempt: Attempt
@@ -91,9 +90,12 @@ class Fate(NamedTuple):
     def encode(self) -> str:
         """What ``shared/record.lua`` is told now: one text, as each that is sent costs a client some microseconds."""
         since = None if self.began is None else time.monotonic() - self.began
-        error = self.error.encode(errors="backslashreplace")[:ERROR_BYTES].decode(errors="ignore")
+        worker, error = (
+            told.encode(errors="backslashreplace")[:ERROR_BYTES].decode(errors="ignore")
+            for told in (self.worker, self.error)
+        )
         became = LETTERS[self.outcome], _ms(since), _ms(self.seconds)
-        return json.dumps([*became, *self.attempt, LIFE_MS, self.worker, error])
+        return json.dumps([*became, *self.attempt, LIFE_MS, worker, error])
 
 
 def _ms(seconds: float | None) -> int | str:

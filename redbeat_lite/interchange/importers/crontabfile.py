@@ -13,9 +13,10 @@ from datetime import tzinfo
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...entries.fields import MAX_NAME, is_name
+from ...entries.fields import is_name
 from ...errors import ConfigurationError, InvalidEntry
 from ...schedules.zones import zone_of
+from ...settings import MAX_NAME
 from .found import Found, Left
 from .zoned_crontab import zoned_cron_line
 
