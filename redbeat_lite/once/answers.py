@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What :meth:`LockStore.begin` decided: one of the words in ``once/begin.lua``, and its text."""
+    """What :meth:`LockStore.begin` decided: one of the words in ``once/begin.lua``, and its text; and why the run could
+    not be recorded, empty where it was."""
 
     word: str
     text: str
+    unrecorded: str = ""
 
 
 class Seen(IntEnum):
@@ -28,11 +30,12 @@ class Seen(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What was given back, and whom that concerns."""
+    """What was given back, and whom that concerns; and why the run could not be recorded, as above."""
 
     standby: bool
     released: bool
     waiters: bool
+    unrecorded: str = ""
 
 
 class Turn(NamedTuple):

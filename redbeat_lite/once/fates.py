@@ -8,7 +8,7 @@ from typing import Any
 
 from billiard.process import current_process
 from celery import states
-from celery.exceptions import Retry
+from celery.exceptions import Reject, Retry
 
 from ..errors import ConfigurationError, describe, text_of
 from ..runs.attempt import Attempt, Fate
@@ -30,7 +30,8 @@ _OUTCOMES: dict[str, Outcome] = {
 
 
 def told_of(state: str | None, retval: Any) -> Told | None:
-    """What a run came to whose body has ended, or been torn; ``None`` where another process will tell.
+    """What a run came to whose body has ended, or been torn; ``None`` where another process will tell, or nobody is to:
+    its message goes back to its queue.
 
     Parameters:
         state: as ``task_postrun`` has it; ``None`` when the run was torn down.
@@ -39,6 +40,8 @@ def told_of(state: str | None, retval: Any) -> Told | None:
     if state is None:
         # A child does not know why it has to go.
         return ("lost", "") if current_process().name == "MainProcess" else None
+    if is_requeued(state, retval):
+        return None
     if isinstance(retval, Skipped):
         return "left out", ""
     if state == states.SUCCESS:
@@ -47,6 +50,15 @@ def told_of(state: str | None, retval: Any) -> Told | None:
     if isinstance(why, BaseException):
         return _OUTCOMES.get(state, "unknown"), describe(why) if state != states.IGNORED else text_of(why)
     return _OUTCOMES.get(state, "unknown"), ""
+
+
+def is_requeued(state: str | None, retval: Any) -> bool:
+    """Whether the body has sent its message back to the queue it came from.
+
+    Parameters:
+        state, retval: as for :func:`told_of`.
+    """
+    return state == states.REJECTED and isinstance(retval, Reject) and bool(retval.requeue)
 
 
 def fate(run: Attempt, told: Told, fields: Mapping[str, Any], began: float | None) -> Fate:

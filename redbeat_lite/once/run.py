@@ -160,7 +160,6 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
         return
     torn = state is None
     successor = task.request.__dict__.pop(SUCCESSOR, None)
-    requeued = state == states.REJECTED and isinstance(retval, Reject) and bool(retval.requeue)
     hold_ms = 0
     if state == states.RETRY and hold.once is not None and hold.once.hold_on_retry:
         successor = getattr(retval, "sig", None)
@@ -171,7 +170,8 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
         hold_ms = 0
     # A run that is torn down is in a hurry: its process waits for nothing but this to end.
     fate = fates.fate(hold.run, told, task.request.__dict__, hold.begun) if hold.run and told else None
-    end = partial(Runtime.of(task.app).end, hold, again=torn or requeued, hold_ms=hold_ms, patient=not torn, fate=fate)
+    again = torn or fates.is_requeued(state, retval)
+    end = partial(Runtime.of(task.app).end, hold, again=again, hold_ms=hold_ms, patient=not torn, fate=fate)
     try:
         end()
     except SoftTimeLimitExceeded:

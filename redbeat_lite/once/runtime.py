@@ -95,9 +95,11 @@ class Runtime:
         def ask(told_later: bool = False) -> Verdict:
             hold.start(time.monotonic())
             fate = hold.run and Fate(hold.run, "running", hold.begun)
-            return self.store.begin(
+            verdict = self.store.begin(
                 hold.held, on_conflict=conflict, max_waiters=waiters, message=text, told_later=told_later, fate=fate
             )
+            self.recorder.failed(verdict.unrecorded)
+            return verdict
 
         try:
             verdict = patiently(ask, PATIENCE)
@@ -133,6 +135,7 @@ class Runtime:
             if fate is not None:
                 self.recorder.tell(fate)
             return
+        self.recorder.failed(ended.unrecorded)
         if ended.standby:
             self.wake_standbys([hold.held.task_id])
         if ended.waiters and hold.held.key is not None:

@@ -196,7 +196,7 @@ class LockStore:
         Parameters:
             again: a copy of this task may run, because this run came to nothing.
             hold_ms: keep the lock for the task's retry for so long.
-            fate: what to record of the run; what a body has not come to by itself, only if no copy of it runs by now.
+            fate: what to record of the run; that it came to nothing, only if no copy of it runs by now.
         """
         keys = [self.keys.guard(held.record), self.keys.guard_index]
         outcome = "again" if again else "done"
@@ -204,8 +204,8 @@ class LockStore:
         if held.key is not None:
             keys += self._freed_keys(held.key)
             args += [held.key, hold_ms, held.attempt, held.lease_ms]
-        standby, released, waiters = self._run("once/end", keys, args, fate)
-        return Ended(bool(standby), bool(released), bool(waiters))
+        standby, released, waiters, unrecorded = self._run("once/end", keys, args, fate)
+        return Ended(bool(standby), bool(released), bool(waiters), text(unrecorded))
 
     def wake(self, key: str, resend_ms: int = RESEND_MS) -> Turn | None:
         """The waiter whose turn it is, for the caller to publish or to end."""

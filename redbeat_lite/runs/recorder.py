@@ -63,6 +63,15 @@ class Recorder:
             self._failed += 1
             return
         self._fates.append(fate)
+        self._go()
+
+    def failed(self, why: str) -> None:
+        """Count one that could not be written by another way: this is why. Where that is empty, it was written."""
+        if why:
+            self._failed, self._why = self._failed + 1, why
+            self._go()
+
+    def _go(self) -> None:
         if self._start.acquire(blocking=False):
             # A child of a pool ends without the hooks of Python.
             for end in (signals.worker_process_shutdown, signals.worker_shutdown):
@@ -114,5 +123,6 @@ class Recorder:
             self._failed, self._why = self._failed + failed, why
 
     def _say(self) -> None:
-        logger.warning("%d ends of runs were not recorded, and %d wait: %s", self._failed, len(self._fates), self._why)
-        self._said, self._failed = elapsed(), 0
+        text = "%d beginnings or ends of runs were not recorded, or not in full, and %d wait: %s"
+        logger.warning(text, self._failed, len(self._fates), self._why or "the server has not answered in time")
+        self._said, self._failed, self._why = elapsed(), 0, ""

@@ -68,6 +68,10 @@ def fail() -> None:
 
 
 def reject() -> None:
+    raise Reject("as asked")
+
+
+def requeue() -> None:
     raise Reject("as asked", requeue=True)
 
 
@@ -90,6 +94,13 @@ def test_what_a_body_says_is_recorded(app: Celery, ours: bool, body: Any, outcom
     assert outcomes(app) == [outcome]
     [row] = rows(app)
     assert (row.task_id, row.duration is None) == (task_id, False)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_message_that_goes_back_to_its_queue_has_no_end(app: Celery, ours: bool) -> None:
+    run(app, requeue, ours=ours)
+    assert outcomes(app) == (["running"] if ours else [])
+    assert not RunStore(Runtime.of(app).store.client, "u").client.exists("{u}:runs:feed")
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -146,18 +157,23 @@ def test_a_message_that_is_too_old_to_run_has_expired(app: Celery) -> None:
     assert outcomes(app) == ["expired"]
 
 
-def test_what_lies_in_the_place_of_the_rows_stops_no_run(app: Celery) -> None:
+@pytest.mark.parametrize("broken", [("{u}:runs:of:e", "{u}:runs:feed"), ("{u}:runs:feed",)])
+def test_what_lies_in_the_place_of_the_record_stops_no_run_and_is_told(
+    app: Celery, broken: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
     client, ran = Runtime.of(app).store.client, []
 
     def body() -> None:
         ran.append(1)
 
-    for key in ("{u}:runs:of:e", "{u}:runs:feed"):
+    for key in broken:
         client.set(key, "x")
     for _ in range(2):
         run(app, body, ours=True, once=Once(key="k"))
     assert len(ran) == 2
     assert client.exists("{u}:once:lock:k") == 0
+    assert outcomes(app) == (["succeeded"] * 2 if len(broken) == 1 else [])
+    until(lambda: [each for each in caplog.messages if "ends of runs" in each and "WRONGTYPE" in each])
 
 
 def test_a_server_that_is_away_delays_no_run(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ from redbeat_lite.runs.attempt import Attempt, Fate
 from redbeat_lite.runs.row import LETTERS, LIFE_MS, NESTING, Row
 from redbeat_lite.runs.run import HISTORY_HEADER, Outcome
 from redbeat_lite.runs.store import RunStore
+from redbeat_lite.settings import MAX_HISTORY, MAX_NAME
 from redbeat_lite.storage.replies import text_of_hash
 from tests.support.examples import examples
 from tests.support.server import Server
@@ -102,9 +103,10 @@ def test_what_is_stored_is_what_the_model_says(any_store: RunStore, tellings: An
     model = Model(history)
     for run, number, (outcome, began), again in tellings:
         told = fate(run, number, outcome, began, history)
-        model.tell(told)
-        # What is not kept is not known to be there twice.
-        for _ in range(1 + (again and told.attempt.nominal in model.rows)):
+        model.tell(told)  # what is not kept is not known to be there twice
+        if again:
+            model.tell(told)
+        for _ in range(1 + again):
             assert any_store.record([told]) == (0, "")
         rows = [(run, each.outcome, each.attempt.number, each.began is not None) for run, each in model.rows.items()]
         assert seen(any_store) == (rows, model.feed)
@@ -207,6 +209,19 @@ def test_a_key_of_a_foreign_type_stops_no_other_entry(store: RunStore) -> None:
     assert len(store.rows(["entry"], 10)[0]) == store.client.xlen(store.keys.feed) == 1
 
 
+def test_a_feed_that_cannot_be_written_keeps_no_row_from_being_written(store: RunStore) -> None:
+    store.client.set(store.keys.feed, "x")
+    failed, why = store.record([fate(0, 0, "running"), fate(0, 0, "failed")])
+    assert (failed, why.split()[0]) == (1, "WRONGTYPE")
+    [[row]] = store.rows(["entry"], 10)
+    assert (row.outcome, row.feed) == ("failed", "")
+
+
+def test_a_worker_may_have_any_name(store: RunStore) -> None:
+    assert store.record([fate(0, 0, "failed", worker="\ud800" * 200)]) == (0, "")
+    assert feed(store)[0]["worker"] == ("\\ud800" * 100)[:500]
+
+
 OURS = {"periodic_task_name": "e", "scheduled_at": "2026-01-01T00:00:00+00:00", "id": "i"}
 
 
@@ -216,6 +231,7 @@ OURS = {"periodic_task_name": "e", "scheduled_at": "2026-01-01T00:00:00+00:00", 
         (OURS, 20),
         ({**OURS, HISTORY_HEADER: 3}, 3),
         ({**OURS, HISTORY_HEADER: "many"}, 20),
+        ({**OURS, HISTORY_HEADER: 10**9}, MAX_HISTORY),
         ({**OURS, "retries": 2}, 20),
     ],
 )
@@ -231,6 +247,7 @@ def test_a_message_of_an_entry_is_for_an_attempt(fields: dict[str, Any], history
         {**OURS, HISTORY_HEADER: 0},
         {**OURS, "scheduled_at": "tomorrow"},
         {**OURS, "periodic_task_name": "\ud800"},
+        {**OURS, "periodic_task_name": "e" * (MAX_NAME + 1)},
         {**OURS, "periodic_task_name": ["e"]},
         {**OURS, "id": "\ud800"},
         {**OURS, "retries": "many"},

@@ -72,7 +72,7 @@ def test_a_server_that_is_away_holds_nobody_up_and_gets_all_of_it_later(
     eventually(lines, what="the line")
     recorder.tell(fate(15))
     assert len(lines()) == 1
-    assert "ends of runs were not recorded, and 10 wait: ConnectionError" in lines()[0]
+    assert "ends of runs were not recorded, or not in full, and 10 wait: ConnectionError" in lines()[0]
     proxy.heal()
     eventually(lambda: recorded() == 10, what="those that waited")
 
@@ -97,6 +97,26 @@ def test_what_cannot_be_written_is_told_and_holds_nothing_up(
     eventually(lambda: recorded() == 1, what="the other")
     assert len(lines()) == 1
     assert "WRONGTYPE" in lines()[0]
+
+
+def test_what_could_not_be_written_otherwise_is_told_too(recorder: Recorder, lines: Any) -> None:
+    for why in ("", "WRONGTYPE", "NOPERM"):
+        recorder.failed(why)
+    eventually(lines, what="the line")
+    recorder.close()
+    assert sum(int(line.split()[0]) for line in lines()) == 2
+    assert {line.rsplit(": ")[-1] for line in lines()} <= {"WRONGTYPE", "NOPERM"}
+
+
+def test_why_is_told_where_only_too_many_came(
+    recorder: Recorder, lines: Any, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST", 1)
+    proxy.black_hole = True
+    for run in range(2):
+        recorder.tell(fate(run))
+    recorder.close()
+    assert lines()[-1].endswith("1 wait: the server has not answered in time")
 
 
 def test_a_child_leaves_what_its_parent_was_told_to_the_parent(recorder: Recorder, recorded: Any, proxy: Proxy) -> None:

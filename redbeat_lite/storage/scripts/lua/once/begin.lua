@@ -8,7 +8,7 @@
 --     [13] expires_ms of the message, 0: never  [14] 1: has been told later, 0: has not
 -- with a run to be recorded if this goes ahead, behind all others: KEYS rows of its entry, feed   ARGV fate, as
 --     shared/record.lua has it
--- returns {verdict, text}
+-- returns {verdict, text}, and with run why that could not be recorded, '': it was, or was not to be
 --   run, fence       go ahead             drop              this attempt, or a later one, has ended
 --   old              past its deadline    standby           parked until the copy that runs has ended
 --   parked, place    waits for the lock   taken, task id    another task has the lock
@@ -82,10 +82,7 @@ end
 
 local function go(number)
   remember('state', 'running', 'until', now + lease)
-  if fate then
-    try_to_record(KEYS[#KEYS - 1], KEYS[#KEYS], now, cjson.decode(fate))
-  end
-  return {'run', number}
+  return {'run', number, fate and try_to_record(KEYS[#KEYS - 1], KEYS[#KEYS], now, fate) or ''}
 end
 
 if not locked then

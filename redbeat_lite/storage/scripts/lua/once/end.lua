@@ -7,7 +7,8 @@
 --     with a lock also: [6] key  [7] hold_ms: keep the lock for this task's retry, its lease included, 0: release it
 --     [8] attempt  [9] lease_ms
 -- with a run to be recorded, behind all others: KEYS rows of its entry, feed   ARGV fate, as shared/record.lua has it
--- returns {1 a standby copy is to be published, else 0; 1 the lock was ours, else 0; 1 somebody waits for it, else 0}
+-- returns {1 a standby copy is to be published, else 0; 1 the lock was ours, else 0; 1 somebody waits for it, else 0; why
+--     the run could not be recorded, '': it was, or was not to be}
 local now = now_ms()
 local token, id = ARGV[1], ARGV[2]
 local locked = #KEYS >= 6
@@ -15,13 +16,8 @@ local fate = ARGV[locked and 10 or 6]
 
 local standby = 0
 local g = redis.call('HMGET', KEYS[1], 'token', 'state', 'attempt', 'standby', 'standby_attempt', 'until')
-if fate then
-  fate = cjson.decode(fate)
-  -- What came to nothing, a copy may have begun again by now. What ended has ended, whoever runs.
-  if g[1] == token or string.find('sfyo', fate[1], 1, true) then
-    try_to_record(KEYS[#KEYS - 1], KEYS[#KEYS], now, fate)
-  end
-end
+local other = g[2] == 'running' and g[1] ~= token
+local why = fate and try_to_record(KEYS[#KEYS - 1], KEYS[#KEYS], now, fate, other) or ''
 if g[1] == token and (g[2] == 'running' or (g[2] == 'refused' and ARGV[3] == 'done')) then
   if ARGV[3] == 'done' then
     redis.call('DEL', KEYS[1])
@@ -45,7 +41,7 @@ if g[1] == token and (g[2] == 'running' or (g[2] == 'refused' and ARGV[3] == 'do
   end
 end
 if not locked then
-  return {standby, 0, 0}
+  return {standby, 0, 0, why}
 end
 local key, hold, lease = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[9])
 local last = redis.call('HMGET', KEYS[6], 'token', 'fence', 'holder')
@@ -59,7 +55,7 @@ if last[1] == token then
   end
 end
 if redis.call('HGET', KEYS[3], 'token') ~= token then
-  return {standby, 0, 0}
+  return {standby, 0, 0, why}
 end
 
 if hold > 0 then
@@ -67,13 +63,13 @@ if hold > 0 then
   redis.call('HSET', KEYS[3], 'token', 'queued|' .. id, 'state', 'queued', 'due', due, 'ended', ARGV[8])
   redis.call('PEXPIRE', KEYS[3], hold)
   redis.call('ZADD', KEYS[5], now + hold, key)
-  return {standby, 1, 0}
+  return {standby, 1, 0, why}
 end
 redis.call('DEL', KEYS[3])
 if redis.call('EXISTS', KEYS[4]) == 1 then
   -- Due at once: should the caller die before it has woken the next one, the lock sweeper does.
   redis.call('ZADD', KEYS[5], now, key)
-  return {standby, 1, 1}
+  return {standby, 1, 1, why}
 end
 redis.call('ZREM', KEYS[5], key)
-return {standby, 1, 0}
+return {standby, 1, 0, why}

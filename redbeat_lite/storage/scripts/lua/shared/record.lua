@@ -16,15 +16,21 @@ local function weight(letter, begun)
 end
 
 -- Write what became of one attempt of a run, unless what is known weighs more or is of a later attempt. Sent twice, the
--- second changes nothing. All but that it has begun is a line in the feed, too.
+-- second changes nothing; but the end of a body whose row is too old to be kept is a line in the feed each time. All but
+-- that it has begun is such a line.
 -- takes the keys of the entry's rows and of the feed, the server's time in ms, and a fate, a list, which a script is given
 -- as JSON: for a client, one long text is less work than many short ones
 --   [1] letter  [2] ms since it began, '': it has not  [3] how many of them it ran, '': not known  [4] name of the entry
 --   [5] nominal time, ms  [6] task id  [7] attempt  [8] rows kept  [9] life_ms of the rows  [10] worker  [11] error
-local function record(rows, feed, now, fate)
+--     and whether a copy runs by now: that this one came to nothing is no news then, but what a body came to is
+-- returns nothing, or why it is not in the feed: the row is written all the same
+local function record(rows, feed, now, fate, other)
   local letter, since, duration = fate[1], tonumber(fate[2]), tonumber(fate[3])
   local name, nominal, id, attempt, history = fate[4], fate[5], fate[6], fate[7], fate[8]
   local mine = weight(letter, since)
+  if other and mine < 4 then
+    return
+  end
   local old
   for _, row in ipairs(redis.call('ZRANGEBYSCORE', rows, nominal, nominal)) do
     local of, was, began, number = string.match(row, '^(.*)|(%a)|(%x*)|%x*|(%x+)|[%d-]*$')
@@ -45,11 +51,14 @@ local function record(rows, feed, now, fate)
   end
   -- A clock that named the nominal time may be ahead of the server's.
   local begin = since and math.max(now - since - nominal, 0)
-  local line = ''
+  local line, why = '', nil
   if letter ~= 'r' then
-    line = redis.call('XADD', feed, 'MAXLEN', '~', LINES, '*', 'name', name, 'nominal', nominal, 'id', id,
+    line = redis.pcall('XADD', feed, 'MAXLEN', '~', LINES, '*', 'name', name, 'nominal', nominal, 'id', id,
       'outcome', letter, 'begin', begin or '', 'duration', duration or '', 'attempt', attempt, 'worker', fate[10],
       'error', fate[11])
+    if type(line) == 'table' then
+      line, why = '', line.err
+    end
   end
   if old then
     redis.call('ZREM', rows, old)
@@ -59,13 +68,15 @@ local function record(rows, feed, now, fate)
   redis.call('ZADD', rows, nominal, id .. '|' .. letter .. numbers .. line)
   redis.call('ZREMRANGEBYRANK', rows, 0, -(history + 1))
   redis.call('PEXPIRE', rows, fate[9])
+  return why
 end
 
 -- The same, where it is not what a script is for: a key that somebody else has put there must not stop the rest.
--- returns nothing, or the text of the error
-local function try_to_record(rows, feed, now, fate)
-  local done, why = pcall(record, rows, feed, now, fate)
-  if not done then
-    return type(why) == 'table' and why.err or tostring(why)
-  end
+-- takes the fate as JSON
+-- returns the text of an error, '' where there is none
+local function try_to_record(rows, feed, now, fate, other)
+  local _, why = pcall(function()
+    return record(rows, feed, now, cjson.decode(fate), other)
+  end)
+  return type(why) == 'table' and why.err or why and tostring(why) or ''
 end
