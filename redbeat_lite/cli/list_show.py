@@ -10,8 +10,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
+from redis.exceptions import ResponseError
 
 from ..entries.words import counted
+from ..errors import describe
 from ..interchange.schedule_text import schedule_text
 from ..settings import Settings
 from .command import Command, json_option, name_argument, schedules_of
@@ -21,7 +23,9 @@ from .output import echo_fields, echo_json, echo_table, say, when
 from .runs import told
 
 if TYPE_CHECKING:
+    from ..api.schedules import Schedules
     from ..entries.entry import Entry
+    from ..runs.run import Run
 
 #: Runs that ``show`` tells of.
 _RUNS_SHOWN = 5
@@ -160,7 +164,8 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
       celery -A proj redbeat show nightly --json
     """
     schedules = schedules_of(ctx)
-    entry, refused, runs = schedules[name], schedules.refused().get(name), schedules.runs(name, limit=_RUNS_SHOWN)
+    entry, refused = schedules[name], schedules.refused().get(name)
+    runs, unreadable = _last_runs(schedules, name)
     if as_json:
         last, history = (
             None if entry.last_change is None else asdict(entry.last_change),
@@ -171,9 +176,17 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
         )
         return
     zone = ctx.obj.app.timezone
-    lines = "\n".join(told(run, zone) for run in runs)
+    lines = "\n".join(told(run, zone) for run in runs) or unreadable
     change = ("changed", _last_change(entry, zone))
-    echo_fields([*as_fields(entry, zone), ("last runs", lines or None), change, ("refused", refused)])
+    echo_fields([*as_fields(entry, zone), ("last runs", lines), change, ("refused", refused)])
+
+
+def _last_runs(schedules: Schedules, name: str) -> tuple[list[Run], str | None]:
+    """The last runs of an entry, or why the server does not tell them."""
+    try:
+        return schedules.runs(name, limit=_RUNS_SHOWN), None
+    except ResponseError as exc:  # it has told of the entry, which is asked for first
+        return [], f"cannot be read: {describe(exc)}"
 
 
 def _last_change(entry: Entry, zone: tzinfo) -> str | None:
