@@ -41,7 +41,9 @@ def test_what_a_worker_has_ended_is_told_and_what_nobody_takes_waits(
     assert well.worker is not None
     assert well.worker.startswith("w1@")
     assert well.began_at is not None
-    assert timedelta(0) <= well.began_at - well.scheduled_at < timedelta(seconds=20)
+    # Its message lives for little more than five seconds.
+    assert well.began_at - well.scheduled_at < timedelta(seconds=10)
+    assert any(run.began_at != run.scheduled_at for run in schedules.runs("well", outcome="succeeded"))
     ill = schedules.runs(outcome="failed")[-1]
     assert (ill.name, ill.worker) == ("ill", well.worker)
     assert str(ill.error).startswith("TypeError: ")

@@ -24,6 +24,8 @@ from redbeat_lite.storage.server_check import server_of, server_warnings
 from tests.support.beats import KEYS, leads
 from tests.support.messages import queued
 from tests.support.processes import ROOT, Process, celery
+from tests.support.run_rows import KEYS as RUNS
+from tests.support.run_rows import RunRows
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
@@ -110,11 +112,17 @@ def test_the_api(guarded: Server, admin: redis.Redis, make_app: Callable[..., Ce
     use_everything(make_app(broker_url=url(guarded, "api")))
     app = make_app(broker_url=url(guarded, "api"))
     Schedules(app).add("one", "proj.add", every(3600))
-    asked = (["list"], ["why", "one"], ["pipelines", "list"], ["status"])
+    rows, now = RunRows(admin, Schedules(app)), datetime.now(UTC)
+    rows.row("one", now, "running", "runs", 0)
+    rows.guard("runs", "running", 60)
+    rows.row("one", now, "failed", "ended", 0, 0, 0, rows.line("one", now, "failed", "ended", error="as asked"))
+    assert {run.error for run in Schedules(app).runs("one")} == {None, "as asked"}
+    asked = (["list"], ["show", "one"], ["runs"], ["runs", "one"], ["why", "one"], ["pipelines", "list"], ["status"])
     for words, code in (*((each, 0) for each in asked), (["health", "--cluster"], 1)):
         said = CliRunner().invoke(redbeat, words, obj=CLIContext(app=app, no_color=True, workdir=None))
         assert said.exit_code == code, said.output  # 1: no beat leads
     Schedules(app).remove("one")
+    admin.delete(RUNS.feed, RUNS.rows("one"))
     assert not denied(admin)
     sends = re.search(r"What sends, .* needs `(.+?)` besides", PAGE)
     assert sends
