@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         RedbeatError,
         UnsupportedFormat,
     )
+    from .expect import Expect
     from .once.errors import LockLost, LockUnavailable, OnceRejected, OnceSkipped
     from .once.installation import install
     from .once.lock_context import lock
@@ -58,6 +59,7 @@ _HOMES = {
         "RedbeatError",
         "UnsupportedFormat",
     ),
+    "expect": ("Expect",),
     "schedules.misfire": ("Misfire",),
     "once.errors": ("LockLost", "LockUnavailable", "OnceRejected", "OnceSkipped"),
     "once.installation": ("install",),
@@ -87,6 +89,7 @@ __all__ = [
     "EntryChanged",
     "EntryExists",
     "EntryNotFound",
+    "Expect",
     "InvalidEntry",
     "LockLost",
     "LockUnavailable",

@@ -6,13 +6,26 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from ipaddress import ip_address
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from . import urls
 from .errors import ConfigurationError, remember
-from .instants import YEAR
+from .expect import Expect
+from .setting_checks import (
+    PREFIX,
+    check_choice,
+    check_number,
+    check_options,
+    check_text,
+    check_url,
+    check_whole,
+    expectation,
+    is_address,
+    is_expires,
+    mapping,
+    require,
+)
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -22,11 +35,6 @@ RENEWALS_PER_LEASE = 4
 
 #: The URL of settings that are read for something which asks no server.
 NO_SERVER = "redis://none"
-
-_PREFIX = "redbeat_lite_"
-
-#: Most seconds of a lease or a timeout: a day. What is longer is a unit mistaken.
-_LONGEST = 86_400
 
 #: Most runs of an entry that are remembered.
 MAX_HISTORY = 1000
@@ -52,6 +60,8 @@ class Settings:
         misfire: default of an entry's ``misfire``: ``"coalesce"``, ``"skip"`` or ``"all"``.
         once_lease: lease of a once-lock. 1 to 86,400.
         history: default of an entry's ``history``: how many of its last runs are remembered, 0 to 1,000.
+        expect: default of an entry's ``expect``: a mapping of the fields of :class:`Expect`, but of
+            ``succeed_every``, which goes by the rule of one entry.
         publish_timeout: after how long a publish that hangs is given up. 0.1 to 86,400.
         stall_timeout: after how long without progress a leader stops renewing its lease. 1 to 86,400.
         dispatch: ``"auto"``, ``"batch"`` or ``"plain"``.
@@ -73,6 +83,7 @@ class Settings:
     misfire: str = "coalesce"
     once_lease: float = 60.0
     history: int = 20
+    expect: Expect | None = None
     publish_timeout: float = 5.0
     stall_timeout: float = 30.0
     dispatch: str = "auto"
@@ -82,34 +93,32 @@ class Settings:
     heartbeat_file: str | None = None
 
     def __post_init__(self) -> None:
-        _check_url(self.url)
-        _check_options(self.url, self.redis_options)
-        _check_text("key_prefix", self.key_prefix)
-        _expect("key_prefix", not set(self.key_prefix) & set("{}"), "text without braces", self.key_prefix)
-        _check_text("owner", self.owner)
-        _check_number("lease", self.lease, 1.0)
-        _check_number("once_lease", self.once_lease, 1.0)
-        _check_number("clock_slack", self.clock_slack, 0.0)
-        _check_number("publish_timeout", self.publish_timeout, 0.1)
-        _check_number("stall_timeout", self.stall_timeout, 1.0)
-        shortest = (
-            f"more than {_PREFIX}publish_timeout ({self.publish_timeout:g} s), or a slow publish counts as a hang"
+        check_url(self.url)
+        check_options(self.url, self.redis_options)
+        check_text("key_prefix", self.key_prefix)
+        require("key_prefix", not set(self.key_prefix) & set("{}"), "text without braces", self.key_prefix)
+        check_text("owner", self.owner)
+        check_number("lease", self.lease, 1.0)
+        check_number("once_lease", self.once_lease, 1.0)
+        check_number("clock_slack", self.clock_slack, 0.0)
+        check_number("publish_timeout", self.publish_timeout, 0.1)
+        check_number("stall_timeout", self.stall_timeout, 1.0)
+        shortest = f"more than {PREFIX}publish_timeout ({self.publish_timeout:g} s), or a slow publish counts as a hang"
+        require("stall_timeout", self.stall_timeout > self.publish_timeout, shortest, self.stall_timeout)
+        check_whole("batch_size", self.batch_size, 1, 5000)
+        check_whole("history", self.history, 0, MAX_HISTORY)
+        require(
+            "expires", is_expires(self.expires), 'None, positive seconds up to 100 years or "interval"', self.expires
         )
-        _expect("stall_timeout", self.stall_timeout > self.publish_timeout, shortest, self.stall_timeout)
-        _check_whole("batch_size", self.batch_size, 1, 5000)
-        _check_whole("history", self.history, 0, MAX_HISTORY)
-        _expect(
-            "expires", _is_expires(self.expires), 'None, positive seconds up to 100 years or "interval"', self.expires
-        )
-        _check_choice("misfire", self.misfire, ("coalesce", "skip", "all"))
-        _check_choice("dispatch", self.dispatch, ("auto", "batch", "plain"))
-        _expect("traceparent", isinstance(self.traceparent, bool), "True or False", self.traceparent)
+        check_choice("misfire", self.misfire, ("coalesce", "skip", "all"))
+        check_choice("dispatch", self.dispatch, ("auto", "batch", "plain"))
+        require("traceparent", isinstance(self.traceparent, bool), "True or False", self.traceparent)
         port, file = self.metrics_port, self.heartbeat_file
         is_port = type(port) is int and 1 <= port <= 65_535
-        _expect("metrics_port", port is None or is_port, "a port from 1 to 65535", port)
+        require("metrics_port", port is None or is_port, "a port from 1 to 65535", port)
         where = "the IP address to listen on, such as 127.0.0.1 or 0.0.0.0"
-        _expect("metrics_host", _is_address(self.metrics_host), where, self.metrics_host)
-        _expect("heartbeat_file", file is None or (isinstance(file, str) and file != ""), "the path of a file", file)
+        require("metrics_host", is_address(self.metrics_host), where, self.metrics_host)
+        require("heartbeat_file", file is None or (isinstance(file, str) and file != ""), "the path of a file", file)
 
     @property
     def slack_ms(self) -> int:
@@ -133,13 +142,14 @@ class Settings:
         values = {name: _value(app, name) for name in _given(app)}
         if isinstance(values.get("expires"), timedelta):
             values["expires"] = values["expires"].total_seconds()
+        values["expect"] = expectation(values.get("expect"))
         if url is not None:
             values["url"] = url
         elif values.get("url") is None:
             values["url"] = _broker_url(app)
-            values["redis_options"] = {**_broker_tls(app), **_mapping(values.get("redis_options", {}))}
+            values["redis_options"] = {**_broker_tls(app), **mapping(values.get("redis_options", {}))}
         if urls.scheme_of(str(values["url"])) in urls.SENTINEL:
-            values["redis_options"] = {**_broker_sentinel(app), **_mapping(values.get("redis_options", {}))}
+            values["redis_options"] = {**_broker_sentinel(app), **mapping(values.get("redis_options", {}))}
         broker = app.conf.broker_write_url, app.conf.broker_transport_options
         remember((values["url"], values.get("redis_options"), *broker))
         values.setdefault("owner", app.main or cls.__dataclass_fields__["owner"].default)
@@ -160,8 +170,8 @@ def _given(app: Celery) -> list[str]:
     names = []
     for spelled in keys:
         plain = spelled.lower().removeprefix(start)
-        if plain.startswith(_PREFIX):
-            name = plain.removeprefix(_PREFIX)
+        if plain.startswith(PREFIX):
+            name = plain.removeprefix(PREFIX)
             _check_spelling(app.conf.prefix or "", spelled, name)
             names.append(name)
     return names
@@ -179,7 +189,7 @@ def _check_spelling(namespace: str, spelled: str, name: str) -> None:
 
 def _spellings(namespace: str, name: str) -> tuple[str, str]:
     """The setting ``name`` as Celery reads it; without a namespace in capitals too, all that Django hands on."""
-    own, full = _PREFIX + name, namespace + _PREFIX + name
+    own, full = PREFIX + name, namespace + PREFIX + name
     return own, full.upper() if not namespace or namespace.isupper() else full.lower()
 
 
@@ -221,77 +231,3 @@ def _broker_sentinel(app: Celery) -> dict[str, Any]:
     """What the broker's transport options say about Sentinel."""
     given = app.conf.broker_transport_options or {}
     return {name: given[name] for name in ("master_name", "sentinel_kwargs") if name in given}
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    _check_mapping(value)
-    return value  # type: ignore[no-any-return]
-
-
-def _expect(name: str, ok: bool, expected: str, value: object) -> None:
-    if not ok:
-        raise ConfigurationError(f"{_PREFIX}{name}: expected {expected}, got {value!r}")
-
-
-def _check_url(value: object) -> None:
-    # The value may hold a password, so the message shows its scheme alone.
-    if not isinstance(value, str) or "://" not in value:
-        raise ConfigurationError(f"{_PREFIX}url: expected a URL such as redis://host:6379/0")
-    scheme = urls.scheme_of(value)
-    if scheme not in urls.SCHEMES:
-        raise ConfigurationError(f"{_PREFIX}url: expected one of {', '.join(urls.SCHEMES)}, got {scheme!r}")
-    try:
-        _ = urls.parsed(value) if scheme in urls.SINGLE else urls.several(value)
-    except ValueError:
-        raise ConfigurationError(
-            f"{_PREFIX}url: expected {scheme}://user:password@host:port/database, with special characters of the "
-            "password in percent form; host, port or database cannot be read"
-        ) from None
-
-
-def _check_options(url: str, options: Any) -> None:
-    _check_mapping(options)
-    scheme = urls.scheme_of(url)
-    if scheme in urls.SENTINEL and not options.get("master_name"):
-        raise ConfigurationError(
-            f"{_PREFIX}redis_options: expected the master_name that the sentinels of {_PREFIX}url watch, got none"
-        )
-    if scheme in urls.CLUSTER and (urls.several(url)[1].get("db") or options.get("db")):
-        raise ConfigurationError(f"{_PREFIX}url: expected database 0, the only one of a Redis Cluster")
-
-
-def _check_mapping(value: object) -> None:
-    # What is given instead may hold a password.
-    _expect("redis_options", isinstance(value, Mapping), "a mapping", type(value).__name__)
-
-
-def _check_text(name: str, value: object) -> None:
-    ok = isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable()
-    _expect(name, ok, "1 to 200 printable characters", value)
-
-
-def _check_number(name: str, value: object, least: float) -> None:
-    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= _LONGEST
-    _expect(name, ok, f"seconds, at least {least:g} and at most {_LONGEST}", value)
-
-
-def _check_whole(name: str, value: object, least: int, most: int) -> None:
-    ok = type(value) is int and least <= value <= most
-    _expect(name, ok, f"a whole number from {least} to {most}", value)
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    _expect(name, value in choices, f"one of {', '.join(choices)}", value)
-
-
-def _is_address(value: object) -> bool:
-    try:
-        return isinstance(value, str) and bool(ip_address(value))
-    except ValueError:
-        return False
-
-
-def _is_expires(value: object) -> bool:
-    if value is None or value == "interval":
-        return True
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 100 * YEAR

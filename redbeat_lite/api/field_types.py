@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
+from ..expect import Expect
 from ..once.policy import Once
 from ..schedules.misfire import Misfire
 
@@ -24,3 +25,4 @@ class Policies(TypedDict, total=False):
     description: str
     remove_when_done: bool
     history: int | None
+    expect: Expect | Mapping[str, Any] | Literal[False] | None

@@ -84,6 +84,7 @@ def field_options(command: _F) -> _F:
         click.option("--enabled/--disabled", default=None, help="Whether it fires at all."),
         click.option("--remove-when-done/--keep-when-done", default=None, help="What becomes of it once finished."),
         click.option("--history", metavar="N", help='Remember so many of its last runs; or "none": as the app\'s do.'),
+        click.option("--expect", metavar="EXPECT", help='"start_within=30s,failures=3", JSON, "false" or "none".'),
     )
     for option in reversed(options):
         command = option(command)
@@ -141,8 +142,9 @@ def fields_of(given: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
         "end_at": lambda field, value: instant_of(field, value, zone),
         "max_runs": _whole,
         "history": _whole,
+        "expect": _expectation,
     }
-    may_be_none = ("expires", "start_at", "end_at", "max_runs", "history")
+    may_be_none = ("expires", "start_at", "end_at", "max_runs", "history", "expect")
     fields: dict[str, Any] = {}
     for field, value in given.items():
         if value is None:
@@ -174,6 +176,17 @@ def _json(field: str, text: str) -> Any:
         return json.loads(text)
     except ValueError as exc:
         raise InvalidEntry(field, f"JSON ({exc})", text) from None
+
+
+def _expectation(field: str, text: str) -> Any:
+    """What must become of runs: JSON, or names and values as ``start_within=30s,failures=3``."""
+    if "=" not in text or text.lstrip().startswith("{"):
+        return _json(field, text)
+    pairs = (part.strip().partition("=") for part in text.split(","))
+    return {
+        name: _whole(f"{field}.{name}", value) if name == "failures" else seconds_from(f"{field}.{name}", value)
+        for name, _, value in pairs
+    }
 
 
 def _whole(field: str, text: str) -> int:

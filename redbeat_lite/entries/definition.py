@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ..errors import CorruptEntry, InvalidEntry, UnsupportedFormat, text_of
+from ..expect import Expect
 from ..once.policy import Once
 from ..schedules import decode_schedule, encode_schedule
 from ..schedules.misfire import Misfire
@@ -111,6 +112,7 @@ _ENCODERS: dict[str, Callable[[Any, str], Any]] = {
     "description": pack,
     "remove_when_done": _keep,
     "history": _keep,
+    "expect": lambda value, field: value and value.encode(),
 }
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {
@@ -129,4 +131,5 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "description": _keep,
     "remove_when_done": _keep,
     "history": _keep,
+    "expect": Expect.decode,
 }

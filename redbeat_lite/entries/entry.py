@@ -11,6 +11,7 @@ from celery.schedules import BaseSchedule
 
 from .. import instants
 from ..errors import InvalidEntry
+from ..expect import Expect
 from ..once.policy import Once
 from ..public import public
 from ..schedules import Rule, encode_schedule, rule_of
@@ -51,6 +52,8 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         description: free text for people.
         remove_when_done: remove the entry when it finishes, instead of keeping its record.
         history: how many of its last runs are remembered, 0 to 1,000; ``None`` for what ``redbeat_lite_history`` says.
+        expect: an :class:`Expect` or a mapping of its fields: what must become of its runs; ``False`` for nothing,
+            ``None`` for what ``redbeat_lite_expect`` says.
         relative: Celery's own flag for interval schedules.
         app: the Celery app; its time zone counts for schedules that carry none.
 
@@ -88,6 +91,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         description: str = "",
         remove_when_done: bool = False,
         history: int | None = None,
+        expect: Any = None,
         relative: bool = False,
         app: Any = None,
     ) -> None:
@@ -112,7 +116,9 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
             self.description = fields.of_type("description", description, str)
             self.remove_when_done = fields.of_type("remove_when_done", remove_when_done, bool)
             self.history = fields.as_history(history)
+            self.expect = Expect.of(expect)
             self._check_window()
+            self._check_recorded()
         except InvalidEntry as exc:
             raise exc.of(self.name) from None
         self.state: EntryState | None = None
@@ -152,6 +158,10 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
     def _check_window(self) -> None:
         if self.start_at and self.end_at and self.end_at < self.start_at:
             raise InvalidEntry("end_at", f"an instant not before start_at ({self.start_at.isoformat()})", self.end_at)
+
+    def _check_recorded(self) -> None:
+        if self.expect and self.history == 0:
+            raise InvalidEntry("history", "at least 1 beside expect, which goes by what is recorded", 0)
 
     # -- what the plan needs ------------------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ DEFINITION_FIELDS = (
     "description",
     "remove_when_done",
     "history",
+    "expect",
 )
 
 #: That, and Celery's own flag for interval schedules.

@@ -13,6 +13,7 @@ from ..schedules.jitter import offset_ms
 from ..schedules.misfire import Plan, ahead_ms, plan_misfires, pull_back, unsent
 from ..schedules.missed import WalkOn, by_count
 from .entry import Entry
+from .expected import check_expectation
 from .sameness import same_runs
 from .sent import and_sent
 from .state import EntryState
@@ -34,12 +35,12 @@ def check(entry: Entry, now: int, zone: tzinfo, replaced: Callable[[], Entry | N
     try:
         first = _first(entry, now, zone)
         gap = shortest_gap_ms(entry.rule(zone), now) if entry.jitter_ms else None
+        check_expectation(entry, now, zone)
     except InvalidEntry as exc:
         raise exc.of(entry.name) from None
     except Exception as exc:
-        hint = describe(exc)
         expected = "a schedule that can tell its next occurrence"
-        raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name, hint=hint) from exc
+        raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name, hint=describe(exc)) from exc
     if first is None and not _same_window(replaced(), entry, now, zone):
         raise InvalidEntry("schedule", "a schedule with an occurrence still to come", entry.schedule, entry=entry.name)
     if gap is not None and entry.jitter_ms >= gap:

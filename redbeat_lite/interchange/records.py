@@ -45,6 +45,7 @@ _DEFAULTS: dict[str, Any] = {
     "description": "",
     "remove_when_done": False,
     "history": None,
+    "expect": None,
 }
 
 

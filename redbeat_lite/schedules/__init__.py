@@ -2,7 +2,7 @@
 
 from .cron import Cron, cron
 from .intervals import At, Every, at, every
-from .occurrences import first_ms, next_ms, rule_of, shortest_gap_ms
+from .occurrences import first_ms, gap_over, next_ms, rule_of, shortest_gap_ms
 from .rrules import RRule, rrule
 from .rule import Question, Rule
 from .stored_form import coerce_schedule, decode_schedule, encode_schedule, register_schedule
@@ -21,6 +21,7 @@ __all__ = [
     "encode_schedule",
     "every",
     "first_ms",
+    "gap_over",
     "next_ms",
     "register_schedule",
     "rrule",

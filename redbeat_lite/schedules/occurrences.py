@@ -10,7 +10,7 @@ from typing import Any
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from ..errors import InvalidEntry
-from ..instants import from_ms, to_ms
+from ..instants import YEAR, from_ms, to_ms
 from .celery_schedules import AnsweringRule, ForeignRule, RelativeRule
 from .clock_changes import CountedRule
 from .cron import Cron, crontab_rule
@@ -20,6 +20,9 @@ from .rule import SAMPLE, Question, Rule
 from .solar_events import SolarRule
 from .stored_form import coerce_schedule, encode_schedule
 from .zones import portable
+
+#: Spans of time in which a gap between two occurrences is sought: a week of ten minutes, and years of days.
+_LOOKS = 1010
 
 
 def rule_of(schedule_: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
@@ -95,6 +98,35 @@ def shortest_gap_ms(rule: Rule, from_ms: int) -> int | None:
         gaps.append(following - ms)
         ms = following
     return min(gaps, default=None)
+
+
+def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
+    """Two occurrences in a row, within a year, that are not less than ``longest`` apart; None where there are none.
+
+    All in milliseconds since 1970. Each look is at the last gap that begins within ``longest`` of the one before, so
+    that a year takes few looks; of a rule whose occurrences are close, the first :data:`_LOOKS` spans are looked at.
+    """
+    if isinstance(rule, Every):
+        return (from_ms, from_ms + rule.ms) if rule.ms >= longest else None
+    at, until = next_ms(rule, from_ms), from_ms + 1000 * YEAR
+    for _ in range(_LOOKS):
+        if at is None or isinstance(at, Question) or at >= until:
+            return None
+        # The first that is not within the span: a gap that ends there began before it by less, or it is too long.
+        after = next_ms(rule, at + longest - 1)
+        if after is None or isinstance(after, Question):
+            return None
+        if next_ms(rule, after - longest) == after:
+            return _before(rule, at, after), after
+        at = after
+    return None
+
+
+def _before(rule: Rule, since: int, until: int) -> int:
+    """The last occurrence before ``until``, from one at ``since`` on."""
+    while (following := next_ms(rule, since)) is not None and following < until:
+        since = following
+    return since
 
 
 @lru_cache(maxsize=16_384)

@@ -17,7 +17,7 @@ import redis
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
-from redbeat_lite import Misfire, Once, Schedules, at, cron, every, register_schedule, rrule
+from redbeat_lite import Expect, Misfire, Once, Schedules, at, cron, every, register_schedule, rrule
 from redbeat_lite.cli.output import distance, table
 from redbeat_lite.entries.words import span
 from redbeat_lite.interchange.schedule_text import duration_text, schedule_text, schedule_words, seconds_from
@@ -105,7 +105,8 @@ class TestFields:
             *("--kwargs", '{"y": 2}', "--options", '{"queue": "slow"}', "--expires", "10m"),
             *("--once", '{"scope": "run", "lease": 9}', "--misfire", '{"policy": "all", "limit": 3}'),
             *("--jitter", "90s", "--start-at", "2090-01-01", "--end-at", "2091-01-01T00:00Z", "--max-runs", "7"),
-            *("--description", "words", "--disabled", "--remove-when-done", "--history", "0"),
+            *("--description", "words", "--disabled", "--remove-when-done", "--history", "3"),
+            *("--expect", "start_within=30s,failures=3"),
         )
         entry = schedules["x"]
         assert (entry.args, entry.kwargs, entry.options) == ((Decimal("0.1"),), {"y": 2}, {"queue": "slow"})
@@ -113,17 +114,19 @@ class TestFields:
         assert (entry.jitter, entry.max_runs, entry.description) == (90, 7, "words")
         assert entry.start_at == datetime(2089, 12, 31, 23, tzinfo=UTC)
         assert entry.end_at == datetime(2091, 1, 1, tzinfo=UTC)
-        assert (entry.enabled, entry.remove_when_done, entry.history) == (False, True, 0)
+        assert (entry.enabled, entry.remove_when_done, entry.history) == (False, True, 3)
+        assert entry.expect == Expect(start_within=30, failures=3)
         shown = cli("show", "x")
         assert "status            disabled" in shown.out
         assert "jitter            90 s" in shown.out
         assert "expires           600 s" in shown.out
         assert 'misfire           {"policy": "all", "limit": 3}' in shown.out
         cli("edit", "x", "--expires", "none", "--end-at", "none", "--enabled", "--keep-when-done", "--once", "false")
-        cli("edit", "x", "--history", "none")
+        cli("edit", "x", "--history", "none", "--expect", "false")
         entry = schedules["x"]
         assert (entry.expires, entry.end_at, entry.enabled, entry.remove_when_done) == (None, None, True, False)
         assert (entry.once, entry.max_runs, entry.history) == (None, 7, None)
+        assert entry.expect is False
 
     def test_an_edit_of_nothing_is_refused(self, cli: Cli, schedules: Schedules) -> None:
         schedules.add("x", "add", every(60))

@@ -61,7 +61,8 @@ def fill(schedules: Schedules) -> None:
         max_runs=3,  # type: ignore[arg-type]
         description="Every night, äöü \x1b",
         remove_when_done=True,
-        history=0,
+        history=7,
+        expect={"start_within": 30, "succeed_every": 100_000_000 / 4},
     )
     schedules.add("disabled", "add", every(60), enabled=False)
     schedules.add("none", "add", every(60), expires=None, misfire="skip")

@@ -28,6 +28,8 @@ class Unstorable:
 NAME = "expected text of 1 to 200 characters without control characters, got "
 STORABLE = "expected a value that JSON or kombu's JSON types can hold (see kombu.utils.json.register_type), got "
 
+LENGTH = "expected None, or positive seconds or a timedelta, at most a year (31536000 s), got "
+
 #: What is wrong -> how add() is called instead of add("a", "t", 60), and what its error says after "entry 'a': ".
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "task of a wrong type": ({"task": 5}, f"task: {NAME}5"),
@@ -191,6 +193,34 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "history below none": ({"history": -1}, "history: expected None or a whole number from 0 to 1000, got -1"),
     "too much history": ({"history": 1001}, "history: expected None or a whole number from 0 to 1000, got 1001"),
     "history that is a truth": ({"history": True}, "history: expected None or a whole number from 0 to 1000, got True"),
+    "no expectation": ({"expect": 5}, "expect: expected None, False, an Expect or a mapping of its fields, got 5"),
+    "misspelt expectation": (
+        {"expect": {"start_witin": 5}},
+        "expect.start_witin: expected one of the fields start_within, finish_within, succeed_every, failures, got "
+        "'start_witin' (did you mean 'start_within'?)",
+    ),
+    "start at once": ({"expect": {"start_within": 0}}, f"expect.start_within: {LENGTH}0"),
+    "finish at a truth": ({"expect": {"finish_within": True}}, f"expect.finish_within: {LENGTH}True"),
+    "success in centuries": ({"expect": {"succeed_every": 1e10}}, f"expect.succeed_every: {LENGTH}10000000000.0"),
+    "finish before start": (
+        {"expect": {"start_within": 30, "finish_within": timedelta(seconds=20)}},
+        "expect.finish_within: expected not less than start_within (30 s), got 20.0",
+    ),
+    "no failures": ({"expect": {"failures": 0}}, "expect.failures: expected a whole number from 1 to 1000, got 0"),
+    "success more often than a run": (
+        {"expect": {"succeed_every": 60}},
+        "expect.succeed_every: expected more than the 60 s between the runs of 2026-03-02T12:07:19+00:00 and "
+        "2026-03-02T12:08:19+00:00, got 60",
+    ),
+    "success over a weekend": (
+        {"schedule": cron("0 9 * * 1-5", tz="UTC"), "expect": {"succeed_every": 86_400 * 2}, "jitter": 60},
+        "expect.succeed_every: expected more than the 259260 s between the runs of 2026-03-06T09:00:00+00:00 and "
+        "2026-03-09T09:00:00+00:00, got 172800",
+    ),
+    "expectation without a record": (
+        {"expect": {"start_within": 5}, "history": 0},
+        "history: expected at least 1 beside expect, which goes by what is recorded, got 0",
+    ),
     "no runs": ({"max_runs": 0}, "max_runs: expected None or a whole number from 1, got 0"),
     "runs that are a truth": ({"max_runs": True}, "max_runs: expected None or a whole number from 1, got True"),
     "enabled of a wrong type": ({"enabled": 1}, "enabled: expected True or False, got 1"),

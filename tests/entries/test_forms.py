@@ -13,7 +13,7 @@ from celery.schedules import crontab, schedule, solar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redbeat_lite import Entry, Misfire, Once, at, cron, every, rrule
+from redbeat_lite import Entry, Expect, Misfire, Once, at, cron, every, rrule
 from redbeat_lite.entries.definition import decode, encode
 from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.errors import CorruptEntry
@@ -62,6 +62,15 @@ misfires = st.builds(
 )
 
 
+expectations = st.sampled_from([None, False]) | st.builds(
+    Expect,
+    st.none() | st.floats(0.001, 100),
+    st.none() | st.floats(100, 10**6),
+    st.none() | st.integers(1, 10**6),
+    st.integers(1, 1000),
+)
+
+
 @st.composite
 def entries(draw: Any) -> Entry:
     window = sorted([draw(instants), draw(instants)])
@@ -84,7 +93,8 @@ def entries(draw: Any) -> Entry:
         enabled=draw(st.booleans()),
         description=draw(text),
         remove_when_done=draw(st.booleans()),
-        history=draw(st.none() | st.integers(0, 1000)),
+        history=draw(st.none() | st.integers(1, 1000)),
+        expect=draw(expectations),
     )
 
 

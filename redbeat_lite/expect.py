@@ -1,0 +1,114 @@
+"""What must become of the runs of an entry: the expectation, as plain data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from .errors import InvalidEntry
+from .instants import YEAR
+from .public import public
+
+#: Most failures in a row that an expectation may pass over.
+_MOST_FAILURES = 1000
+
+
+@public
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """What must become of an entry's runs; where it does not, an incident is opened.
+
+    Lengths of time are seconds or a timedelta, more than 0 and at most a year; ``None``: not expected.
+
+    Parameters:
+        start_within: a run begins so long after its due time at the latest.
+        finish_within: it has ended so long after its due time; not less than ``start_within``.
+        succeed_every: after a success the next one comes within this; more than the time between any two runs.
+        failures: 1 to 1,000; so many failures in a row are an incident.
+
+    Raises:
+        InvalidEntry: a field is wrong.
+    """
+
+    start_within: float | timedelta | None = None
+    finish_within: float | timedelta | None = None
+    succeed_every: float | timedelta | None = None
+    failures: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("start_within", "finish_within", "succeed_every"):
+            object.__setattr__(self, name, _seconds(name, getattr(self, name)))
+        start, finish = self.start_within, self.finish_within
+        if start is not None and finish is not None and finish < start:  # type: ignore[operator]  # both are seconds
+            raise InvalidEntry("expect.finish_within", f"not less than start_within ({start:g} s)", finish)
+        if type(self.failures) is not int or not 1 <= self.failures <= _MOST_FAILURES:
+            raise InvalidEntry("expect.failures", f"a whole number from 1 to {_MOST_FAILURES}", self.failures)
+
+    @classmethod
+    def of(cls, value: object) -> Expect | Literal[False] | None:
+        """Read what a user wrote as ``expect=``: ``None``, ``False``, an expectation, or a mapping of its fields.
+
+        Raises:
+            InvalidEntry: it is something else, or a field of it is wrong.
+        """
+        if value is None or value is False or isinstance(value, Expect):
+            return value
+        if not isinstance(value, Mapping):
+            raise InvalidEntry("expect", "None, False, an Expect or a mapping of its fields", value)
+        known = [field.name for field in fields(cls)]
+        for name in value:
+            if name not in known:
+                near = get_close_matches(str(name), known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else None
+                raise InvalidEntry(f"expect.{name}", f"one of the fields {', '.join(known)}", name, hint=hint)
+        return cls(**value)
+
+    @classmethod
+    def decode(cls, stored: Any) -> Expect | Literal[False] | None:
+        """What :meth:`encode` made; fields of a later version are passed over.
+
+        Raises:
+            InvalidEntry: it is something else.
+        """
+        if isinstance(stored, Mapping):
+            stored = {field.name: stored[field.name] for field in fields(cls) if field.name in stored}
+        return cls.of(stored)
+
+    def encode(self) -> dict[str, Any]:
+        """JSON: the fields that do not have their default."""
+        given = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        return {name: value for name, (value, default) in given.items() if value != default}
+
+    @property
+    def start_ms(self) -> int | None:
+        """``start_within`` in milliseconds."""
+        return _ms(self.start_within)
+
+    @property
+    def finish_ms(self) -> int | None:
+        """``finish_within`` in milliseconds."""
+        return _ms(self.finish_within)
+
+    @property
+    def success_ms(self) -> int | None:
+        """``succeed_every`` in milliseconds."""
+        return _ms(self.succeed_every)
+
+
+def _seconds(name: str, value: object) -> float | None:
+    if value is None:
+        return None
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and math.isfinite(seconds)
+    if not is_number or not 0 < seconds <= YEAR:  # type: ignore[operator]  # a number, as has been asked
+        expected = f"None, or positive seconds or a timedelta, at most a year ({YEAR} s)"
+        raise InvalidEntry(f"expect.{name}", expected, value)
+    return seconds  # type: ignore[return-value]  # likewise
+
+
+def _ms(seconds: float | timedelta | None) -> int | None:
+    return None if seconds is None else round(1000 * seconds)  # type: ignore[arg-type]  # made seconds at first

@@ -1,0 +1,102 @@
+"""What a setting may be: each check names the setting, what was expected and what came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any
+
+from . import urls
+from .errors import ConfigurationError, InvalidEntry
+from .expect import Expect
+from .instants import YEAR
+
+#: What the names of all settings begin with.
+PREFIX = "redbeat_lite_"
+
+#: Most seconds of a lease or a timeout: a day. What is longer is a unit mistaken.
+_LONGEST = 86_400
+
+
+def expectation(value: object) -> Expect | None:
+    try:
+        found = Expect.of(value)
+    except InvalidEntry as exc:
+        raise ConfigurationError(f"{PREFIX}{exc}") from None
+    ok = found is None or (found is not False and found.succeed_every is None)
+    require("expect", ok, "None or a mapping of start_within, finish_within and failures", value)
+    return found or None
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    check_mapping(value)
+    return value  # type: ignore[no-any-return]
+
+
+def require(name: str, ok: bool, expected: str, value: object) -> None:
+    if not ok:
+        raise ConfigurationError(f"{PREFIX}{name}: expected {expected}, got {value!r}")
+
+
+def check_url(value: object) -> None:
+    # The value may hold a password, so the message shows its scheme alone.
+    if not isinstance(value, str) or "://" not in value:
+        raise ConfigurationError(f"{PREFIX}url: expected a URL such as redis://host:6379/0")
+    scheme = urls.scheme_of(value)
+    if scheme not in urls.SCHEMES:
+        raise ConfigurationError(f"{PREFIX}url: expected one of {', '.join(urls.SCHEMES)}, got {scheme!r}")
+    try:
+        _ = urls.parsed(value) if scheme in urls.SINGLE else urls.several(value)
+    except ValueError:
+        raise ConfigurationError(
+            f"{PREFIX}url: expected {scheme}://user:password@host:port/database, with special characters of the "
+            "password in percent form; host, port or database cannot be read"
+        ) from None
+
+
+def check_options(url: str, options: Any) -> None:
+    check_mapping(options)
+    scheme = urls.scheme_of(url)
+    if scheme in urls.SENTINEL and not options.get("master_name"):
+        raise ConfigurationError(
+            f"{PREFIX}redis_options: expected the master_name that the sentinels of {PREFIX}url watch, got none"
+        )
+    if scheme in urls.CLUSTER and (urls.several(url)[1].get("db") or options.get("db")):
+        raise ConfigurationError(f"{PREFIX}url: expected database 0, the only one of a Redis Cluster")
+
+
+def check_mapping(value: object) -> None:
+    # What is given instead may hold a password.
+    require("redis_options", isinstance(value, Mapping), "a mapping", type(value).__name__)
+
+
+def check_text(name: str, value: object) -> None:
+    ok = isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable()
+    require(name, ok, "1 to 200 printable characters", value)
+
+
+def check_number(name: str, value: object, least: float) -> None:
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= _LONGEST
+    require(name, ok, f"seconds, at least {least:g} and at most {_LONGEST}", value)
+
+
+def check_whole(name: str, value: object, least: int, most: int) -> None:
+    ok = type(value) is int and least <= value <= most
+    require(name, ok, f"a whole number from {least} to {most}", value)
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    require(name, value in choices, f"one of {', '.join(choices)}", value)
+
+
+def is_address(value: object) -> bool:
+    try:
+        return isinstance(value, str) and bool(ip_address(value))
+    except ValueError:
+        return False
+
+
+def is_expires(value: object) -> bool:
+    if value is None or value == "interval":
+        return True
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 100 * YEAR
