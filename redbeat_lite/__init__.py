@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .pipeline.run import PipelineRun
     from .pipeline.task import PipelineTask
     from .pipeline.task_processes import start_task_process
+    from .runs.incident import Incident
     from .runs.run import Run
     from .scheduler import Scheduler
     from .schedules import at, cron, every, register_schedule, rrule
@@ -74,6 +75,7 @@ _HOMES = {
     "pipeline.task": ("PipelineTask",),
     "runs.run": ("Run",),
     "entries.preview": ("Upcoming",),
+    "runs.incident": ("Incident",),
     "scheduler": ("Scheduler",),
     "storage.changes": ("Change",),
     "schedules": ("at", "cron", "every", "register_schedule", "rrule"),
@@ -90,6 +92,7 @@ __all__ = [
     "EntryExists",
     "EntryNotFound",
     "Expect",
+    "Incident",
     "InvalidEntry",
     "LockLost",
     "LockUnavailable",

@@ -81,7 +81,42 @@ class Ticked(NamedTuple):
     seconds: float
 
 
-Event = Dispatched | Misfired | Skipped | Failed | Quarantined | LeaderGained | LeaderLost | Ticked
+class IncidentOpened(NamedTuple):
+    """An expectation does not hold. Told at least once; the same incident has the same ``id``.
+
+    ``kind`` is one of those of :class:`redbeat_lite.Incident`; ``entry`` is ``None`` where it is the whole schedule.
+    """
+
+    id: str
+    kind: str
+    entry: str | None
+    since: datetime
+    text: str
+
+
+class IncidentClosed(NamedTuple):
+    """It holds again, or nobody expects it any more. Told at least once, after the opening."""
+
+    id: str
+    kind: str
+    entry: str | None
+    since: datetime
+    text: str
+    until: datetime
+
+
+Event = (
+    Dispatched
+    | Misfired
+    | Skipped
+    | Failed
+    | Quarantined
+    | LeaderGained
+    | LeaderLost
+    | Ticked
+    | IncidentOpened
+    | IncidentClosed
+)
 
 _METHODS: dict[type, str] = {
     Dispatched: "dispatched",
@@ -92,6 +127,8 @@ _METHODS: dict[type, str] = {
     LeaderGained: "leader_gained",
     LeaderLost: "leader_lost",
     Ticked: "ticked",
+    IncidentOpened: "incident_opened",
+    IncidentClosed: "incident_closed",
 }
 
 
@@ -125,6 +162,12 @@ class Hooks:
 
     def ticked(self, event: Ticked) -> None:
         """One turn of the loop is over."""
+
+    def incident_opened(self, event: IncidentOpened) -> None:
+        """An expectation does not hold."""
+
+    def incident_closed(self, event: IncidentClosed) -> None:
+        """It holds again."""
 
 
 def subscribe(app: Celery, hooks: Hooks) -> None:

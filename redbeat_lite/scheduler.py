@@ -15,6 +15,7 @@ from redis.exceptions import AuthenticationError, MovedError, ResponseError
 
 from .beat import parent
 from .beat.announcer import Announcer
+from .beat.aside import Aside
 from .beat.dispatch.broker import BrokerDown
 from .beat.dispatch.dispatcher import Dispatcher
 from .beat.dispatch.prepared import obstacle
@@ -34,7 +35,6 @@ from .entries.entry import Entry
 from .errors import ConfigurationError, UnsupportedFormat
 from .events import subscribers
 from .once.store import LockStore
-from .pipeline.sweeper import sweeper
 from .public import public
 from .settings import Settings
 from .storage.connections import FAULTS, refusal
@@ -95,6 +95,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             settings,
             obstacle=lambda channel: obstacle(self, sys.modules[__name__], app, channel),
         )
+        self._aside = Aside(app, settings, self.leader, vitals)
         self._dispatcher = Dispatcher(
             store,
             self.leader,
@@ -104,11 +105,10 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             zone=zone,
             batch_size=settings.batch_size,
             slack=settings.slack_ms,
-            history=settings.history,
+            deadlines=self._aside.deadlines,
             tasks=lambda name: app.tasks.get(name),
             local=self._upkeep.local,
         )
-        self._sweeper = sweeper(app, lambda: self.leader.leading)
         self._failure: BaseException | None = None
         self._exit_code = 0
         self._outage = Outage(vitals)
@@ -174,7 +174,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
                 self.vitals.ticked(elapsed() - started)
             if self.leader.in_office or self._terms.standing_by:
                 self._outage.is_over()
-            self._sweeper.start()
+            self._aside.start()
         except UnsupportedFormat as exc:
             self._give_up(str(exc))
         except AuthenticationError as exc:
@@ -244,7 +244,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """
         self._closing = True
         say_nothing_of_ignored_exits()
-        self._sweeper.stop()
+        self._aside.stop()
         exporter = [self._exporter.close] if self._exporter else []
         self._farewell.do(self._finish, self.leader.resign, self.vitals.close, *exporter)
         if self._ticking:

@@ -11,6 +11,8 @@ from ..clock import wall_ms
 from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.preview import Upcoming, upcoming
+from ..runs.incident import Incident
+from ..runs.incident_store import IncidentStore
 from ..runs.run import Outcome, Run
 from ..settings import Settings
 from ..storage.changes import Change
@@ -30,6 +32,7 @@ Entries = list[Entry]
 Occurrences = list[Upcoming]
 Changes = list[Change]
 Runs = list[Run]
+Incidents = list[Incident]
 
 
 class ReadSide(Mapping[str, Entry]):
@@ -65,6 +68,10 @@ class ReadSide(Mapping[str, Entry]):
     @lazy
     def _history(self) -> RunHistory:
         return RunHistory(self._app, self._settings, self._reader, self._store)
+
+    @lazy
+    def _incidents(self) -> IncidentStore:
+        return IncidentStore(self._store.backend.client, self._settings.key_prefix)
 
     def __getitem__(self, name: str) -> Entry:
         """The entry of this name, with its state and its last change.
@@ -148,6 +155,17 @@ class ReadSide(Mapping[str, Entry]):
         check_count("limit", limit)
         wanted = Wanted.of(outcome, since, until, limit)
         return self._history.of_all(wanted) if name is None else self._history.of_entry(name, wanted)
+
+    def incidents(self, *, closed: bool = False, limit: int = 100) -> Incidents:
+        """The incidents that are open, the oldest first; or those that were closed last, the newest first.
+
+        Parameters:
+            closed: those that were closed, of which some 1,000 are kept.
+            limit: how many at most.
+        """
+        check_count("limit", limit)
+        cases = self._incidents.closed(limit) if closed else self._incidents.open()[:limit]
+        return [case.shown() for case in cases]
 
     def quarantined(self) -> dict[str, dict[str, Any]]:
         """Entries that were set aside: name -> ``error``, ``definition``, ``state``, ``at`` (epoch milliseconds)."""

@@ -10,9 +10,11 @@ from ..actors import check_actor
 from ..entries.configured import entry_with_defaults
 from ..entries.definition import encode
 from ..entries.entry import Entry
+from ..entries.state import MAX_NOTE
 from ..errors import EntryNotFound, InvalidEntry
 from ..once.store import LockStore
 from ..public import public
+from ..runs.incident import Incident
 from ..storage.changes import line_of
 from ..storage.connections import FAULTS
 from ..storage.lazy import lazy
@@ -190,6 +192,25 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         with suppress(*FAULTS):  # what is sent is sent, whether or not anybody is told
             self._store.record(line_of(self._writer.who, "run now", f"task {task_id}"), [name])
         return task_id
+
+    def acknowledge(self, id: str, note: str) -> Incident:
+        """Say of an open incident who has taken it up; returns it.
+
+        Parameters:
+            id: as :meth:`incidents` tells it.
+            note: who, and what is done about it.
+
+        Raises:
+            EntryNotFound: no incident of this id is open.
+            InvalidEntry: the note is empty or too long.
+        """
+        if not isinstance(note, str) or not 1 <= len(note) <= MAX_NOTE:
+            raise InvalidEntry("note", f"text of 1 to {MAX_NOTE} characters", note)
+        storable = note.encode("utf-8", "replace").decode()
+        for case in self._incidents.open():
+            if case.id == id and self._incidents.acknowledge(case, storable):
+                return case._replace(note=storable).shown()
+        raise EntryNotFound(f"no incident {id!r} is open")
 
     def release(self, name: str) -> Entry:
         """Put a quarantined entry back, as new, once what was wrong with it is mended.

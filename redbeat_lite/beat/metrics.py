@@ -11,6 +11,7 @@ from celery.utils.log import get_logger
 from ..clock import elapsed
 from ..errors import ConfigurationError
 from ..events import Dispatched, Failed, Hooks, Misfired, Quarantined, Skipped, Ticked
+from ..runs.incident import KINDS
 from .vitals import Vitals
 
 if TYPE_CHECKING:
@@ -76,6 +77,10 @@ class Metrics(Hooks):
             yield GaugeMetricFamily("redbeat_lite_entries", "Entries stored.", value=vitals.entries)
             yield GaugeMetricFamily("redbeat_lite_due", "Entries that are due and not yet sent.", value=vitals.due)
             yield GaugeMetricFamily("redbeat_lite_refused", "Config entries refused.", value=vitals.refused)
+            incidents = GaugeMetricFamily("redbeat_lite_incidents", "Incidents that are open.", labels=["kind"])
+            for kind in KINDS:
+                incidents.add_metric([kind], vitals.incidents.get(kind, 0))
+            yield incidents
 
     def dispatched(self, event: Dispatched) -> None:
         self._dispatched.labels(event.task).inc()

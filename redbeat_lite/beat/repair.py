@@ -49,7 +49,7 @@ class Repair:
             Lost: the term is over.
         """
         keys = self._store.keys
-        kinds = {**OnceKeys(keys.prefix).kinds, RunKeys(keys.prefix).feed: "stream"}
+        kinds = OnceKeys(keys.prefix).kinds | RunKeys(keys.prefix).kinds
         for key, found, kind in self._store.drop_foreign(term, kinds):
             logger.error("beat: %s was a %s, not a %s, and is removed", key, found, kind)
         client: Any = self._store.backend.client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -32,6 +33,8 @@ class Vitals:
         self.dispatch = ""  #: how messages go out, in words
         self.entries = self.due = 0  #: stored, and due by now, as the last renewal saw it
         self.refused = 0  #: config entries that were, when the configuration was read last
+        self.unpublished: set[str] = set()  #: entries of which a publish has failed lately
+        self.incidents: Mapping[str, int] = {}  #: how many are open of each kind, as the last look saw it
         self._heartbeat = heartbeat
         self._unwritable = False
         self._alive = elapsed()

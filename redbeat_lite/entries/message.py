@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from celery.beat import BeatLazyFunc
 
 from .. import instants
-from ..runs.run import HISTORY_HEADER
+from ..runs.run import EXPECT_HEADER, HISTORY_HEADER
 from ..schedules import Every, Question
 from ..schedules.cron import Cron, familiar
 from ..schedules.misfire import DEFAULT_GRACE_MS, Plan
@@ -104,6 +104,7 @@ def emission(occurrence: Occurrence, now: int, *, traced: bool = False) -> Entry
         **(options.get("headers") or {}),
         **headers(entry.name, occurrence.nominal),
         **({} if entry.history is None else {HISTORY_HEADER: entry.history}),
+        **({} if entry.expect is None else {EXPECT_HEADER: bool(entry.expect)}),
         **(occurrence.extra or {}),
     }
     # A retry inside the publish could go on for longer than publish_timeout; the dispatcher has its own.

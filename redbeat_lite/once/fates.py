@@ -12,7 +12,7 @@ from celery.exceptions import Reject, Retry
 
 from ..errors import ConfigurationError, describe, text_of
 from ..runs.attempt import Attempt, Fate
-from ..runs.run import Outcome
+from ..runs.run import EXPECT_HEADER, Outcome
 from .runtime import Runtime
 from .settle import Skipped
 
@@ -71,8 +71,25 @@ def fate(run: Attempt, told: Told, fields: Mapping[str, Any], began: float | Non
     outcome, error = told
     if outcome == "left out":
         began = None
-    seconds = None if began is None else time.monotonic() - began
+    seconds = None if began is None or outcome == "running" else time.monotonic() - began
     return Fate(run, outcome, began, seconds, str(fields.get("hostname") or ""), error)
+
+
+def tell_begin(app: Any, fields: Mapping[str, Any], began: float) -> None:
+    """Have recorded that a body begins which takes nothing, where its entry expects something of it: the others need
+    no line before they end.
+
+    Parameters:
+        fields, began: as for :func:`fate`.
+    """
+    if "scheduled_at" not in fields:
+        return
+    try:
+        expected = fields.get(EXPECT_HEADER, Runtime.of(app).settings.expect)
+    except ConfigurationError:
+        return
+    if expected:
+        tell(app, fields, "running", began=began)
 
 
 def tell(app: Any, fields: Mapping[str, Any], outcome: Outcome, error: str = "", began: float | None = None) -> None:

@@ -69,7 +69,9 @@ def begin(task: Any) -> None:
 
 def begin_alone(task: Any) -> None:
     """Begin a run that takes nothing: neither a lock nor the guard."""
-    setattr(task.request, _BEGAN, time.monotonic())
+    began = time.monotonic()
+    setattr(task.request, _BEGAN, began)
+    fates.tell_begin(task.app, task.request.__dict__, began)
     tell_start(task, task.request)
 
 

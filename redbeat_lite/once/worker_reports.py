@@ -22,12 +22,14 @@ class WorkerReport(NamedTuple):
             messages.
         at: when it said so, epoch seconds of the server.
         ahead: by how many seconds its clock is ahead of the server's; negative if it is behind.
+        records: whether it records what becomes of runs, their begin too where something is expected.
     """
 
     queues: list[str]
     visibility_timeout: float | None
     at: float
     ahead: float = 0.0
+    records: bool = False
 
     def encode(self) -> str:
         return json.dumps(self._asdict())
@@ -46,6 +48,7 @@ class WorkerReport(NamedTuple):
             None if timeout is None else float(timeout),
             float(said["at"]),
             float(said.get("ahead", 0.0)),
+            bool(said.get("records", False)),
         )
 
 

@@ -8,6 +8,14 @@ key                     type    holds
 ``{p}:runs:feed``       stream  every end of a run, in order of time: ``name``, ``nominal`` (ms), ``id``, ``outcome``
                                 (its letter), ``begin`` (ms after ``nominal``), ``duration`` (ms), ``attempt``,
                                 ``worker``, ``error``; empty where not known; the last 100,000 or a few more
+``{p}:runs:incidents``  hash    ``kind:entry`` -> JSON of an incident that is open, or was closed and is not told yet
+                                (:mod:`redbeat_lite.runs.incident`); 1,000 at most
+``{p}:runs:closed``     stream  the last 1,000 incidents, or a few more, that were closed: ``of`` and ``incident``
+``{p}:runs:deadlines``  zset    ``what|nominal time|entry`` -> when the leader looks whether a run has begun, or ended,
+                                and ``success||entry`` -> when one has to have succeeded, epoch ms; for entries that
+                                expect something, some 100 of each at most
+``{p}:runs:failures``   hash    entry -> its failures in a row, and the nominal time of the last one; for those that
+                                expect something; lives for 35 days after the last failure
 ======================  ======  ======================================================================================
 """
 
@@ -25,6 +33,28 @@ class RunKeys:
     @property
     def feed(self) -> str:
         return f"{{{self.prefix}}}:runs:feed"
+
+    @property
+    def incidents(self) -> str:
+        return f"{{{self.prefix}}}:runs:incidents"
+
+    @property
+    def closed(self) -> str:
+        return f"{{{self.prefix}}}:runs:closed"
+
+    @property
+    def deadlines(self) -> str:
+        return f"{{{self.prefix}}}:runs:deadlines"
+
+    @property
+    def failures(self) -> str:
+        return f"{{{self.prefix}}}:runs:failures"
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The types of those keys that are there once for all entries."""
+        streams, hashes = (self.feed, self.closed), (self.incidents, self.failures)
+        return {self.deadlines: "zset", **dict.fromkeys(streams, "stream"), **dict.fromkeys(hashes, "hash")}
 
     def rows(self, name: str) -> str:
         """Of the entry of this name."""

@@ -29,8 +29,11 @@ NOT_DONE: tuple[Outcome, ...] = ("failed", "expired", "revoked", "rejected", "lo
 #: Message header: how many rows the entry of a message keeps, where that is not the worker's own setting.
 HISTORY_HEADER = "redbeat_history"
 
+#: Message header: whether the entry of a message expects something of its runs, where it says so itself.
+EXPECT_HEADER = "redbeat_expect"
+
 #: Message headers that tell which run of which entry a message is for. Other schedulers write the first one, too.
-RUN_HEADERS = ("periodic_task_name", "scheduled_at", HISTORY_HEADER)
+RUN_HEADERS = ("periodic_task_name", "scheduled_at", HISTORY_HEADER, EXPECT_HEADER)
 
 
 @public

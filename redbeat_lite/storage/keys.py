@@ -24,7 +24,8 @@ key                   type     holds
                                them back yet; ``commit``, the id of the leader's last commit and the reply to it;
                                ``zones``, JSON list of the time zones by which entries are planned; ``ahead``, not
                                empty: a clock reading by which some are that is ahead of the leader's; ``mark``, by
-                               which the leader knows this database again over its connection to the broker
+                               which the leader knows this database again over its connection to the broker;
+                               ``feed``, the id up to which a leader has read the ends of runs
 ``{p}:quarantine``    hash     name -> JSON of the error, the definition and the state that could not be used
 ``{p}:changes``       stream   the record of changes: the last 10,000 lines, about, each of what one call has done
                                (:mod:`redbeat_lite.storage.changes`)

@@ -23,7 +23,7 @@ CUT = MAX_BYTES + 1
 PARKED = "+inf"
 
 #: One command for the broker: ``("lpush" | "pexpire" | "publish", key or channel, value)``; or, for the record of runs,
-#: ``("range", key, value)``.
+#: ``("range", key, value)``, or ``("deadline", key, "ms|member")``.
 Command = tuple[str, str, Any]
 
 _T = TypeVar("_T")

@@ -36,6 +36,7 @@ NAMES = {
     "redbeat_lite_entries": "gauge",
     "redbeat_lite_due": "gauge",
     "redbeat_lite_refused": "gauge",
+    "redbeat_lite_incidents": "gauge",
 }
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -93,6 +94,9 @@ def test_each_number_is_what_happened(
     assert value(port, "skipped_total", reason="once-lock") == 1
     assert value(port, "quarantined_total") == 1
     assert value(port, "refused") == 1
+    beat._aside.incidents.look()
+    beat._aside.incidents.look()
+    assert [value(port, "incidents", kind=kind) for kind in ("quarantined", "failed")] == [1, 0]
     assert beat.vitals.failed > 0
     eventually(lambda: value(port, "failed_total", task="nobody.knows") == beat.vitals.failed, what="the failures")
     assert value(port, "lateness_seconds_count") == 3
@@ -194,6 +198,6 @@ def test_the_dashboard_uses_exactly_the_metrics_there_are() -> None:
     suffixes = {"counter": "_total", "histogram": "_bucket", "gauge": ""}
     assert used == {name + suffixes[kind] for name, kind in NAMES.items()}
     by = {label for expression in expressions for label in re.findall(r"by \((\w+)\)", expression)}
-    assert by == {"le", "task", "reason"}
+    assert by == {"le", "task", "reason", "kind"}
     board = json.loads(DASHBOARD.read_text())
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])

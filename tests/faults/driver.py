@@ -239,7 +239,7 @@ class Stage(Troupe):
                 found = set(client.keys("*"))
             passing = {key for key in found if key.startswith(PASSING) and client.ttl(key) != -1}
         once = (ONCE_KEYS.index, ONCE_KEYS.fence, ONCE_KEYS.workers)
-        ours = {key.encode() for key in (*vars_of(KEYS), *once, RUN_KEYS.feed)}
+        ours = {key.encode() for key in (*vars_of(KEYS), *once, *RUN_KEYS.kinds)}
         leaked = {key for key in found - ours - passing if key != b"celery" and not key.startswith(b"_kombu.")}
         assert not leaked, leaked
         assert KEYS.leader.encode() not in found, "the lease was not given back"

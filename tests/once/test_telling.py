@@ -23,7 +23,7 @@ from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import LockStore
 from redbeat_lite.runs.attempt import Attempt, Fate
 from redbeat_lite.runs.row import Row
-from redbeat_lite.runs.run import HISTORY_HEADER, Outcome
+from redbeat_lite.runs.run import EXPECT_HEADER, HISTORY_HEADER, Outcome
 from redbeat_lite.runs.store import RunStore
 from tests.once.script_calls import begin, held
 from tests.once.server import Server
@@ -111,6 +111,23 @@ def test_a_run_that_is_torn_down_is_lost(app: Celery, ours: bool) -> None:
     with pytest.raises(SystemExit):
         run(app, leave, ours=ours)
     assert outcomes(app) == ["lost"]
+
+
+@pytest.mark.parametrize(("fields", "conf"), [({EXPECT_HEADER: True}, {}), ({}, {"failures": 3})])
+def test_the_begin_of_a_run_that_takes_nothing_is_recorded_where_something_is_expected(
+    app: Celery, fields: dict[str, Any], conf: dict[str, Any]
+) -> None:
+    app.conf.redbeat_lite_expect = conf or None
+    seen = []
+
+    def body() -> None:
+        seen.extend(until(lambda: [(row.outcome, row.duration) for row in rows(app)]))
+
+    run(app, body, ours=False, fields=fields)
+    assert seen == [("running", None)]
+    assert outcomes(app) == ["succeeded"]
+    run(app, one, ours=False, fields={**fields, EXPECT_HEADER: False})
+    assert outcomes(app) == ["succeeded"] * 2
 
 
 @pytest.mark.parametrize("ours", [True, False])

@@ -27,7 +27,7 @@ from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.keys import Keys
 from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.scripts import Scripts
-from redbeat_lite.storage.stored import Advance, Edit, Lost, Term
+from redbeat_lite.storage.stored import Advance, Command, Edit, Lost, Term
 from tests.support.examples import examples
 from tests.support.server import Server
 
@@ -164,7 +164,7 @@ class Model:
                 before.guard,
                 after_run(before).encode(),
                 100,
-                () if decided_against(before) else (("lpush", "sent", f"{name} {before.nominal}"),),
+                () if decided_against(before) else sending(name, before),
                 [put_down(RUNS.rows(name), row, before.last, HISTORY)] if (row := decided_against(before)) else (),
             )
             for name, before in self.planned.items()
@@ -185,6 +185,11 @@ class Model:
 def next_version(name: str, before: EntryState, who: Who = ALICE) -> Edit:
     line = line_of(who, "edited", fields=(("n", "1", "2"),))
     return Edit(name, before.encode().encode(), after_edit(before).encode(), None, 100, line)
+
+
+def sending(name: str, state: EntryState) -> tuple[Command, ...]:
+    run = f"{name} {state.nominal}"
+    return ("lpush", "sent", run), ("deadline", "deadlines", f"{state.nominal}|start|{run}")
 
 
 def after_edit(state: EntryState) -> EntryState:
@@ -235,6 +240,8 @@ def test_only_what_is_as_planned_advances_and_is_sent(
         stored = {name.decode(): EntryState.decode(raw) for name, raw in client.hgetall(KEYS.state).items()}
         assert stored == model.states
         assert [raw.decode() for raw in reversed(client.lrange("sent", 0, -1))] == model.sent
+        deadlines = {member.decode() for member in client.zrange("deadlines", 0, -1)}
+        assert deadlines == {f"start|{each}" for each in model.sent}
         rows = RunStore(client, "model").rows(NAMES, 100)
         assert [*map(list, map(reversed, rows))] == [*model.rows.values()]
         assert all(0 < client.pttl(RUNS.rows(name)) <= LIFE_MS for name in NAMES if model.rows[name])

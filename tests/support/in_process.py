@@ -22,12 +22,13 @@ LEASE = 600
 #: What the keys of the schedule begin with.
 KEY = "{redbeat-lite}:"
 
-#: The keys of the schedule, and the two that once-locks keep for all of them.
+#: The keys of the schedule, and those that once-locks and the record of runs keep for all of them.
 OURS = tuple(
     KEY + part
     for part in (
         *("due", "entries", "state", "leader", "meta", "quarantine", "changes", "changed"),
-        *("once:fence", "once:index"),
+        *("once:fence", "once:index", "once:workers"),
+        *("runs:incidents", "runs:closed", "runs:deadlines", "runs:feed"),
     )
 )
 

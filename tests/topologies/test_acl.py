@@ -24,6 +24,7 @@ from redbeat_lite.storage.server_check import server_of, server_warnings
 from tests.support.beats import KEYS, leads
 from tests.support.messages import queued
 from tests.support.processes import ROOT, Process, celery
+from tests.support.run_records import Worker
 from tests.support.run_rows import KEYS as RUNS
 from tests.support.run_rows import RunRows
 from tests.support.server import Server
@@ -97,6 +98,7 @@ def use_everything(app: Celery) -> None:
     assert len(schedules.list()) == len(schedules.list(order="name")) == len(list(schedules)) == len(schedules) == 11
     assert len(list(schedules.items())) == len(list(schedules.values())) == 11
     assert not schedules.quarantined()
+    assert not schedules.incidents() + schedules.incidents(closed=True)
     schedules.upcoming(datetime.now(UTC) + timedelta(seconds=15))
     assert schedules.runs("one") == schedules.runs() == []
     assert schedules["one"].last_run is None
@@ -230,6 +232,25 @@ def test_a_beat_that_may_not_ask_about_its_server_works(
     eventually(lambda: scheduler.run_due() and queued(admin), what="a message")
     assert scheduler.leader.leading
     scheduler.close()
+
+
+def test_a_beat_looks_for_incidents(guarded: Server, admin: redis.Redis, make_app: Callable[..., Celery]) -> None:
+    scheduler = Scheduler(make_app(broker_url=url(guarded, "beat")))
+    Worker(admin).reports()
+    scheduler.run_due()
+    scheduler._aside.incidents.look()
+    api = Schedules(make_app(broker_url=url(guarded, "api")))
+    api.add("entry", "add", every(0.5), expect={"start_within": 0.1})
+    eventually(lambda: scheduler.run_due() and queued(admin), what="a message")
+    Worker(admin).tells("entry", "failed")
+    scheduler._aside.incidents.look()
+    [incident] = api.incidents()
+    assert api.acknowledge(incident.id, "mine").acknowledged == "mine"
+    api.remove("entry")
+    scheduler._aside.incidents.look()
+    assert [each.id for each in api.incidents(closed=True)] == [incident.id]
+    scheduler.close()
+    assert set(denied(admin)) <= {"beat: command config|get"}
 
 
 def test_workers(guarded: Server, admin: redis.Redis, running: list[Process]) -> None:

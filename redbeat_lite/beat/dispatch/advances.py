@@ -11,6 +11,7 @@ from ...runs.row import LIFE_MS, Row
 from ...runs.run import Outcome
 from ...schedules.misfire import Range
 from ...storage.stored import Advance, Command
+from .deadlines import Deadlines
 from .planner import Job
 
 
@@ -19,12 +20,12 @@ class Advances:
 
     Parameters:
         keys: of the record of runs.
-        history: how many of its last runs an entry remembers, where it does not say.
+        deadlines: of what is expected; knows how many of its last runs an entry remembers.
     """
 
-    def __init__(self, keys: RunKeys, history: int) -> None:
+    def __init__(self, keys: RunKeys, deadlines: Deadlines) -> None:
         self._keys = keys
-        self._history = history
+        self._deadlines = deadlines
 
     def of(self, job: Job, now: int) -> Advance:
         """The advance of one job at ``now`` (epoch ms)."""
@@ -33,14 +34,16 @@ class Advances:
             after = lifecycle.failed(state, job.error, job.plan)
             retry = now + 1000 * lifecycle.retry_delay(after.attempts)
             return Advance(job.stored.name, state.guard, after.encode(), retry)
-        history = self._history if entry.history is None else entry.history
+        commands, history = job.commands, self._deadlines.history(entry)
+        if job.plan.emit and (expect := self._deadlines.expected(entry)):
+            commands = [*commands, *self._deadlines.of(job, expect, now)]
         after = lifecycle.dispatched(state, job.plan, len(job.left_out), history)
         ranges = self._ranges(job, history) if history and (job.plan.skipped or job.left_out) else ()
         # The record of a config entry stays: without it, the next reading of the configuration would take the entry for
         # new and run it again.
         if after.finished and entry.remove_when_done and entry.owner is None:
-            return Advance(job.stored.name, state.guard, None, None, job.commands, ranges)
-        return Advance(job.stored.name, state.guard, after.encode(), job.ahead.score, job.commands, ranges)
+            return Advance(job.stored.name, state.guard, None, None, commands, ranges)
+        return Advance(job.stored.name, state.guard, after.encode(), job.ahead.score, commands, ranges)
 
     def _ranges(self, job: Job, history: int) -> list[Command]:
         key = self._keys.rows(job.entry.name)

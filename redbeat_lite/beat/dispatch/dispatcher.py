@@ -30,6 +30,7 @@ from ..vitals import Vitals
 from .advances import Advances
 from .broker import BrokerDown
 from .collector import refused_for_all
+from .deadlines import Deadlines
 from .no_gc import no_collection
 from .once_locks import Claiming
 from .planner import MAX_ERROR, Job, Planner
@@ -55,7 +56,7 @@ class Dispatcher:
         zone: the app's time zone.
         batch_size: entries per round trip.
         slack: by how many milliseconds the clocks of beats and workers may differ.
-        history: as for :class:`.Advances`.
+        deadlines: as for :class:`.Advances`.
         tasks: the app's registered tasks by name.
         local: finds the config entry of a name, for those that hold what cannot be stored.
     """
@@ -71,7 +72,7 @@ class Dispatcher:
         zone: tzinfo,
         batch_size: int,
         slack: int,
-        history: int,
+        deadlines: Deadlines,
         tasks: Callable[[str], Any],
         local: Callable[[str], Entry | None],
     ) -> None:
@@ -80,7 +81,7 @@ class Dispatcher:
         self._publisher = publisher
         self._claiming = Claiming(locks)
         self._reports = Reports(vitals, zone)
-        self._advances = Advances(RunKeys(store.keys.prefix), history)
+        self._advances = Advances(RunKeys(store.keys.prefix), deadlines)
         self._batch_size = batch_size
         #: What is out and not committed, with its term and its time: the messages of these jobs, and of nothing else.
         self._out: tuple[Term, int, list[Job]] | None = None

@@ -221,10 +221,11 @@ def _kind(entry: Entry, expiry: object) -> Hashable | None:
     """What entries have in common whose messages differ only in names, arguments, ids and times."""
     if entry.local:
         return None
+    own = entry.history, entry.expect is None, bool(entry.expect)
     if not entry.options:
-        return entry.task, expiry, entry.history, ""
+        return entry.task, expiry, own, ""
     try:
-        return entry.task, expiry, entry.history, dumps(pack(entry.options, "options"))
+        return entry.task, expiry, own, dumps(pack(entry.options, "options"))
     except InvalidEntry:
         return None
 

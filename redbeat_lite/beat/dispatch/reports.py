@@ -50,6 +50,7 @@ class Reports:
         logger.error("beat: could not publish %r, trying again later: %s", job.entry.name, job.error)
         logger.debug("beat: how it came to that", exc_info=exc)
         self._vitals.failed += 1
+        self._vitals.unpublished.add(job.entry.name)
         self._vitals.tell(Failed(job.entry.name, job.entry.task, job.error, job.state.attempts + 1))
 
     def advanced(self, job: Job) -> None:

@@ -83,7 +83,9 @@ def report(runtime: Runtime, hostname: str, queues: list[str], timeout: float | 
     store = runtime.store
     # A reply that took long tells little. Whoever judges leaves room for the way there and back.
     _, ahead, now = min(_looked_at_the_clock(store.client) for _ in range(3))
-    store.client.hset(store.keys.workers, hostname, WorkerReport(queues, timeout, now / 1000, ahead).encode())
+    store.client.hset(
+        store.keys.workers, hostname, WorkerReport(queues, timeout, now / 1000, ahead, records=True).encode()
+    )
     return workers(runtime)
 
 

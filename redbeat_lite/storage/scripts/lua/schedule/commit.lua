@@ -3,12 +3,13 @@
 -- where broker and schedule share a database, send its messages in the same step. What the plan decides against is put
 -- down in the rows of the entry.
 -- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta
--- KEYS[6..] lists of the broker, and rows of entries
+-- KEYS[6..] lists of the broker, rows of entries, and the deadlines
 -- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] id of this call: the reply to the last one is kept in meta, and
 -- a leader that lost it and sends the call again is given the same; then for each entry, none of them twice:
 --   name, guard (what its state must begin with), new state or '' to remove it, new due time, number of commands,
 --   and for each command: 'lpush' index-of-KEYS payload | 'pexpire' index-of-KEYS ms | 'publish' channel payload
 --     | 'range' index-of-KEYS 'rows-to-keep ms-that-they-live last-nominal-time-sent-before row'
+--     | 'deadline' index-of-KEYS 'ms|member', set unless it is there
 -- returns {0} this term is over
 --       | {1, result, ...} per entry: 1 advanced, 0 not what was planned, text: its messages were refused, because of this
 local last = redis.call('HGET', KEYS[5], 'commit') or ''
@@ -33,7 +34,7 @@ local function states_from(n)
   return redis.call('HMGET', state, unpack(names, n, math.min(n + CHUNK - 1, #names)))
 end
 
-local kinds, payloads, states, scores, gone, later, ranges = {}, {}, {}, {}, {}, {}, {}
+local kinds, payloads, states, scores, gone, later, ranges, deadlines = {}, {}, {}, {}, {}, {}, {}, {}
 
 local function refused(at, count)
   for c = at, at + 3 * (count - 1), 3 do
@@ -71,6 +72,8 @@ local function send(at, count)
       later[#later + 1] = c
     elseif ARGV[c] == 'range' then
       ranges[#ranges + 1] = c
+    elseif ARGV[c] == 'deadline' then
+      deadlines[#deadlines + 1] = c
     end
   end
 end
@@ -141,6 +144,10 @@ for _, c in ipairs(later) do
 end
 for _, c in ipairs(ranges) do
   pcall(put_down, KEYS[tonumber(ARGV[c + 1])], ARGV[c + 2])
+end
+for _, c in ipairs(deadlines) do
+  local at, member = string.match(ARGV[c + 2], '^(-?%d+)|(.*)$')
+  redis.pcall('ZADD', KEYS[tonumber(ARGV[c + 1])], 'NX', at, member)
 end
 redis.call('HSET', KEYS[5], 'commit', ARGV[4] .. cjson.encode(results))
 return results

@@ -1,0 +1,67 @@
+"""Until when the runs that are sent must have begun and ended, as the commit that sends them notes it."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+
+from ...entries import lifecycle
+from ...entries.entry import Entry
+from ...expect import Expect
+from ...instants import MAX_MS, delay_ms
+from ...runs.fold import Deadline
+from ...storage.stored import Command
+from .planner import Job
+
+#: Deadlines of one kind that an entry has at once, about: of runs that are closer, only some have one.
+_AT_ONCE = 100
+
+
+class Deadlines:
+    """Makes the deadlines of runs.
+
+    Parameters:
+        key: where they lie.
+        default: what is expected of entries that do not say.
+        zone: the app's time zone.
+        history: how many runs are remembered of entries that do not say.
+    """
+
+    def __init__(self, key: str, default: Expect | None, zone: tzinfo, history: int) -> None:
+        self._key = key
+        self._default = default
+        self._zone = zone
+        self._history = history
+        #: Whether somebody records what becomes of runs; where nobody does, a deadline would tell nothing.
+        self.recorded = False
+        #: Whether something was expected since that was last asked for.
+        self.wanted = False
+
+    def expected(self, entry: Entry) -> Expect | None:
+        """What is expected of an entry's runs."""
+        return (self._default if entry.expect is None else entry.expect) or None
+
+    def history(self, entry: Entry) -> int:
+        """How many of its runs are recorded."""
+        return self._history if entry.history is None else entry.history
+
+    def of(self, job: Job, expect: Expect, now: int) -> list[Command]:
+        """The commands that set the deadlines of what was sent at ``now`` (epoch ms)."""
+        self.wanted = True
+        entry = job.entry
+        if not self.recorded or not self.history(entry):
+            return []
+        found: list[Deadline] = []
+        for what, within in (("start", expect.start_ms), ("finish", expect.finish_ms)):
+            for before, nominal in zip((job.state.last, *job.plan.emit), job.plan.emit, strict=False):
+                # Of each hundredth of the time that is allowed one run.
+                if within is not None and (
+                    before is None or nominal * _AT_ONCE // within != before * _AT_ONCE // within
+                ):
+                    found.append(Deadline(what, nominal, entry.name, max(self._due(entry, nominal, now) + within, now)))
+        if expect.success_ms is not None:
+            found.append(Deadline("success", None, entry.name, now + entry.jitter_ms + expect.success_ms))
+        return [("deadline", self._key, f"{min(each.at, MAX_MS)}|{each.member}") for each in found]
+
+    def _due(self, entry: Entry, nominal: int, now: int) -> int:
+        due = (lifecycle.score(entry, nominal, self._zone) if entry.jitter else nominal) or nominal
+        return due + delay_ms(entry.options, now)

@@ -1,0 +1,205 @@
+"""The look that the leader takes every two seconds at what became of runs: incidents opened, closed and told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from celery.utils.log import get_logger
+
+from ..clock import wall_ms
+from ..entries.stored_entry import UNREADABLE, entry_of, state_of
+from ..errors import CorruptEntry
+from ..events import IncidentClosed, IncidentOpened
+from ..expect import Expect
+from ..instants import from_ms
+from ..once.keys import OnceKeys
+from ..once.worker_reports import heard_of
+from ..runs.fold import Seen, Watched, fold
+from ..runs.incident import Case, Key
+from ..runs.incident_store import Change, IncidentStore, Look, changes_of
+from ..settings import Settings
+from ..storage.lazy import lazy
+from ..storage.replies import server_ms
+from ..storage.store import Store
+from ..storage.stored import PAGE, Lost, Stored, Term, chunks
+from ..threads import Ticker
+from .dispatch.deadlines import Deadlines
+from .leader import Leader
+from .vitals import Vitals
+
+logger = get_logger(__name__)
+
+#: Seconds between two looks, and after which a command that hangs is given up.
+PERIOD, _TIMEOUT = 2.0, 5.0
+
+#: Pages of one look; what is left is read by the next one.
+_PAGES = 20
+
+#: Looks in a row after which what holds at the moment is an incident: a new leader finds much that it is about to mend.
+LASTING = 5
+
+#: Failed publishes of one occurrence after which its entry cannot be published.
+_ATTEMPTS = 3
+
+#: Milliseconds after which an entry that is still due is behind.
+_BEHIND_MS = 60_000
+
+
+class _Known(NamedTuple):
+    """What a definition says that matters here."""
+
+    definition: bytes
+    expect: Expect | None
+    enabled: bool
+    history: int
+
+
+class IncidentWatch:
+    """Looks in a thread of its own, over connections of its own, while this process leads.
+
+    Parameters:
+        settings: of the app.
+        leader: proof that this process may write.
+        vitals: knows whose publishes fail; told of incidents.
+        deadlines: told whether anybody records.
+    """
+
+    def __init__(self, settings: Settings, leader: Leader, vitals: Vitals, deadlines: Deadlines) -> None:
+        self._settings = settings
+        self._leader = leader
+        self._vitals = vitals
+        self._deadlines = deadlines
+        self._known: dict[str, _Known] = {}
+        self._lasting: Counter[str] = Counter()
+        self.ticker = Ticker("redbeat-lite-incidents", lambda: PERIOD, self.look, "beat: cannot look for incidents")
+
+    @lazy
+    def _store(self) -> Store:
+        return Store.of(self._settings, timeout=_TIMEOUT)
+
+    @lazy
+    def _incidents(self) -> IncidentStore:
+        return IncidentStore(self._store.backend.client, self._settings.key_prefix)
+
+    def look(self) -> None:
+        """Take one look, if this process leads.
+
+        Raises:
+            redis.exceptions.RedisError: the server does not answer.
+        """
+        if not self._leader.leading:
+            return
+        try:
+            states = self._states_of_the_schedule()
+            for _ in range(_PAGES):
+                if not self._look(self._leader.term, states):
+                    return
+        except Lost:
+            return  # The main loop finds it too, and says so.
+
+    def _look(self, term: Term, states: dict[Key, str]) -> bool:
+        """Read a page and write what follows; whether another look is worth while at once."""
+        now = wall_ms()
+        look = self._incidents.look(now)
+        states = {**states, **self._states_now(look, now)}
+        failing = self._vitals.unpublished
+        names = {
+            *(end.name for end in look.ends),
+            *(each.name for each in look.overdue),
+            *(case.name for case in look.cases if case.name),
+            *failing,
+        }
+        watched, attempts = self._read(names)
+        for name in failing - attempts.keys():
+            failing.discard(name)
+        states |= {("cannot_publish", name): why for name, (count, why) in attempts.items() if count >= _ATTEMPTS}
+        expecting = [name for name, each in watched.items() if each.expect is not None]
+        history = {name: self._known[name].history for name in watched}
+        overdue = self._incidents.with_rows([each for each in look.overdue if each.name in watched], history)
+        failures = self._incidents.failures(expecting)
+        decision = fold(Seen(now, look.ends, overdue, watched, failures, states, look.cases))
+        changes = [*self._told(look.cases), *changes_of(decision, look, now)]
+        if not changes and look.read == look.reads:
+            return False
+        changed = self._incidents.apply(term, look, changes)
+        return changed is None or changed > 0 or look.more
+
+    def _states_of_the_schedule(self) -> dict[Key, str]:
+        """Whether somebody records, asked once for all pages of a look."""
+        client = self._store.backend.client
+        found: Any = client.hgetall(OnceKeys(self._settings.key_prefix).workers)
+        now = server_ms(client) / 1000
+        deadlines = self._deadlines
+        deadlines.recorded = any(said.records for said in heard_of(found, now).values())
+        if deadlines.recorded:
+            deadlines.wanted = False
+        wanted = deadlines.wanted and not deadlines.recorded
+        text = "something is expected of runs, and no worker that records them was heard of for a minute"
+        return {("nobody_records", ""): text} if self._lasts("nobody_records", wanted) else {}
+
+    def _states_now(self, look: Look, now: int) -> dict[Key, str]:
+        states: dict[Key, str] = {}
+        late = 0 if look.first_due is None else now - look.first_due
+        if self._lasts("behind", late > _BEHIND_MS):
+            states["behind", ""] = f"an entry has been due for {late / 1000:.0f} s"
+        if look.quarantined:
+            text = "it cannot be used and is set aside; quarantine says why"
+            states |= {("quarantined", name): text for name in self._incidents.quarantined()}
+        return states
+
+    def _lasts(self, what: str, holds: bool) -> bool:
+        self._lasting[what] = self._lasting[what] + 1 if holds else 0
+        return self._lasting[what] >= LASTING
+
+    def _read(self, names: Collection[str]) -> tuple[dict[str, Watched], dict[str, tuple[int, str]]]:
+        """What these entries expect, of those that are stored and can be read; and which of them have failed publishes,
+        how many, and why."""
+        watched, attempts = {}, {}
+        for chunk in chunks(names, PAGE):
+            for name, stored in zip(chunk, self._store.read(chunk), strict=True):
+                known = self._expectation(name, stored)
+                if known is None:
+                    continue
+                try:
+                    state = state_of(stored)
+                except CorruptEntry:
+                    continue
+                watched[name] = Watched(known.expect, muted=state.paused or not known.enabled)
+                if state.attempts:
+                    attempts[name] = (state.attempts, f"{state.attempts} publishes failed: {state.error}")
+        return watched, attempts
+
+    def _expectation(self, name: str, stored: Stored) -> _Known | None:
+        known = self._known.get(name)
+        if known is not None and known.definition == stored.definition:
+            return known
+        try:
+            entry = entry_of(stored)
+        except UNREADABLE:
+            return None
+        if len(self._known) >= PAGE:
+            self._known.clear()
+        expect = self._deadlines.expected(entry)
+        found = _Known(stored.definition or b"", expect, entry.enabled, self._deadlines.history(entry))
+        self._known[name] = found
+        return found
+
+    def _told(self, cases: Iterable[Case]) -> Iterator[Change]:
+        """Tell what nobody was told yet. Written is that it was told, after it was: who dies in between leaves it to
+        the next one, who tells it again by the same id."""
+        count: Counter[str] = Counter()
+        for case in cases:
+            about = (case.id, case.kind, case.name or None, from_ms(case.since), case.text)
+            if not case.told:
+                logger.warning("beat: incident %s is open, %s: %s", case.id, case.field, case.text)
+                self._vitals.tell(IncidentOpened(*about))
+                yield "told", case.field, ""
+            if case.until is None:
+                count[case.kind] += 1
+            else:
+                logger.info("beat: incident %s is over, %s", case.id, case.field)
+                self._vitals.tell(IncidentClosed(*about, from_ms(case.until)))
+                yield "gone", case.field, ""
+        self._vitals.incidents = count

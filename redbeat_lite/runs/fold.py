@@ -1,0 +1,262 @@
+"""From what became of runs to incidents that are opened and closed: pure, and given the time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ..expect import Expect
+from ..instants import from_ms
+from .incident import Case, Key, Kind
+from .row import Row
+from .run import Outcome
+
+#: Outcomes of a body that came to nothing, and of a message that no body got.
+_FAILED: tuple[Outcome, ...] = ("failed", "rejected", "lost", "expired")
+_NOT_BEGUN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
+
+#: Kinds that hold or do not hold at the moment of a look, whatever became of runs.
+STATES: tuple[Kind, ...] = ("quarantined", "cannot_publish", "behind", "nobody_records", "no_leader")
+
+#: Which fields of an expectation a kind goes by.
+_FIELDS: dict[Kind, str] = {
+    "missed": "start_within",
+    "late": "start_within",
+    "too_long": "finish_within",
+    "failed": "failures",
+    "no_success": "succeed_every",
+}
+
+
+class End(NamedTuple):
+    """A line of the feed: the end of a run. Instants are epoch milliseconds; ``begin`` is told after ``nominal``."""
+
+    at: int
+    name: str
+    nominal: int
+    outcome: Outcome
+    begin: int | None = None
+    duration: int | None = None
+    error: str = ""
+
+
+class Deadline(NamedTuple):
+    """One whose time has come.
+
+    Parameters:
+        what: ``"start"``, ``"finish"`` or ``"success"``.
+        nominal: of the run; ``None`` for a success, which may be of any.
+        name: of the entry.
+        at: epoch milliseconds.
+        row: what is recorded of the run.
+        forgotten: whether it was recorded, perhaps, and newer runs have taken its place.
+    """
+
+    what: str
+    nominal: int | None
+    name: str
+    at: int
+    row: Row | None = None
+    forgotten: bool = False
+
+    @property
+    def member(self) -> str:
+        """How it is stored."""
+        return f"{self.what}|{'' if self.nominal is None else self.nominal}|{self.name}"
+
+
+class Watched(NamedTuple):
+    """What an entry expects, and whether nobody is to be told: it is paused or disabled."""
+
+    expect: Expect | None
+    muted: bool = False
+
+
+class Failures(NamedTuple):
+    """How many failures there were in a row, and the nominal time of the last one: a run fails once."""
+
+    times: int = 0
+    nominal: int | None = None
+
+
+class Seen(NamedTuple):
+    """What one look has found.
+
+    Parameters:
+        now: epoch milliseconds.
+        ends: lines of the feed that are new, oldest first.
+        overdue: deadlines whose time has come.
+        watched: the entries that are named anywhere in this; one that is not stored is missing.
+        failures: of these entries.
+        states: what holds at the moment of :data:`STATES`, with what is said of it.
+        cases: the incidents that are open.
+    """
+
+    now: int
+    ends: Sequence[End] = ()
+    overdue: Sequence[Deadline] = ()
+    watched: Mapping[str, Watched] = {}
+    failures: Mapping[str, Failures] = {}
+    states: Mapping[Key, str] = {}
+    cases: Sequence[Case] = ()
+
+
+class Decision(NamedTuple):
+    """What follows: incidents to open, to close and to count, failures in a row, and deadlines to set."""
+
+    opened: list[Case]
+    closed: list[Case]
+    counted: list[Case]
+    failures: dict[str, Failures]
+    deadlines: dict[str, int]
+
+
+def fold(seen: Seen) -> Decision:
+    """Decide what a look leads to. What was opened and closed within one look is passed over."""
+    return _Fold(seen).decision()
+
+
+class _Fold:
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+        self._before = {case.key: case for case in seen.cases if case.until is None}
+        self._open = dict(self._before)
+        self._failures: dict[str, Failures] = {}
+        self._deadlines: dict[str, int] = {}
+
+    def decision(self) -> Decision:
+        for end in self._seen.ends:
+            self._end(end)
+        for each in self._seen.overdue:
+            # A success that has just been read has set it anew.
+            if each.member not in self._deadlines:
+                self._overdue(each)
+        self._hold()
+        self._drop_unexpected()
+        after, before = self._open, self._before
+        return Decision(
+            [case for key, case in after.items() if key not in before],
+            [case for key, case in before.items() if key not in after],
+            [case for key, case in after.items() if key in before and case != before[key]],
+            self._failures,
+            self._deadlines,
+        )
+
+    def _expected(self, name: str) -> Expect | None:
+        watched = self._seen.watched.get(name)
+        return watched.expect if watched is not None else None
+
+    def _end(self, end: End) -> None:
+        expect = self._expected(end.name)
+        if expect is None:
+            return
+        self._in_time(expect, end)
+        if end.outcome == "succeeded":
+            self._failures[end.name] = Failures()
+            self._close("failed", end.name)
+            self._close("no_success", end.name)
+            if expect.success_ms is not None:
+                self._deadlines[Deadline("success", None, end.name, 0).member] = end.at + expect.success_ms
+        elif end.outcome in _NOT_BEGUN and end.begin is None and expect.start_ms is not None:
+            self._open_case(
+                "missed", end.name, f"the run of {_told(end.nominal)} has {_ended(end.outcome)}", end.nominal
+            )
+        elif end.outcome in _FAILED:
+            self._failed(expect, end)
+
+    def _in_time(self, expect: Expect, end: End) -> None:
+        """Close what a run that was in time shows to be over; a due time after the nominal one may make it so later."""
+        if end.begin is None:
+            return
+        if expect.start_ms is not None and end.begin <= expect.start_ms:
+            self._close("missed", end.name, end.nominal)
+            self._close("late", end.name, end.nominal)
+        if expect.finish_ms is not None and end.begin + (end.duration or 0) <= expect.finish_ms:
+            self._close("too_long", end.name, end.nominal)
+
+    def _failed(self, expect: Expect, end: End) -> None:
+        known = self._failures.get(end.name) or self._seen.failures.get(end.name) or Failures()
+        if known.nominal == end.nominal:
+            return
+        times = known.times + 1
+        self._failures[end.name] = Failures(times, end.nominal)
+        if times >= expect.failures:
+            often = "" if times == 1 else f" {times} times in a row"
+            why = f": {end.error}" if end.error else ""
+            self._open_case("failed", end.name, f"{_ended(end.outcome)}{often}{why}", end.nominal, times)
+
+    def _overdue(self, deadline: Deadline) -> None:
+        expect, name, nominal = self._expected(deadline.name), deadline.name, deadline.nominal
+        if expect is None:
+            return
+        if deadline.what == "success" and expect.success_ms is not None:
+            self._open_case("no_success", name, f"no run has succeeded for {expect.success_ms / 1000:g} s", None)
+        elif nominal is not None and not deadline.forgotten:
+            if deadline.what == "start" and expect.start_ms is not None:
+                self._start(deadline, nominal, expect.start_ms)
+            elif deadline.what == "finish" and expect.finish_ms is not None:
+                self._finish(deadline, nominal, expect.finish_ms)
+
+    def _start(self, deadline: Deadline, nominal: int, within: int) -> None:
+        row, name = deadline.row, deadline.name
+        run = f"the run of {_told(nominal)}"
+        if row is None or (row.begin is None and row.outcome in _NOT_BEGUN):
+            self._open_case("missed", name, f"{run} has not begun within {within / 1000:g} s", nominal)
+        elif row.begin is None:
+            return  # Revoked, or left out: somebody decided so.
+        elif nominal + row.begin <= deadline.at:
+            self._close("missed", name, nominal)
+            self._close("late", name, nominal)
+        elif ("missed", name) not in self._open:
+            began = f"{run} began {row.begin / 1000:g} s after it, not within {within / 1000:g} s"
+            self._open_case("late", name, began, nominal)
+
+    def _finish(self, deadline: Deadline, nominal: int, within: int) -> None:
+        row, name = deadline.row, deadline.name
+        run = f"the run of {_told(nominal)}"
+        if row is None or row.outcome in ("running", "retrying"):
+            missed = self._open.get(("missed", name))
+            if row is not None or missed is None or (missed.nominal or 0) > nominal:
+                self._open_case("too_long", name, f"{run} has not ended within {within / 1000:g} s", nominal)
+        elif row.begin is not None and row.duration is not None:
+            if nominal + row.begin + row.duration <= deadline.at:
+                self._close("too_long", name, nominal)
+            else:
+                self._open_case("too_long", name, f"{run} ended later than within {within / 1000:g} s", nominal)
+
+    def _hold(self) -> None:
+        for (kind, name), text in self._seen.states.items():
+            if (kind, name) not in self._open:
+                self._open_case(kind, name, text, None)
+        for kind, name in [*self._open]:
+            if kind in STATES and (kind, name) not in self._seen.states:
+                self._close(kind, name)
+
+    def _drop_unexpected(self) -> None:
+        """Close the incidents of entries that are gone, or expect something else by now."""
+        for kind, name in [*self._open]:
+            if kind in _FIELDS:
+                expect = self._expected(name)
+                if expect is None or getattr(expect, _FIELDS[kind]) is None:
+                    self._close(kind, name)
+
+    def _open_case(self, kind: Kind, name: str, text: str, nominal: int | None, times: int = 0) -> None:
+        watched = self._seen.watched.get(name)
+        known = self._open.get((kind, name)) or self._before.get((kind, name))
+        if known is not None:
+            self._open[kind, name] = known._replace(text=text, times=times or known.times + 1)
+        elif watched is None or not watched.muted:
+            self._open[kind, name] = Case(kind, name, self._seen.now, text, times or 1, nominal)
+
+    def _close(self, kind: Kind, name: str, nominal: int | None = None) -> None:
+        case = self._open.get((kind, name))
+        if case is not None and (nominal is None or case.nominal is None or nominal > case.nominal):
+            del self._open[kind, name]
+
+
+def _told(nominal: int) -> str:
+    return from_ms(nominal).isoformat(timespec="seconds")
+
+
+def _ended(outcome: Outcome) -> str:
+    return {"lost": "lost its worker", "rejected": "been rejected"}.get(outcome, outcome)

@@ -1,0 +1,129 @@
+"""An incident, as people see it, and as it lies in Redis while it is open."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+from ..errors import CorruptEntry
+from ..instants import from_ms
+from ..public import public
+from ..storage.json_values import dumps, loads
+
+Kind = Literal[
+    "missed",
+    "late",
+    "too_long",
+    "failed",
+    "no_success",
+    "quarantined",
+    "cannot_publish",
+    "behind",
+    "nobody_records",
+    "no_leader",
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+#: What makes an incident the only one of its kind: the kind, and the name of the entry, empty for the whole schedule.
+Key = tuple[Kind, str]
+
+#: Characters of what is said of one.
+_MAX_TEXT = 300
+
+
+@public
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """An expectation that does not hold, from when to when.
+
+    Parameters:
+        id: the same wherever it is told, however often.
+        kind: what does not hold.
+        entry: name of the entry; ``None`` where it is the whole schedule.
+        since: when it was opened.
+        text: what is wrong, in words.
+        count: how often it was found so far.
+        acknowledged: the note of whoever has taken it up; ``None``: nobody has.
+        until: when it was closed; ``None`` while it is open.
+    """
+
+    id: str
+    kind: Kind
+    entry: str | None
+    since: datetime
+    text: str
+    count: int = 1
+    acknowledged: str | None = None
+    until: datetime | None = None
+
+
+class Case(NamedTuple):
+    """An incident as it is stored. Instants are epoch milliseconds.
+
+    Parameters:
+        kind, name: its key.
+        times: how often it was found.
+        nominal: nominal time of the run that it was opened for; only a later one can close it.
+        told: whether the hooks were told that it is open.
+        the others: as for :class:`Incident`.
+    """
+
+    kind: Kind
+    name: str
+    since: int
+    text: str
+    times: int = 1
+    nominal: int | None = None
+    note: str | None = None
+    told: bool = False
+    until: int | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.kind, self.name
+
+    @property
+    def field(self) -> str:
+        """Under which it is stored."""
+        return f"{self.kind}:{self.name}"
+
+    @property
+    def id(self) -> str:
+        """Eight digits, which follow from the key and the beginning."""
+        return hashlib.sha256(f"{self.field}\0{self.since}".encode()).hexdigest()[:8]
+
+    def encode(self) -> str:
+        """JSON. Instants are texts: Lua, which changes some fields, would round them."""
+        stored: dict[str, Any] = {"since": str(self.since), "text": self.text[:_MAX_TEXT], "count": self.times}
+        for name, ms in (("nominal", self.nominal), ("until", self.until)):
+            if ms is not None:
+                stored[name] = str(ms)
+        return dumps({**stored, **({"told": True} if self.told else {}), **({"note": self.note} if self.note else {})})
+
+    @classmethod
+    def decode(cls, field: str, raw: bytes) -> Self:
+        """What :meth:`encode` made.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        kind, _, name = field.partition(":")
+        if kind not in KINDS:
+            raise ValueError(f"{kind[:30]} is no kind of incident")
+        try:
+            stored = loads(raw)
+            nominal, until = (None if stored.get(each) is None else int(stored[each]) for each in ("nominal", "until"))
+            note, told = stored.get("note"), bool(stored.get("told"))
+            since, times = int(stored["since"]), int(stored["count"])
+            from_ms(since), from_ms(until or 0)
+            return cls(kind, name, since, str(stored["text"]), times, nominal, note, told, until)
+        except (CorruptEntry, AttributeError, KeyError, TypeError, OverflowError) as exc:
+            raise ValueError(f"no incident: {exc}") from None
+
+    def shown(self) -> Incident:
+        """The same for people."""
+        until = None if self.until is None else from_ms(self.until)
+        since, entry = from_ms(self.since), self.name or None
+        return Incident(self.id, self.kind, entry, since, self.text, self.times, self.note, until)

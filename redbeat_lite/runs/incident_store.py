@@ -1,0 +1,221 @@
+"""What the incidents do in Redis: one look, one step that writes, and what people ask and say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from ..storage.keys import Keys
+from ..storage.replies import text, text_of_hash
+from ..storage.scripts import Scripts
+from ..storage.stored import Term, check_term
+from .fold import Deadline, Decision, End, Failures
+from .incident import Case
+from .keys import RunKeys
+from .row import LIFE_MS, OUTCOMES, Row
+
+#: Lines of the feed, and deadlines, of one look.
+PAGE = 500
+
+#: Milliseconds after a deadline at which it is looked at: what is recorded in time may come so late.
+MARGIN_MS = 2000
+
+#: Most incidents that are open at once; what comes beyond them is not opened.
+_MOST = 1000
+
+#: One change for ``runs/incidents.lua``: what, of what, and a value.
+Change = tuple[str, str, str | int]
+
+
+class Look(NamedTuple):
+    """What lies in Redis at a moment.
+
+    Parameters:
+        read: id of the feed up to which it was read before; empty: never.
+        reads: id up to which it is read with this look.
+        ends: what is new.
+        overdue: deadlines whose time has come, without rows.
+        cases: incidents that are open, or closed and not told.
+        first_due: score of the entry that is due first; ``None``: there is none.
+        quarantined: how many entries are set aside.
+        more: whether there is more to read.
+    """
+
+    read: str
+    reads: str
+    ends: list[End]
+    overdue: list[Deadline]
+    cases: list[Case]
+    first_due: float | None
+    quarantined: int
+    more: bool
+
+
+class IncidentStore:
+    """The incidents of one prefix on one client.
+
+    Parameters:
+        client: a redis-py client.
+        prefix: ``key_prefix`` of the settings.
+    """
+
+    def __init__(self, client: Any, prefix: str) -> None:
+        self._client = client
+        self.keys = RunKeys(prefix)
+        self._schedule = Keys.of(prefix)
+        self._scripts = Scripts(client)
+
+    def look(self, now: int) -> Look:
+        """Read what is new; two round trips. Where the feed was never read, what is in it already is passed over.
+
+        Parameters:
+            now: epoch milliseconds.
+        """
+        keys, schedule = self.keys, self._schedule
+        read = text(self._client.hget(schedule.meta, "feed") or b"")
+        pipe = self._client.pipeline(transaction=False)
+        if read:
+            pipe.xrange(keys.feed, f"({read}", "+", PAGE)
+        else:
+            pipe.xrevrange(keys.feed, "+", "-", 1)
+        pipe.zrange(keys.deadlines, "-inf", now - MARGIN_MS, byscore=True, offset=0, num=PAGE, withscores=True)
+        pipe.hgetall(keys.incidents)
+        pipe.zrange(schedule.due, 0, 0, withscores=True)
+        pipe.hlen(schedule.quarantine)
+        lines, members, cases, first, quarantined = pipe.execute()
+        reads = text(lines[-1][0]) if lines else read or "0-0"
+        return Look(
+            read,
+            reads,
+            [end for line in lines if (end := _end(*line)) is not None] if read else [],
+            [_deadline(text(member), int(score)) for member, score in members],
+            _cases(cases),
+            first[0][1] if first else None,
+            quarantined,
+            more=bool(read) and PAGE in (len(lines), len(members)),
+        )
+
+    def with_rows(self, deadlines: Sequence[Deadline], history: Mapping[str, int]) -> list[Deadline]:
+        """The same with what is recorded of their runs, in one round trip.
+
+        Parameters:
+            history: how many rows each entry keeps.
+        """
+        if not deadlines:
+            return []
+        pipe = self._client.pipeline(transaction=False)
+        for each in deadlines:
+            rows, nominal = self.keys.rows(each.name), each.nominal or 0
+            pipe.zrange(rows, nominal, nominal, byscore=True)
+            pipe.zrange(rows, 0, 0, withscores=True)
+            pipe.zcard(rows)
+        found = pipe.execute()
+        return [
+            each._replace(row=_row(members, each), forgotten=_forgotten(oldest, count, each, history))
+            for each, members, oldest, count in zip(deadlines, found[::3], found[1::3], found[2::3], strict=True)
+        ]
+
+    def failures(self, names: Sequence[str]) -> dict[str, Failures]:
+        """How many failures in a row these entries have."""
+        found = self._client.hmget(self.keys.failures, names) if names else []
+        failures = {}
+        for name, raw in zip(names, found, strict=True):
+            with suppress(ValueError):
+                times, _, nominal = text(raw or b"").partition("|")
+                failures[name] = Failures(int(times), int(nominal))
+        return failures
+
+    def quarantined(self) -> list[str]:
+        """Names of entries that are set aside, as many as incidents may be open."""
+        return [
+            name.decode(errors="backslashreplace") for name in self._client.hkeys(self._schedule.quarantine)[:_MOST]
+        ]
+
+    def apply(self, term: Term | None, look: Look | None, changes: Iterable[Change]) -> int | None:
+        """Write what was decided, in one step; tells how many incidents that has opened or closed.
+
+        Parameters:
+            term: of the leader; ``None`` for anybody else, who may only open some.
+            look: what the leader went by.
+
+        Returns:
+            ``None`` if somebody else has read on since the look; nothing was written.
+
+        Raises:
+            Lost: the term is over, nothing was written.
+        """
+        keys, schedule = self.keys, self._schedule
+        where = (schedule.leader, schedule.meta, keys.incidents, keys.closed, keys.deadlines, keys.failures)
+        read = (look.read, look.reads) if look is not None else ("", "")
+        args = [*(term or ("", "")), *read, _MOST, LIFE_MS, *(part for change in changes for part in change)]
+        reply = self._scripts.run("runs/incidents", where, args)
+        check_term(reply)
+        return None if reply[0] == 2 else int(reply[1])
+
+    def open(self) -> list[Case]:
+        """Those that are open, the oldest first."""
+        return sorted((case for case in self._stored() if case.until is None), key=lambda case: case.since)
+
+    def closed(self, limit: int) -> list[Case]:
+        """Those that were closed last, the newest first."""
+        lines = self._client.xrevrange(self.keys.closed, "+", "-", max(limit, 1))
+        told = [case for _, fields in lines for case in _cases({fields.get(b"of"): fields.get(b"incident")})]
+        return [*(case for case in self._stored() if case.until is not None), *told][:limit]
+
+    def acknowledge(self, case: Case, note: str) -> bool:
+        """Note who has taken up an incident; whether it was still open."""
+        return bool(self._scripts.run("runs/acknowledge", [self.keys.incidents], [case.field, case.since, note]))
+
+    def _stored(self) -> list[Case]:
+        return _cases(self._client.hgetall(self.keys.incidents))
+
+
+def changes_of(decision: Decision, look: Look, now: int) -> list[Change]:
+    """What to write for a decision; the deadlines of the look have had their time."""
+    changes: list[Change] = [("done", each.member, each.at) for each in look.overdue]
+    changes += [("end", case.field, now) for case in decision.closed]
+    changes += [("open", case.field, case.encode()) for case in decision.opened]
+    changes += [("count", case.field, case.encode()) for case in decision.counted]
+    for name, failures in decision.failures.items():
+        changes.append(("fails", name, f"{failures.times}|{failures.nominal}" if failures.times else ""))
+    changes += [("set", member, at) for member, at in decision.deadlines.items()]
+    return changes
+
+
+def _cases(found: Mapping[Any, Any]) -> list[Case]:
+    cases = []
+    for field, raw in found.items():
+        with suppress(ValueError, AttributeError):
+            cases.append(Case.decode(field.decode(), raw))
+    return cases
+
+
+def _end(line: bytes, fields: Mapping[bytes, bytes]) -> End | None:
+    told = text_of_hash(fields)
+    try:
+        begin, duration = (int(told[name]) if told[name] else None for name in ("begin", "duration"))
+        at, outcome = int(line.partition(b"-")[0]), OUTCOMES[told["outcome"]]
+        return End(at, told["name"], int(told["nominal"]), outcome, begin, duration, told["error"])
+    except (KeyError, ValueError):
+        return None  # Anybody may have written it.
+
+
+def _deadline(member: str, at: int) -> Deadline:
+    what, nominal, name = [*member.split("|", 2), "", ""][:3]
+    return Deadline(what, int(nominal) if nominal.lstrip("-").isdecimal() else None, name, at)
+
+
+def _row(members: Sequence[bytes], deadline: Deadline) -> Row | None:
+    """The row of a run; of several for one nominal time that which has begun."""
+    rows = []
+    for member in members:
+        with suppress(ValueError, KeyError):
+            rows.append(Row.decode(text(member), deadline.nominal or 0))
+    rows = [row for row in rows if not row.is_range]
+    return max(rows, key=lambda row: row.begin is not None, default=None)
+
+
+def _forgotten(oldest: Sequence[Any], count: int, deadline: Deadline, history: Mapping[str, int]) -> bool:
+    kept, nominal = history.get(deadline.name, 1), deadline.nominal
+    return count >= kept and bool(oldest) and nominal is not None and oldest[0][1] > nominal

@@ -1,0 +1,59 @@
+"""A real beat and a real worker: what becomes of runs leads to an incident, and to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Schedules, every
+from tests.support.processes import Process, celery
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def processes(server: Server) -> Iterator[list[Process]]:
+    """A worker and a beat."""
+    started = [
+        celery("tests.acceptance.watchedproj", *words, "-l", "INFO", PROJ_URL=server.url)
+        for words in (("worker", "-P", "threads", "-c", "2"), ("beat", "-S", "redbeat_lite.Scheduler"))
+    ]
+    yield started
+    for process in started:
+        process.terminate()
+    for process in started:
+        process.wait()
+        process.destroy()
+
+
+def test_a_task_that_fails_three_times_and_then_succeeds(
+    processes: list[Process], client: redis.Redis, app: Celery
+) -> None:
+    worker, beat = processes
+    worker.says("ready")
+    beat.says("beat: leading")
+
+    def told() -> list[str]:
+        found: Any = client.lrange("told", 0, -1)
+        return [line.decode() for line in found]
+
+    schedules = Schedules(app)
+    client.set("broken", 1)
+    schedules.add("e", "proj.fragile", every(0.2), expect={"start_within": 5, "finish_within": 9, "failures": 3})
+    eventually(lambda: len(told()) == 1, within=30, what="the incident")
+    [incident] = schedules.incidents()
+    assert told() == [f"failed e {incident.id}"]
+    assert "times in a row: ValueError: as asked" in incident.text
+    assert schedules.acknowledge(incident.id, "on it").acknowledged == "on it"
+    client.delete("broken")
+    eventually(lambda: len(told()) == 2, within=30, what="its end")
+    assert told()[1] == f"-failed e {incident.id}"
+    eventually(lambda: not schedules.incidents(), what="no open incident")
+    eventually(lambda: client.zcount("{redbeat-lite}:runs:deadlines", "-inf", "+inf") > 0, what="deadlines")
+    [past] = schedules.incidents(closed=True)
+    assert (past.id, past.acknowledged) == (incident.id, "on it")
+    assert not beat.lines("Traceback|ERROR"), beat.output

@@ -1,0 +1,326 @@
+"""What the leader makes of what became of runs: incidents that are opened, told, and closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Expect, Scheduler, Schedules, cron, every
+from redbeat_lite.beat.incidents import LASTING
+from redbeat_lite.events import Hooks, IncidentClosed, IncidentOpened, subscribe
+from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.run import EXPECT_HEADER
+from tests.support.frozen import Clock
+from tests.support.in_process import MakeApp, MakeBeat
+from tests.support.messages import of_entry
+from tests.support.run_records import Worker
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+DEADLINES = RunKeys("redbeat-lite").deadlines
+
+START = Expect(start_within=30)
+
+
+class Listener(Hooks):
+    """Writes down which incidents it hears of."""
+
+    def __init__(self) -> None:
+        self.heard: list[IncidentOpened | IncidentClosed] = []
+
+    def incident_opened(self, event: IncidentOpened) -> None:
+        self.heard.append(event)
+
+    def incident_closed(self, event: IncidentClosed) -> None:
+        self.heard.append(event)
+
+    def hears(self, *wanted: str) -> None:
+        """Wait until it has heard exactly this: kind and entry, with a "-" where the incident was closed."""
+        eventually(lambda: len(self.heard) >= len(wanted), what=f"{wanted}, not {self.told()}")
+        assert self.told() == [*wanted]
+
+    def told(self) -> list[str]:
+        signs = {IncidentOpened: "", IncidentClosed: "-"}
+        return [f"{signs[type(each)]}{each.kind} {each.entry or ''}".strip() for each in self.heard]
+
+
+class Stage:
+    """A beat, a worker as far as its records go, and somebody who listens."""
+
+    def __init__(self, app: Celery, make_beat: MakeBeat, client: redis.Redis, clock: Clock) -> None:
+        self.app, self.clock, self.client = app, clock, client
+        self.listener = Listener()
+        subscribe(app, self.listener)
+        self.schedules = Schedules(app)
+        self._make_beat = make_beat
+        self.beat: Scheduler = make_beat(app)
+        self.worker = Worker(client)
+        self.worker.reports()
+        self.turn()
+
+    def turn(self, *seconds: float) -> None:
+        """Let time pass, and the beat take a turn and a look after each of these."""
+        for each in seconds or (0,):
+            self.clock.forward(each)
+            self.beat.run_due()
+            self.look()
+
+    def look(self) -> None:
+        self.beat._aside.incidents.look()
+
+    def fails_over(self) -> None:
+        """Have another beat lead."""
+        self.beat.leader.resign()
+        self.beat = self._make_beat(self.app)
+        self.turn()
+
+    def deadlines(self) -> dict[str, float]:
+        found: Any = self.client.zrange(DEADLINES, 0, -1, withscores=True)
+        return {member.decode(): score / 1000 for member, score in found}
+
+
+@pytest.fixture
+def stage(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, clock: Clock, request: pytest.FixtureRequest
+) -> Stage:
+    return Stage(make_app(**getattr(request, "param", {})), make_beat, client, clock)
+
+
+def test_failures_in_a_row_are_an_incident_that_a_success_closes(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(60), expect={"failures": 3})
+    for number in range(4):
+        stage.turn(60)
+        stage.worker.tells("e", "failed", error=f"error {number}")
+        stage.turn()
+        assert len(stage.schedules.incidents()) == (number >= 2)
+    [incident] = stage.schedules.incidents()
+    assert (incident.kind, incident.entry, incident.count) == ("failed", "e", 4)
+    assert incident.text == "failed 4 times in a row: error 3"
+    stage.fails_over()
+    stage.listener.hears("failed e")
+    stage.turn(60)
+    stage.worker.tells("e", "succeeded")
+    stage.fails_over()
+    stage.listener.hears("failed e", "-failed e")
+    opened, closed = stage.listener.heard
+    assert opened.id == closed.id == incident.id
+    assert stage.schedules.incidents() == []
+    [past] = stage.schedules.incidents(closed=True)
+    assert (past.id, past.until) == (incident.id, stage.clock.now)
+
+
+def test_a_run_that_nobody_begins_is_missed_until_one_begins_in_time(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(60), expect=START)
+    stage.schedules.add("other", "add", every(60))
+    stage.turn(60, 29)
+    assert not stage.schedules.incidents()
+    stage.turn(4)
+    [missed] = stage.schedules.incidents()
+    assert missed.text.endswith("has not begun within 30 s")
+    stage.turn(27)
+    stage.worker.tells("e", "running", 31)
+    stage.turn(40)
+    assert [each.kind for each in stage.schedules.incidents()] == ["missed"]
+    stage.turn(20)
+    stage.worker.tells("e", "running", 3)
+    stage.turn(40)
+    stage.listener.hears("missed e", "-missed e")
+    assert not [each for each in stage.deadlines() if "other" in each]
+
+
+def test_a_run_that_hangs_takes_too_long(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(3600), expect=Expect(30, 120, failures=2))
+    stage.turn(3600)
+    stage.worker.tells("e", "running", 3)
+    stage.turn(60)
+    assert not stage.schedules.incidents()
+    stage.turn(63)
+    [found] = stage.schedules.incidents()
+    assert found.kind == "too_long"
+    assert found.text.endswith("has not ended within 120 s")
+    stage.turn(3477)
+    stage.worker.tells("e", "succeeded", 3, 20)
+    stage.turn()
+    stage.listener.hears("too_long e", "-too_long e")
+
+
+def test_a_success_is_due_again_after_each_one(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(60), expect={"succeed_every": 150, "failures": 100})
+    stage.turn(60, 140)
+    assert not stage.schedules.incidents()
+    stage.turn(20)
+    stage.listener.hears("no_success e")
+    stage.turn(60)
+    stage.worker.tells("e", "failed")
+    stage.turn()
+    stage.worker.tells("e", "succeeded")
+    stage.turn()
+    stage.listener.hears("no_success e", "-no_success e")
+
+
+def test_deadlines_go_by_the_due_time_and_the_delay_of_a_message(stage: Stage) -> None:
+    stage.schedules.add("plain", "add", every(600), expect=Expect(30, 60))
+    stage.schedules.add("put off", "add", every(600), expect=START, jitter=100, options={"countdown": 10})
+    start = stage.clock.now.timestamp()
+    stage.clock.forward(600)
+    stage.beat.run_due()
+    early = stage.deadlines()
+    stage.look()
+    stage.turn(35)
+    assert not [each for each in stage.deadlines() if each.startswith("start") and each.endswith("plain")]
+    stage.clock.forward(75)
+    stage.beat.run_due()
+    jitter = stage.schedules["put off"]
+    [nominal] = [message.scheduled_at for message in of_entry(stage.client, "put off")]
+    assert nominal is not None
+    assert jitter.last_run_at == nominal
+    found = {member: at - start for member, at in {**early, **stage.deadlines()}.items()}
+    plain, put_off = (round(stage.worker.nominal_of(name)) for name in ("plain", "put off"))
+    assert found[f"finish|{plain}|plain"] == 660
+    assert 640 <= found[f"start|{put_off}|put off"] <= 740
+    assert found[f"start|{plain}|plain"] == 630
+
+
+def test_of_runs_that_are_close_some_have_a_deadline(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(1), misfire="all", expect={"finish_within": 1000})
+    stage.turn(*[50] * 19)
+    assert 90 <= len(stage.deadlines()) <= 100
+
+
+def test_nobody_is_told_of_a_paused_entry_or_of_one_that_is_removed(stage: Stage) -> None:
+    for name in ("paused", "removed", "gone"):
+        stage.schedules.add(name, "add", every(60), expect=START)
+    stage.turn(60)
+    stage.worker.tells("gone", "failed")
+    stage.schedules.pause("paused")
+    stage.schedules.remove("removed")
+    stage.turn(40)
+    stage.listener.hears("failed gone")
+    stage.schedules.remove("gone")
+    stage.turn()
+    stage.listener.hears("failed gone", "-failed gone")
+    assert not stage.deadlines()
+
+
+def test_without_a_worker_that_records_that_is_the_one_incident(stage: Stage) -> None:
+    stage.worker.is_gone()
+    stage.turn()
+    stage.schedules.add("e", "add", every(60), expect=START)
+    stage.turn(60, 60, *[0] * LASTING)
+    stage.listener.hears("nobody_records")
+    assert not stage.deadlines()
+    stage.worker.reports()
+    stage.turn(0, 60)
+    stage.listener.hears("nobody_records", "-nobody_records")
+    assert stage.deadlines()
+
+
+def test_where_nothing_is_expected_nobody_has_to_record(stage: Stage) -> None:
+    stage.worker.is_gone()
+    stage.schedules.add("e", "add", every(60))
+    stage.turn(*[60] * LASTING)
+    stage.worker.tells("e", "failed")
+    stage.turn()
+    assert (stage.listener.told(), stage.deadlines()) == ([], {})
+
+
+def test_an_entry_that_is_set_aside_is_an_incident_until_it_is_mended(stage: Stage) -> None:
+    stage.client.hset("{redbeat-lite}:entries", "bad", "no JSON")
+    stage.client.hset("{redbeat-lite}:state", "bad", "x")
+    stage.client.zadd("{redbeat-lite}:due", {"bad": 1})
+    stage.turn()
+    stage.listener.hears("quarantined bad")
+    stage.schedules.discard("bad")
+    stage.turn()
+    stage.listener.hears("quarantined bad", "-quarantined bad")
+
+
+def test_an_entry_whose_publishes_fail_is_an_incident(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.schedules.add("e", "add", every(60))
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise RuntimeError("as asked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.app.amqp, "send_task_message", failing)
+        stage.turn(60, 2)
+        assert not stage.schedules.incidents()
+        stage.turn(3)
+    [found] = stage.schedules.incidents()
+    assert (found.kind, found.entry, found.text) == (
+        "cannot_publish",
+        "e",
+        "3 publishes failed: RuntimeError: as asked",
+    )
+    stage.fails_over()
+    stage.listener.hears("cannot_publish e")
+    stage.turn(60)
+    stage.listener.hears("cannot_publish e", "-cannot_publish e")
+
+
+def test_a_schedule_that_is_behind_is_an_incident(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(60))
+    stage.clock.forward(200)
+    for _ in range(LASTING):
+        assert not stage.schedules.incidents()
+        stage.look()
+    [behind] = stage.schedules.incidents()
+    assert (behind.kind, behind.entry) == ("behind", None)
+    stage.turn()
+    stage.listener.hears("behind", "-behind")
+
+
+@pytest.mark.parametrize("stage", [{"redbeat_lite_expect": {"start_within": 30}}], indirect=True)
+def test_the_app_says_for_entries_that_do_not(stage: Stage) -> None:
+    stage.schedules.add("default", "add", every(60))
+    stage.schedules.add("nothing", "add", every(60), expect=False)
+    stage.schedules.add("own", "add", cron("* * * * *"), expect={"finish_within": 500})
+    stage.turn(60)
+    found = sorted(member.partition("|")[0] + member.rpartition("|")[2] for member in stage.deadlines())
+    assert found == ["finishown", "startdefault"]
+    headers = {
+        name: of_entry(stage.client, name)[0].headers.get(EXPECT_HEADER) for name in ("default", "nothing", "own")
+    }
+    assert headers == {"default": None, "nothing": False, "own": True}
+
+
+def test_what_was_told_is_told_again_by_who_comes_after_a_crash(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.schedules.add("e", "add", every(60), expect=START)
+    stage.turn(60)
+    stage.worker.tells("e", "failed")
+    store = stage.beat._aside.incidents._incidents
+    write: Callable[..., Any] = store.apply
+
+    def dies(term: Any, look: Any, changes: Any) -> Any:
+        if any(what == "told" for what, *_ in changes):
+            raise redis.ConnectionError("crash")
+        return write(term, look, changes)
+
+    monkeypatch.setattr(store, "apply", dies)
+    with pytest.raises(redis.ConnectionError):
+        stage.turn()
+    stage.fails_over()
+    stage.listener.hears("failed e", "failed e")
+    assert len({each.id for each in stage.listener.heard}) == 1
+
+
+def test_an_old_feed_is_no_news_to_the_first_leader(stage: Stage, clock: Clock) -> None:
+    stage.schedules.add("e", "add", every(60), expect=START)
+    stage.turn(60)
+    stage.worker.tells("e", "failed")
+    stage.client.hdel("{redbeat-lite}:meta", "feed")
+    stage.turn()
+    assert stage.listener.told() == []
+
+
+def test_a_beat_that_does_not_lead_does_not_look(stage: Stage, make_beat: MakeBeat) -> None:
+    stage.schedules.add("e", "add", every(60), expect=START)
+    stage.turn(60)
+    stage.worker.tells("e", "failed")
+    make_beat(stage.app)._aside.incidents.look()
+    assert not stage.schedules.incidents()

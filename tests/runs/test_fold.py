@@ -1,0 +1,153 @@
+"""From what became of runs to incidents, by tables: nothing here knows a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redbeat_lite import Expect
+from redbeat_lite.runs.fold import Deadline, Decision, End, Failures, Seen, Watched, fold
+from redbeat_lite.runs.incident import Case
+from redbeat_lite.runs.row import Row
+from redbeat_lite.runs.run import Outcome
+
+NOW = 1_772_452_000_000
+
+#: Nominal times of three runs, a minute apart.
+A, B, C = NOW - 180_000, NOW - 120_000, NOW - 60_000
+
+
+def end(outcome: Outcome, nominal: int = A, begin: int | None = 10, duration: int | None = 100, error: str = "") -> End:
+    return End(NOW - 500, "e", nominal, outcome, begin, duration, error)
+
+
+def start(row: Row | None, nominal: int = A, **more: Any) -> Deadline:
+    return Deadline("start", nominal, "e", nominal + 30_000, row, **more)
+
+
+def finish(row: Row | None, nominal: int = A) -> Deadline:
+    return Deadline("finish", nominal, "e", nominal + 60_000, row)
+
+
+def row(outcome: Outcome, begin: int | None = 10, duration: int | None = None) -> Row:
+    return Row(A, outcome, "id", begin, duration, 0, "")
+
+
+def case(kind: Any, nominal: int | None = A, name: str = "e", **more: Any) -> Case:
+    return Case(kind, name, NOW - 60_000, "as it was", nominal=nominal, **more)
+
+
+def seen(
+    *facts: Any, expect: Expect | None, muted: bool = False, failures: Failures | None = None, **more: Any
+) -> Seen:
+    kinds = {kind: [each for each in facts if isinstance(each, kind)] for kind in (End, Deadline, Case)}
+    watched = {"e": Watched(expect, muted)}
+    known = {"e": failures} if failures else {}
+    return Seen(NOW, kinds[End], kinds[Deadline], watched, known, cases=kinds[Case], **more)
+
+
+def news(decision: Decision) -> dict[str, str]:
+    opened = {each.field: each.text for each in decision.opened}
+    return {**opened, **{f"-{each.field}": "" for each in decision.closed}}
+
+
+START, FINISH = Expect(start_within=30), Expect(finish_within=60)
+BOTH, EVERY = Expect(start_within=30, finish_within=60), Expect(succeed_every=3600)
+LATE = 31_000
+
+#: What is expected, what is found, and which incidents that opens, or closes where there is a "-".
+TABLE: dict[str, tuple[Expect | None, list[Any], list[str]]] = {
+    "a success": (BOTH, [end("succeeded")], []),
+    "a failure": (START, [end("failed")], ["failed:e"]),
+    "a failure of what nobody expects anything of": (None, [end("failed")], []),
+    "a failure, and a success after it": (START, [end("failed"), end("succeeded", B)], []),
+    "a success, and a failure after it": (START, [end("succeeded"), end("failed", B)], ["failed:e"]),
+    "one failure of three": (Expect(failures=3), [end("failed"), end("lost", B)], []),
+    "three failures of three": (Expect(failures=3), [end("failed"), end("lost", B), end("rejected", C)], ["failed:e"]),
+    "one run that failed by two accounts": (Expect(failures=2), [end("lost"), end("failed")], []),
+    "three with a success between": (Expect(failures=2), [end("failed"), end("succeeded", B), end("failed", C)], []),
+    "somebody has revoked it": (START, [end("revoked", begin=None)], []),
+    "a retry is no end": (START, [end("retrying")], []),
+    "it was left out": (START, [end("left out", begin=None)], []),
+    "the failure is over": (START, [case("failed"), end("succeeded", B)], ["-failed:e"]),
+    "it has failed again": (START, [case("failed"), end("failed", B)], []),
+    "it is over and comes again": (START, [case("failed"), end("succeeded", B), end("failed", C)], []),
+    "expired, and a start was expected": (START, [end("expired", begin=None)], ["missed:e"]),
+    "expired, and none was": (FINISH, [end("expired", begin=None)], ["failed:e"]),
+    "its worker was lost before it began": (START, [end("lost", begin=None)], ["missed:e"]),
+    "its worker was lost while it ran": (START, [end("lost")], ["failed:e"]),
+    "not begun": (START, [start(None)], ["missed:e"]),
+    "begun in time": (START, [start(row("running"))], []),
+    "begun late": (START, [start(row("running", LATE))], ["late:e"]),
+    "begun late, after others were missed": (START, [case("missed"), start(row("running", LATE), B)], []),
+    "begun in time, after one was missed": (START, [case("missed"), start(row("running"), B)], ["-missed:e"]),
+    "an earlier one was in time": (START, [case("missed", B), start(row("running"), A)], []),
+    "ended, and begun in time": (START, [case("late"), end("succeeded", B)], ["-late:e"]),
+    "ended, and begun late": (START, [case("missed"), end("succeeded", B, LATE)], []),
+    "left out at its start": (START, [start(row("left out", None))], []),
+    "expired at its start": (START, [start(row("expired", None))], ["missed:e"]),
+    "its row has gone": (START, [start(None, forgotten=True)], []),
+    "not ended": (FINISH, [finish(row("running"))], ["too_long:e"]),
+    "never begun, and a start was expected": (BOTH, [start(None), finish(None)], ["missed:e"]),
+    "never begun, and none was": (FINISH, [finish(None)], ["too_long:e"]),
+    "ended in time": (FINISH, [finish(row("failed", 10, 500))], []),
+    "ended late": (FINISH, [finish(row("succeeded", 10, 60_000))], ["too_long:e"]),
+    "in time again": (FINISH, [case("too_long"), finish(row("succeeded", 10, 500), B)], ["-too_long:e"]),
+    "no success": (EVERY, [Deadline("success", None, "e", NOW)], ["no_success:e"]),
+    "a success just now": (EVERY, [end("succeeded"), Deadline("success", None, "e", NOW)], []),
+    "a success again": (EVERY, [case("no_success", None), end("succeeded")], ["-no_success:e"]),
+    "nobody expects a start any more": (FINISH, [case("missed"), case("late")], ["-late:e", "-missed:e"]),
+    "nobody expects anything": (None, [case("failed"), case("no_success", None)], ["-failed:e", "-no_success:e"]),
+    "closed, and told to nobody yet": (START, [case("failed", until=NOW)], []),
+}
+
+
+@pytest.mark.parametrize("of", TABLE)
+def test_what_is_found_opens_and_closes(of: str) -> None:
+    expect, facts, expected = TABLE[of]
+    assert sorted(news(fold(seen(*facts, expect=expect)))) == expected
+
+
+@pytest.mark.parametrize("of", [of for of, (_, _, found) in TABLE.items() if found and not found[0].startswith("-")])
+def test_nothing_is_opened_while_the_entry_is_paused(of: str) -> None:
+    expect, facts, _ = TABLE[of]
+    assert news(fold(seen(*facts, expect=expect, muted=True))) == {}
+
+
+@pytest.mark.parametrize("kind", ["quarantined", "cannot_publish", "behind", "nobody_records", "no_leader"])
+def test_a_state_is_an_incident_as_long_as_it_holds(kind: Any) -> None:
+    [opened] = fold(seen(expect=None, states={(kind, "x"): "why"})).opened
+    assert (opened.key, opened.text, opened.since) == ((kind, "x"), "why", NOW)
+    again = fold(seen(opened, expect=None, states={(kind, "x"): "for longer"}))
+    assert (news(again), again.counted) == ({}, [])
+    assert fold(seen(opened, expect=None)).closed == [opened]
+
+
+def test_failures_are_counted_over_many_looks() -> None:
+    expect, known, texts = Expect(failures=3), Failures(), []
+    open_: list[Case] = []
+    for number in range(5):
+        facts = [end("failed", A + number, error=f"error {number}"), *open_]
+        decision = fold(seen(*facts, expect=expect, failures=known))
+        known = decision.failures["e"]
+        open_ = [*decision.opened, *decision.counted]
+        texts += [(each.times, each.text) for each in open_]
+    assert known == Failures(5, A + 4)
+    assert texts == [(n, f"failed {n} times in a row: error {n - 1}") for n in (3, 4, 5)]
+    assert fold(seen(end("succeeded", B), *open_, expect=expect, failures=known)).failures == {"e": Failures()}
+
+
+def test_a_success_sets_when_the_next_one_has_to_come() -> None:
+    assert fold(seen(end("succeeded"), expect=EVERY)).deadlines == {"success||e": NOW - 500 + 3_600_000}
+
+
+def test_an_incident_keeps_its_id_over_what_is_counted_and_survives_storage() -> None:
+    [counted] = fold(seen(case("failed"), end("failed", B), expect=START, failures=Failures(1, A))).counted
+    assert counted.id == case("failed").id
+    assert counted.id != counted._replace(since=NOW).id != counted._replace(name="f").id
+    stored = counted._replace(note="ä\n", until=NOW, told=True)
+    assert Case.decode(stored.field, stored.encode().encode()) == stored
+    for field, raw in (("x:e", b"{}"), ("failed:e", b"{}"), ("failed:e", b"[1]"), ("failed:e", b"\xff")):
+        with pytest.raises(ValueError, match=r"no kind|no incident"):
+            Case.decode(field, raw)

@@ -1,0 +1,74 @@
+"""What workers would have recorded, written as they write it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+
+from redbeat_lite.instants import from_ms
+from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.once.worker_reports import WorkerReport
+from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.row import LETTERS, Row
+from redbeat_lite.runs.run import Outcome
+from redbeat_lite.storage.replies import server_ms
+from tests.support.messages import of_entry
+
+
+class Worker:
+    """A worker that takes the messages of entries from the queue, as far as their records go.
+
+    Parameters:
+        client: of the server.
+        prefix: of the keys.
+    """
+
+    def __init__(self, client: redis.Redis, prefix: str = "redbeat-lite") -> None:
+        self._client = client
+        self._keys = RunKeys(prefix)
+        self._workers = OnceKeys(prefix).workers
+
+    def reports(self) -> None:
+        """Say that it is there, and records."""
+        report = WorkerReport(["celery"], None, server_ms(self._client) / 1000, records=True)
+        self._client.hset(self._workers, "w", report.encode())
+
+    def is_gone(self) -> None:
+        """Say no more."""
+        self._client.delete(self._workers)
+
+    def nominal_of(self, name: str) -> int:
+        """Nominal time of the last run that was sent of an entry, epoch milliseconds."""
+        nominal = of_entry(self._client, name)[-1].scheduled_at
+        assert nominal is not None
+        return round(nominal.timestamp() * 1000)
+
+    def tells(
+        self, name: str, outcome: Outcome, begin: float | None = 0.01, seconds: float | None = 0.1, error: str = ""
+    ) -> None:
+        """Record what became of the last run that was sent of an entry.
+
+        Parameters:
+            begin, seconds: after its nominal time, and how long it took.
+        """
+        nominal = self.nominal_of(name)
+        began = None if begin is None else round(1000 * begin)
+        duration = None if seconds is None or outcome == "running" else round(1000 * seconds)
+        fields: dict[Any, Any] = {
+            "name": name,
+            "nominal": nominal,
+            "id": f"{name}-{from_ms(nominal)}",
+            "outcome": LETTERS[outcome],
+            "begin": "" if began is None else began,
+            "duration": "" if duration is None else duration,
+            "attempt": 0,
+            "worker": "w",
+            "error": error,
+        }
+        line = b"" if outcome == "running" else self._client.xadd(self._keys.feed, fields)
+        rows = self._keys.rows(name)
+        self._client.zremrangebyscore(rows, nominal, nominal)
+        row = Row(nominal, outcome, fields["id"], began, duration, 0, line.decode())
+        self._client.zadd(rows, {row.encode(): nominal})
+        self._client.pexpire(rows, 60_000)
