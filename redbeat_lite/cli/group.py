@@ -31,6 +31,8 @@ _COMMANDS = {
     "plan": ("plan_apply", "plan"),
     "apply": ("plan_apply", "apply"),
     "status": ("status", "status"),
+    "incidents": ("incidents", "incidents"),
+    "ack": ("incidents", "ack"),
     "health": ("health", "health"),
     "doctor": ("doctor", "doctor"),
     "import": ("import_shadow", "import_"),

@@ -12,6 +12,7 @@ from .output import echo_json, say
 
 @click.command(cls=Command)
 @click.option("--cluster", is_flag=True, help="Ask whether any beat leads and ticks, wherever it is.")
+@click.option("--incidents", is_flag=True, help="Ask whether an incident is open, of whatever kind.")
 @click.option("--limit", type=float, help="Seconds of silence allowed; by default redbeat_lite_stall_timeout.")
 @click.option("--pid", type=int, help="The beat's process, where several beats run on this host.")
 @click.option(
@@ -20,7 +21,13 @@ from .output import echo_json, say
 @json_option
 @click.pass_context
 def health(
-    ctx: click.Context, cluster: bool, limit: float | None, pid: int | None, timeout: float, as_json: bool
+    ctx: click.Context,
+    cluster: bool,
+    incidents: bool,
+    limit: float | None,
+    pid: int | None,
+    timeout: float,
+    as_json: bool,
 ) -> None:
     """Ask whether the beat of this host is well.
 
@@ -35,18 +42,24 @@ def health(
       celery -A proj redbeat health
       celery -A proj redbeat health --limit 10 --pid "$MAINPID"
       celery -A proj redbeat health --cluster
+      celery -A proj redbeat health --incidents
     """
     from ..errors import RedbeatError
-    from ..operate.health import cluster_health
+    from ..operate.health import cluster_health, incident_health
     from ..operate.health import health as of_this_host
     from ..settings import Settings
 
     if cluster and pid is not None:
         raise RedbeatError("--cluster asks for any beat, and --pid for one; give one of them")
+    if incidents and (cluster or limit is not None or pid is not None):
+        raise RedbeatError("--incidents asks for incidents alone; leave out --cluster, --limit and --pid")
     # Not the tasks of the app: a probe must be quick, and has no use for them.
     settings = Settings.from_app(ctx.obj.app)
     asked: dict[str, Any] = {"limit": limit, "timeout": timeout}
-    verdict = cluster_health(settings, **asked) if cluster else of_this_host(settings, pid=pid, **asked)
+    if incidents:
+        verdict = incident_health(settings, timeout=timeout)
+    else:
+        verdict = cluster_health(settings, **asked) if cluster else of_this_host(settings, pid=pid, **asked)
     if as_json:
         echo_json(verdict._asdict())
     else:

@@ -12,7 +12,9 @@ import socket
 from ..beat.heartbeat import Health, judge
 from ..beat.status import LeaderStatus, StandBy, Status, status_of
 from ..errors import RedbeatError
+from ..runs.incident_store import IncidentStore
 from ..settings import RENEWALS_PER_LEASE, Settings
+from ..storage.connections import Backend
 
 #: Shortest limit in seconds that makes sense: a waiting loop gives two signs of life a second.
 _LEAST = 1.0
@@ -65,6 +67,24 @@ def cluster_health(settings: Settings, *, limit: float | None = None, timeout: f
     if found.leader is None:
         return Health(True, f"nobody leads at the moment; a leader ticked {found.silence:.1f} s ago")
     return _of_leader(found.leader, found.silence, limit)
+
+
+def incident_health(settings: Settings, *, timeout: float | None = None) -> Health:
+    """Judge a schedule by its incidents: none may be open.
+
+    Parameters:
+        timeout: seconds until a server that does not answer is given up.
+
+    Raises:
+        redis.exceptions.RedisError: the server does not answer.
+    """
+    backend = Backend(settings, timeout=timeout)
+    found = IncidentStore(backend.client, settings.key_prefix).open()
+    backend.close()
+    if not found:
+        return Health(True, "no incident is open")
+    first, more = found[0], f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return Health(False, f"incident {first.id} is open, {first.field}: {first.text}{more}")
 
 
 def _shortest(settings: Settings) -> float:

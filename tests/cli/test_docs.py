@@ -14,6 +14,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Pipeline, PipelineTask, Schedules, actors, cron, every, lock
+from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run import Outcome
 from tests.cli.conftest import Said
 from tests.support.beats import KEYS
@@ -39,6 +40,8 @@ def proj(make_app: Callable[..., Celery], client: redis.Redis) -> Celery:
     schedules.add("report", "reports.build", cron("0 9 * * mon", tz="Asia/Tokyo"), enabled=False)
     _some_nights(client, schedules)
     aside = {"error": "definition is not usable", "definition": "{", "state": "", "at": 1772451000000}
+    incident = Case("failed", "nightly", 1772452800000, "failed: KeyError: 7")
+    client.hset("{redbeat-lite}:runs:incidents", incident.field, incident.encode())
     client.hset("{redbeat-lite}:quarantine", "old", json.dumps(aside))
     return app
 

@@ -1,0 +1,64 @@
+"""``incidents`` and ``ack``: what is expected and does not hold, and who has taken it up."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import tzinfo
+
+import click
+
+from ..errors import EntryNotFound
+from ..runs.incident import Incident
+from .command import Command, json_option, schedules_of
+from .exit_codes import unknown
+from .output import echo_json, echo_table, say, when
+
+
+@click.command(cls=Command)
+@click.option("--open", "only_open", is_flag=True, help="Only those that are open.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many of each.")
+@json_option
+@click.pass_context
+def incidents(ctx: click.Context, only_open: bool, limit: int, as_json: bool) -> None:
+    """List incidents: those that are open, the oldest first, and then those that were closed last.
+
+    \b
+    Examples:
+      celery -A proj redbeat incidents --open
+      celery -A proj redbeat incidents --json
+    """
+    schedules = schedules_of(ctx)
+    found = schedules.incidents(limit=limit)
+    if not only_open:
+        found += schedules.incidents(closed=True, limit=limit)
+    if as_json:
+        echo_json([asdict(incident) for incident in found])
+        return
+    zone = ctx.obj.app.timezone
+    headers = ("ID", "KIND", "ENTRY", "SINCE", "STATE", "WHAT")
+    echo_table(headers, [_row(incident, zone) for incident in found], rigid=("ID", "KIND", "SINCE", "STATE"))
+
+
+@click.command(cls=Command)
+@click.argument("incident_id", metavar="ID")
+@click.option("--note", required=True, help="Who sees to it, and how.")
+@click.pass_context
+def ack(ctx: click.Context, incident_id: str, note: str) -> None:
+    """Say who has taken up an open incident. It stays open until what is wrong is not any more.
+
+    \b
+    Example:
+      celery -A proj redbeat ack 1f0c92ab --note "alice: the feed is down, they know"
+    """
+    schedules = schedules_of(ctx)
+    try:
+        found = schedules.acknowledge(incident_id, note)
+    except EntryNotFound as exc:
+        raise unknown(str(exc), incident_id, [each.id for each in schedules.incidents(limit=1000)]) from None
+    say(f"acknowledged {found.id}, {found.kind}" + (f" of {found.entry!r}" if found.entry else ""))
+
+
+def _row(incident: Incident, zone: tzinfo) -> tuple[object, ...]:
+    note = f"({incident.acknowledged}) " if incident.acknowledged else ""
+    state = "closed" if incident.until is not None else "taken up" if note else "open"
+    return incident.id, incident.kind, incident.entry, when(incident.since, zone), state, note + incident.text

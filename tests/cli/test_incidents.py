@@ -1,0 +1,59 @@
+"""``incidents``, ``ack`` and ``health --incidents``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite.runs.incident import Case
+from redbeat_lite.runs.incident_store import IncidentStore
+from tests.cli.conftest import Said
+
+OPENED = 1_772_452_800_000
+
+
+@pytest.fixture
+def cli(app: Celery, run_cli: Callable[..., Said]) -> Callable[..., Said]:
+    return lambda *words, code=0: run_cli(app, *words, code=code)
+
+
+@pytest.fixture
+def cases(client: redis.Redis) -> list[Case]:
+    """Two that are open, and one that was closed."""
+    store = IncidentStore(client, "redbeat-lite")
+    behind, failed = Case("behind", "", OPENED + 5, "an hour"), Case("failed", "e", OPENED, "KeyError: \x1b[31m")
+    over = Case("late", "e", OPENED, "began late")
+    store.apply(None, None, [("open", case.field, case.encode()) for case in (behind, failed, over)])
+    store.apply(None, None, [("end", over.field, OPENED + 9), ("gone", over.field, "")])
+    return [failed, behind, over]
+
+
+def test_incidents_are_listed_the_open_ones_first(cli: Callable[..., Said], cases: list[Case]) -> None:
+    found = cli("incidents", "--json").json
+    assert [each["id"] for each in found] == [case.id for case in cases]
+    assert [each["entry"] for each in found] == ["e", None, "e"]
+    assert [each["until"] is None for each in found] == [True, True, False]
+    assert [each["id"] for each in cli("incidents", "--open", "--json").json] == [case.id for case in cases[:2]]
+    assert len(cli("incidents", "--open", "--limit", "1").lines) == 2
+    assert "\x1b" not in cli("incidents").out
+
+
+def test_an_incident_is_taken_up_and_stays_open(cli: Callable[..., Said], cases: list[Case]) -> None:
+    failed, _, over = cases
+    assert cli("ack", failed.id, "--note", "mine").out == f"acknowledged {failed.id}, failed of 'e'\n"
+    assert "(mine)" in cli("incidents", "--open").out
+    assert "no incident" in cli("ack", over.id, "--note", "mine", code=1).err
+    assert f"did you mean '{failed.id}'" in cli("ack", failed.id[:-1] + "x", "--note", "mine", code=1).err
+    assert "note: expected text of 1 to 1000 characters" in cli("ack", failed.id, "--note", "", code=1).err
+
+
+def test_health_is_red_while_an_incident_is_open(cli: Callable[..., Said], client: redis.Redis) -> None:
+    assert cli("health", "--incidents").out == "no incident is open\n"
+    case = Case("failed", "e", OPENED, "KeyError: 7")
+    IncidentStore(client, "redbeat-lite").apply(None, None, [("open", case.field, case.encode())])
+    said = cli("health", "--incidents", code=1)
+    assert said.out == f"incident {case.id} is open, failed:e: KeyError: 7\n"
+    assert "alone" in cli("health", "--incidents", "--cluster", code=1).err
