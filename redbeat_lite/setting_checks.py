@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 from . import urls
 from .errors import ConfigurationError, InvalidEntry
@@ -52,6 +53,19 @@ def check_url(value: object) -> None:
             f"{PREFIX}url: expected {scheme}://user:password@host:port/database, with special characters of the "
             "password in percent form; host, port or database cannot be read"
         ) from None
+
+
+def check_web_url(name: str, value: object) -> None:
+    """``None``, or a URL of http or https. It may hold a secret anywhere, so that none of it is shown."""
+    if value is None:
+        return
+    try:
+        parts = urlsplit(value) if isinstance(value, str) else None
+        ok = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        ok = False
+    if not ok or not str(value).isprintable() or " " in str(value):
+        raise ConfigurationError(f"{PREFIX}{name}: expected a URL such as https://host/path, got one that is none")
 
 
 def check_options(url: str, options: Any) -> None:

@@ -19,6 +19,7 @@ from .setting_checks import (
     check_options,
     check_text,
     check_url,
+    check_web_url,
     check_whole,
     expectation,
     is_address,
@@ -69,6 +70,7 @@ class Settings:
         metrics_port: the port on which the beat serves metrics for Prometheus, 1 to 65,535.
         metrics_host: the address on which it does, of IP; ``"0.0.0.0"`` is every one of the machine.
         heartbeat_file: a file that the beat touches every second while its loop lives; its directory must exist.
+        heartbeat_url: a URL of http or https that the leader asks for every minute.
     """
 
     # These two may hold a password, so they are in no repr().
@@ -91,6 +93,8 @@ class Settings:
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     heartbeat_file: str | None = None
+    # Its path may be a secret.
+    heartbeat_url: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_url(self.url)
@@ -118,6 +122,7 @@ class Settings:
         require("metrics_port", port is None or is_port, "a port from 1 to 65535", port)
         where = "the IP address to listen on, such as 127.0.0.1 or 0.0.0.0"
         require("metrics_host", is_address(self.metrics_host), where, self.metrics_host)
+        check_web_url("heartbeat_url", self.heartbeat_url)
         require("heartbeat_file", file is None or (isinstance(file, str) and file != ""), "the path of a file", file)
 
     @property
@@ -150,6 +155,7 @@ class Settings:
             values["redis_options"] = {**_broker_tls(app), **mapping(values.get("redis_options", {}))}
         if urls.scheme_of(str(values["url"])) in urls.SENTINEL:
             values["redis_options"] = {**_broker_sentinel(app), **mapping(values.get("redis_options", {}))}
+        remember(values.get("heartbeat_url"))
         broker = app.conf.broker_write_url, app.conf.broker_transport_options
         remember((values["url"], values.get("redis_options"), *broker))
         values.setdefault("owner", app.main or cls.__dataclass_fields__["owner"].default)

@@ -9,6 +9,7 @@ from ..runs.keys import RunKeys
 from ..settings import Settings
 from ..threads import Ticker
 from .dispatch.deadlines import Deadlines
+from .heartbeat_url import HeartbeatUrl
 from .incidents import IncidentWatch
 from .leader import Leader
 from .vitals import Vitals
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Aside:
-    """The threads of one beat that look after pipelines and incidents.
+    """The threads of one beat that look after pipelines and incidents, and ask for a URL.
 
     Parameters:
         app: the Celery app.
@@ -34,6 +35,8 @@ class Aside:
         )
         self.incidents = IncidentWatch(settings, leader, vitals, self.deadlines)
         self._threads: list[Ticker] = [sweeper(app, lambda: leader.leading), self.incidents.ticker]
+        if settings.heartbeat_url is not None:
+            self._threads.append(HeartbeatUrl(settings.heartbeat_url, leader).ticker)
 
     def start(self) -> None:
         """Begin, if they have not begun."""

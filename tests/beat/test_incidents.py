@@ -12,6 +12,8 @@ from celery import Celery
 from redbeat_lite import Expect, Scheduler, Schedules, cron, every
 from redbeat_lite.beat.incidents import LASTING
 from redbeat_lite.events import Hooks, IncidentClosed, IncidentOpened, subscribe
+from redbeat_lite.runs.incident import Case
+from redbeat_lite.runs.incident_store import IncidentStore
 from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.run import EXPECT_HEADER
 from tests.support.frozen import Clock
@@ -273,6 +275,15 @@ def test_a_schedule_that_is_behind_is_an_incident(stage: Stage) -> None:
     assert (behind.kind, behind.entry) == ("behind", None)
     stage.turn()
     stage.listener.hears("behind", "-behind")
+
+
+def test_who_leads_again_closes_what_a_worker_has_opened(stage: Stage) -> None:
+    case = Case("no_leader", "", 1_772_452_000_000, "as a worker says")
+    store = IncidentStore(stage.client, "redbeat-lite")
+    assert store.apply(None, None, [("open", case.field, case.encode())]) == 1
+    stage.turn()
+    stage.listener.hears("no_leader", "-no_leader")
+    assert stage.listener.heard[0].id == case.id
 
 
 @pytest.mark.parametrize("stage", [{"redbeat_lite_expect": {"start_within": 30}}], indirect=True)

@@ -103,6 +103,13 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
             {"expect": {"succeed_every": 60}},
             "redbeat_lite_expect: expected None or a mapping of start_within, finish_within and failures, got",
         ),
+        (
+            {"heartbeat_url": "ftp://user:secret@h"},
+            "redbeat_lite_heartbeat_url: expected a URL such as https://host/path, got one that is none",
+        ),
+        ({"heartbeat_url": "https://h:port/"}, "redbeat_lite_heartbeat_url: expected a URL such as"),
+        ({"heartbeat_url": "https:///x"}, "redbeat_lite_heartbeat_url: expected a URL such as"),
+        ({"heartbeat_url": 5}, "redbeat_lite_heartbeat_url: expected a URL such as"),
         ({"history": None}, "redbeat_lite_history: expected a whole number from 0 to 1000, got None"),
         (
             {"expires": "never"},

@@ -16,6 +16,7 @@ from ..runtime import Runtime
 from ..store import DOWN
 from ..worker_reports import REPORT
 from .dead_children import Departures, hold_of_request, is_child, is_gone, token_of
+from .leader_watch import look_for_leader
 from .lock_sweeper import PERIOD, LockSweeper
 from .visibility import Heartbeat, disagreements, heartbeat_for, report, snapshot
 
@@ -103,6 +104,7 @@ class Keeper:
                 self._said.add(sentence)
                 logger.warning("%s", sentence)
         self._reported = time.monotonic()
+        look_for_leader(self._runtime)
 
     def _watch(self) -> None:
         """Look after the children's runs: renew for those whose own thread cannot, because their task holds the

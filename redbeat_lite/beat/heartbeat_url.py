@@ -1,0 +1,53 @@
+"""A URL that the leader asks for every minute, so that somebody outside notices when it does not."""
+
+from __future__ import annotations
+
+from http.client import HTTPException
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+from celery.utils.log import get_logger
+
+from ..clock import elapsed
+from ..errors import text_of
+from ..threads import Ticker
+from .leader import Leader
+
+logger = get_logger(__name__)
+
+#: Seconds between two requests, for which one may take, and between two lines in the log that they fail.
+PERIOD, TIMEOUT, _SILENCE = 60.0, 10.0, 3600.0
+
+#: Seconds between two looks whether it is time.
+_LOOK = 1.0
+
+
+class HeartbeatUrl:
+    """Asks in a thread of its own.
+
+    Parameters:
+        url: of http or https; its path may be a secret, so that only its host is shown.
+        leader: tells whether this process leads.
+    """
+
+    def __init__(self, url: str, leader: Leader) -> None:
+        self._url = url
+        self._leader = leader
+        self._asked = self._said = float("-inf")
+        self.ticker = Ticker("redbeat-lite-heartbeat-url", lambda: _LOOK, self.ask)
+
+    def ask(self) -> None:
+        """Ask, if this process leads and has not done so within a minute."""
+        if not self._leader.leading or elapsed() - self._asked < PERIOD:
+            return
+        self._asked = elapsed()
+        try:
+            with urlopen(self._url, timeout=TIMEOUT) as reply:
+                reply.read(1)
+        except (OSError, HTTPException, ValueError) as exc:
+            if elapsed() - self._said >= _SILENCE:
+                self._said = elapsed()
+                why = text_of(exc).replace(self._url, "the URL")
+                logger.warning(
+                    "beat: the heartbeat URL of %s cannot be asked for: %s", urlsplit(self._url).hostname, why
+                )

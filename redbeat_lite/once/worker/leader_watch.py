@@ -1,0 +1,41 @@
+"""Who says that nobody leads: a worker, as no beat can."""
+
+from __future__ import annotations
+
+from celery.utils.log import get_logger
+
+from ...runs.incident import Case
+from ...runs.incident_store import IncidentStore
+from ...storage.keys import Keys
+from ...storage.replies import server_ms
+from ..runtime import Runtime
+
+logger = get_logger(__name__)
+
+#: Milliseconds after the end of a lease at which somebody should lead again: each stand-by asks when it ends.
+_PATIENCE_MS = 10_000
+
+
+def look_for_leader(runtime: Runtime) -> None:
+    """Open the incident ``no_leader``, if there is a schedule, a beat has led it, and none does by now; who leads next
+    closes it.
+
+    Raises:
+        redis.exceptions.RedisError: the server does not answer.
+    """
+    client, settings = runtime.store.client, runtime.settings
+    keys = Keys.of(settings.key_prefix)
+    pipe = client.pipeline(transaction=False)
+    pipe.exists(keys.leader)
+    pipe.hget(keys.meta, "ticked")
+    pipe.hlen(keys.entries)
+    leads, ticked, entries = pipe.execute()
+    if leads or not entries or not (ticked or b"").isdigit():
+        return
+    now = server_ms(client)
+    silence = now - int(ticked)
+    if silence <= 1000 * settings.lease + _PATIENCE_MS:
+        return
+    case = Case("no_leader", "", now, f"no beat has led for {silence / 1000:.0f} s")
+    if IncidentStore(client, settings.key_prefix).apply(None, None, [("open", case.field, case.encode())]):
+        logger.error("Incident %s is open, %s: %s", case.id, case.kind, case.text)
