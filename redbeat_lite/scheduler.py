@@ -24,6 +24,7 @@ from .beat.heartbeat import heartbeat_file
 from .beat.hiredis_numbers import spell_numbers_out
 from .beat.leader import Leader
 from .beat.metrics import Exporter
+from .beat.notices import hooks_of
 from .beat.outage import Outage
 from .beat.shutdown import Farewell, say_nothing_of_ignored_exits
 from .beat.terms import Terms
@@ -33,7 +34,6 @@ from .beat.wakeup import Wakeup
 from .clock import elapsed, wall_ms
 from .entries.entry import Entry
 from .errors import ConfigurationError, UnsupportedFormat
-from .events import subscribers
 from .once.store import LockStore
 from .public import public
 from .settings import Settings
@@ -78,7 +78,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             self.store = store = LeaderStore.of(settings)
             self.backend = backend = store.backend
             locks = LockStore(backend.client, settings.key_prefix)
-            self.vitals = vitals = Vitals(Announcer(subscribers(app)), heartbeat_file(settings.heartbeat_file))
+            self.vitals = vitals = Vitals(Announcer(hooks_of(app, settings)), heartbeat_file(settings.heartbeat_file))
             host, port = settings.metrics_host, settings.metrics_port
             self._exporter = None if port is None else Exporter(host, port, vitals)
         except ConfigurationError as exc:

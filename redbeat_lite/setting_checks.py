@@ -68,6 +68,13 @@ def check_web_url(name: str, value: object) -> None:
         raise ConfigurationError(f"{PREFIX}{name}: expected a URL such as https://host/path, got one that is none")
 
 
+def check_notify(value: object) -> None:
+    """URLs of services. They hold secrets, so that none of them is shown."""
+    ok = isinstance(value, (list, tuple)) and all(isinstance(url, str) and "://" in url for url in value)
+    if not ok:
+        raise ConfigurationError(f"{PREFIX}notify: expected a list of URLs such as mailto://user:password@host")
+
+
 def check_options(url: str, options: Any) -> None:
     check_mapping(options)
     scheme = urls.scheme_of(url)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from .expect import Expect
 from .setting_checks import (
     PREFIX,
     check_choice,
+    check_notify,
     check_number,
     check_options,
     check_text,
@@ -71,6 +72,7 @@ class Settings:
         metrics_host: the address on which it does, of IP; ``"0.0.0.0"`` is every one of the machine.
         heartbeat_file: a file that the beat touches every second while its loop lives; its directory must exist.
         heartbeat_url: a URL of http or https that the leader asks for every minute.
+        notify: URLs of services, as apprise has them, that are told of incidents.
     """
 
     # These two may hold a password, so they are in no repr().
@@ -93,8 +95,9 @@ class Settings:
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     heartbeat_file: str | None = None
-    # Its path may be a secret.
+    # Any part of these may be a secret.
     heartbeat_url: str | None = field(default=None, repr=False)
+    notify: Sequence[str] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         check_url(self.url)
@@ -122,6 +125,7 @@ class Settings:
         require("metrics_port", port is None or is_port, "a port from 1 to 65535", port)
         where = "the IP address to listen on, such as 127.0.0.1 or 0.0.0.0"
         require("metrics_host", is_address(self.metrics_host), where, self.metrics_host)
+        check_notify(self.notify)
         check_web_url("heartbeat_url", self.heartbeat_url)
         require("heartbeat_file", file is None or (isinstance(file, str) and file != ""), "the path of a file", file)
 
@@ -155,7 +159,7 @@ class Settings:
             values["redis_options"] = {**_broker_tls(app), **mapping(values.get("redis_options", {}))}
         if urls.scheme_of(str(values["url"])) in urls.SENTINEL:
             values["redis_options"] = {**_broker_sentinel(app), **mapping(values.get("redis_options", {}))}
-        remember(values.get("heartbeat_url"))
+        remember((values.get("heartbeat_url"), values.get("notify")))
         broker = app.conf.broker_write_url, app.conf.broker_transport_options
         remember((values["url"], values.get("redis_options"), *broker))
         values.setdefault("owner", app.main or cls.__dataclass_fields__["owner"].default)

@@ -42,6 +42,14 @@ class Announcer:
             for subscriber in self._subscribers:
                 subscriber.tell(events)
 
+    def mark(self) -> list[int]:
+        """How far each subscriber will have heard once it has heard all that was told so far."""
+        return [subscriber.told for subscriber in self._subscribers]
+
+    def heard(self, mark: Sequence[int]) -> bool:
+        """Whether all have heard as far as that."""
+        return all(each.heard >= told for each, told in zip(self._subscribers, mark, strict=False))
+
     def close(self) -> None:
         """Let the subscribers hear what was told, for a third of a second at most. May be called twice."""
         for subscriber in self._subscribers:
@@ -57,7 +65,7 @@ class _Subscriber:
         self._handlers = _handlers(hooks)
         # A SimpleQueue, because a signal handler may put into it whatever it has interrupted.
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
-        self._told = self._heard = 0  # each written by one thread alone
+        self.told = self.heard = 0  # each written by one thread alone
         self._dropping = False
         self._failed: set[type] = set()
         self._thread: threading.Thread | None = None
@@ -66,13 +74,13 @@ class _Subscriber:
         events = [event for event in events if type(event) in self._handlers]
         if not events:
             return
-        if self._told - self._heard > BACKLOG:
+        if self.told - self.heard > BACKLOG:
             self._drop()
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._listen, name=f"redbeat-lite-{self._name}", daemon=True)
             self._thread.start()
-        self._told += len(events)
+        self.told += len(events)
         self._queue.put(events)
 
     def stop(self) -> None:
@@ -91,7 +99,7 @@ class _Subscriber:
         while (events := self._queue.get()) is not None:
             for event in events:
                 self._deliver(event)
-            self._heard += len(events)
+            self.heard += len(events)
 
     def _deliver(self, event: Event) -> None:
         kind = type(event)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 
-from ..clock import wall_ms
+from ..clock import elapsed, wall_ms
 from ..entries.stored_entry import UNREADABLE, entry_of, state_of
 from ..errors import CorruptEntry
 from ..events import IncidentClosed, IncidentOpened
@@ -39,6 +39,13 @@ _PAGES = 20
 
 #: Looks in a row after which what holds at the moment is an incident: a new leader finds much that it is about to mend.
 LASTING = 5
+
+#: Seconds after which those who were told of an incident count as told, whether they have heard it or hang.
+_HEARD_WITHIN = 120.0
+
+#: What was told: of which incident, and whether it is over; and when, and how far all will have heard then.
+_Told = tuple[str, bool]
+_Telling = tuple[float, list[int]]
 
 #: Failed publishes of one occurrence after which its entry cannot be published.
 _ATTEMPTS = 3
@@ -73,6 +80,7 @@ class IncidentWatch:
         self._deadlines = deadlines
         self._known: dict[str, _Known] = {}
         self._lasting: Counter[str] = Counter()
+        self._telling: dict[_Told, _Telling] = {}
         self.ticker = Ticker("redbeat-lite-incidents", lambda: PERIOD, self.look, "beat: cannot look for incidents")
 
     @lazy
@@ -187,19 +195,37 @@ class IncidentWatch:
         return found
 
     def _told(self, cases: Iterable[Case]) -> Iterator[Change]:
-        """Tell what nobody was told yet. Written is that it was told, after it was: who dies in between leaves it to
+        """Tell what nobody was told yet. That it was is written once all have heard it: who dies before leaves it to
         the next one, who tells it again by the same id."""
+        before, self._telling = self._telling, {}
         count: Counter[str] = Counter()
         for case in cases:
-            about = (case.id, case.kind, case.name or None, from_ms(case.since), case.text)
-            if not case.told:
-                logger.warning("beat: incident %s is open, %s: %s", case.id, case.field, case.text)
-                self._vitals.tell(IncidentOpened(*about))
-                yield "told", case.field, ""
             if case.until is None:
                 count[case.kind] += 1
-            else:
-                logger.info("beat: incident %s is over, %s", case.id, case.field)
-                self._vitals.tell(IncidentClosed(*about, from_ms(case.until)))
-                yield "gone", case.field, ""
+            about = (case.id, case.kind, case.name or None, from_ms(case.since), case.text)
+            is_told = case.told or self._is_told(before, (case.id, False), IncidentOpened(*about))
+            if is_told and not case.told:
+                yield "told", case.field, ""
+            if case.until is not None:
+                closed = IncidentClosed(*about, from_ms(case.until))
+                if self._is_told(before, (case.id, True), closed) and is_told:
+                    yield "gone", case.field, ""
         self._vitals.incidents = count
+
+    def _is_told(self, before: dict[_Told, _Telling], what: _Told, event: IncidentOpened | IncidentClosed) -> bool:
+        """Whether all have heard this, or had long enough to; tells it where that was not done."""
+        telling = before.get(what)
+        if telling is None:
+            _log(event)
+            self._vitals.tell(event)
+            telling = elapsed(), self._vitals.announcer.mark()
+        self._telling[what] = telling
+        return self._vitals.announcer.heard(telling[1]) or elapsed() - telling[0] > _HEARD_WITHIN
+
+
+def _log(event: IncidentOpened | IncidentClosed) -> None:
+    field = f"{event.kind}:{event.entry or ''}"
+    if isinstance(event, IncidentOpened):
+        logger.warning("beat: incident %s is open, %s: %s", event.id, field, event.text)
+    else:
+        logger.info("beat: incident %s is over, %s", event.id, field)

@@ -212,7 +212,7 @@ def test_a_hook_that_is_slower_for_long_loses_events_and_not_memory(caplog: pyte
     for _ in range(BACKLOG + 10):
         announcer.tell(event)
     [subscriber] = announcer._subscribers
-    assert subscriber._told == BACKLOG + 1, "events that nobody wants to hear are not kept, and the rest is bounded"
+    assert subscriber.told == BACKLOG + 1, "events that nobody wants to hear are not kept, and the rest is bounded"
     assert [record.getMessage() for record in caplog.records] == [
         "beat: hooks Harmful are slower than the beat; events are dropped from now on"
     ]

@@ -95,7 +95,6 @@ def test_each_number_is_what_happened(
     assert value(port, "quarantined_total") == 1
     assert value(port, "refused") == 1
     beat._aside.incidents.look()
-    beat._aside.incidents.look()
     assert [value(port, "incidents", kind=kind) for kind in ("quarantined", "failed")] == [1, 0]
     assert beat.vitals.failed > 0
     eventually(lambda: value(port, "failed_total", task="nobody.knows") == beat.vitals.failed, what="the failures")

@@ -1,0 +1,103 @@
+"""Notices of incidents, by the services that apprise knows; sent by a child process of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.log import get_logger
+
+from ..errors import ConfigurationError
+from ..events import Hooks, IncidentClosed, IncidentOpened, subscribers
+from ..settings import Settings
+from ..urls import scheme_of
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = get_logger(__name__)
+
+#: Seconds after which the child is ended.
+TIMEOUT = 30.0
+
+#: How often a notice is tried, and the seconds between two tries.
+_TRIES, _PAUSE = 3, 10.0
+
+_CHILD = (sys.executable, "-m", f"{__package__}.send_notices")
+
+
+def hooks_of(app: Celery, settings: Settings) -> list[Hooks]:
+    """Whom a beat of this app tells: the subscribers, and those of ``redbeat_lite_notify``.
+
+    Raises:
+        ConfigurationError: apprise is not installed, or a URL is none of its.
+    """
+    return [*subscribers(app), *([Notices(settings.notify)] if settings.notify else [])]
+
+
+class Notices(Hooks):
+    """Sends a notice for each incident that is opened or closed. The announcer gives it a thread of its own.
+
+    Parameters:
+        urls: as apprise has them.
+
+    Raises:
+        ConfigurationError: as for :func:`hooks_of`.
+    """
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        _check(tuple(urls))
+        self._urls = [*urls]
+
+    def incident_opened(self, event: IncidentOpened) -> None:
+        self._send(f"[{event.id}] {_what(event)}", f"{event.text}\nsince {event.since.isoformat(timespec='seconds')}")
+
+    def incident_closed(self, event: IncidentClosed) -> None:
+        minutes = (event.until - event.since).total_seconds() / 60
+        self._send(f"[{event.id}] over: {_what(event)}", f"{event.text}\nover after {minutes:.1f} minutes")
+
+    def _send(self, title: str, body: str) -> None:
+        for left in reversed(range(_TRIES)):
+            ended = _child({"urls": self._urls, "title": title, "body": body})
+            if ended is not None and ended.returncode == 0:
+                return
+            if left:
+                time.sleep(_PAUSE)
+        # Nothing of what the child says: it may quote a URL.
+        logger.error("beat: a notice could not be sent in %d tries: %s", _TRIES, title)
+
+
+def _what(event: IncidentOpened | IncidentClosed) -> str:
+    return f"{event.kind} {event.entry}" if event.entry else event.kind
+
+
+def _child(asked: dict[str, Any]) -> subprocess.CompletedProcess[str] | None:
+    """Run the child for one line; ``None`` if it had to be ended."""
+    try:
+        # On its standard input, as others may read what a process was called with.
+        line = json.dumps(asked) + "\n"
+        return subprocess.run(_CHILD, input=line, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+@lru_cache(maxsize=8)
+def _check(urls: tuple[str, ...]) -> None:
+    if find_spec("apprise") is None:
+        raise ConfigurationError(
+            "redbeat_lite_notify needs the package apprise, which is not installed; in the checkout of redbeat_lite: "
+            "pip install '.[notify]'"
+        )
+    ended = _child({"urls": urls})
+    if ended is None or ended.returncode:
+        raise ConfigurationError("redbeat_lite_notify: apprise cannot be used; does `import apprise` work?")
+    for place in json.loads(ended.stdout):
+        # Of the URL its scheme alone: any part of it may be a secret.
+        what = f"URLs that apprise knows, and number {place + 1}, of {scheme_of(urls[place])!r}, is none"
+        raise ConfigurationError(f"redbeat_lite_notify: expected {what}")

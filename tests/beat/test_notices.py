@@ -1,0 +1,146 @@
+"""Notices of incidents: what the child process is told, how long it may take, and which URLs are refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from redbeat_lite import Scheduler
+from redbeat_lite.beat import notices as module
+from redbeat_lite.beat.notices import Notices
+from redbeat_lite.events import IncidentClosed, IncidentOpened
+from tests.support.in_process import MakeApp
+from tests.support.stopwatch import Stopwatch
+
+SINCE = datetime(2026, 3, 2, 12, tzinfo=UTC)
+OPENED = IncidentOpened("1f0c92ab", "failed", "nightly", SINCE, "failed: KeyError: 7")
+CLOSED = IncidentClosed(*OPENED, SINCE.replace(minute=30))
+
+#: In place of apprise: "ok://" takes notices, "no://" refuses them, "hang://" does not answer; no other is known.
+STAND_IN = """
+    import json, os, time
+
+    class Apprise:
+        def __init__(self):
+            self.urls = []
+
+        @staticmethod
+        def instantiate(url):
+            return url if url.split(":")[0] in ("ok", "no", "hang") else None
+
+        def add(self, url):
+            self.urls.append(url)
+
+        def notify(self, title, body):
+            with open(os.environ["NOTICES"], "a") as file:
+                file.write(json.dumps([self.urls, title, body]) + "\\n")
+            if any(url.startswith("hang") for url in self.urls):
+                time.sleep(60)
+            return not any(url.startswith("no") for url in self.urls)
+"""
+
+
+@pytest.fixture
+def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
+    """What a stand-in for apprise was told."""
+    (tmp_path / "apprise.py").write_text(textwrap.dedent(STAND_IN))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("NOTICES", str(tmp_path / "notices"))
+    monkeypatch.setattr(module, "find_spec", lambda name: name)
+    monkeypatch.setattr(module, "_PAUSE", 0.01)
+    module._check.cache_clear()
+    (tmp_path / "notices").touch()
+    return lambda: [json.loads(line) for line in (tmp_path / "notices").read_text().splitlines()]
+
+
+def test_each_incident_is_told_when_it_is_opened_and_when_it_is_over(sent: Callable[[], list[Any]]) -> None:
+    notices = Notices(["ok://a", "ok://b"])
+    notices.incident_opened(OPENED)
+    notices.incident_closed(CLOSED._replace(entry=None, kind="behind"))
+    assert sent() == [
+        [["ok://a", "ok://b"], "[1f0c92ab] failed nightly", "failed: KeyError: 7\nsince 2026-03-02T12:00:00+00:00"],
+        [["ok://a", "ok://b"], "[1f0c92ab] over: behind", "failed: KeyError: 7\nover after 30.0 minutes"],
+    ]
+
+
+@pytest.mark.parametrize("url", ["no://secret", "hang://secret"])
+def test_what_no_service_takes_is_tried_again_and_given_up(
+    url: str, sent: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    notices = Notices([url])
+    monkeypatch.setattr(module, "TIMEOUT", 1.0)
+    with Stopwatch() as watch:
+        notices.incident_opened(OPENED)
+    watch.at_most(8)
+    assert len(sent()) == 3
+    [line] = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert line == "beat: a notice could not be sent in 3 tries: [1f0c92ab] failed nightly"
+
+
+def test_a_url_that_is_wrong_ends_the_beat_at_its_start_and_is_not_shown(
+    make_app: MakeApp, sent: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for urls, message in (
+        (
+            ["ok://a", "nothing://user:secret@host"],
+            "expected URLs that apprise knows, and number 2, of 'nothing', is none",
+        ),
+        (["secret"], "expected a list of URLs such as mailto://user:password@host"),
+        ("ok://secret", "expected a list of URLs such as mailto://user:password@host"),
+    ):
+        with pytest.raises(click.ClickException) as raised:
+            Scheduler(make_app(redbeat_lite_notify=urls), lazy=True)
+        assert raised.value.message == f"redbeat_lite_notify: {message}"
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    module._check.cache_clear()
+    with pytest.raises(click.ClickException, match="needs the package apprise, which is not installed"):
+        Scheduler(make_app(redbeat_lite_notify=["ok://a"]), lazy=True)
+
+
+def test_the_beat_imports_no_apprise(make_app: MakeApp, sent: Callable[[], list[Any]]) -> None:
+    Scheduler(make_app(redbeat_lite_notify=["ok://a"]), lazy=True)
+    assert "apprise" not in sys.modules
+
+
+@pytest.fixture
+def web() -> Iterator[list[Any]]:
+    """A web server, as its address, and what it was sent."""
+    seen: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            seen.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        seen.append(f"127.0.0.1:{server.server_port}")
+        yield seen
+        server.shutdown()
+        thread.join()
+
+
+def test_apprise_itself_sends_what_it_is_told(web: list[Any]) -> None:
+    found = subprocess.run([sys.executable, "-c", "import apprise"], check=False, capture_output=True)
+    if found.returncode:
+        pytest.skip("apprise is not installed")
+    module._check.cache_clear()
+    Notices([f"json://{web[0]}/hook"]).incident_opened(OPENED)
+    [notice] = web[1:]
+    assert (notice["title"], notice["message"].splitlines()[0]) == ("[1f0c92ab] failed nightly", OPENED.text)
