@@ -48,7 +48,7 @@ def ack(ctx: click.Context, incident_id: str, note: str) -> None:
 
     \b
     Example:
-      celery -A proj redbeat ack 1f0c92ab --note "alice: the feed is down, they know"
+      celery -A proj redbeat ack 1f0c92ab --note "alice: they know"
     """
     schedules = schedules_of(ctx)
     try:

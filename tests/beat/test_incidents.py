@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -317,6 +318,34 @@ def test_who_leads_again_closes_what_a_worker_has_opened(stage: Stage) -> None:
     stage.turn()
     stage.listener.hears("no_leader", "-no_leader")
     assert stage.listener.heard[0].id == case.id
+
+
+def test_a_day_with_a_clock_change_in_good_health_opens_nothing(stage: Stage) -> None:
+    expect = Expect(30, 600, failures=1)
+    stage.clock.set(datetime(2026, 3, 28, 17, 59, 55, tzinfo=UTC))
+    stage.turn()
+    schedules = {
+        "nightly": cron("30 2 * * *", tz="Europe/Berlin"),
+        "hourly": cron("0 * * * *", tz="Europe/Berlin"),
+        "often": every(600),
+    }
+    for name, schedule in schedules.items():
+        stage.schedules.add(name, "add", schedule, expect=expect, jitter=20)
+    stage.schedules.update("hourly", expect=Expect(succeed_every=3700))
+    counts = dict.fromkeys(schedules, 0)
+    for _ in range(6 * 24):
+        for seconds in (5, 25):
+            stage.clock.forward(seconds)
+            stage.beat.run_due()
+            for name, count in counts.items():
+                if (now := stage.schedules[name].total_run_count) > count:
+                    stage.worker.tells(name, "succeeded", 25, 2)
+                    counts[name] = now
+            stage.look()
+        stage.clock.forward(570)
+    assert counts["nightly"] == 1
+    assert counts["hourly"] == 24
+    assert stage.listener.told() == []
 
 
 @pytest.mark.parametrize("stage", [{"redbeat_lite_expect": {"start_within": 30}}], indirect=True)
