@@ -62,7 +62,12 @@ class Deadline(NamedTuple):
     @property
     def member(self) -> str:
         """How it is stored."""
-        return f"{self.what}|{'' if self.nominal is None else self.nominal}|{self.name}"
+        return member(self.what, self.nominal, self.name)
+
+
+def member(what: str, nominal: int | None, name: str) -> str:
+    """How a deadline is stored."""
+    return f"{what}|{'' if nominal is None else nominal}|{name}"
 
 
 class Watched(NamedTuple):
@@ -156,7 +161,7 @@ class _Fold:
             self._close("failed", end.name)
             self._close("no_success", end.name)
             if expect.success_ms is not None:
-                self._deadlines[Deadline("success", None, end.name, 0).member] = end.at + expect.success_ms
+                self._deadlines[member("success", None, end.name)] = end.at + expect.success_ms
         elif end.outcome in _NOT_BEGUN and end.begin is None and expect.start_ms is not None:
             self._open_case(
                 "missed", end.name, f"the run of {_told(end.nominal)} has {_ended(end.outcome)}", end.nominal

@@ -8,7 +8,7 @@ from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...expect import Expect
 from ...instants import MAX_MS, delay_ms
-from ...runs.fold import Deadline
+from ...runs.fold import member
 from ...storage.stored import Command
 from .planner import Job
 
@@ -50,17 +50,22 @@ class Deadlines:
         entry = job.entry
         if not self.recorded or not self.history(entry):
             return []
-        found: list[Deadline] = []
+        name, key, found = entry.name, self._key, []
+        put_off = bool(entry.jitter or entry.options)
         for what, within in (("start", expect.start_ms), ("finish", expect.finish_ms)):
-            for before, nominal in zip((job.state.last, *job.plan.emit), job.plan.emit, strict=False):
+            if within is None:
+                continue
+            before = job.state.last
+            for nominal in job.plan.emit:
                 # Of each hundredth of the time that is allowed one run.
-                if within is not None and (
-                    before is None or nominal * _AT_ONCE // within != before * _AT_ONCE // within
-                ):
-                    found.append(Deadline(what, nominal, entry.name, max(self._due(entry, nominal, now) + within, now)))
+                if before is None or nominal * _AT_ONCE // within != before * _AT_ONCE // within:
+                    at = (self._due(entry, nominal, now) if put_off else nominal) + within
+                    found.append(("deadline", key, f"{min(max(at, now), MAX_MS)}|{member(what, nominal, name)}"))
+                before = nominal
         if expect.success_ms is not None:
-            found.append(Deadline("success", None, entry.name, now + entry.jitter_ms + expect.success_ms))
-        return [("deadline", self._key, f"{min(each.at, MAX_MS)}|{each.member}") for each in found]
+            at = min(now + entry.jitter_ms + expect.success_ms, MAX_MS)
+            found.append(("deadline", key, f"{at}|{member('success', None, name)}"))
+        return found
 
     def _due(self, entry: Entry, nominal: int, now: int) -> int:
         due = (lifecycle.score(entry, nominal, self._zone) if entry.jitter else nominal) or nominal
