@@ -183,7 +183,9 @@ def test_the_record_of_runs(placed_app: Celery) -> None:
         return [[row.outcome for row in rows] for rows in record.rows(["guarded", "other"], 10)]
 
     eventually(lambda: outcomes() == [["succeeded"], ["failed"]], what="both rows")
-    record.record([Fate(Attempt("died", now, "died", 0, 20), "running", time.monotonic())])
+    died = Held("token", "died", 0, 60_000, life_ms=60_000)
+    runtime.store.begin(died, fate=Fate(Attempt("died", now, "died", 0, 20), "running", time.monotonic()))
+    runtime.store.end(died, again=True)
     schedules = Schedules(placed_app)
     assert [schedules.runs(name)[0].outcome for name in ("guarded", "other", "died")] == ["succeeded", "failed", "lost"]
     assert [run.name for run in schedules.runs()] == ["other", "guarded"]
