@@ -170,7 +170,10 @@ class _Fold:
             self._failed(expect, end)
 
     def _in_time(self, expect: Expect, end: End) -> None:
-        """Close what a run that was in time shows to be over; a due time after the nominal one may make it so later."""
+        """Close what a run that was in time shows to be over; a due time after the nominal one may make it so later.
+
+        It may be the run that it was opened for: what is recorded in time may be written after the look.
+        """
         if end.begin is None:
             return
         if expect.start_ms is not None and end.begin <= expect.start_ms:
@@ -255,7 +258,7 @@ class _Fold:
 
     def _close(self, kind: Kind, name: str, nominal: int | None = None) -> None:
         case = self._open.get((kind, name))
-        if case is not None and (nominal is None or case.nominal is None or nominal > case.nominal):
+        if case is not None and (nominal is None or case.nominal is None or nominal >= case.nominal):
             del self._open[kind, name]
 
 

@@ -65,7 +65,7 @@ class Case(NamedTuple):
     Parameters:
         kind, name: its key.
         times: how often it was found.
-        nominal: nominal time of the run that it was opened for; only a later one can close it.
+        nominal: nominal time of the run that it was opened for; none before it can close it.
         told: whether the hooks were told that it is open.
         the others: as for :class:`Incident`.
     """

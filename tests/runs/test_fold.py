@@ -83,6 +83,16 @@ TABLE: dict[str, tuple[Expect | None, list[Any], list[str]]] = {
     "begun late, after others were missed": (START, [case("missed"), start(row("running", LATE), B)], []),
     "begun in time, after one was missed": (START, [case("missed"), start(row("running"), B)], ["-missed:e"]),
     "an earlier one was in time": (START, [case("missed", B), start(row("running"), A)], []),
+    "begun in time, but written after it counted as missed": (
+        START,
+        [case("missed"), start(row("running"))],
+        ["-missed:e"],
+    ),
+    "ended in time, but written after it took too long": (
+        FINISH,
+        [case("too_long"), end("succeeded")],
+        ["-too_long:e"],
+    ),
     "ended, and begun in time": (START, [case("late"), end("succeeded", B)], ["-late:e"]),
     "ended, and begun late": (START, [case("missed"), end("succeeded", B, LATE)], []),
     "left out at its start": (START, [start(row("left out", None))], []),
