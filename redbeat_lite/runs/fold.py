@@ -215,7 +215,7 @@ class _Fold:
         elif nominal + row.begin <= deadline.at:
             self._close("missed", name, nominal)
             self._close("late", name, nominal)
-        elif ("missed", name) not in self._open:
+        elif not row.attempt and ("missed", name) not in self._open:  # of one tried again, the row tells the last begin
             began = f"{run} began {row.begin / 1000:g} s after it, not within {within / 1000:g} s"
             self._open_case("late", name, began, nominal)
 

@@ -80,6 +80,7 @@ TABLE: dict[str, tuple[Expect | None, list[Any], list[str]]] = {
     "not begun": (START, [start(None)], ["missed:e"]),
     "begun in time": (START, [start(row("running"))], []),
     "begun late": (START, [start(row("running", LATE))], ["late:e"]),
+    "begun in time, perhaps, and tried again": (START, [start(row("running", LATE)._replace(attempt=1))], []),
     "begun late, after others were missed": (START, [case("missed"), start(row("running", LATE), B)], []),
     "begun in time, after one was missed": (START, [case("missed"), start(row("running"), B)], ["-missed:e"]),
     "an earlier one was in time": (START, [case("missed", B), start(row("running"), A)], []),
