@@ -15,8 +15,9 @@ from celery import Celery
 
 from redbeat_lite import Schedules
 from redbeat_lite.entries.state import EntryState
-from tests.faults.driver import BACK, Stage, load
+from tests.faults.driver import Stage, load
 from tests.faults.journal import Journal, Locks, judge_work
+from tests.faults.strikes import LEASE, TRANSPORT, Faults, strike
 from tests.faults.troupe import QUEUE, STOP, UNREAD
 from tests.support.messages import queued
 from tests.support.process_table import descendants
@@ -29,71 +30,9 @@ Publish = Callable[..., None]
 
 PERIOD_MS = 500
 
-#: Seconds that the lock of a dead worker lasts: longer than a busy machine holds up one that lives.
-LEASE = 3
-
 #: Of which one run at a time may be.
 NAMES = [f"once{n}" for n in range(6)]
 ENTRY = {"task": "proj.work", "schedule": PERIOD_MS / 1000, "once": True, "expires": 3600, "options": {"queue": QUEUE}}
-
-#: A message that a worker had taken comes again after three seconds; by default, after an hour.
-TRANSPORT = {
-    "visibility_timeout": 3,
-    "unacked_restore_interval": 1,
-    "unacked_restore_throttle": 1,
-    "unacked_mutex_expire": 2,
-}
-
-
-class Faults:
-    """What can happen to the workers and to what they depend on. Each is over soon, and what ended is there anew."""
-
-    #: When the server was away, or workers were about to find it again: on the monotonic clock.
-    away: list[tuple[float, float]]
-
-    #: Workers that may have had a message in their hands when they or the server were killed.
-    takers: int
-
-    def __init__(self, stage: Stage, server: Server, lease: float, start: Callable[[], Process]) -> None:
-        self._stage, self._server, self._lease, self._start = stage, server, lease, start
-        self.away = []
-        self.takers = 0
-
-    def kill_the_leader(self) -> None:
-        self._stage.struck(self._lease + 1.5)
-        self._stage.kill(self._stage.leader())
-        self._stage.beat()
-        self._stage.flows()
-
-    def kill_a_worker(self) -> None:
-        self.takers += 1
-        self._stage.kill(self._stage.any_worker())
-        self._start()
-
-    def lose_the_machine_of_a_worker(self) -> None:
-        self.takers += 1
-        self._stage.kill(self._stage.any_worker(), whole=True)
-        self._start()
-
-    def kill_a_child(self) -> None:
-        self._stage.kill_child()
-
-    def stop_a_worker(self) -> None:
-        self._stage.stop(self._stage.any_worker())
-        self._start()
-
-    def freeze_a_worker(self) -> None:
-        with self._stage.frozen(self._stage.any_worker()):
-            self._stage.pause(0.2, LEASE / 2)
-
-    def crash_the_server(self) -> None:
-        start = time.monotonic()
-        self.takers += len(self._stage.workers)
-        with self._stage.loss_of_their_broker(), self._stage.outage():
-            self._server.stop(kill=True)
-            self._stage.pause(0.2, 1)
-            self._server.start()
-        self.away.append((start, time.monotonic() + BACK))
 
 
 def test_workers_killed_at_random_instants(
@@ -122,16 +61,7 @@ def test_workers_killed_at_random_instants(
     before = states()
     eventually(lambda: {body.key for body in journal.bodies()} == set(NAMES), within=30, what="a run of each key")
     faults = Faults(stage, server, lease, start)
-    kinds = [name for name in vars(Faults) if not name.startswith("_")]
-    struck = 0
-    while struck < len(kinds) or stage.left > 0:
-        if struck % len(kinds) == 0:
-            stage.chance.shuffle(kinds)
-        print(f"{time.monotonic():.2f} {kinds[struck % len(kinds)]}")
-        getattr(faults, kinds[struck % len(kinds)])()
-        struck += 1
-        stage.pause(0.2, 1)
-        stage.revive()
+    struck = strike(stage, faults)
     verdict = stage.verdict()
     locks.stop()
     assert (verdict.lost, verdict.doubled) == (0, 0)
