@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
 from redbeat_lite.entries.state import EntryState, task_id
+from redbeat_lite.instants import from_ms
+from redbeat_lite.runs.run import Run
 from tests.faults.collector import Collector, Record, Term, judge, strays
+from tests.faults.fates import Fates, judge_fates
 from tests.faults.journal import Body, Journal, Work, judge_work
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -173,3 +179,83 @@ def test_what_a_server_holds_after_its_restart_did_not_come_again_but_a_copy_did
     eventually(lambda: collector.places == client.llen("celery"), what="a second look at all of them")
     assert judge(collector.records, 1000).doubled == 3, "they did not come again"
     collector.stop()
+
+
+PERIOD, FIRST = 1000, NOW
+
+
+def _fates(run: Run | None, *bodies: tuple[str, float]) -> Fates:
+    """What is judged of one run, whose bodies end after so many seconds; without an end they are killed."""
+    id_ = task_id("e", "g", FIRST)
+    state = EntryState(version=1, generation="g", nominal=FIRST + PERIOD, count=1)
+    did = [Body(key, id_, 0.0, end, done=" " in key) for key, end in bodies]
+    return judge_fates({"e": state}, {"e": [replace(run, task_id=id_)] if run else []}, PERIOD, did)
+
+
+def _run(outcome: Any, attempts: int = 0) -> Run:
+    return Run("e", from_ms(FIRST), outcome, attempts=attempts)
+
+
+@pytest.mark.parametrize(
+    ("run", "bodies"),
+    [
+        (_run("succeeded", 1), [("0 well", 1)]),
+        (_run("failed", 2), [("0 again", 1), ("1 ill", 2)]),
+        (_run("failed", 1), [("0 ill", 1), ("0 well", 9)]),
+        (_run("succeeded", 1), [("0 ill", 1), ("0 well", 1.5)]),
+        (_run("succeeded", 1), [("0", 1), ("0 well", 2)]),
+        (_run("expired"), []),
+        (_run("expired"), [("0 again", 1)]),
+        (_run("lost", 1), [("0", 1)]),
+        (_run("waiting"), [("0", 1)]),
+        (_run("retrying", 1), [("0 again", 1), ("1", 2)]),
+    ],
+)
+def test_a_fate_that_is_told(run: Run, bodies: list[tuple[str, float]]) -> None:
+    assert _fates(run, *bodies) == Fates(outcomes=Counter([run.outcome]))
+
+
+@pytest.mark.parametrize(
+    ("run", "bodies"),
+    [
+        (_run("waiting"), []),
+        (_run("waiting"), [("0 well", 1)]),
+        (_run("lost", 1), [("0 well", 1)]),
+        (_run("expired"), [("0 well", 1)]),
+        (_run("retrying", 1), [("0 again", 1)]),
+        (_run("retrying", 1), [("0 again", 1), ("1 well", 2)]),
+        (_run("succeeded", 1), [("0 ill", 1), ("0 well", 9)]),
+    ],
+)
+def test_a_fate_of_which_less_is_told_than_was_to_be_known(run: Run, bodies: list[tuple[str, float]]) -> None:
+    fates = _fates(run, *bodies)
+    assert (len(fates.wrong), len(fates.untold)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("run", "bodies"),
+    [
+        (_run("succeeded", 1), []),
+        (_run("succeeded", 1), [("0", 1)]),
+        (_run("succeeded", 1), [("0 ill", 1)]),
+        (_run("succeeded", 1), [("0 again", 1), ("1 well", 2)]),
+        (_run("failed", 1), [("0 well", 1)]),
+        (_run("retrying", 1), [("0 well", 1)]),
+        (_run("running", 1), [("0", 1)]),
+        (_run("rejected"), []),
+    ],
+)
+def test_a_fate_that_is_wrong(run: Run, bodies: list[tuple[str, float]]) -> None:
+    assert len(_fates(run, *bodies).wrong) == 1
+
+
+def test_an_occurrence_without_a_run_or_with_one_too_many() -> None:
+    with pytest.raises(AssertionError, match="not one run of each occurrence"):
+        _fates(None)
+    skipped = Run("e", from_ms(FIRST), "skipped", until=from_ms(FIRST + PERIOD), count=2)
+    state = EntryState(version=1, generation="g", nominal=FIRST + 2 * PERIOD, count=0, skipped=2)
+    assert judge_fates({"e": state}, {"e": [skipped]}, PERIOD, []).outcomes["skipped"] == 2
+    with pytest.raises(AssertionError, match="not one run of each occurrence"):
+        judge_fates({"e": state}, {"e": [skipped, _run("expired")]}, PERIOD, [])
+    ran = [Body("0 well", task_id("e", "g", FIRST), 0.0, 1.0)]
+    assert len(judge_fates({"e": state}, {"e": [skipped]}, PERIOD, ran).wrong) == 1
