@@ -7,7 +7,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Literal, NamedTuple
@@ -38,10 +38,22 @@ _actor: ContextVar[str | None] = ContextVar("redbeat_lite_actor", default=None)
 _way: ContextVar[Way] = ContextVar("redbeat_lite_way", default="api")
 
 
-@contextmanager
-def acting_as(actor: str) -> Iterator[None]:
-    """A block of code, or with ``@`` a function, whose changes are told to be somebody's: those of every ``Schedules``,
-    whatever ``actor`` it was given, and of ``locks``.
+class _Acting(AbstractContextManager[None]):
+    """Somebody acts. No decorator: what a coroutine or a generator does comes when the call of it is long over."""
+
+    def __init__(self, actor: str) -> None:
+        self._actor = actor
+
+    def __enter__(self) -> None:
+        self._token = _actor.set(self._actor)
+
+    def __exit__(self, *_: object) -> None:
+        _actor.reset(self._token)
+
+
+def acting_as(actor: str) -> AbstractContextManager[None]:
+    """Name who makes the changes of a ``with`` block: those of every ``Schedules``, whatever ``actor`` it was given,
+    and of ``locks``.
 
     It holds for this thread, or this asyncio task, and for what that calls.
 
@@ -51,11 +63,7 @@ def acting_as(actor: str) -> Iterator[None]:
     Raises:
         InvalidEntry: it is none.
     """
-    token = _actor.set(check_actor(actor))
-    try:
-        yield
-    finally:
-        _actor.reset(token)
+    return _Acting(check_actor(actor))
 
 
 @contextmanager

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 
+from ..entries.fields import is_name
 from ..instants import aware, to_ms
-from ..storage.changes import UNREADABLE, Change, of_entry, of_stream
+from ..storage.changes import UNREADABLE, Change, is_of, of_entry, of_stream
 from ..storage.store import Store
-from ..storage.stored import PAGE
-
-#: The id of a line: milliseconds, and a number within them. Ids grow.
-_Id = tuple[int, ...]
+from ..storage.stored import PAGE, Stored
 
 
 def recorded(
@@ -21,30 +19,50 @@ def recorded(
 ) -> list[Change]:
     """What the record tells, newest first; see :meth:`redbeat_lite.Schedules.changes`.
 
-    The lines of one entry are found by reading all of them, 1,000 in a round trip. Its last change is kept apart, so it
-    is told even where its line is gone, or names only others.
+    The lines of one entry are found by reading all of them, 1,000 in a round trip.
     """
-    if limit == 0:
+    if limit == 0 or (name is not None and not is_name(name)):
         return []
     first = "-" if since is None else str(max(0, to_ms(aware("since", since))))
     last = "+" if until is None else str(max(0, to_ms(aware("until", until))))
     if name is None:
-        return [change for _, change in islice(_lines(store, first, last, min(limit, PAGE)), limit)]
-    found = dict(islice((each for each in _lines(store, first, last, PAGE) if name in each[1].names), limit))
-    for id_, change in _kept(store, name):
-        if (since is None or change.at >= since) and (until is None or change.at <= until):
-            found.setdefault(id_, change)
-    return [found[id_] for id_ in sorted(found, reverse=True)[:limit]]
+        return [*islice(_lines(store, first, last, min(limit, PAGE)), limit)]
+    kept = kept_change(name, store.read_with_change(name)[1])
+    if kept is not None and ((since and kept.at < since) or (until and kept.at > until)):
+        kept = None
+    return of_name(name, _lines(store, first, last, PAGE), kept, limit)
 
 
-def last_change(name: str, kept: bytes | None) -> Change | None:
-    """The last change of an entry from its stored form; ``None`` where there is none, or it cannot be read."""
+def of_name(name: str, lines: Iterable[Change], kept: Change | None, limit: int) -> list[Change]:
+    """The changes of one entry among these lines, newest first.
+
+    Parameters:
+        kept: its last change, which is told even where its line is gone, or names only others.
+        limit: how many at most.
+    """
+    others = ("lock cleared", "term begun")  # a lock may have any key, and that of an entry
+    found = [*islice((each for each in lines if name in each.names and each.action not in others), limit)]
+    if kept is not None and not any((each.at, each.action) == (kept.at, kept.action) for each in found):
+        found = sorted((kept, *found), key=lambda change: change.at, reverse=True)
+    return found[:limit]
+
+
+def last_change(stored: Stored, kept: bytes | None) -> Change | None:
+    """The last change of an entry.
+
+    ``None`` where none is kept, it cannot be read, or somebody has edited the entry since and left no line.
+    """
+    return kept_change(stored.name.decode(), kept) if kept is not None and is_of(kept, stored.state) else None
+
+
+def kept_change(name: str, kept: bytes | None) -> Change | None:
+    """The last change of an entry that was recorded; ``None`` where there is none, or it cannot be read."""
     with suppress(*UNREADABLE):
         return None if kept is None else of_entry(name, kept)
     return None
 
 
-def _lines(store: Store, first: str, last: str, size: int) -> Iterator[tuple[_Id, Change]]:
+def _lines(store: Store, first: str, last: str, size: int) -> Iterator[Change]:
     """The lines between two ids, newest first, without those that cannot be read; ``size`` in a round trip."""
     page = store.lines(first, last, size)
     while page:
@@ -53,16 +71,5 @@ def _lines(store: Store, first: str, last: str, size: int) -> Iterator[tuple[_Id
             with suppress(*UNREADABLE):
                 change = of_stream(id_, line)
             if change is not None:
-                yield _id(id_), change
+                yield change
         page = store.lines(first, f"({page[-1][0].decode()}", size) if len(page) == size else []
-
-
-def _kept(store: Store, name: str) -> Iterator[tuple[_Id, Change]]:
-    _, kept = store.read_with_change(name)
-    if kept is not None and (change := last_change(name, kept)) is not None:
-        with suppress(ValueError):
-            yield _id(kept.partition(b"|")[0]), change
-
-
-def _id(raw: bytes) -> _Id:
-    return tuple(map(int, raw.split(b"-")))

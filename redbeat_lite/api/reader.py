@@ -61,8 +61,9 @@ class Reader:
             CorruptEntry: what Redis holds cannot be read.
         """
         stored, kept = self._store.read_with_change(name) if is_name(name) else (None, None)
-        entry = self.entry(_there(name, stored))
-        entry.last_change = last_change(name, kept)
+        there = _there(name, stored)
+        entry = self.entry(there)
+        entry.last_change = last_change(there, kept)
         return entry
 
     def entry(self, stored: Stored) -> Entry:

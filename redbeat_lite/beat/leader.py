@@ -19,7 +19,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from ..actors import BEAT
+from ..actors import MAX_ACTOR, Who
 from ..clock import elapsed
 from ..errors import UnsupportedFormat, text_of
 from ..settings import RENEWALS_PER_LEASE, Settings
@@ -82,7 +82,7 @@ class Leader:
         sent = elapsed()
         keys = (self._keys.leader, self._keys.meta, self._keys.beats, self._keys.changes)
         host, pid = socket.gethostname(), os.getpid()
-        line = line_of(BEAT, "term begun", f"by pid {pid} on {host}")
+        line = line_of(Who(f"beat of {host}"[:MAX_ACTOR], "beat"), "term begun", f"pid {pid}")
         args = (self._token, round(self._lease * 1000), host, pid, FORMAT, line.change)
         self._asking = True
         reply = self._backend.scripts.run("leader/acquire", keys, args)
@@ -180,7 +180,8 @@ class Leader:
         # A connection of its own: the handler may have interrupted the main thread inside a command.
         client = self._backend.open(timeout=_RESIGN_TIMEOUT)
         with suppress(*FAULTS):  # the lease runs out by itself
-            Scripts(client).run("leader/resign", (self._keys.leader, self._keys.beats), (self._token, self._keys.wake))
+            keys = (self._keys.leader, self._keys.beats, self._keys.meta)
+            Scripts(client).run("leader/resign", keys, (self._token, self._keys.wake))
         client.close()
         # Not earlier: what interrupts this does it over, instead of taking it for done.
         self._renewal, self._asking = None, False

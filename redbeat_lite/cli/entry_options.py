@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, TypeVar
 
 import click
@@ -169,6 +169,22 @@ def instant_of(field: str, text: str, zone: tzinfo) -> datetime:
     if found is None or found.tzinfo is not None:
         return instant_from(field, text)
     return found.replace(tzinfo=zone)
+
+
+def since_of(text: str, zone: tzinfo) -> datetime:
+    """What ``--since`` means: an instant, or how long ago, but no more than a hundred years.
+
+    Raises:
+        InvalidEntry: it is neither.
+    """
+    try:
+        seconds = seconds_from("since", text)
+    except InvalidEntry:
+        try:
+            return instant_of("since", text, zone)
+        except InvalidEntry:
+            raise InvalidEntry("since", 'an instant, or how long ago, such as "24h"', text) from None
+    return datetime.now(UTC) - timedelta(seconds=max(0.0, min(seconds, 36_500 * 86_400)))
 
 
 def _json(field: str, text: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from datetime import tzinfo
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -12,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from redis.exceptions import ResponseError
 
-from ..entries.words import counted
+from ..entries.words import change_words, counted
 from ..errors import describe
 from ..interchange.schedule_text import schedule_text
 from ..settings import Settings
 from .command import Command, json_option, name_argument, schedules_of
 from .entry_output import STATUSES, as_fields, as_json, next_run, status
 from .outcomes import last_outcomes, marks
-from .output import echo_fields, echo_json, echo_table, say, when
+from .output import echo_fields, echo_json, echo_table, say
 from .runs import told
 
 if TYPE_CHECKING:
@@ -167,18 +166,15 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
     entry, refused = schedules[name], schedules.refused().get(name)
     runs, unreadable = _last_runs(schedules, name)
     if as_json:
-        last, history = (
-            None if entry.last_change is None else asdict(entry.last_change),
-            Settings.from_app(ctx.obj.app).history,
-        )
-        echo_json(
-            {**_json(entry, history), "runs": [asdict(run) for run in runs], "last_change": last, "refused": refused}
-        )
+        told_runs = [asdict(run) for run in runs]
+        last = None if entry.last_change is None else asdict(entry.last_change)
+        history = Settings.from_app(ctx.obj.app).history
+        echo_json({**_json(entry, history), "runs": told_runs, "last_change": last, "refused": refused})
         return
     zone = ctx.obj.app.timezone
     lines = "\n".join(told(run, zone) for run in runs) or unreadable
-    change = ("changed", _last_change(entry, zone))
-    echo_fields([*as_fields(entry, zone), ("last runs", lines), change, ("refused", refused)])
+    changed = None if entry.last_change is None else change_words(entry.last_change, zone)
+    echo_fields([*as_fields(entry, zone), ("last runs", lines), ("changed", changed), ("refused", refused)])
 
 
 def _last_runs(schedules: Schedules, name: str) -> tuple[list[Run], str | None]:
@@ -187,11 +183,3 @@ def _last_runs(schedules: Schedules, name: str) -> tuple[list[Run], str | None]:
         return schedules.runs(name, limit=_RUNS_SHOWN), None
     except ResponseError as exc:  # it has told of the entry, which is asked for first
         return [], f"cannot be read: {describe(exc)}"
-
-
-def _last_change(entry: Entry, zone: tzinfo) -> str | None:
-    last = entry.last_change
-    if last is None:
-        return None
-    note = f": {last.note}" if last.note else ""
-    return f"{last.action} by {last.actor} ({last.way}), {when(last.at, zone)}{note}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,10 +13,10 @@ from ..api.results import has_results
 from ..api.schedules import Schedules
 from ..beat.status import status
 from ..entries.words import span
-from ..interchange.schedule_text import seconds_from
 from ..runs.run import NOT_DONE, Run
 from ..settings import Settings
 from .command import Command, json_option, schedules_of
+from .entry_options import since_of
 from .output import clean, echo_json, echo_table, say, when
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.argument("name", required=False)
 @click.option("--failed", is_flag=True, help="Only those that did not do their work: failed, expired, lost and so on.")
-@click.option("--since", metavar="LENGTH", help="Only those scheduled within this length of time: 24h, 30m.")
+@click.option("--since", metavar="TIME", help="Only those scheduled since: an instant, or how long ago, such as 24h.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many runs at most.")
 @json_option
 @click.pass_context
@@ -43,7 +43,7 @@ def runs(ctx: click.Context, name: str | None, failed: bool, since: str | None, 
     """
     schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
     outcome = NOT_DONE if failed else None
-    first = None if since is None else _ago(since)
+    first = None if since is None else since_of(since, zone)
     found = schedules.runs(name, outcome=outcome, since=first, limit=limit)
     if as_json:
         echo_json([asdict(run) for run in found])
@@ -58,12 +58,6 @@ def told(run: Run, zone: tzinfo) -> str:
     took = "" if run.seconds is None else f" in {_took(run.seconds)}"
     note = _note(run)
     return clean(f"{when(run.scheduled_at, zone)}  {run.outcome}{took}{f': {note}' if note else ''}")
-
-
-def _ago(length: str) -> datetime:
-    # An instant before the year 1 is none.
-    seconds = min(seconds_from("since", length), 36_500 * 86_400)
-    return datetime.now(UTC) - timedelta(seconds=seconds)
 
 
 def _echo(found: list[Run], zone: tzinfo, *, named: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, time, timedelta, tzinfo
@@ -17,6 +18,9 @@ from .output import echo_fields, echo_json
 
 if TYPE_CHECKING:
     from ..operate.why.explanation import Explanation
+
+#: In a text that names the seconds of an instant.
+_SECONDS = re.compile(r":\d\d:\d\d")
 
 
 @click.command(cls=Command)
@@ -44,7 +48,7 @@ def why(ctx: click.Context, name: str, instant: str | None, as_json: bool) -> No
     zone = portable(app.timezone)
     asked = None if instant is None else _instant(instant, zone, now)
     entry, evidence = gather(app, name)
-    found = explain(entry, asked, evidence, now, zone)
+    found = explain(entry, asked, evidence, now, zone, to_second=_SECONDS.search(instant or "") is not None)
     if as_json:
         echo_json({"name": name, **asdict(found)})
     else:
@@ -59,7 +63,9 @@ def _instant(text: str, zone: tzinfo, now: datetime) -> datetime:
     """
     try:
         if ":" in text[:3]:  # where a date has none
-            of_day = datetime.combine(now.astimezone(zone), time.fromisoformat(text).replace(tzinfo=None), zone)
+            wanted = time.fromisoformat(text)
+            zone = wanted.tzinfo or zone
+            of_day = datetime.combine(now.astimezone(zone), wanted, zone)
             return of_day if of_day <= now else of_day - timedelta(days=1)
         found = instant_of("instant", text, zone)
     except ValueError:
@@ -75,4 +81,3 @@ def _lines(found: Explanation) -> Iterator[tuple[str, object]]:
     for label, wanted in (("because", False), ("next", True)):
         reasons = [reason for reason in found.reasons if (reason.kind == "next") is wanted]
         yield label, "\n".join(f"{reason.sentence} ({reason.evidence})" for reason in reasons) or None
-    yield "to do", found.advice

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..actors import Who
 from ..errors import CorruptEntry
-from ..storage.changes import Difference, Line, line_of
+from ..storage.changes import Action, Difference, Line, line_of
 from ..storage.json_values import dumps, loads
 from ..storage.stored import Stored
 
@@ -18,15 +18,16 @@ _SILENT = ("args", "kwargs")
 _OTHERS = {"v": None, "local": None, "runs": "schedule"}
 
 
-def line_of_write(who: Who, stored: Stored, definition: str | None, note: str = "") -> Line:
+def line_of_write(who: Who, stored: Stored, definition: str | None, note: str = "", action: Action = "edited") -> Line:
     """The line of an entry that is written: added where there was none, else edited, with the fields that differ.
 
     Parameters:
         definition: ``None`` where the stored one is kept.
+        action: what it is called where there was one.
     """
     if stored.definition is None:
         return line_of(who, "added", note)
-    return line_of(who, "edited", note, () if definition is None else _differences(stored.definition, definition))
+    return line_of(who, action, note, () if definition is None else _differences(stored.definition, definition))
 
 
 def _differences(before: bytes, after: str) -> tuple[Difference, ...]:

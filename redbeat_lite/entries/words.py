@@ -1,9 +1,13 @@
-"""Words for sentences: which entries and how many, when, and how long."""
+"""Words for sentences: which entries and how many, when, how long, and who changed what."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime, tzinfo
+
+from ..instants import from_ms
+from ..storage.changes import Change
 
 #: Names that a sentence lists; a finding holds all of them.
 _LISTED = 5
@@ -40,3 +44,38 @@ def span(seconds: float) -> str:
             break
         left %= size
     return " ".join(parts)
+
+
+def change_words(change: Change, zone: tzinfo, *, named: bool = False) -> str:
+    """A change: ``edited by ada@laptop (cli) at 2026-11-21 10:02:11+01:00: jitter default → 60``.
+
+    Parameters:
+        named: whether it tells the entries, and not when it was.
+    """
+    more = f" and {change.count - len(change.names)} more" if change.count > len(change.names) else ""
+    which = f" {', '.join(change.names)}{more}" if named and change.names else ""
+    when = "" if named else f" at {in_zone(change.at, zone)}"
+    what = "; ".join(filter(None, (*_of_fields(change, zone), change.note)))
+    return f"{change.action}{which} by {change.actor} ({change.way}){when}" + (f": {what}" if what else "")
+
+
+def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
+    for field, before, after in change.fields:
+        if change.action == "term begun":
+            if field == "term":
+                yield f"term {after}"
+            elif (ticked := last_sign_of_life(change)) is not None:
+                yield f"the last sign of life of the one before: {in_zone(ticked, zone)}"
+        elif before is None and after is None:  # left out
+            yield field
+        else:
+            yield f"{field} {before or 'default'} → {after or 'default'}"
+
+
+def last_sign_of_life(change: Change) -> datetime | None:
+    """Of the leader before the term that a change began; ``None`` where there was none."""
+    for field, before, _ in change.fields:
+        if field == "ticked" and before is not None:
+            with suppress(ValueError, OverflowError):
+                return from_ms(int(before))
+    return None

@@ -18,10 +18,11 @@ from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.state import EntryState
-from ..entries.stored_entry import UNREADABLE, edit_of, parts_of, shown_name
+from ..entries.stored_entry import UNREADABLE, edit_of, parts_of, readable_parts, shown_name
 from ..errors import CorruptEntry, InvalidEntry
 from ..instants import from_ms
 from ..settings import Settings
+from ..storage.changes import Action
 from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, Edit, Stored, chunks
 from .document import Document, Record
@@ -172,7 +173,10 @@ class Restore:
         """The edit that stores the entry; or its state alone, where the definition ``kept`` stays stored."""
         definition = encode(entry) if kept is None else None
         stays = entry if kept is None else kept
-        line = line_of_write(who(), stored, definition, "imported")
+        _, before = readable_parts(stored)
+        pausing: Action = "paused" if state.paused else "resumed"
+        action = pausing if before is not None and before.paused != state.paused else "edited"
+        line = line_of_write(who(), stored, definition, "imported", action)
         edit = edit_of(stays, state, self._zone, expected=stored.state, definition=definition, line=line)
         entry.due = edit.score
         return edit

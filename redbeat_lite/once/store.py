@@ -249,8 +249,9 @@ class LockStore:
     def clear(self, key: str) -> tuple[bool, bool]:
         """Free a lock whoever holds it, and record who did; (it was held, somebody waits for it)."""
         line = line_of(who(), "lock cleared")
-        keys = [*self._freed_keys(key), Keys.of(self.keys.prefix).changes]
-        held, waiters = self._scripts.run("once/clear", keys, [key, line.change, line.fields])
+        ours = Keys.of(self.keys.prefix)
+        keys = [*self._freed_keys(key), ours.changes, ours.new_reply()]
+        held, waiters = self._scripts.run("once/clear", keys, [key, line.change])
         return bool(held), bool(waiters)
 
     def seen(self, task_id: str, attempt: int) -> Seen:

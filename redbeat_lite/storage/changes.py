@@ -1,8 +1,9 @@
 """The stored form of the record of changes: who changed what, when, by what way and why.
 
 A line of ``{p}:changes`` has the fields ``change``, JSON of action, actor, way and note; ``fields``, JSON of what an
-edit changed; ``names``, JSON of at most 20; ``count``, of all of them. Its id begins with the server's time. In
-``{p}:changed`` lies ``<id of the line>|<change>`` for each entry, with a shorter note and without the rest.
+edit changed; ``names``, JSON of the first; ``count``, of all of them. Its id begins with the server's time. In
+``{p}:changed`` lies ``<id of the line>|<version>|<generation>|<change>`` for each entry, with version and generation as
+the change left them: an entry that has others was edited by somebody who left no line.
 
 Only the script that edits knows what it has really written. So it is given a :class:`Line`, and puts the names to it.
 """
@@ -38,14 +39,11 @@ Action = Literal[
 #: A field of a definition before and after an edit, in their stored form; ``None``: it had its default, or is left out.
 Difference = tuple[str, str | None, str | None]
 
-#: Characters of a note, as long as that of a pause may be; and bytes of the one that is kept with the entry.
-_NOTE, _SHORT_NOTE = 1000, 100
+#: Bytes of a note, and of all values of a line together.
+_NOTE, _VALUES = 500, 500
 
-#: Bytes of all values of an edit together.
-_VALUES = 500
-
-#: Lines that one call with many entries writes: those that were changed alike share one.
-_LINES = 20
+#: Fields that a line tells, and bytes of the name of one: an entry has fewer, garbage may have any number.
+_FIELDS, _FIELD = 30, 30
 
 #: What cannot be read of a line.
 UNREADABLE = (CorruptEntry, KeyError, TypeError, ValueError, OverflowError)
@@ -62,12 +60,13 @@ class Change:
             ``"released"``, ``"discarded"``, ``"run now"``, ``"lock cleared"`` or ``"term begun"``.
         actor: who did it.
         way: ``"api"``, ``"cli"``, ``"config"`` or ``"beat"``.
-        names: of the entries, the first 20; the key of a lock that was cleared; keys of the schedule that a beat has
-            removed because they were of a foreign type.
+        names: of the entries, the first 20, in some 500 bytes; the key of a lock that was cleared; keys
+            of the schedule that a beat has removed because they were of a foreign type.
         count: how many there were.
         fields: of an edit: each field that it changed, with its stored form before and after, all of them cut at 500
-            bytes; ``None`` for a default. Of arguments only the field is told.
-        note: why, where somebody said so, or what there is to say besides.
+            bytes; ``None`` for a default. Both are ``None`` for arguments, whose values are not told, and where several
+            entries were not changed alike.
+        note: why, where somebody said so, or what there is to say besides; cut at 500 bytes.
     """
 
     at: datetime
@@ -81,17 +80,15 @@ class Change:
 
 
 class Line(NamedTuple):
-    """What a script writes into the record, but for the names.
+    """What the record is told of one change, but for the name.
 
     Parameters:
-        change: for the line.
-        fields: for the line.
-        short: for each entry; empty where it is no change of an entry.
+        change: JSON, as the line has it.
+        fields: what an edit changed.
     """
 
     change: str
-    fields: str
-    short: str
+    fields: tuple[Difference, ...] = ()
 
 
 @lru_cache(maxsize=32)  # of many entries that are stored at once, most have the same
@@ -99,25 +96,31 @@ def line_of(who: Who, action: Action, note: str = "", fields: tuple[Difference, 
     """The line of a change.
 
     Parameters:
-        fields: what an edit changed; the values are cut so that they have room.
+        fields: what an edit changed.
     """
-    note = note[:_NOTE]
-    room = _VALUES // (2 * len(fields)) if fields else 0
-    told = [(field, _cut(before, room), _cut(after, room)) for field, before, after in fields]
-    of_entries = action not in ("run now", "lock cleared", "term begun")
-    short = dumps([action, *who, _cut(note, _SHORT_NOTE)]) if of_entries else ""
-    return Line(dumps([action, *who, note]), dumps(told), short)
+    return Line(dumps([action, *who, _cut(note, _NOTE)]), fields)
 
 
-def numbered(lines: Iterable[Line | None]) -> tuple[list[Line], dict[Line | None, int]]:
-    """The lines of one call, each once, and the number of each, from 1; that of ``None`` is 0.
+def together(lines: Iterable[Line | None]) -> dict[str, str]:
+    """The lines of one call, one for each of its actions, with JSON of the fields that these edits changed.
 
-    Where they are too many, edits are told without the fields that they changed, and share a line.
+    The values of a field are told where all of them are the same: of others nobody could say whose they are.
     """
-    found = dict.fromkeys(line for line in lines if line is not None)
-    kept = {line: line._replace(fields="[]") if len(found) > _LINES else line for line in found}
-    numbers = {line: number for number, line in enumerate(dict.fromkeys(kept.values()), 1)}
-    return [*numbers], {None: 0, **{line: numbers[each] for line, each in kept.items()}}
+    edits: dict[str, list[Line]] = {}
+    for line in dict.fromkeys(lines):
+        if line is not None:
+            edits.setdefault(line.change, []).append(line)
+    return {change: _fields_of(alike) for change, alike in edits.items()}
+
+
+def _fields_of(edits: list[Line]) -> str:
+    told: dict[str, Difference] = {}
+    for each in (each for line in edits for each in line.fields):
+        field = each[0]
+        if field not in told and len(told) < _FIELDS:
+            told[field] = each if all(each in line.fields for line in edits) else (field, None, None)
+    room = _VALUES // (2 * len(told)) if told else 0
+    return dumps([(_cut(field, _FIELD), _cut(was, room), _cut(is_, room)) for field, was, is_ in told.values()])
 
 
 def of_stream(id_: bytes, line: dict[bytes, bytes]) -> Change:
@@ -132,13 +135,18 @@ def of_stream(id_: bytes, line: dict[bytes, bytes]) -> Change:
 
 
 def of_entry(name: str, kept: bytes) -> Change:
-    """The last change of an entry, as it is kept with it.
+    """The last change of an entry that is recorded, as it is kept with it.
 
     Raises:
         one of UNREADABLE: it tells none.
     """
-    id_, _, change = kept.partition(b"|")
+    id_, _, _, change = kept.split(b"|", 3)
     return _change(id_, change, (name,), 1)
+
+
+def is_of(kept: bytes, state: bytes | None) -> bool:
+    """Whether an entry with this state was not edited since what is kept as its last change."""
+    return state is not None and kept.split(b"|", 3)[1:3] == state.split(b"|", 2)[:2]
 
 
 def _change(

@@ -29,8 +29,9 @@ key                   type     holds
 ``{p}:quarantine``    hash     name -> JSON of the error, the definition and the state that could not be used
 ``{p}:changes``       stream   the record of changes: the last 10,000 lines, about, each of what one call has done
                                (:mod:`redbeat_lite.storage.changes`)
-``{p}:changed``       hash     name -> the last change of this entry; of a removed one, too, until there are more than
-                               10,000 of those, or about as many as there are entries: then any of them may be dropped
+``{p}:changed``       hash     name -> the last change of this entry, with the version and the generation that it left;
+                               of a removed one, too, until there are more than 10,000 of those, or about as many as
+                               there are entries: then any of them may be dropped
 ``{p}:reply:<id>``    string   what became of the entries of one call that wrote some, for a minute: who lost the reply
                                sends the same call again, and is given the same
 ``{p}:wake``          channel  something changed that a waiting beat should look at
@@ -39,6 +40,7 @@ key                   type     holds
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 #: Version of everything above. A process refuses to touch a schedule whose number is higher than its own.
@@ -64,6 +66,10 @@ class Keys:
     def of(cls, prefix: str) -> Keys:
         """Name the keys under ``prefix``, for example ``"redbeat-lite"``."""
         return cls(*(f"{{{prefix}}}:{part}" for part in cls.__slots__))
+
+    def new_reply(self) -> str:
+        """A key that keeps the reply to one call."""
+        return self.reply(os.urandom(16).hex())
 
     def reply(self, call: str) -> str:
         """The key that keeps the reply to one call.

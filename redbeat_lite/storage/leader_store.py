@@ -82,7 +82,7 @@ class LeaderStore(Store):
         keys = self.keys
         errors = {error for _, error, _ in bad}
         line = line_of(BEAT, "quarantined", errors.pop() if len(errors) == 1 else "")
-        args: list[Any] = [*term, CUT, *line]
+        args: list[Any] = [*term, CUT, line.change]
         for stored, _, record in bad:
             args += (stored.name, stored.definition or b"", stored.state or b"", record)
         where = (keys.leader, keys.due, keys.entries, keys.state, keys.quarantine, keys.changes, keys.changed)
@@ -133,7 +133,7 @@ class LeaderStore(Store):
         hashes = (keys.entries, keys.state, keys.meta, keys.quarantine, keys.changed)
         kinds = {keys.changes: "stream", keys.due: "zset", **dict.fromkeys(hashes, "hash"), **others}
         line = line_of(BEAT, "removed", "keys of a foreign type")
-        args = (*term, line.change, line.fields, *kinds.values())
+        args = (*term, line.change, *kinds.values())
         reply = self._run("schedule/drop_foreign", (keys.leader, *kinds), args)
         check_term(reply)
         found = zip(kinds.items(), map(text, reply[1:]), strict=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Self
 
+from redis.exceptions import ResponseError
+
 from ..errors import CorruptEntry, UnsupportedFormat
 from ..settings import Settings
-from .changes import Line, numbered
+from .changes import Line, together
 from .connections import Backend
 from .json_values import dumps, loads
 from .keys import FORMAT, Keys
@@ -58,11 +59,17 @@ class Store:
         return _entries(names, *self._reading(names).execute()) if names else []
 
     def read_with_change(self, name: str) -> tuple[Stored, bytes | None]:
-        """The entry of this name, as :meth:`read` gives it, and its last change, in one round trip."""
+        """The entry of this name, as :meth:`read` gives it, and its last change, in one round trip.
+
+        Where the record is of a foreign type there is no last change, and the entry can be read all the same.
+        """
         pipe = self._reading([name])
         pipe.hget(self.keys.changed, name)
-        *parts, changed = pipe.execute()
-        return _entries([name], *parts)[0], changed
+        *parts, changed = pipe.execute(raise_on_error=False)
+        for part in parts:
+            if isinstance(part, Exception):
+                raise part
+        return _entries([name], *parts)[0], changed if isinstance(changed, bytes) else None
 
     def _reading(self, names: Sequence[str | bytes]) -> Any:
         pipe = self._client.pipeline(transaction=True)
@@ -136,10 +143,11 @@ class Store:
         record = (keys.changes, keys.changed)
         done: list[bool] = []
         for chunk in chunks(edits, PAGE):
-            lines, number = numbered(edit.line for edit in chunk)
-            whose = bytes(number[edit.line] for edit in chunk)
+            lines = together(edit.line for edit in chunk)
+            number = {change: place for place, change in enumerate(lines, 1)}
+            whose = bytes(number[edit.line.change] if edit.line else 0 for edit in chunk)
             args: list[Any] = [keys.wake, FORMAT, *(term or ("", "")), CUT, whose, len(lines)]
-            args += chain.from_iterable(lines)
+            args += chain.from_iterable(lines.items())
             for edit in chunk:
                 state = edit.state or ""
                 args += (edit.name, edit.expected or b"", state, edit.definition or "", due_of(edit.score))
@@ -162,8 +170,8 @@ class Store:
 
     def discard(self, name: str, line: Line) -> bool:
         """Forget an entry that is in quarantine; tells whether it was, and records it with this line."""
-        keys = (self.keys.quarantine, self.keys.changes, self.keys.changed)
-        return bool(self._run("schedule/discard", keys, (name, *line)))
+        keys = (self.keys.quarantine, self.keys.changes, self.keys.changed, self._new_reply())
+        return bool(self._run("schedule/discard", keys, (name, line.change)))
 
     def record(self, line: Line, names: Sequence[str]) -> None:
         """Write a line into the record of changes about what is no edit of an entry.
@@ -172,21 +180,28 @@ class Store:
             names: at most 1,000.
         """
         keys = (self.keys.changes, self._new_reply())
-        self._run("schedule/note_change", keys, (line.change, line.fields, *names))
+        self._run("schedule/note_change", keys, (line.change, *names))
 
     def lines(self, first: str, last: str, limit: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
         """Lines of the record of changes, newest first, in one command: id and fields of each.
+
+        None of a key of a foreign type, which a beat removes.
 
         Parameters:
             first, last: ids, as the commands on streams take them; both are part of the range.
             limit: how many at most.
         """
-        found: list[tuple[bytes, dict[bytes, bytes]]] = self._client.xrevrange(self.keys.changes, last, first, limit)
+        found: list[tuple[bytes, dict[bytes, bytes]]]
+        try:
+            found = self._client.xrevrange(self.keys.changes, last, first, limit)
+        except ResponseError as exc:
+            if not str(exc).startswith("WRONGTYPE"):
+                raise
+            found = []
         return found
 
     def _new_reply(self) -> str:
-        """A key that keeps the reply to one call."""
-        return self.keys.reply(os.urandom(16).hex())
+        return self.keys.new_reply()
 
     def refused(self) -> Refused:
         """What the last beat to read its configuration has refused of it."""

@@ -28,6 +28,7 @@ from redbeat_lite import (
     lock,
     locks,
 )
+from redbeat_lite.operate.why.gather import gather
 from tests.support.in_process import MakeApp
 from tests.support.proxy import Proxy
 
@@ -141,6 +142,13 @@ class TestTheActor:
         actors = [(change.action, change.actor) for change in reversed(schedules.changes())]
         assert actors[1:] == [("paused", "alice"), ("resumed", "bob"), ("paused", "carol"), ("resumed", "alice")]
 
+    def test_is_that_of_a_block_and_of_no_function(self, schedules: Schedules) -> None:
+        async def coroutine() -> None:
+            schedules.pause("a")
+
+        with pytest.raises(TypeError):
+            acting_as("bob")(coroutine)  # type: ignore[operator]
+
     @pytest.mark.parametrize("actor", ["", "x" * 101, "a\nb", "\ud800", 5, None])
     def test_is_refused_if_it_is_none(self, app: Celery, actor: Any) -> None:
         expected = "actor: expected text of 1 to 100 characters without control characters, got "
@@ -153,12 +161,11 @@ class TestTheActor:
 
 class TestTheLastChange:
     def test_is_read_with_the_entry(self, schedules: Schedules) -> None:
-        schedules.pause("a", "n" * 150)
+        schedules.pause("a", "n" * 1000)
         last = schedules["a"].last_change
         assert last is not None
-        assert told(last) == ("paused", "alice", "api", ("a",), "n" * 100 + "…")
-        assert last.at == schedules.changes()[0].at
-        assert schedules.changes()[0].note == "n" * 150
+        assert told(last) == ("paused", "alice", "api", ("a",), "n" * 500 + "…")
+        assert last == schedules.changes()[0]
         assert schedules.list()[0].last_change is None
 
     def test_is_no_run_by_hand(self, schedules: Schedules, client: redis.Redis) -> None:
@@ -191,6 +198,19 @@ class TestTheLastChange:
         assert {schedules[name].last_change.action for name in ("a", "e0", "e999")} == {"added"}  # type: ignore[union-attr]
         assert schedules.changes("b")[0].action == "removed"
 
+    def test_is_unknown_where_somebody_has_edited_without_a_line(
+        self, schedules: Schedules, client: redis.Redis
+    ) -> None:
+        schedules.pause("a")
+        state = client.hget("{redbeat-lite}:state", "a")
+        schedules.resume("a")
+        resumed = client.hget("{redbeat-lite}:state", "a")
+        client.hset("{redbeat-lite}:state", "a", state)  # as if the line were of another edit
+        assert schedules["a"].last_change is None
+        assert [change.action for change in schedules.changes("a")] == ["resumed", "paused", "added"]
+        client.hset("{redbeat-lite}:state", "a", resumed)
+        assert schedules["a"].last_change == schedules.changes("a")[0]
+
 
 class TestOfManyEntries:
     def test_a_line_counts_them_and_names_the_first(self, schedules: Schedules) -> None:
@@ -201,22 +221,34 @@ class TestOfManyEntries:
         assert told(schedules["e1499"].last_change) == ("added", "alice", "api", ("e1499",))  # type: ignore[arg-type]
         assert [change.at for change in schedules.changes("e0999")] == [first.at]
 
-    def test_those_that_were_changed_alike_share_a_line(self, schedules: Schedules) -> None:
+    def test_one_line_tells_all_that_one_call_has_edited(self, schedules: Schedules) -> None:
         schedules.add_many([Entry(name, "add", every(60)) for name in "bcd"])
         edits = {"a": ("add", 60), "b": ("add", 5), "c": ("add", 5), "d": ("add", 60), "e": ("add", 60)}
         schedules.add_many((Entry(name, task, every(at)) for name, (task, at) in edits.items()), replace=True)
-        assert {(change.action, change.names) for change in schedules.changes(limit=3)} == {
-            ("edited", ("a",)),
-            ("edited", ("b", "c")),
-            ("added", ("e",)),
-        }
+        assert [told(change) for change in schedules.changes(limit=2)] == [
+            ("added", "alice", "api", ("e",)),
+            ("edited", "alice", "api", ("a", "b", "c"), (("kwargs", None, None), ("schedule", None, None))),
+        ]
+
+    def test_values_are_told_where_all_were_changed_alike(self, schedules: Schedules) -> None:
+        schedules.add_many([Entry(name, "add", every(60)) for name in "bc"])
+        schedules.add_many([Entry(name, "add", every(5), description=name) for name in "bc"], replace=True)
+        [edited, *_] = schedules.changes()
+        assert edited.fields == (("schedule", '{"every":60000}', '{"every":5000}'), ("description", None, None))
+
+    def test_long_names_are_counted_beyond_five_hundred_bytes(self, schedules: Schedules) -> None:
+        names = [f"{n}" * 200 for n in range(9)]
+        schedules.add_many([Entry(name, "add", every(60)) for name in names])
+        [added, _] = schedules.changes()
+        assert (added.names, added.count) == (tuple(names[:3]), 9)
+        assert schedules.changes(names[8])[0].at == added.at
 
     def test_many_that_were_changed_differently_are_one_line(self, schedules: Schedules) -> None:
         entries = [Entry(f"e{n}", "add", every(60)) for n in range(30)]
         schedules.add_many(entries)
         schedules.add_many((entry.replace(description=entry.name) for entry in entries), replace=True)
         [edited, *_] = schedules.changes()
-        assert (edited.action, edited.count, edited.fields) == ("edited", 30, ())
+        assert (edited.action, edited.count, edited.fields) == ("edited", 30, (("description", None, None),))
         assert len(schedules.changes()) == 3
 
 
@@ -250,6 +282,32 @@ class TestReading:
             schedules.changes(**wrong)
 
 
+@pytest.mark.parametrize("key", [CHANGES, CHANGED])
+def test_a_record_of_a_foreign_type_keeps_nobody_from_reading(
+    schedules: Schedules, client: redis.Redis, key: str
+) -> None:
+    client.delete(key)
+    client.set(key, "foreign", px=60_000)
+    assert schedules["a"].name == "a"
+    assert len(schedules.changes()) == (0 if key == CHANGES else 1)
+    assert [change.action for change in schedules.changes("a")] == ["added"]
+    entry, evidence = gather(schedules._app, "a")
+    assert entry is not None
+    assert (evidence.unrecorded, len(evidence.changes)) == (False, 1)
+
+
+def test_no_name_that_is_none_has_changes(schedules: Schedules) -> None:
+    for name in ("\udcff", "", "x" * 1000, 5):
+        assert schedules.changes(name) == []  # type: ignore[arg-type]
+
+
+def test_a_lock_with_the_key_of_an_entry_is_no_change_of_it(schedules: Schedules, app: Celery) -> None:
+    with lock(app, "a"):
+        locks(app).clear("a")
+    assert [change.action for change in schedules.changes()] == ["lock cleared", "added"]
+    assert [change.action for change in schedules.changes("a")] == ["added"]
+
+
 def test_about_ten_thousand_lines_are_kept(schedules: Schedules, client: redis.Redis) -> None:
     pipe = client.pipeline(transaction=False)
     for number in range(10_500):
@@ -270,12 +328,28 @@ def test_a_record_that_cannot_be_written_keeps_nobody_from_an_edit(
     assert [*schedules] == ["b"]
 
 
-def test_a_call_whose_reply_is_lost_is_one_line(make_app: MakeApp, proxy: Proxy) -> None:
+def test_a_call_whose_reply_is_lost_is_one_line(make_app: MakeApp, proxy: Proxy, client: redis.Redis) -> None:
     schedules = Schedules(make_app(redbeat_lite_url=proxy.url))
     schedules.add("a", "add", every(60))
     schedules.run_now("a")
-    proxy.lose_reply_to = re.compile(rb"\}:reply:[0-9a-f]{32}")
-    schedules.pause("a")
-    schedules.run_now("a")
-    assert proxy.lost == 2
-    assert [change.action for change in schedules.changes()] == ["run now", "paused", "run now", "added"]
+    client.hset("{redbeat-lite}:quarantine", "b", "{}")
+    with lock(schedules._app, "k"):
+        locks(schedules._app).clear("k")  # so that the server knows the scripts
+        locks(schedules._app).clear("k")
+    with pytest.raises(EntryNotFound):
+        schedules.discard("c")
+    with lock(schedules._app, "k"):
+        proxy.lose_reply_to = re.compile(rb"\}:reply:[0-9a-f]{32}")
+        schedules.pause("a")
+        schedules.run_now("a")
+        schedules.discard("b")
+        assert locks(schedules._app).clear("k")
+        proxy.lose_reply_to = None
+    assert proxy.lost == 4
+    assert [change.action for change in schedules.changes(limit=4)] == [
+        "lock cleared",
+        "discarded",
+        "run now",
+        "paused",
+    ]
+    assert len(schedules.changes()) == 7

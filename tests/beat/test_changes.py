@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import redis
 
-from redbeat_lite import Scheduler, Schedules, at, every
+from redbeat_lite import Scheduler, Schedules, at, cron, every
+from redbeat_lite.entries.words import last_sign_of_life
+from redbeat_lite.instants import from_ms, to_ms
+from redbeat_lite.storage.json_values import dumps
+from redbeat_lite.storage.replies import server_ms
 from tests.support.frozen import Clock
 from tests.support.in_process import KEY, MakeApp, MakeBeat, one_turn
+from tests.support.waiting import eventually
 
+BEAT = f"beat of {socket.gethostname()}"
 HOST = f"config of {socket.gethostname()}"
 
 
@@ -51,11 +58,41 @@ def test_a_new_term_tells_who_leads_and_when_somebody_led_last(
     ticked = client.hget(KEY + "meta", "ticked").decode()
     one_turn(make_app(), make_beat)
     second, first = schedules.changes()
-    assert (second.action, second.actor, second.way, second.count) == ("term begun", "beat", "beat", 0)
-    assert second.note == f"by pid {os.getpid()} on {socket.gethostname()}"
+    assert (second.action, second.actor, second.way, second.count) == ("term begun", BEAT, "beat", 0)
+    assert second.note == f"pid {os.getpid()}"
     now = str(round(second.at.timestamp() * 1000))
     assert second.fields == (("term", "1", "2"), ("ticked", ticked, now))
     assert first.fields[0] == ("term", None, "1")
+
+
+def test_the_last_sign_of_life_is_that_of_the_end_or_of_the_last_commit(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    schedules = one_turn(make_app(), make_beat)
+    begun, ended = schedules.changes()[0].at, from_ms(int(client.hget(KEY + "meta", "ticked")))
+    assert begun < ended <= from_ms(server_ms(client)), "a beat that ends says so"
+    client.hset(KEY + "meta", mapping={"ticked": to_ms(begun), "clock": to_ms(ended)})  # it was killed after a commit
+    one_turn(make_app(), make_beat)
+    assert last_sign_of_life(schedules.changes()[0]) == ended
+    client.hset(KEY + "meta", "clock", to_ms(ended + timedelta(days=1)))
+    one_turn(make_app(), make_beat)
+    second = schedules.changes()[0]
+    assert last_sign_of_life(second) == second.at, "by a clock that is ahead it cannot be later than now"
+
+
+def test_what_is_planned_anew_is_no_change_of_anybody(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    schedules = one_turn(make_app(timezone="Europe/Berlin"), make_beat)
+    schedules.add("a", "add", cron("0 3 * * *"))
+    schedules.add("b", "add", cron("0 3 * * *"))
+    client.hset(KEY + "changed", "b", "1-0|7|other|" + dumps(["paused", "x", "api", ""]))
+    versions = schedules["a"].version, schedules["b"].version
+    beat = make_beat(make_app(timezone="Asia/Tokyo"))
+    eventually(lambda: beat.run_due() or schedules["a"].version > versions[0], what="the new plan")
+    beat.close()
+    assert schedules["a"].last_change == schedules.changes("a")[0]
+    assert schedules["b"].last_change is None, "of one that somebody has edited without a line it stays unknown"
 
 
 def test_runs_and_their_ends_are_no_changes(

@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 
 from redbeat_lite import Entry, cron
 from redbeat_lite.beat.status import LeaderStatus, Status
-from redbeat_lite.entries.state import EntryState
+from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.instants import to_ms
-from redbeat_lite.operate.why.evidence import Evidence, Gap
+from redbeat_lite.operate.why.case import Evidence, Gap
 from redbeat_lite.operate.why.explain import explain
 from redbeat_lite.runs.run import Run
 from redbeat_lite.storage.changes import Change
@@ -42,7 +42,12 @@ def change(at: datetime, action: str, *fields: tuple[str, str | None, str | None
 
 
 def run(at: datetime, outcome: Any, **more: Any) -> Run:
-    return Run("nightly", at, outcome, task_id="t", **more)
+    return Run("nightly", at, outcome, **{"task_id": "t", **more})
+
+
+def sent(at: datetime) -> Run:
+    """A run of which the entry itself tells."""
+    return run(at, "waiting", task_id=task_id("nightly", "g", to_ms(at)), source="schedule")
 
 
 RAN = run(t(1, 3), "succeeded", began_at=t(1, 3, 0, 1), seconds=62.0, attempts=1, worker="w1@a")
@@ -54,13 +59,14 @@ class History:
     """What happened, and what is said of it.
 
     Parameters:
-        says: the verdict, the reasons, and the advice after ``->``, a line each.
+        says: the verdict and the reasons, a line each.
         at: what is asked about.
         fields: of the entry, unlike those of one that runs at three.
         state: of the entry, unlike that of one that was sent at three and waits for the next night.
         known: the evidence, unlike that of an entry of February with a beat that leads and no run that is recorded.
         stored: whether the entry is.
         local: what only its app knows of it.
+        to_second: whether what is asked about names its second.
     """
 
     says: str
@@ -71,6 +77,7 @@ class History:
     stored: bool = True
     local: tuple[str, ...] = ()
     now: datetime = NOW
+    to_second: bool = False
 
     def entry(self) -> Entry | None:
         if not self.stored:
@@ -86,12 +93,12 @@ class History:
 
     def told(self) -> Sequence[str]:
         known = {"changes": (ADDED,), "since": ADDED.at, "status": status(), **self.known}
-        found = explain(self.entry(), self.at, Evidence("nightly", **known), self.now, BERLIN)
+        evidence = Evidence("nightly", **known)
+        found = explain(self.entry(), self.at, evidence, self.now, BERLIN, to_second=self.to_second)
         assert all(reason.sentence.endswith(".") and reason.kind and reason.evidence for reason in found.reasons), found
-        advice = [f"-> {found.advice}"] if found.advice else []
-        return [found.verdict, *(reason.sentence for reason in found.reasons), *advice]
+        return [found.verdict, *(reason.sentence for reason in found.reasons)]
 
 
 MISSED: dict[str, Any] = {"nominal": t(2, 3), "last": t(1, 3)}
 OFF = ("enabled", None, "false")
-GAP = Gap(t(2, 2, 50), t(2, 4, 10), "beat-2")
+GAP = Gap(t(2, 2, 50), t(2, 4, 10), "beat of beat-2")

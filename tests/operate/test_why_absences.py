@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from redbeat_lite.entries.sent import and_sent
 from redbeat_lite.instants import to_ms
-from redbeat_lite.operate.why.evidence import Gap
-from tests.operate.histories import ADDED, GAP, LEADS, MISSED, NIGHT, OFF, RAN, History, change, run, status, t
+from redbeat_lite.operate.why.case import Gap
+from tests.operate.histories import ADDED, GAP, LEADS, MISSED, NIGHT, OFF, RAN, History, change, run, sent, status, t
+
+LATER = run(t(2, 9, 12), "succeeded")
 
 HISTORIES = {
     "it was paused then": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was paused.\n"
-        "alice@desk paused it at 2026-03-01 12:00:00+01:00 (cli): moving house.\n"
-        "alice@desk resumed it at 2026-03-02 09:00:00+01:00 (cli).",
+        "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00: moving house.\n"
+        "It was resumed by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
         known={
             "runs": (RAN,),
             "changes": (change(t(2, 9), "resumed"), change(t(1, 12), "paused", note="moving house"), ADDED),
@@ -22,83 +25,76 @@ HISTORIES = {
     ),
     "it is paused": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "alice@desk paused it at 2026-03-01 12:00:00+01:00 (cli): moving house.\n"
-        "-> Let it fire again: celery -A ... redbeat resume nightly.",
+        "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00: moving house.",
         state={**MISSED, "paused": True, "note": "moving house"},
         known={"changes": (change(t(1, 12), "paused", note="moving house"), ADDED)},
     ),
     "it is paused, and nobody knows since when": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "It is paused: moving house; who did that, and when, is not recorded any more.\n"
-        "-> Let it fire again: celery -A ... redbeat resume nightly.",
+        "It is paused: moving house; who did that, and when, is not recorded.",
         state={**MISSED, "paused": True, "note": "moving house"},
         known={"changes": (), "since": None},
     ),
     "it is disabled": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is disabled.\n"
-        "alice@desk changed it at 2026-03-01 12:00:00+01:00 (cli): enabled from its default to false.\n"
-        "-> Let it fire again: celery -A ... redbeat edit nightly --enabled.",
+        "It was edited by alice@desk (cli) at 2026-03-01 12:00:00+01:00: enabled default → false.",
         fields={"enabled": False},
         state=MISSED,
         known={"changes": (change(t(1, 12), "edited", OFF), ADDED)},
     ),
     "it is disabled, and nobody knows since when": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is disabled.\n"
-        "Who disabled it, and when, is not recorded any more.\n"
-        "-> Let it fire again: celery -A ... redbeat edit nightly --enabled.",
+        "Who disabled it, and when, is not recorded.",
         fields={"enabled": False},
         state=MISSED,
         known={"changes": (), "since": None},
     ),
     "it was disabled then": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was disabled.\n"
-        "alice@desk changed it at 2026-03-01 12:00:00+01:00 (cli): enabled from its default to false.",
+        "It was edited by alice@desk (cli) at 2026-03-01 12:00:00+01:00: enabled default → false.",
         known={
             "changes": (change(t(2, 9), "edited", ("enabled", "false", None)), change(t(1, 12), "edited", OFF), ADDED)
         },
     ),
     "it was not there yet": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored then.\n"
-        "alice@desk added it at 2026-03-02 09:00:00+01:00 (cli).",
+        "It was added by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
         state={"last": None, "count": 0},
         known={"changes": (change(t(2, 9), "added"),)},
     ),
     "it had been removed": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored then.\n"
-        "alice@desk removed it at 2026-03-01 12:00:00+01:00 (cli).",
+        "It was removed by alice@desk (cli) at 2026-03-01 12:00:00+01:00.",
         known={"changes": (change(t(2, 9), "added"), change(t(1, 12), "removed"), ADDED)},
     ),
     "it was removed and added, and only the latter is recorded": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00, as far as is recorded: it was neither sent nor "
-        "skipped.\n"
-        "alice@desk added it at 2026-03-02 09:00:00+01:00 (cli).\n"
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\n"
+        "It was added by alice@desk (cli) at 2026-03-02 09:00:00+01:00.\n"
         "Changes before 2026-03-02 04:00:00+01:00 are not recorded any more.",
         state={"last": None, "count": 0},
-        known={"changes": (change(t(2, 9), "added"),), "since": t(2, 4), "runs": (RAN,)},
+        known={"changes": (change(t(2, 9), "added"),), "since": t(2, 4), "runs": (LATER, RAN)},
     ),
     "it was in quarantine": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored then.\n"
-        "alice@desk put it in quarantine at 2026-03-01 12:00:00+01:00 (cli): no task.",
+        "It was quarantined by alice@desk (cli) at 2026-03-01 12:00:00+01:00: no task.",
         known={"changes": (change(t(2, 9), "released"), change(t(1, 12), "quarantined", note="no task"), ADDED)},
     ),
     "it is in quarantine": History(
         "'nightly' does not run: it is in quarantine.\n"
-        "In quarantine since 2026-03-01 12:00:00+01:00: schedule: no such zone.\n"
-        "-> Mend that, then: celery -A ... redbeat quarantine release nightly.",
+        "In quarantine since 2026-03-01 12:00:00+01:00: schedule: no such zone.",
         stored=False,
         at=None,
         known={"quarantine": {"error": "schedule: no such zone", "at": to_ms(t(1, 12))}},
     ),
     "it has been put in quarantine since": History(
         "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.\n"
-        "In quarantine since 2026-03-02 12:00:00+01:00: schedule: no such zone.\n"
-        "-> Mend that, then: celery -A ... redbeat quarantine release nightly.",
+        "In quarantine since 2026-03-02 12:00:00+01:00: schedule: no such zone.",
         stored=False,
         known={"quarantine": {"error": "schedule: no such zone", "at": to_ms(t(2, 12))}},
     ),
     "it has been removed since": History(
         "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.\n"
-        "alice@desk removed it at 2026-03-02 09:00:00+01:00 (cli).",
+        "It was removed by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
         stored=False,
         known={"changes": (change(t(2, 9), "removed"), ADDED)},
     ),
@@ -109,7 +105,7 @@ HISTORIES = {
     ),
     "it had been removed for good": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored.\n"
-        "alice@desk removed it at 2026-03-01 12:00:00+01:00 (cli).",
+        "It was removed by alice@desk (cli) at 2026-03-01 12:00:00+01:00.",
         stored=False,
         known={"changes": (change(t(1, 12), "removed"), ADDED)},
     ),
@@ -122,36 +118,31 @@ HISTORIES = {
     ),
     "nobody leads": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it has not been sent.\n"
-        "Nobody leads now; the last sign of life of a leader was at 2026-03-01 22:00:00+01:00.\n"
-        "-> Start a beat: celery -A ... beat -S redbeat_lite.Scheduler.",
+        "Nobody leads now; the last sign of life of a leader was at 2026-03-01 22:00:00+01:00.",
         state=MISSED,
         known={"status": status(leader=None, last_tick=t(1, 22))},
     ),
     "no beat has ever led": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it has not been sent.\n"
-        "Nobody leads now, and no beat has ever led.\n"
-        "-> Start a beat: celery -A ... beat -S redbeat_lite.Scheduler.",
+        "Nobody leads now, and no beat has ever led.",
         state=MISSED,
         known={"status": status(leader=None, last_tick=None)},
     ),
     "it cannot be published": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it has not been sent.\n"
         "9 attempts to publish it failed, the last one with: ValueError: not JSON. It is tried again at "
-        "2026-03-02 13:08:00+01:00.\n"
-        "-> Mend what the error names; it is tried again at least once a minute.",
+        "2026-03-02 13:08:00+01:00.",
         state={**MISSED, "due": t(2, 13, 8), "attempts": 9, "error": "ValueError: not JSON"},
     ),
     "the leader cannot reach the broker": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it has not been sent.\n"
-        "The leader, pid 812 on beat-1, cannot do its work for 90 s: cannot reach the broker.\n"
-        "-> Look at the log of the beat that leads.",
+        "The leader, pid 812 on beat-1, cannot do its work for 90 s: cannot reach the broker.",
         state=MISSED,
         known={"status": status(leader=replace(LEADS, failing_for=90.0, why="cannot reach the broker"))},
     ),
     "the beat is behind": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it has not been sent.\n"
-        "A beat leads, and is behind: the first of those that are due is 1 min 15 s late.\n"
-        "-> Look at celery -A ... redbeat status, and at the log of the beat that leads.",
+        "A beat leads, and is behind: the first of those that are due is 1 min 15 s late.",
         state=MISSED,
         known={"status": status(overdue=900, lag=75.0)},
     ),
@@ -192,29 +183,44 @@ HISTORIES = {
         at=t(1, 3),
         known={"changes": (), "since": None},
     ),
-    "nobody led, and nothing else is recorded": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00, as far as is recorded: it was neither sent nor "
-        "skipped.\n"
+    "nobody led, and a run before and one after are recorded": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\n"
         "Nobody led: a leader last gave a sign of life at 2026-03-02 02:50:00+01:00, and at 2026-03-02 "
-        "04:10:00+01:00 beat-2 began to lead.",
+        "04:10:00+01:00 beat of beat-2 began to lead.",
         state={"last": t(1, 3)},
-        known={"runs": (RAN,), "gaps": (GAP, Gap(t(1, 1), t(1, 2), "beat-1"))},
+        known={"runs": (LATER, RAN), "gaps": (GAP, Gap(t(1, 1), t(1, 2), "beat of beat-1"))},
     ),
     "nothing says why": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00, as far as is recorded: it was neither sent nor "
-        "skipped.\n"
-        "What kept it is not recorded.",
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\nWhat kept it is not recorded.",
+        state={"last": t(1, 3)},
+        known={"runs": (LATER, RAN)},
+    ),
+    "it is between two that the entry remembers to have sent": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\nNo run of it is recorded.",
+        state={"last": t(2, 9), "deltas": and_sent("", None, [to_ms(t(1, 3)), to_ms(t(2, 9))], 20)},
+    ),
+    "only one side is recorded": History(
+        "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.",
         state={"last": t(1, 3)},
         known={"runs": (RAN,)},
     ),
+    "the beat has told of others that it left out, and no worker tells": History(
+        "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.",
+        state={"last": t(1, 3)},
+        known={
+            "runs": (
+                run(t(2, 9), "skipped", until=t(2, 10), count=2, task_id=None),
+                run(t(1, 3), "skipped", task_id=None),
+            )
+        },
+    ),
     "its schedule was another then": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00, as far as is recorded: it was neither sent nor "
-        "skipped.\n"
-        'alice@desk changed it at 2026-03-02 09:00:00+01:00 (cli): schedule from {"cron":"0 4 * * *"} to '
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\n"
+        'It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00: schedule {"cron":"0 4 * * *"} → '
         '{"cron":"0 3 * * *"}.',
         state={"last": t(1, 3)},
         known={
-            "runs": (RAN,),
+            "runs": (LATER, RAN),
             "changes": (change(t(2, 9), "edited", ("schedule", '{"cron":"0 4 * * *"}', '{"cron":"0 3 * * *"}')), ADDED),
         },
     ),
@@ -222,7 +228,7 @@ HISTORIES = {
         "'nightly' had no occurrence at 2026-03-02 04:00:00+01:00 by its schedule of today.\n"
         "Its schedule is cron('0 3 * * *', tz='Europe/Berlin'): the nearest are 2026-03-02 03:00:00+01:00 "
         "and 2026-03-03 03:00:00+01:00.\n"
-        'alice@desk changed it at 2026-03-02 09:00:00+01:00 (cli): schedule from {"cron":"0 4 * * *"} to '
+        'It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00: schedule {"cron":"0 4 * * *"} → '
         '{"cron":"0 3 * * *"}.',
         at=t(2, 4),
         known={
@@ -230,6 +236,111 @@ HISTORIES = {
         },
     ),
 }
+
+PAUSED = change(t(1, 12), "paused", note="moving house")
+REMOVED = change(t(1, 12), "removed")
+
+#: What a record tells that has gaps: an older release edits without a line, and a commit removes what is done.
+GAPPED = {
+    "its pause has ended, and nobody knows when": History(
+        "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.\n"
+        "It was changed after 2026-03-01 12:00:00+01:00; by whom and when is not recorded.\n"
+        "No run of it is recorded.",
+        state={"last": t(1, 3)},
+        known={"changes": (PAUSED, ADDED), "unrecorded": True},
+    ),
+    "its pause had ended, as an occurrence was sent since": History(
+        "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.",
+        state={"last": t(1, 3)},
+        known={"changes": (change(t(2, 9), "resumed"), PAUSED, ADDED), "runs": (sent(t(1, 15)),)},
+    ),
+    "an extra run ends no pause": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was paused.\n"
+        "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00: moving house.\n"
+        "It was resumed by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
+        known={"changes": (change(t(2, 9), "resumed"), PAUSED, ADDED), "runs": (run(t(1, 15), "succeeded"),)},
+    ),
+    "it is paused, and was changed since": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused.\n"
+        "It is paused: again; who did that, and when, is not recorded.",
+        state={**MISSED, "paused": True, "note": "again"},
+        known={"changes": (PAUSED, ADDED), "unrecorded": True},
+    ),
+    "it was added paused": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused.\n"
+        "It was added by alice@desk (cli) at 2026-03-01 12:00:00+01:00: imported.",
+        state={**MISSED, "paused": True},
+        known={"changes": (change(t(1, 12), "added", note="imported"), PAUSED, ADDED)},
+    ),
+    "it was paused by a server whose clock is ahead": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused.\n"
+        "It was paused by alice@desk (cli) at 2026-03-02 13:08:00+01:00.",
+        state={**MISSED, "paused": True},
+        known={"changes": (change(t(2, 13, 8), "paused"), ADDED)},
+    ),
+    "it was added disabled": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is disabled.\n"
+        "It was added by alice@desk (cli) at 2026-03-01 12:00:00+01:00.",
+        fields={"enabled": False},
+        state=MISSED,
+        known={"changes": (change(t(1, 12), "added"), change(t(1, 11), "edited", OFF), ADDED)},
+    ),
+    "it is one of many that were edited, and may have been disabled then": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is disabled.\n"
+        "It was edited by alice@desk (cli) at 2026-03-01 12:00:00+01:00: enabled.",
+        fields={"enabled": False},
+        state=MISSED,
+        known={"changes": (change(t(1, 12), "edited", ("enabled", None, None)), ADDED)},
+    ),
+    "it had been removed, and is back, nobody knows since when": History(
+        "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.\n"
+        "It was changed after 2026-03-01 12:00:00+01:00; by whom and when is not recorded.\n"
+        "No run of it is recorded.",
+        state={"last": None},
+        known={"changes": (REMOVED, ADDED), "unrecorded": True},
+    ),
+    "it is done, and its runs of that time are not kept": History(
+        "Whether 'nightly' ran at 2026-02-04 03:00:00+01:00 is not recorded any more.\n"
+        "It was added by alice@desk (cli) at 2026-02-01 01:00:00+01:00.\n"
+        "It is not stored any more; who removed it is not recorded, and it may have been done.",
+        at=t(4, 3, month=2),
+        stored=False,
+        known={"runs": (RAN,)},
+    ),
+    "it is done": History(
+        "'nightly' did run for 2026-03-01 03:00:00+01:00, and succeeded.\n"
+        "It went to w1@a, began at 2026-03-01 03:00:01+01:00 and took 1 min 2 s.\n"
+        "It was added by alice@desk (cli) at 2026-02-01 01:00:00+01:00.\n"
+        "It is not stored any more; who removed it is not recorded, and it may have been done.",
+        at=None,
+        stored=False,
+        known={"runs": (RAN,)},
+    ),
+    "it is done, and nobody told of its run": History(
+        "'nightly' does not run: it is not stored.\n"
+        "It was added by alice@desk (cli) at 2026-02-01 01:00:00+01:00.\n"
+        "It is not stored any more; who removed it is not recorded, and it may have been done.",
+        at=None,
+        stored=False,
+    ),
+    "it was removed after it had run": History(
+        "'nightly' does not run: it is not stored.\nIt was removed by alice@desk (cli) at 2026-03-01 12:00:00+01:00.",
+        at=None,
+        stored=False,
+        known={"runs": (RAN,), "changes": (REMOVED, ADDED)},
+    ),
+    "it was in quarantine then, and still is": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was in quarantine.\n"
+        "In quarantine since 2026-03-01 12:00:00+01:00: schedule: no such zone.",
+        stored=False,
+        known={"quarantine": {"error": "schedule: no such zone", "at": to_ms(t(1, 12))}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GAPPED)
+def test_what_is_not_recorded_is_not_guessed(name: str) -> None:
+    assert "\n".join(GAPPED[name].told()) == GAPPED[name].says
 
 
 @pytest.mark.parametrize("name", HISTORIES)

@@ -72,7 +72,7 @@ HISTORIES = {
     "it was added anew since, with runs at other times": History(
         "'nightly' had no occurrence at 2026-03-02 03:01:08+01:00 by its schedule of today.\n"
         "Its schedule is every(90): the nearest are 2026-03-02 03:01:07+01:00 and 2026-03-02 03:02:37+01:00.\n"
-        "alice@desk added it at 2026-03-02 09:00:00+01:00 (cli).",
+        "It was added by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
         at=t(2, 3, 1, 8),
         fields={"schedule": every(90)},
         state={"nominal": t(2, 13, 7, 7), "last": None},
@@ -135,16 +135,14 @@ HISTORIES = {
     ),
     "the last one waits, as it is paused": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "alice@desk paused it at 2026-03-01 12:00:00+01:00 (cli).\n"
-        "-> Let it fire again: celery -A ... redbeat resume nightly.",
+        "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00.",
         at=None,
         state={**MISSED, "paused": True},
         known={"runs": (RAN,), "changes": (change(t(1, 12), "paused"), ADDED)},
     ),
     "the last one waits, as nobody leads": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it has not been sent.\n"
-        "Nobody leads now; the last sign of life of a leader was at 2026-03-01 22:00:00+01:00.\n"
-        "-> Start a beat: celery -A ... beat -S redbeat_lite.Scheduler.",
+        "Nobody leads now; the last sign of life of a leader was at 2026-03-01 22:00:00+01:00.",
         at=None,
         state=MISSED,
         known={"runs": (RAN,), "status": status(leader=None, last_tick=t(1, 22))},
@@ -157,9 +155,21 @@ HISTORIES = {
         fields={"enabled": False},
         known={"runs": (run(NIGHT, "succeeded", seconds=62.0), RAN)},
     ),
+    "an edit made occurrences for the past, which never were": History(
+        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "It took 1 min 2 s.\n"
+        "The next one is due at 2026-03-03 09:00:00+01:00.",
+        at=None,
+        fields={"schedule": cron("0 9 * * *", tz="Europe/Berlin")},
+        state={"nominal": t(3, 9)},
+        known={
+            "runs": (run(NIGHT, "succeeded", seconds=62.0), RAN),
+            "changes": (change(t(2, 10), "edited", ("schedule", None, None)), ADDED),
+        },
+    ),
     "it has had no occurrence yet": History(
         "'nightly' has had no occurrence yet.\n"
-        "alice@desk added it at 2026-03-02 09:00:00+01:00 (cli).\n"
+        "It was added by alice@desk (cli) at 2026-03-02 09:00:00+01:00.\n"
         "The next one is due at 2026-03-03 03:00:00+01:00.",
         at=None,
         state={"last": None, "count": 0},

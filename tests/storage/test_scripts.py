@@ -322,8 +322,8 @@ class TestLease:
     def test_resigns_for_its_holder_only_and_wakes_the_others(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
         pubsub = wake_messages(client)
-        assert backend.scripts.run("leader/resign", (KEYS.leader, KEYS.beats), ("two", KEYS.wake)) == 0
-        assert backend.scripts.run("leader/resign", (KEYS.leader, KEYS.beats), ("one", KEYS.wake)) == 1
+        assert backend.scripts.run("leader/resign", (KEYS.leader, KEYS.beats, KEYS.meta), ("two", KEYS.wake)) == 0
+        assert backend.scripts.run("leader/resign", (KEYS.leader, KEYS.beats, KEYS.meta), ("one", KEYS.wake)) == 1
         assert heard(pubsub) == b"vacant"
         assert not client.exists(KEYS.leader)
         pubsub.close()
@@ -344,7 +344,7 @@ class TestLease:
         assert backend.scripts.run("leader/renew", keys, ("leader", 1, 4000, 0, 10_000, "{}"))[0] == 1
         assert -15_000 < silent_in("leader") <= -10_000, "a loop that hangs shows"
         assert 0 < client.pttl(KEYS.beats) <= 3_600_000
-        backend.scripts.run("leader/resign", (KEYS.leader, KEYS.beats), ("leader", KEYS.wake))
+        backend.scripts.run("leader/resign", (KEYS.leader, KEYS.beats, KEYS.meta), ("leader", KEYS.wake))
         assert client.zrange(KEYS.beats, 0, -1) == [b"stand-by"]
 
     def test_garbage_in_the_leader_key_keeps_nobody_from_leading(self, backend: Backend, client: redis.Redis) -> None:

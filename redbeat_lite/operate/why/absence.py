@@ -1,17 +1,20 @@
-"""Why nothing is recorded of an occurrence: what stood against it, and what is not recorded any more."""
+"""Why an occurrence has no run: what stood against it, that there was no entry, and what is not recorded any more."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from shlex import quote
+from dataclasses import replace
+from datetime import datetime
 
 from ...entries.entry import Entry
 from ...entries.lifecycle import due_time
 from ...entries.words import counted, span
 from ...instants import from_ms, to_ms
 from ...schedules import Question
-from .case import CHANGES, GONE, HERE, RECORD, STATE, Case
-from .explanation import Explanation, Reason
+from ...storage.changes import Change
+from .case import CHANGES, GONE, HERE, RECORD, STATE, Case, touches
+from .explanation import Explanation, Reason, full
+from .outcomes import of_run
 from .upcoming import failures, leaderless, paused_now
 
 
@@ -22,70 +25,119 @@ def of_absence(case: Case, entry: Entry, nominal: int) -> Explanation:
         nominal: its nominal time, epoch milliseconds.
     """
     state, at = entry.known_state, case.when(nominal)
-    if (absent := _not_there(case, nominal)) is not None:
+    if (absent := _not_there(case, from_ms(nominal))) is not None:
         return _answer(nominal, f"{case.name} did not run at {at}: it was not stored then.", absent)
     if state.nominal is not None and not isinstance(state.nominal, Question) and state.nominal <= nominal:
         return _outstanding(case, entry, nominal)
-    if (pause := case.paused_at(from_ms(nominal))) is not None:
-        reasons = [*case.hindrances(from_ms(nominal))]
-        return _answer(nominal, f"{case.name} did not run at {at}: it was paused.", *reasons or [case.told(pause, "")])
-    if (disabled := _disabled(case, nominal)) is not None:
+    if case.paused_at(from_ms(nominal)) is not None:
+        verdict = f"{case.name} did not run at {at}: it was paused."
+        return _answer(nominal, verdict, *case.hindrances(from_ms(nominal)))
+    if (disabled := _disabled(case, from_ms(nominal))) is not None:
         return _answer(nominal, f"{case.name} did not run at {at}: it was disabled.", disabled)
     return _unrecorded(case, entry, nominal)
 
 
-def _answer(nominal: int, verdict: str, *reasons: Reason, advice: str | None = None) -> Explanation:
-    return Explanation(verdict, reasons, advice, from_ms(nominal))
+def gone(case: Case, instant: datetime | None) -> Explanation:
+    """Why an entry that is not stored does not run.
+
+    Parameters:
+        instant: at which it did not run, or not as far as is recorded; ``None`` for now.
+    """
+    found, reasons = case.evidence, []
+    if found.quarantine is not None:
+        at = found.quarantine.get("at")
+        since = from_ms(at) if isinstance(at, int) else None
+        when = "" if since is None else f" since {case.when(since)}"
+        sentence = full(f"In quarantine{when}: {found.quarantine.get('error')}")
+        reasons.append(Reason("quarantined", sentence, since, "quarantine"))
+        if instant is not None and since is not None and since <= instant:
+            verdict = f"{case.name} did not run at {case.when(instant)}: it was in quarantine."
+            return Explanation(verdict, tuple(reasons))
+    elif (change := case.last(None, *HERE, *GONE)) is not None:
+        reasons.append(case.told(change, change.action))
+        if change.action in HERE:
+            sentence = "It is not stored any more; who removed it is not recorded, and it may have been done."
+            reasons.append(Reason("not recorded", sentence, None, CHANGES))
+    if found.refused is not None:
+        sentence = f"The beat refuses the one in beat_schedule: {found.refused}"
+        reasons.append(Reason("refused", full(sentence), None, "status"))
+    if instant is None:
+        return _gone_now(case, reasons)
+    at = case.when(instant)
+    if (absent := _not_there(case, instant)) is not None:
+        others = (reason for reason in reasons if reason.sentence != absent.sentence)
+        return Explanation(f"{case.name} did not run at {at}: it was not stored.", (absent, *others))
+    if not found.runs and case.last(None, *HERE, *GONE) is None and found.quarantine is None:
+        return Explanation(f"{case.name} did not run at {at}: it was not stored.", tuple(reasons))
+    return Explanation(f"Whether {case.name} ran at {at} is not recorded any more.", tuple(reasons))
 
 
-def _not_there(case: Case, nominal: int) -> Reason | None:
+def _gone_now(case: Case, reasons: list[Reason]) -> Explanation:
+    """That it does not run; of one that nobody has removed, as far as is known, what became of its last run."""
+    if case.evidence.quarantine is not None:
+        return Explanation(f"{case.name} does not run: it is in quarantine.", tuple(reasons))
+    runs = case.evidence.runs
+    if runs and case.last(None, *HERE, *GONE) == case.last(None, *HERE):
+        last = of_run(case, runs[0], to_ms(runs[0].until or runs[0].scheduled_at))
+        return replace(last, reasons=(*last.reasons, *reasons))
+    return Explanation(f"{case.name} does not run: it is not stored.", tuple(reasons))
+
+
+def _answer(nominal: int, verdict: str, *reasons: Reason) -> Explanation:
+    return Explanation(verdict, reasons, from_ms(nominal))
+
+
+def _not_there(case: Case, at: datetime) -> Reason | None:
     """That the entry was not stored at a time, or in quarantine."""
-    at = from_ms(nominal)
     before, after = case.last(at, *HERE, *GONE), case.first(at, *HERE, *GONE)
     if before is not None and before.action in GONE:
-        return case.told(before, before.action)
+        # It has come back since, and nobody knows when.
+        back = (after is None and case.entry is not None) or case.was_sent(before.at, at)
+        return None if back else case.told(before, before.action)
     known = any(run.scheduled_at <= at for run in case.evidence.runs)  # of an entry of this name that was there before
     if before is None and after is not None and after.action in HERE and not known:
         return case.told(after, after.action)
     return None
 
 
-def _disabled(case: Case, nominal: int) -> Reason | None:
+def _disabled(case: Case, at: datetime) -> Reason | None:
     """That the entry was disabled at a time, by the edits around it."""
-    at = from_ms(nominal)
-    after = case.edit(at, "enabled")
-    if after is None or "false" not in [before for field, before, _ in after.fields if field == "enabled"]:
+    after, by = case.edit(at, "enabled"), _disabling(case, at)
+    if after is None or (by is not None and case.was_sent(by.at, at)):
         return None
-    by = next((each for each in case.evidence.changes if each.at <= at and _disables(each.fields)), None)
-    return case.told(after if by is None else by, "disabled")
+    if by is not None and _enabled(by)[1] == "false":
+        return case.told(by, "disabled")
+    return case.told(after, "disabled") if _enabled(after)[0] == "false" else None
 
 
-def _disables(fields: tuple[tuple[str, str | None, str | None], ...]) -> bool:
-    return any(field == "enabled" and after == "false" for field, _, after in fields)
+def _disabling(case: Case, until: datetime | None) -> Change | None:
+    """The last change by an instant, or of all, that may have disabled the entry, or brought it as it is."""
+    made = (each for each in case.evidence.changes if until is None or each.at <= until)
+    found = next((each for each in made if each.action in HERE or touches(each, "enabled")), None)
+    return None if found is not None and _enabled(found)[0] == "false" else found
+
+
+def _enabled(change: Change) -> tuple[str | None, str | None]:
+    """What a change made of the field, from what."""
+    return next(((before, after) for field, before, after in change.fields if field == "enabled"), (None, None))
 
 
 def _outstanding(case: Case, entry: Entry, nominal: int) -> Explanation:
     """Why an occurrence that the entry still waits for has not been sent."""
     state, at, now = entry.known_state, case.when(nominal), to_ms(case.now)
     if state.paused:
-        advice = f"Let it fire again: celery -A ... redbeat resume {quote(entry.name)}."
-        return _answer(
-            nominal, f"{case.name} did not run at {at}: it is paused.", paused_now(case, entry), advice=advice
-        )
+        return _answer(nominal, f"{case.name} did not run at {at}: it is paused.", paused_now(case, entry))
     if not entry.enabled:
-        by = next((each for each in case.evidence.changes if _disables(each.fields)), None)
-        unknown = Reason("disabled", "Who disabled it, and when, is not recorded any more.", None, STATE)
+        by = None if case.evidence.unrecorded else _disabling(case, None)
+        unknown = Reason("disabled", "Who disabled it, and when, is not recorded.", None, STATE)
         reason = unknown if by is None else case.told(by, "disabled")
-        advice = f"Let it fire again: celery -A ... redbeat edit {quote(entry.name)} --enabled."
-        return _answer(nominal, f"{case.name} did not run at {at}: it is disabled.", reason, advice=advice)
+        return _answer(nominal, f"{case.name} did not run at {at}: it is disabled.", reason)
     due = due_time(entry, state, case.zone)
     if state.nominal == nominal and due is not None and due > now:
         put_off = Reason("jitter", f"Its jitter puts it off to {case.when(due)}.", from_ms(due), STATE)
         return _answer(nominal, f"{case.name} has not run yet for {at}: it is not due yet.", put_off)
     reasons = [*failures(case, entry), *leaderless(case)] or [_behind(case)]
-    return _answer(
-        nominal, f"{case.name} has not run yet for {at}: it has not been sent.", *reasons, advice=_mend(reasons)
-    )
+    return _answer(nominal, f"{case.name} has not run yet for {at}: it has not been sent.", *reasons)
 
 
 def _behind(case: Case) -> Reason:
@@ -95,16 +147,6 @@ def _behind(case: Case) -> Reason:
     return Reason("behind" if status.overdue else "due", sentence, None, "status")
 
 
-def _mend(reasons: list[Reason]) -> str | None:
-    advice = {
-        "publish": "Mend what the error names; it is tried again at least once a minute.",
-        "no leader": "Start a beat: celery -A ... beat -S redbeat_lite.Scheduler.",
-        "failing": "Look at the log of the beat that leads.",
-        "behind": "Look at celery -A ... redbeat status, and at the log of the beat that leads.",
-    }
-    return advice.get(reasons[0].kind)
-
-
 def _unrecorded(case: Case, entry: Entry, nominal: int) -> Explanation:
     """What is to be said of an occurrence that the entry has left behind, and of which no run is recorded."""
     at, instant = case.when(nominal), from_ms(nominal)
@@ -112,17 +154,24 @@ def _unrecorded(case: Case, entry: Entry, nominal: int) -> Explanation:
         sent = Reason("sent", f"It was sent as task {entry.last_task_id}.", None, STATE)
         verdict = f"{case.name} was sent for {at}; what became of it is not recorded."
         return _answer(nominal, verdict, sent, *_not_kept(case, nominal))
-    reasons = [*case.hindrances(instant)]
-    if (change := case.altered(instant)) is not None:
-        reasons.append(case.told(change, "changed"))
-    reasons += _not_kept(case, nominal)
-    if any(run.source == "record" and to_ms(run.scheduled_at) < nominal for run in case.evidence.runs):
-        # The oldest rows are dropped first: where there is an older one, its own would be there.
-        verdict = f"{case.name} did not run at {at}, as far as is recorded: it was neither sent nor skipped."
+    reasons = [*case.hindrances(instant), *case.changed_since(instant), *_not_kept(case, nominal)]
+    if _was_not_sent(case, entry, nominal):
         unknown = Reason("not recorded", "What kept it is not recorded.", None, RECORD)
-        return _answer(nominal, verdict, *reasons or [unknown])
-    verdict = f"Whether {case.name} ran at {at} is not recorded any more."
-    return _answer(nominal, verdict, *reasons)
+        return _answer(nominal, f"{case.name} did not run at {at}: it was not sent.", *reasons or [unknown])
+    return _answer(nominal, f"Whether {case.name} ran at {at} is not recorded any more.", *reasons)
+
+
+def _was_not_sent(case: Case, entry: Entry, nominal: int) -> bool:
+    """Whether a run would be recorded if there had been one.
+
+    The entry remembers all that it has sent for a while. Of what is older only workers have told, if they do, and the
+    oldest are dropped first: where they told of one before and of one after, they would have told of it.
+    """
+    sent = entry.known_state.sent
+    if sent and sent[-1] < nominal < sent[0]:
+        return True
+    told = [to_ms(run.scheduled_at) for run in case.evidence.runs if run.task_id is not None and run.count == 1]
+    return any(ms < nominal for ms in told) and any(ms > nominal for ms in told)
 
 
 def _not_kept(case: Case, nominal: int) -> Iterator[Reason]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from typing import Any
 
+from ...beat.status import Status
 from ...entries.entry import Entry
-from ...entries.words import in_zone
-from ...instants import from_ms
+from ...entries.state import task_id
+from ...entries.words import change_words, in_zone
+from ...instants import from_ms, to_ms
+from ...runs.run import Run
 from ...storage.changes import Change
-from .evidence import Evidence
 from .explanation import Reason, full
 
 #: Who tells.
@@ -22,16 +25,57 @@ HERE, GONE = ("added", "released"), ("removed", "quarantined", "discarded")
 #: The fields that decide which occurrences an entry has.
 _TIMING = ("schedule", "start_at", "end_at", "max_runs", "jitter")
 
-_DID = {
-    "added": "added it",
-    "edited": "changed it",
-    "removed": "removed it",
-    "paused": "paused it",
-    "resumed": "resumed it",
-    "quarantined": "put it in quarantine",
-    "released": "released it from quarantine",
-    "discarded": "forgot it, which was in quarantine",
-}
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time without a leader.
+
+    Parameters:
+        begin: the last sign of life of the one before.
+        end: when the next one began; ``None`` while there is none.
+        who: the next one.
+    """
+
+    begin: datetime
+    end: datetime | None = None
+    who: str = ""
+
+    def covers(self, instant: datetime) -> bool:
+        """Whether nobody led at an instant."""
+        return self.begin <= instant and (self.end is None or instant < self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was found of one entry.
+
+    Parameters:
+        name: of the entry.
+        status: how the beats fare.
+        runs: the runs that are recorded, the newest first.
+        kept: how many are kept; 0: none.
+        changes: of the entry, the newest first.
+        unrecorded: whether somebody has changed it since the last of them.
+        since: from when on changes are recorded; ``None`` where none is.
+        gaps: times without a leader.
+        quarantine: the record of the entry in quarantine; ``None`` if it is not there.
+        refused: what is wrong with the entry as ``beat_schedule`` has it.
+        queue: where its messages go.
+        takers: the workers that report that they take from there.
+    """
+
+    name: str
+    status: Status
+    runs: tuple[Run, ...] = ()
+    kept: int = 20
+    changes: tuple[Change, ...] = ()
+    unrecorded: bool = False
+    since: datetime | None = None
+    gaps: tuple[Gap, ...] = ()
+    quarantine: Mapping[str, Any] | None = None
+    refused: str | None = None
+    queue: str = "celery"
+    takers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +85,7 @@ class Case:
     Parameters:
         entry: as it is stored; ``None`` where it is not.
         evidence: what is known of it.
-        now: the present.
+        now: the present, by the clock of this machine. Changes are dated by the server's.
         zone: of the app, in which times are told.
     """
 
@@ -59,9 +103,10 @@ class Case:
         """An instant in words; a number counts milliseconds since 1970."""
         return in_zone(from_ms(instant) if isinstance(instant, int) else instant, self.zone)
 
-    def last(self, until: datetime, *actions: str) -> Change | None:
-        """The last of these changes that was made by an instant."""
-        return next((each for each in self.evidence.changes if each.at <= until and each.action in actions), None)
+    def last(self, until: datetime | None, *actions: str) -> Change | None:
+        """The last of these changes that was made by an instant; ``None``: of all."""
+        made = (each for each in self.evidence.changes if until is None or each.at <= until)
+        return next((each for each in made if each.action in actions), None)
 
     def first(self, after: datetime, *actions: str) -> Change | None:
         """The first of these changes that was made after an instant."""
@@ -69,44 +114,68 @@ class Case:
         return later[-1] if later else None
 
     def edit(self, after: datetime, *fields: str) -> Change | None:
-        """The first edit after an instant that changed one of these fields."""
-        edits = [each for each in self.evidence.changes if each.at > after and each.action == "edited"]
-        return next((each for each in reversed(edits) if {field for field, *_ in each.fields} & {*fields}), None)
+        """The first edit after an instant that changed one of these fields, or may have."""
+        later = [each for each in self.evidence.changes if each.at > after]
+        return next((each for each in reversed(later) if touches(each, *fields)), None)
 
     def altered(self, after: datetime) -> Change | None:
         """The first change after an instant by which other occurrences came to be: of the schedule, or all of it."""
         return self.edit(after, *_TIMING) or self.first(after, *HERE)
 
+    def last_altered(self) -> Change | None:
+        """The last change of that kind."""
+        made = self.evidence.changes
+        return next((each for each in made if each.action in HERE or touches(each, *_TIMING)), None)
+
     def paused_at(self, instant: datetime) -> Change | None:
-        """The pause in which an instant lies, as far as pauses are recorded."""
-        last = self.last(instant, "paused", "resumed", *HERE)
-        return last if last is not None and last.action == "paused" else None
+        """The pause in which an instant lies; ``None`` where there is none, or nobody knows whether it had ended."""
+        last = self.last(instant, "paused", "resumed", *HERE, *GONE)
+        if last is None or last.action != "paused" or self.was_sent(last.at, instant):
+            return None
+        if self.first(instant, "paused", "resumed", *HERE, *GONE) is not None:
+            return last
+        lasts = self.entry is not None and self.entry.known_state.paused and not self.evidence.unrecorded
+        return last if lasts else None
+
+    def was_sent(self, after: datetime, until: datetime) -> bool:
+        """Whether an occurrence between two instants was sent, as far as is known; extra runs are none."""
+        if self.entry is None:
+            return False
+        generation = self.entry.known_state.generation
+        between = (run for run in self.evidence.runs if after < run.scheduled_at <= until)
+        return any(run.task_id == task_id(self.evidence.name, generation, to_ms(run.scheduled_at)) for run in between)
 
     def told(self, change: Change, kind: str) -> Reason:
         """A change as a reason."""
-        fields = "; ".join(_of_field(*each) for each in change.fields)
-        more = "".join(f": {text}" for text in (fields, change.note) if text)
-        sentence = f"{change.actor} {_DID[change.action]} at {self.when(change.at)} ({change.way}){more}"
-        return Reason(kind, full(sentence), change.at, CHANGES)
+        return Reason(kind, full(f"It was {change_words(change, self.zone)}"), change.at, CHANGES)
 
-    def hindrances(self, instant: datetime) -> Iterator[Reason]:
-        """What is recorded that kept an occurrence of an instant from being sent in time."""
+    def changed_since(self, instant: datetime) -> Iterator[Reason]:
+        """By what other occurrences came to be since an instant, and whether something is not recorded."""
+        if (change := self.altered(instant)) is not None:
+            yield self.told(change, "changed")
+        if self.evidence.unrecorded:
+            last = self.evidence.changes[0]
+            sentence = f"It was changed after {self.when(last.at)}; by whom and when is not recorded."
+            yield Reason("not recorded", sentence, None, STATE)
+
+    def hindrances(self, instant: datetime, began: datetime | None = None) -> Iterator[Reason]:
+        """What is recorded that kept an occurrence of an instant from being sent in time.
+
+        Parameters:
+            began: when it ran all the same: what had not ended by then did not keep it.
+        """
         for gap in self.evidence.gaps:
-            if gap.covers(instant):
-                began = f"at {self.when(gap.end)} {gap.who} began to lead" if gap.end else "nobody leads yet"
-                sentence = f"Nobody led: a leader last gave a sign of life at {self.when(gap.begin)}, and {began}."
+            if gap.covers(instant) and (began is None or (gap.end is not None and gap.end <= began)):
+                then = f"at {self.when(gap.end)} {gap.who} began to lead" if gap.end else "nobody leads yet"
+                sentence = f"Nobody led: a leader last gave a sign of life at {self.when(gap.begin)}, and {then}."
                 yield Reason("no leader", sentence, gap.begin, CHANGES if gap.end else "status")
-        if (pause := self.paused_at(instant)) is not None:
+        pause, resumption = self.paused_at(instant), self.first(instant, "resumed")
+        if pause is not None and (began is None or (resumption is not None and resumption.at <= began)):
             yield self.told(pause, "paused")
-            if (resumption := self.first(instant, "resumed")) is not None:
+            if resumption is not None:
                 yield self.told(resumption, "paused")
 
 
-def _of_field(field: str, before: str | None, after: str | None) -> str:
-    if before is None and after is None:  # arguments are not told
-        return field
-    return f"{field} from {_value(before)} to {_value(after)}"
-
-
-def _value(text: str | None) -> str:
-    return "its default" if text is None else text
+def touches(change: Change, *fields: str) -> bool:
+    """Whether a change may have changed one of these fields; one of a state tells none, and may have any."""
+    return bool({field for field, *_ in change.fields} & {*fields}) or (change.action == "edited" and not change.fields)

@@ -8,34 +8,39 @@ from datetime import datetime, tzinfo
 from ...entries.entry import Entry
 from ...instants import from_ms, to_ms
 from ...runs.run import Run
-from .absence import of_absence
-from .case import HERE, Case
-from .evidence import Evidence
+from .absence import gone, of_absence
+from .case import HERE, Case, Evidence
 from .explanation import Explanation
-from .gone import gone
-from .occurrences import Around, Span, around, skipped
+from .occurrences import Around, Span, around, is_fixed, skipped
 from .outcomes import of_run
 from .rules import moved, no_occurrence, outside, stands_in, to_come
 from .upcoming import upcoming
 
 
 def explain(
-    entry: Entry | None, instant: datetime | None, evidence: Evidence, now: datetime, zone: tzinfo
+    entry: Entry | None,
+    instant: datetime | None,
+    evidence: Evidence,
+    now: datetime,
+    zone: tzinfo,
+    *,
+    to_second: bool = False,
 ) -> Explanation:
     """Say why an entry did not run at an instant, or that it did.
 
     Parameters:
         entry: with its state; ``None`` where none is stored.
-        instant: aware. It stands for its minute if it names no seconds, else for its second; one that the clocks of its
+        instant: aware. It stands for its minute if it has no seconds, else for its second; one that the clocks of its
             zone skip stands for the end of what they skip. ``None``: the last one at which it should have run, and
             what is with the next.
         evidence: what is known of it.
         now: the present.
         zone: of the app, for schedules without one of their own, and for the times in the answer.
+        to_second: whether an instant without seconds stands for its second, too.
     """
     case = Case(entry, evidence, now, zone)
     if instant is not None:
-        return _at(case, entry, instant, Span.of(instant))
+        return _at(case, entry, instant, Span.of(instant, to_second))
     if entry is None:
         return gone(case, None)
     last = _last(case, entry)
@@ -46,7 +51,7 @@ def explain(
 
 
 def _none_yet(case: Case) -> Explanation:
-    change = case.last(case.now, *HERE)
+    change = case.last(None, *HERE)
     reasons = () if change is None else (case.told(change, change.action),)
     return Explanation(f"{case.name} has had no occurrence yet.", reasons)
 
@@ -56,7 +61,7 @@ def _at(case: Case, entry: Entry | None, instant: datetime, asked: Span) -> Expl
     if entry is not None and near is not None and skipped(instant) and not stands_in(case, entry, asked.begin):
         # What runs at the end of what the clocks skip runs there every day.
         return no_occurrence(case, entry, instant, Around(near.before, None, near.at or near.after))
-    if (run := _single(case, asked)) is not None:
+    if (run := _single(case, entry, instant, asked, near)) is not None:
         return _moved(case, entry, of_run(case, run, to_ms(run.scheduled_at)))
     if entry is None:
         return gone(case, instant)
@@ -87,10 +92,13 @@ def _kinds(found: Explanation) -> set[str]:
     return {reason.kind for reason in found.reasons}
 
 
-def _single(case: Case, asked: Span) -> Run | None:
-    """The first run in a span."""
-    found = [run for run in case.evidence.runs if run.count == 1]
-    return next((run for run in reversed(found) if asked.begin <= to_ms(run.scheduled_at) < asked.end), None)
+def _single(case: Case, entry: Entry | None, instant: datetime, asked: Span, near: Around | None) -> Run | None:
+    """The run of the occurrence in a span; the first one there where nobody knows which occurrences there were."""
+    found = {to_ms(run.scheduled_at): run for run in case.evidence.runs if run.count == 1}
+    known = entry is not None and is_fixed(entry, case.zone) and case.altered(instant) is None
+    if near is not None and near.at is not None and (known or near.at in found):
+        return found.get(near.at)
+    return next((run for ms, run in sorted(found.items()) if asked.begin <= ms < asked.end), None)
 
 
 def _range(case: Case, nominal: int) -> Run | None:
@@ -107,5 +115,8 @@ def _last(case: Case, entry: Entry) -> int | None:
         return state.last
     until = now if entry.end_ms is None else min(now, entry.end_ms)
     near = around(entry, Span(until + 1, until + 2), case.zone)
-    before = None if near is None else near.before
-    return max((ms for ms in (state.last, before) if ms is not None), default=None)
+    before, change = None if near is None else near.before, case.last_altered()
+    if before is not None and change is not None and before < to_ms(change.at):
+        before = None  # of a schedule that it did not have then
+    waits = None if state.nominal is None or state.nominal > now else state.nominal
+    return max((ms for ms in (state.last, before, waits) if ms is not None), default=None)

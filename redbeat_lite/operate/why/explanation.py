@@ -30,13 +30,11 @@ class Explanation:
     Parameters:
         verdict: the answer, in a sentence.
         reasons: what led to it, what weighs most first; of kind ``"next"``, what is with the next occurrence.
-        advice: what to do about it; ``None`` where there is nothing to do.
         nominal: the nominal time it is about; ``None`` where there is none.
     """
 
     verdict: str
     reasons: tuple[Reason, ...] = ()
-    advice: str | None = None
     nominal: datetime | None = None
 
 

@@ -5,50 +5,60 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from ...api.change_log import kept_change, last_change, of_name
 from ...api.schedules import Schedules
 from ...beat.status import Status, status
 from ...entries.entry import Entry
+from ...entries.fields import is_name
+from ...entries.words import last_sign_of_life
 from ...errors import EntryNotFound
-from ...instants import from_ms
 from ...once.runtime import Runtime
 from ...once.worker.visibility import workers
 from ...runs.run import Run
 from ...settings import Settings
 from ...storage.changes import Change
+from ...storage.store import Store
 from ..queues import queue_of
-from .evidence import Evidence, Gap
+from .case import Evidence, Gap
 
 if TYPE_CHECKING:
     from celery import Celery
 
-#: The most that a record keeps of one entry, and the lines of the record of changes that are looked at.
-_MOST = 1000
+#: More than a record keeps of one entry, and than there are lines in the record of changes.
+_RUNS, _LINES = 1000, 20_000
 
 
 def gather(app: Celery, name: str) -> tuple[Entry | None, Evidence]:
-    """The entry of this name, ``None`` where none is stored, and what is known of it; some ten round trips.
+    """The entry of this name, ``None`` where none is stored, and what is known of it.
+
+    Some ten round trips, and one for each 1,000 lines of the record of changes, all of which are read.
 
     Raises:
         EntryNotFound: nothing is known of such an entry.
         CorruptEntry: what Redis holds of it cannot be read.
         redis.exceptions.RedisError: the server does not answer.
     """
-    schedules, found = Schedules(app), status(app)
+    schedules, settings, found = Schedules(app), Settings.from_app(app), status(app)
     missing = entry = None
     try:
         entry = schedules[name]
     except EntryNotFound as exc:
+        if not is_name(name):
+            raise
         missing = exc
-    # The record of all changes has the terms of leaders.
-    lines, changes = schedules.changes(limit=_MOST), schedules.changes(name, limit=_MOST)
+    lines = schedules.changes(limit=_LINES)
+    stored, raw = Store.of(settings).read_with_change(name)
+    kept = kept_change(name, raw)
+    changes = of_name(name, lines, kept, _LINES)
     queue = app.conf.task_default_queue if entry is None else queue_of(app, entry)
     evidence = Evidence(
         name,
         found,
         runs=_runs(schedules, name),
-        kept=Settings.from_app(app).history if entry is None or entry.history is None else entry.history,
+        kept=settings.history if entry is None or entry.history is None else entry.history,
         changes=tuple(changes),
-        since=min((change.at for change in (*lines, *changes)), default=None),
+        unrecorded=stored.definition is not None and kept is not None and last_change(stored, raw) is None,
+        since=lines[-1].at if lines else None,
         gaps=(*_gaps(lines), *_gap_now(found)),
         quarantine=schedules.quarantined().get(name),
         refused=schedules.refused().get(name),
@@ -62,17 +72,16 @@ def gather(app: Celery, name: str) -> tuple[Entry | None, Evidence]:
 
 def _runs(schedules: Schedules, name: str) -> tuple[Run, ...]:
     try:
-        return tuple(schedules.runs(name, limit=_MOST))
+        return tuple(schedules.runs(name, limit=_RUNS))
     except EntryNotFound:
         return ()
 
 
-def _gaps(changes: Iterable[Change]) -> Iterator[Gap]:
+def _gaps(lines: Iterable[Change]) -> Iterator[Gap]:
     """The times without a leader, of which each leader writes down the one before its term."""
-    for change in changes:
-        ticked = {field: before for field, before, _ in change.fields}.get("ticked")
-        if change.action == "term begun" and ticked is not None and ticked.isdecimal():
-            yield Gap(from_ms(int(ticked)), change.at, change.actor)
+    for change in lines:
+        if change.action == "term begun" and (ticked := last_sign_of_life(change)) is not None:
+            yield Gap(ticked, change.at, change.actor)
 
 
 def _gap_now(found: Status) -> Iterator[Gap]:

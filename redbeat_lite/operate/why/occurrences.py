@@ -24,8 +24,8 @@ class Span(NamedTuple):
     end: int
 
     @classmethod
-    def of(cls, instant: datetime) -> Span:
-        """What is meant by an instant: all of its second, or of its minute if it names no seconds.
+    def of(cls, instant: datetime, to_second: bool) -> Span:
+        """What is meant by an instant: all of its minute, or of its second if it has seconds, or is told so.
 
         One that the clocks skip stands for the end of what they skip.
         """
@@ -35,7 +35,7 @@ class Span(NamedTuple):
             begin = to_ms(first_passing(zone, instant.replace(tzinfo=None)))
             return cls(begin, begin + 1000)
         begin = to_ms(instant.replace(microsecond=0))
-        return cls(begin, begin + (1000 if instant.second else 60_000))
+        return cls(begin, begin + (1000 if instant.second or to_second else 60_000))
 
 
 class Around(NamedTuple):
@@ -73,6 +73,14 @@ def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
     if first is None or first >= span.end:
         return Around(before, None, first)
     return Around(before, first, next_ms(rule, first))
+
+
+def is_fixed(entry: Entry, zone: tzinfo) -> bool:
+    """Whether a rule has the same occurrences whenever it is asked; an interval moves with each resumption."""
+    rule = None if "schedule" in entry.local else entry.rule(zone)
+    if isinstance(rule, Every):
+        return rule.align
+    return rule is not None and not isinstance(rule, RelativeRule | ForeignRule | AnsweringRule)
 
 
 def _in_phase(anchor: int, interval: int, span: Span) -> Around:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from shlex import quote
 
 from ...entries.words import listed, span
 from ...instants import from_ms, to_ms
@@ -28,15 +27,6 @@ _VERDICTS = {
 }
 _SOURCES = {"record": RECORD, "result": "result backend", "schedule": "state of the entry"}
 
-_QUEUE = "Start a worker that takes from queue {queue!r}, or send it to a queue that one takes from."
-_ADVICE = {
-    "expired": "Have more workers take from queue {queue!r}, or let its messages live longer: expires.",
-    "failed": "Mend what the error names; celery -A ... redbeat run {name} sends it once more.",
-    "lost": "Look at the worker's log, and at what the machine says of memory.",
-    "left out": "Look who holds it: celery -A ... redbeat locks list.",
-    "unknown": "Call redbeat_lite.install(app) where the app is made, and restart the workers: they then tell.",
-}
-
 
 def of_run(case: Case, run: Run, nominal: int) -> Explanation:
     """What became of the run of an occurrence.
@@ -47,14 +37,7 @@ def of_run(case: Case, run: Run, nominal: int) -> Explanation:
     """
     verdict = _VERDICTS[run.outcome].format(case.name, case.when(nominal))
     reasons = _REASONS.get(run.outcome, _of_attempt)(case, run, nominal)
-    unserved = run.outcome in ("waiting", "expired") and not case.evidence.takers
-    advice = _QUEUE if unserved else _ADVICE.get(run.outcome)
-    return Explanation(
-        f"{verdict[0].upper()}{verdict[1:]}.",
-        tuple(reasons),
-        None if advice is None else advice.format(queue=case.evidence.queue, name=quote(case.evidence.name)),
-        from_ms(nominal),
-    )
+    return Explanation(f"{verdict[0].upper()}{verdict[1:]}.", tuple(reasons), from_ms(nominal))
 
 
 def _of_attempt(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
@@ -69,7 +52,8 @@ def _of_attempt(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
         yield Reason("error", full(f"The error: {run.error}"), run.began_at, _SOURCES[run.source])
     if not said and not run.error:
         yield Reason(run.outcome, "Nothing more is recorded of it.", None, _SOURCES[run.source])
-    yield from case.hindrances(from_ms(nominal))
+    if run.began_at is not None:
+        yield from case.hindrances(from_ms(nominal), run.began_at)
 
 
 def _joined(parts: list[str]) -> str:

@@ -22,8 +22,7 @@ def no_occurrence(case: Case, entry: Entry, instant: datetime, near: Around | No
     Parameters:
         near: what lies around it; ``None`` where nobody can tell.
     """
-    change = case.altered(instant)
-    changed = [] if change is None else [case.told(change, "changed")]
+    changed = [*case.changed_since(instant)]
     if near is None:
         known = "schedule" in entry.local
         why = "Only its app knows its schedule." if known else "Its schedule counts each run from the one before."
@@ -57,7 +56,6 @@ def _clock(case: Case, entry: Entry, instant: datetime, near: Around) -> Iterato
 def outside(case: Case, entry: Entry, nominal: int) -> Explanation | None:
     """That an occurrence of the schedule is none of the entry: it is not between its bounds, or comes after its end."""
     at, state = case.when(nominal), entry.known_state
-    change = case.altered(from_ms(nominal))
     why = ""
     if entry.start_ms is not None and nominal < entry.start_ms:
         why = f"its start_at is {case.when(entry.start_ms)}"
@@ -67,15 +65,15 @@ def outside(case: Case, entry: Entry, nominal: int) -> Explanation | None:
         why = ended(case, entry)
     if not why:
         return None
-    reasons = () if change is None else (case.told(change, "changed"),)
-    return Explanation(f"{case.name} did not run at {at}: {why}.", reasons, None, from_ms(nominal))
+    reasons = tuple(case.changed_since(from_ms(nominal)))
+    return Explanation(f"{case.name} did not run at {at}: {why}.", reasons, from_ms(nominal))
 
 
 def to_come(case: Case, entry: Entry, nominal: int) -> Explanation:
     """That an occurrence lies ahead."""
     at = case.when(nominal)
     verdict = f"{case.name} has not run at {at}: that is still to come."
-    return Explanation(verdict, tuple(upcoming(case, entry)), None, from_ms(nominal))
+    return Explanation(verdict, tuple(upcoming(case, entry)), from_ms(nominal))
 
 
 def stands_in(case: Case, entry: Entry, ms: int) -> bool:

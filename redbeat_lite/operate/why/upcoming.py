@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...entries.entry import Entry
 from ...schedules import Question
-from .case import RULE, STATE, Case
+from .case import HERE, RULE, STATE, Case
 from .explanation import Reason, full
 
 
@@ -28,12 +28,12 @@ def upcoming(case: Case, entry: Entry) -> Iterator[Reason]:
 
 
 def paused_now(case: Case, entry: Entry) -> Reason:
-    """That it is paused, by whom and since when, as far as that is recorded."""
-    pause = case.paused_at(case.now)
+    """That it is paused, by whom and since when, as far as that is recorded; it may have been added so."""
+    by = None if case.evidence.unrecorded else case.last(None, "paused", "resumed", *HERE)
+    if by is not None and by.action != "resumed":
+        return case.told(by, "paused")
     note = f": {entry.paused_note}" if entry.paused_note else ""
-    if pause is not None:
-        return case.told(pause, "paused")
-    return Reason("paused", f"It is paused{note}; who did that, and when, is not recorded any more.", None, STATE)
+    return Reason("paused", f"It is paused{note}; who did that, and when, is not recorded.", None, STATE)
 
 
 def ended(case: Case, entry: Entry) -> str:

@@ -48,18 +48,23 @@ end
 
 expected(0) -- as each renewal will say
 if kind == 'none' then
-  local before = all_cut(redis.call('HMGET', meta, 'term', 'ticked'), 20)
+  local before = all_cut(redis.call('HMGET', meta, 'term', 'ticked', 'clock'), 20)
   local term = redis.pcall('HINCRBY', meta, 'term', 1)
   if type(term) == 'table' then -- an error: it was no number
     redis.call('HSET', meta, 'term', 1)
     term = 1
   end
   local ticked = string.format('%.0f', ms)
+  -- Renewals are a quarter of a lease apart, commits are not: whichever is later, by a clock that may be ahead of this.
+  local clock = math.min(tonumber(before[3]) or 0, ms)
+  if before[2] and clock > (tonumber(before[2]) or 0) then
+    before[2] = string.format('%.0f', clock)
+  end
   redis.call('HSET', meta, 'format', format, 'ticked', ticked)
   redis.call('HSET', leader, 'token', token, 'term', term, 'host', ARGV[3], 'pid', ARGV[4], 'since',
     string.format('%.0f', math.floor(ms / 1000)))
   local fields = {{'term', before[1] or cjson.null, tostring(term)}, {'ticked', before[2] or cjson.null, ticked}}
-  note_change(KEYS[4], '', {ARGV[6], cjson.encode(fields), ''}, {})
+  note_change(KEYS[4], '', ARGV[6], cjson.encode(fields), {})
 end
 redis.call('PEXPIRE', leader, lease)
 local left = redis.call('HMGET', meta, 'clock', 'ahead', 'zones')

@@ -7,7 +7,7 @@
 -- ARGV[3] token  ARGV[4] term of the leader that writes, '' for anybody else
 -- ARGV[5] bytes at which a state is cut for who reads it
 -- ARGV[6] for each entry a byte: the number of its line in the record, 0 for none
--- ARGV[7] number of these lines, then the three parts of each; then for each entry:
+-- ARGV[7] number of these lines, then of each the change and its fields; then for each entry:
 --   name, state expected or '' for none, new state or '' to remove it, definition or '' to keep it, due time;
 --   with a removal in the place of the definition anything but '': it belongs to a configuration, the leader is told
 -- returns {0} this term is over, nothing was written
@@ -30,10 +30,10 @@ redis.call('HSET', meta, 'format', ARGV[2])
 local most = tonumber(ARGV[5])
 local lines, told = {}, {}
 for n = 1, tonumber(ARGV[7]) do
-  lines[n], told[n] = {unpack(ARGV, 3 * n + 5, 3 * n + 7)}, {}
+  lines[n], told[n] = {unpack(ARGV, 2 * n + 6, 2 * n + 7)}, {}
 end
 local names, found = {}, {}
-local first = 8 + 3 * #lines
+local first = 8 + 2 * #lines
 for i = first, #ARGV, 5 do
   names[#names + 1] = ARGV[i]
 end
@@ -89,7 +89,16 @@ local function forget_some()
   end
 end
 
-local was, done = head(), {}
+-- What the beat plans anew is nobody's change: the last one stays that of the entry.
+local function carry_on(name, before, after)
+  local raw = before and stamp(before) ~= stamp(after) and redis.pcall('HGET', last, name)
+  local id, is, change = string.match(type(raw) == 'string' and raw or '', '^([^|]*)|([^|]*|[^|]*)|(.*)$')
+  if id and is == stamp(before) then
+    redis.pcall('HSET', last, name, id .. '|' .. stamp(after) .. '|' .. change)
+  end
+end
+
+local was, done, stamps = head(), {}, {}
 for n, name in ipairs(names) do
   local at = first + 5 * (n - 1)
   local expected, after, definition, score = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
@@ -102,8 +111,11 @@ for n, name in ipairs(names) do
   if is_as_read(found[n] or '', expected) then
     changed[name], touched[name], done[n] = true, true, '1'
     local whose = told[string.byte(ARGV[6], n)]
+    stamps[name] = after ~= '' and stamp(after) or nil
     if whose then
       whose[#whose + 1] = name
+    elseif after ~= '' then
+      carry_on(name, found[n], after)
     end
     if after == '' then
       gone[#gone + 1] = name
@@ -126,7 +138,7 @@ done = table.concat(done)
 redis.call('SET', kept, done, 'PX', 60000)
 for n, line in ipairs(lines) do
   if #told[n] > 0 then
-    note_change(changes, last, line, told[n])
+    note_change(changes, last, line[1], line[2], told[n], stamps)
   end
 end
 forget_some()

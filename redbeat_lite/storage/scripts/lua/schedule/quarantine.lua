@@ -2,7 +2,7 @@
 -- Set aside entries that cannot be read or planned, if this term still runs and they were not mended meanwhile.
 -- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] quarantine
 -- KEYS[6] record of changes  KEYS[7] last changes
--- ARGV[1] token  ARGV[2] term  ARGV[3] bytes at which texts are cut  ARGV[4..6] their line in the record
+-- ARGV[1] token  ARGV[2] term  ARGV[3] bytes at which texts are cut  ARGV[4] change, for the record
 -- then for each entry: name, definition as read or '', state as read or '', record
 -- returns {0} this term is over
 --       | {1, done, ...} per entry: 1 set aside, also if an earlier send of this call did so, 0 it is another by now
@@ -21,7 +21,7 @@ local function unchanged(key, name, seen)
   return (redis.call('HGET', key, name) or '') == seen
 end
 
-for i = 7, #ARGV, 4 do
+for i = 5, #ARGV, 4 do
   local name = ARGV[i]
   local record = ARGV[i + 3]
   local same = unchanged(entries, name, ARGV[i + 1]) and unchanged(state, name, ARGV[i + 2])
@@ -35,6 +35,6 @@ for i = 7, #ARGV, 4 do
   results[#results + 1] = (same or redis.call('HGET', quarantine, name) == record) and 1 or 0
 end
 if #gone > 0 then
-  note_change(KEYS[6], KEYS[7], {ARGV[4], ARGV[5], ARGV[6]}, gone)
+  note_change(KEYS[6], KEYS[7], ARGV[4], nil, gone)
 end
 return results

@@ -1,0 +1,111 @@
+"""``why`` of what a real beat and real edits have left in the records."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Entry, Scheduler, Schedules, at, cron, every
+from redbeat_lite.entries.words import in_zone
+from redbeat_lite.instants import from_ms, to_ms
+from redbeat_lite.operate.why.explain import explain
+from redbeat_lite.operate.why.explanation import Explanation
+from redbeat_lite.operate.why.gather import gather
+from redbeat_lite.storage.replies import server_ms
+from tests.support.frozen import Clock, frozen_clock
+from tests.support.in_process import KEY, MakeBeat
+
+
+@pytest.fixture
+def clock(client: redis.Redis) -> Iterator[Clock]:
+    """The wall clock, frozen at the full second of the server, which dates the record of changes."""
+    with frozen_clock(from_ms(server_ms(client) // 1000 * 1000)) as clock:
+        yield clock
+
+
+def why(app: Celery, name: str, instant: datetime | None = None) -> Explanation:
+    entry, evidence = gather(app, name)
+    return explain(entry, instant, evidence, datetime.now(UTC), UTC, to_second=True)
+
+
+def sentences(found: Explanation) -> list[str]:
+    return [found.verdict, *(reason.sentence for reason in found.reasons)]
+
+
+def test_what_was_sent_long_ago_is_not_told_to_have_been_left_out(
+    app: Celery, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+) -> None:
+    schedules.add("often", "add", every(1, align=True), misfire="skip", history=3)
+    sent = []
+    for late in (1, 1, 60, 1, 1, 60, 1, 1, 1):
+        sent.append(clock.forward(late))
+        inner_beat.run_due()
+    assert client.llen("celery") >= 7
+    assert [run.outcome for run in schedules.runs("often")].count("skipped") == 2
+    assert why(app, "often", sent[4]).verdict == (
+        f"Whether 'often' ran at {in_zone(sent[4], UTC)} is not recorded any more."
+    )
+    between = sent[5] - timedelta(seconds=30)
+    assert why(app, "often", between).verdict == (
+        f"'often' did not run for {in_zone(between, UTC)}: its misfire policy left that out."
+    )
+
+
+def test_one_that_is_done_is_told_with_who_added_it(app: Celery, inner_beat: Scheduler, clock: Clock) -> None:
+    Schedules(app, actor="alice").add("once", "add", at(clock.now + timedelta(seconds=5)), remove_when_done=True)
+    due = clock.forward(5)
+    inner_beat.run_due()
+    verdict, added, unknown = sentences(why(app, "once"))
+    assert verdict == "'once' does not run: it is not stored."
+    assert added.startswith("It was added by alice (api) at ")
+    assert unknown == "It is not stored any more; who removed it is not recorded, and it may have been done."
+    assert why(app, "once", due + timedelta(minutes=1)).verdict.startswith("Whether 'once' ran at ")
+
+
+def test_a_time_without_a_leader_is_told_by_the_term_after_it(
+    app: Celery, schedules: Schedules, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+) -> None:
+    now = clock.now
+    clock.set(now - timedelta(hours=1))
+    schedules.add("often", "add", every(60, align=True), misfire="skip")
+    died = to_ms(now - timedelta(minutes=40))
+    client.hset(KEY + "meta", mapping={"ticked": died - 1000, "clock": died})
+    clock.set(now)
+    make_beat(app).run_due()
+    missed = (now - timedelta(minutes=20)).replace(second=0)
+    verdict, policy, nobody, *_ = sentences(why(app, "often", missed))
+    assert verdict == f"'often' did not run for {in_zone(missed, UTC)}: its misfire policy left that out."
+    assert policy.startswith("It was missed, and with 'skip'")
+    assert nobody.startswith(f"Nobody led: a leader last gave a sign of life at {in_zone(from_ms(died), UTC)}, and at ")
+    assert nobody.endswith(f" beat of {socket.gethostname()} began to lead.")
+
+
+def test_one_of_many_that_were_edited_differently_is_told(app: Celery, schedules: Schedules, clock: Clock) -> None:
+    entries = [Entry(f"e{n}", "add", cron("0 3 * * *")) for n in range(15)]
+    schedules.add_many(entries)
+    edited = [each.replace(schedule=cron(f"{n} 4 * * *")) for n, each in enumerate(entries)]
+    Schedules(app, actor="alice").add_many(edited, replace=True)
+    night = clock.now.replace(hour=3, minute=0, second=0) - timedelta(days=1)
+    found = sentences(why(app, "e14", night))
+    assert any(each.startswith("It was edited by alice (api) at ") and each.endswith(": schedule.") for each in found)
+
+
+def test_what_an_earlier_release_has_edited_is_not_known(
+    app: Celery, schedules: Schedules, clock: Clock, client: redis.Redis
+) -> None:
+    schedules.add("a", "add", every(60, align=True))
+    schedules.pause("a", note="moving house")
+    paused = client.hget(KEY + "changed", "a")
+    clock.forward(3600)
+    schedules.resume("a")
+    client.hset(KEY + "changed", "a", paused)  # that release leaves no line
+    [resumed] = [id_ for id_, line in client.xrange(KEY + "changes") if b"resumed" in line[b"change"]]
+    client.xdel(KEY + "changes", resumed)
+    found = sentences(why(app, "a", clock.now - timedelta(minutes=30)))
+    assert "it was paused" not in found[0]
+    assert any(each.endswith("by whom and when is not recorded.") for each in found)
