@@ -127,12 +127,15 @@ class RunHistory:
             entry = self._reader.entry(self._reader.stored(name))
         except EntryNotFound as exc:
             missing = exc
-        rows = RunStore(self._client, self._store.keys.prefix).rows([name], PAGE)[0] if is_name(name) else []
+        rows = self._rows(name) if is_name(name) else []
         if entry is not None:
             return entry, with_sent(entry, rows, self._settings.history, wall_ms())
         if missing is not None and not rows:
             raise missing
         return entry, rows
+
+    def _rows(self, name: str) -> list[Row]:
+        return RunStore(self._client, self._store.keys.prefix).rows([name], PAGE)[0]
 
     @property
     def _client(self) -> Any:
@@ -167,7 +170,7 @@ class RunHistory:
     def _recorded(self, name: str, rows: Sequence[Row]) -> Iterator[Run]:
         """What rows tell, with what the lines that they name say besides, and the guards of those that run.
 
-        In one round trip, and one for the server's time where something runs.
+        In one round trip, one for the server's time where something runs, and one where its guard says that it ended.
         """
         # Not in the pipeline, where a cluster has no node for it; and before: what is renewed meanwhile is not lost.
         now = server_ms(self._client) if any(row.outcome == "running" for row in rows) else 0
@@ -181,10 +184,15 @@ class RunHistory:
                 pipe.xrevrange(self._keys.feed, row.feed, row.feed)
         # What lies in the place of a key, or may not be read, tells nothing.
         told = dict(zip(asked, pipe.execute(raise_on_error=False) if asked else (), strict=True))
+        guards = {row: _of_guard(told[row], now) for row in asked if row.outcome == "running"}
+        # What has ended since its row was read has another row by now.
+        newer = {row.task_id: row for row in self._rows(name)} if "unknown" in guards.values() else {}
         for row in rows:
             with suppress(OverflowError):
-                if row.outcome == "running":
-                    yield run_of(name, row._replace(outcome=_of_guard(told[row], now)))
+                if guards.get(row) == "unknown" and newer.get(row.task_id, row) != row:
+                    yield from self._recorded(name, [newer[row.task_id]])
+                elif row in guards:
+                    yield run_of(name, row._replace(outcome=guards[row]))
                 else:
                     line = line_in(told.get(row))
                     yield run_of(name, row, line and line.worker, line and line.error)
