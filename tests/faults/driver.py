@@ -143,7 +143,7 @@ class Stage(Troupe):
         yield
         self.recoveries.append(time.time())
         self.flows(within=20)
-        self.catches_up(load(), within=20)
+        self.catches_up(load().keys() & self._conf["beat_schedule"].keys(), within=20)
         assert self._longest_pause(start) > quiet, "the fault has stopped nothing"
         self.outages.append((start - PERIOD_MS / 1000, time.time() + PERIOD_MS / 1000))
 
@@ -209,7 +209,7 @@ class Stage(Troupe):
     def _end(self) -> None:
         self.dismiss_beats()
         if self.workers:
-            eventually(self._is_drained, within=30, what="the end of all work")
+            eventually(self._is_drained, within=60, what="the end of all work")
             self.dismiss_workers()
         self.check_words()
         time.sleep(0.1)  # until the last message is collected
