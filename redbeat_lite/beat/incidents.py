@@ -17,7 +17,7 @@ from ..instants import from_ms
 from ..once.keys import OnceKeys
 from ..once.worker_reports import heard_of
 from ..runs.fold import Seen, Watched, fold
-from ..runs.incident import Case, Key
+from ..runs.incident import Case, Key, Kind
 from ..runs.incident_store import Change, IncidentStore, Look, changes_of
 from ..settings import Settings
 from ..storage.lazy import lazy
@@ -53,6 +53,9 @@ _ATTEMPTS = 3
 #: Milliseconds after which an entry that is still due is behind.
 _BEHIND_MS = 60_000
 
+#: Milliseconds for which somebody has to record after something was expected: most entries run again within them.
+_DAY_MS = 86_400_000
+
 
 class _Known(NamedTuple):
     """What a definition says that matters here."""
@@ -79,7 +82,8 @@ class IncidentWatch:
         self._vitals = vitals
         self._deadlines = deadlines
         self._known: dict[str, _Known] = {}
-        self._lasting: Counter[str] = Counter()
+        #: How many looks were taken, and at which of them something began to hold.
+        self._looks, self._since = 0, dict[Kind, int]()
         self._telling: dict[_Told, _Telling] = {}
         self.ticker = Ticker("redbeat-lite-incidents", lambda: PERIOD, self.look, "beat: cannot look for incidents")
 
@@ -100,18 +104,19 @@ class IncidentWatch:
         if not self._leader.leading:
             return
         try:
-            states = self._states_of_the_schedule()
+            self._looks += 1
+            self._ask_who_records()
             for _ in range(_PAGES):
-                if not self._look(self._leader.term, states):
+                if not self._look(self._leader.term):
                     return
         except Lost:
             return  # The main loop finds it too, and says so.
 
-    def _look(self, term: Term, states: dict[Key, str]) -> bool:
+    def _look(self, term: Term) -> bool:
         """Read a page and write what follows; whether another look is worth while at once."""
         now = wall_ms()
         look = self._incidents.look(now)
-        states = {**states, **self._states_now(look, now)}
+        states = self._states_now(look, now)
         failing = self._vitals.unpublished
         names = {
             *(end.name for end in look.ends),
@@ -134,32 +139,41 @@ class IncidentWatch:
         changed = self._incidents.apply(term, look, changes)
         return changed is None or changed > 0 or look.more
 
-    def _states_of_the_schedule(self) -> dict[Key, str]:
-        """Whether somebody records, asked once for all pages of a look."""
+    def _ask_who_records(self) -> None:
         client = self._store.backend.client
         found: Any = client.hgetall(OnceKeys(self._settings.key_prefix).workers)
         now = server_ms(client) / 1000
-        deadlines = self._deadlines
-        deadlines.recorded = any(said.records for said in heard_of(found, now).values())
-        if deadlines.recorded:
-            deadlines.wanted = False
-        wanted = deadlines.wanted and not deadlines.recorded
-        text = "something is expected of runs, and no worker that records them was heard of for a minute"
-        return {("nobody_records", ""): text} if self._lasts("nobody_records", wanted) else {}
+        self._deadlines.recorded = any(said.records for said in heard_of(found, now).values())
 
     def _states_now(self, look: Look, now: int) -> dict[Key, str]:
         states: dict[Key, str] = {}
+        open_ = {case.kind for case in look.cases if case.until is None}
         late = 0 if look.first_due is None else now - look.first_due
-        if self._lasts("behind", late > _BEHIND_MS):
+        if self._lasts("behind", late > _BEHIND_MS, open_):
             states["behind", ""] = f"an entry has been due for {late / 1000:.0f} s"
+        if self._lasts("nobody_records", self._in_vain(now, open_), open_):
+            text = "something is expected of runs, and no worker that records them was heard of for a minute"
+            states["nobody_records", ""] = text
         if look.quarantined:
             text = "it cannot be used and is set aside; quarantine says why"
             states |= {("quarantined", name): text for name in self._incidents.quarantined()}
         return states
 
-    def _lasts(self, what: str, holds: bool) -> bool:
-        self._lasting[what] = self._lasting[what] + 1 if holds else 0
-        return self._lasting[what] >= LASTING
+    def _in_vain(self, now: int, open_: Collection[Kind]) -> bool:
+        """Whether something was expected within a day, and nobody records."""
+        deadlines = self._deadlines
+        if deadlines.recorded:
+            deadlines.wanted = None
+        elif deadlines.wanted is None and "nobody_records" in open_:
+            deadlines.wanted = now  # A leader before this one has found it.
+        return deadlines.wanted is not None and now - deadlines.wanted < _DAY_MS
+
+    def _lasts(self, kind: Kind, holds: bool, open_: Collection[Kind]) -> bool:
+        """Whether what holds is an incident: it has held for some looks, or is open, whoever leads by now."""
+        if not holds:
+            self._since.pop(kind, None)
+            return False
+        return self._looks - self._since.setdefault(kind, self._looks) >= LASTING - 1 or kind in open_
 
     def _read(self, names: Collection[str]) -> tuple[dict[str, Watched], dict[str, tuple[int, str]]]:
         """What these entries expect, of those that are stored and can be read; and which of them have failed publishes,

@@ -15,6 +15,7 @@ from redbeat_lite import Expect, Scheduler, Schedules, cron, every
 from redbeat_lite.beat import incidents as module
 from redbeat_lite.beat.incidents import LASTING
 from redbeat_lite.events import Hooks, IncidentClosed, IncidentOpened, subscribe
+from redbeat_lite.runs import incident_store
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.incident_store import IncidentStore
 from redbeat_lite.runs.keys import RunKeys
@@ -87,9 +88,14 @@ class Stage:
             return all(case.told and case.until is None for case in store._stored())
 
         eventually(all_told, what="what was told is written down")
+        self.is_succeeded()
+        self.turn()
+
+    def is_succeeded(self) -> None:
+        """Have another beat lead that has done nothing yet."""
         self.beat.leader.resign()
         self.beat = self._make_beat(self.app)
-        self.turn()
+        self.beat.leader.acquire()
 
     def deadlines(self) -> dict[str, float]:
         found: Any = self.client.zrange(DEADLINES, 0, -1, withscores=True)
@@ -254,6 +260,45 @@ def test_without_a_worker_that_records_that_is_the_one_incident(stage: Stage) ->
     stage.turn(0, 60)
     stage.listener.hears("nobody_records", "-nobody_records")
     assert stage.deadlines()
+
+
+@pytest.mark.parametrize("kind", ["nobody_records", "behind"])
+def test_who_leads_next_goes_on_with_what_holds(stage: Stage, kind: str) -> None:
+    stage.schedules.add("e", "add", every(60), expect=START)
+    if kind == "behind":
+        stage.clock.forward(200)
+    else:
+        stage.worker.is_gone()
+        stage.turn(60)
+    for _ in range(LASTING):
+        stage.look()
+    [found] = stage.schedules.incidents()
+    assert found.kind == kind
+    stage.is_succeeded()
+    stage.look()
+    assert [each.id for each in stage.schedules.incidents()] == [found.id]
+    assert stage.schedules.incidents(closed=True) == []
+
+
+def test_where_nothing_is_expected_any_more_nobody_has_to_record(stage: Stage) -> None:
+    stage.worker.is_gone()
+    stage.schedules.add("e", "add", every(60), expect=START)
+    stage.turn(60, *[0] * LASTING)
+    stage.schedules.update("e", expect=False)
+    stage.turn(86_300)
+    stage.listener.hears("nobody_records")
+    stage.turn(200)
+    stage.listener.hears("nobody_records", "-nobody_records")
+
+
+def test_many_pages_of_one_look_are_one_look(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.schedules.add("e", "add", every(60))
+    stage.clock.forward(200)
+    for name in ("a", "b", "c", "d", "e", "f"):
+        stage.client.xadd(RunKeys("redbeat-lite").feed, {"name": name})
+    monkeypatch.setattr(incident_store, "PAGE", 1)
+    stage.look()
+    assert not stage.schedules.incidents()
 
 
 def test_where_nothing_is_expected_nobody_has_to_record(stage: Stage) -> None:

@@ -33,8 +33,8 @@ class Deadlines:
         self._history = history
         #: Whether somebody records what becomes of runs; where nobody does, a deadline would tell nothing.
         self.recorded = False
-        #: Whether something was expected since that was last asked for.
-        self.wanted = False
+        #: When something was last expected, epoch milliseconds; ``None``: not since somebody records.
+        self.wanted: int | None = None
 
     def expected(self, entry: Entry) -> Expect | None:
         """What is expected of an entry's runs."""
@@ -46,7 +46,7 @@ class Deadlines:
 
     def of(self, job: Job, expect: Expect, now: int) -> list[Command]:
         """The commands that set the deadlines of what was sent at ``now`` (epoch ms)."""
-        self.wanted = True
+        self.wanted = now
         entry = job.entry
         if not self.recorded or not self.history(entry):
             return []
