@@ -16,7 +16,7 @@ from ..expect import Expect
 from ..instants import from_ms
 from ..once.keys import OnceKeys
 from ..once.worker_reports import heard_of
-from ..runs.fold import Seen, Watched, fold
+from ..runs.fold import Deadline, Seen, Watched, fold
 from ..runs.incident import Case, Key, Kind
 from ..runs.incident_store import Change, IncidentStore, Look, changes_of
 from ..settings import Settings
@@ -82,6 +82,7 @@ class IncidentWatch:
         self._vitals = vitals
         self._deadlines = deadlines
         self._known: dict[str, _Known] = {}
+        self._heard = False  #: whether somebody who records was ever heard of
         #: How many looks were taken, and at which of them something began to hold.
         self._looks, self._since = 0, dict[Kind, int]()
         self._telling: dict[_Told, _Telling] = {}
@@ -129,8 +130,7 @@ class IncidentWatch:
             failing.discard(name)
         states |= {("cannot_publish", name): why for name, (count, why) in attempts.items() if count >= _ATTEMPTS}
         expecting = [name for name, each in watched.items() if each.expect is not None]
-        history = {name: self._known[name].history for name in watched}
-        overdue = self._incidents.with_rows([each for each in look.overdue if each.name in watched], history)
+        overdue = self._overdue([each for each in look.overdue if each.name in watched], now)
         failures = self._incidents.failures(expecting)
         decision = fold(Seen(now, look.ends, overdue, watched, failures, states, look.cases))
         changes = [*self._told(look.cases), *changes_of(decision, look, now)]
@@ -139,11 +139,20 @@ class IncidentWatch:
         changed = self._incidents.apply(term, look, changes)
         return changed is None or changed > 0 or look.more
 
+    def _overdue(self, overdue: list[Deadline], now: int) -> list[Deadline]:
+        """These with what is recorded of their runs."""
+        if overdue and not self._heard:
+            # What is not recorded may have been done all the same: that nobody records is the one incident.
+            self._deadlines.wanted = now
+            return []
+        return self._incidents.with_rows(overdue, {each.name: self._known[each.name].history for each in overdue})
+
     def _ask_who_records(self) -> None:
         client = self._store.backend.client
         found: Any = client.hgetall(OnceKeys(self._settings.key_prefix).workers)
         now = server_ms(client) / 1000
         self._deadlines.recorded = any(said.records for said in heard_of(found, now).values())
+        self._heard |= self._deadlines.recorded
 
     def _states_now(self, look: Look, now: int) -> dict[Key, str]:
         states: dict[Key, str] = {}

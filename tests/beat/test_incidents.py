@@ -262,6 +262,19 @@ def test_without_a_worker_that_records_that_is_the_one_incident(stage: Stage) ->
     assert stage.deadlines()
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_a_new_leader_sends_at_once_has_a_deadline(stage: Stage, recorded: bool) -> None:
+    stage.schedules.add("e", "add", every(3600), expect=START)
+    stage.clock.forward(3600)
+    if not recorded:
+        stage.worker.is_gone()
+    stage.is_succeeded()
+    stage.beat.run_due()
+    assert stage.deadlines()
+    stage.turn(0, 40, *[0] * LASTING)
+    stage.listener.hears("missed e" if recorded else "nobody_records")
+
+
 @pytest.mark.parametrize("kind", ["nobody_records", "behind"])
 def test_who_leads_next_goes_on_with_what_holds(stage: Stage, kind: str) -> None:
     stage.schedules.add("e", "add", every(60), expect=START)
@@ -372,13 +385,13 @@ def test_a_day_with_a_clock_change_in_good_health_opens_nothing(stage: Stage) ->
     schedules = {
         "nightly": cron("30 2 * * *", tz="Europe/Berlin"),
         "hourly": cron("0 * * * *", tz="Europe/Berlin"),
-        "often": every(600),
+        "often": every(1800),
     }
     for name, schedule in schedules.items():
         stage.schedules.add(name, "add", schedule, expect=expect, jitter=20)
     stage.schedules.update("hourly", expect=Expect(succeed_every=3700))
     counts = dict.fromkeys(schedules, 0)
-    for _ in range(6 * 24):
+    for _ in range(2 * 24):
         for seconds in (5, 25):
             stage.clock.forward(seconds)
             stage.beat.run_due()
@@ -387,7 +400,7 @@ def test_a_day_with_a_clock_change_in_good_health_opens_nothing(stage: Stage) ->
                     stage.worker.tells(name, "succeeded", 25, 2)
                     counts[name] = now
             stage.look()
-        stage.clock.forward(570)
+        stage.clock.forward(1770)
     assert counts["nightly"] == 1
     assert counts["hourly"] == 24
     assert stage.listener.told() == []

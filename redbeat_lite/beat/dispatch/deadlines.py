@@ -31,8 +31,9 @@ class Deadlines:
         self._default = default
         self._zone = zone
         self._history = history
-        #: Whether somebody records what becomes of runs; where nobody does, a deadline would tell nothing.
-        self.recorded = False
+        #: Whether somebody records what becomes of runs; where nobody does, a deadline would tell nothing. Until it is
+        #: asked for, what is sent has one: a new leader sends at once what the one before has left.
+        self.recorded = True
         #: When something was last expected, epoch milliseconds; ``None``: not since somebody records.
         self.wanted: int | None = None
 
