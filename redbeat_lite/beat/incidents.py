@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
@@ -130,7 +130,7 @@ class IncidentWatch:
             failing.discard(name)
         states |= {("cannot_publish", name): why for name, (count, why) in attempts.items() if count >= _ATTEMPTS}
         expecting = [name for name, each in watched.items() if each.expect is not None]
-        overdue = self._overdue([each for each in look.overdue if each.name in watched], now)
+        overdue = self._overdue([each for each in look.overdue if each.name in watched], watched, now)
         failures = self._incidents.failures(expecting)
         decision = fold(Seen(now, look.ends, overdue, watched, failures, states, look.cases))
         changes = [*self._told(look.cases), *changes_of(decision, look, now)]
@@ -139,13 +139,13 @@ class IncidentWatch:
         changed = self._incidents.apply(term, look, changes)
         return changed is None or changed > 0 or look.more
 
-    def _overdue(self, overdue: list[Deadline], now: int) -> list[Deadline]:
+    def _overdue(self, overdue: list[Deadline], watched: Mapping[str, Watched], now: int) -> list[Deadline]:
         """These with what is recorded of their runs."""
         if overdue and not self._heard:
             # What is not recorded may have been done all the same: that nobody records is the one incident.
             self._deadlines.wanted = now
             return []
-        return self._incidents.with_rows(overdue, {each.name: self._known[each.name].history for each in overdue})
+        return self._incidents.with_rows(overdue, watched)
 
     def _ask_who_records(self) -> None:
         client = self._store.backend.client
@@ -197,7 +197,7 @@ class IncidentWatch:
                     state = state_of(stored)
                 except CorruptEntry:
                     continue
-                watched[name] = Watched(known.expect, muted=state.paused or not known.enabled)
+                watched[name] = Watched(known.expect, state.paused or not known.enabled, known.history)
                 if state.attempts:
                     attempts[name] = (state.attempts, f"{state.attempts} publishes failed: {state.error}")
         return watched, attempts

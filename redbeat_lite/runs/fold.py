@@ -71,10 +71,11 @@ def member(what: str, nominal: int | None, name: str) -> str:
 
 
 class Watched(NamedTuple):
-    """What an entry expects, and whether nobody is to be told: it is paused or disabled."""
+    """What an entry expects, whether nobody is to be told, as it is paused or disabled, and how many rows it keeps."""
 
     expect: Expect | None
     muted: bool = False
+    history: int = 1
 
 
 class Failures(NamedTuple):

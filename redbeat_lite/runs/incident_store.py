@@ -10,7 +10,7 @@ from ..storage.keys import Keys
 from ..storage.replies import text, text_of_hash
 from ..storage.scripts import Scripts
 from ..storage.stored import Term, check_term
-from .fold import Deadline, Decision, End, Failures
+from .fold import Deadline, Decision, End, Failures, Watched
 from .incident import Case
 from .keys import RunKeys
 from .row import LIFE_MS, OUTCOMES, Row
@@ -96,11 +96,11 @@ class IncidentStore:
             more=bool(read) and PAGE in (len(lines), len(members)),
         )
 
-    def with_rows(self, deadlines: Sequence[Deadline], history: Mapping[str, int]) -> list[Deadline]:
+    def with_rows(self, deadlines: Sequence[Deadline], watched: Mapping[str, Watched]) -> list[Deadline]:
         """The same with what is recorded of their runs, in one round trip.
 
         Parameters:
-            history: how many rows each entry keeps.
+            watched: the entries that they are of.
         """
         if not deadlines:
             return []
@@ -112,7 +112,9 @@ class IncidentStore:
             pipe.zcard(rows)
         found = pipe.execute()
         return [
-            each._replace(row=_row(members, each), forgotten=_forgotten(oldest, count, each, history))
+            each._replace(
+                row=_row(members, each), forgotten=_forgotten(oldest, count, each, watched[each.name].history)
+            )
             for each, members, oldest, count in zip(deadlines, found[::3], found[1::3], found[2::3], strict=True)
         ]
 
@@ -216,6 +218,5 @@ def _row(members: Sequence[bytes], deadline: Deadline) -> Row | None:
     return max(rows, key=lambda row: row.begin is not None, default=None)
 
 
-def _forgotten(oldest: Sequence[Any], count: int, deadline: Deadline, history: Mapping[str, int]) -> bool:
-    kept, nominal = history.get(deadline.name, 1), deadline.nominal
-    return count >= kept and bool(oldest) and nominal is not None and oldest[0][1] > nominal
+def _forgotten(oldest: Sequence[Any], count: int, deadline: Deadline, kept: int) -> bool:
+    return count >= kept and bool(oldest) and deadline.nominal is not None and oldest[0][1] > deadline.nominal

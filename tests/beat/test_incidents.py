@@ -304,6 +304,14 @@ def test_where_nothing_is_expected_any_more_nobody_has_to_record(stage: Stage) -
     stage.listener.hears("nobody_records", "-nobody_records")
 
 
+def test_a_look_takes_more_entries_than_are_remembered(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAGE", 2)
+    for name in ("a", "b", "c"):
+        stage.schedules.add(name, "add", every(60), expect=START)
+    stage.turn(60, 40)
+    assert sorted(each.entry or "" for each in stage.schedules.incidents()) == ["a", "b", "c"]
+
+
 def test_many_pages_of_one_look_are_one_look(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.schedules.add("e", "add", every(60))
     stage.clock.forward(200)
