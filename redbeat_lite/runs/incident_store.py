@@ -6,14 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from ..instants import from_ms
 from ..storage.keys import Keys
-from ..storage.replies import text, text_of_hash
+from ..storage.replies import text
 from ..storage.scripts import Scripts
 from ..storage.stored import Term, check_term
+from .feed import Line
 from .fold import Deadline, Decision, End, Failures, Watched
 from .incident import Case
 from .keys import RunKeys
-from .row import LIFE_MS, OUTCOMES, Row
+from .row import LIFE_MS, Row
 
 #: Lines of the feed, and deadlines, of one look.
 PAGE = 500
@@ -194,13 +196,13 @@ def _cases(found: Mapping[Any, Any]) -> list[Case]:
 
 
 def _end(line: bytes, fields: Mapping[bytes, bytes]) -> End | None:
-    told = text_of_hash(fields)
     try:
-        begin, duration = (int(told[name]) if told[name] else None for name in ("begin", "duration"))
-        at, outcome = int(line.partition(b"-")[0]), OUTCOMES[told["outcome"]]
-        return End(at, told["name"], int(told["nominal"]), outcome, begin, duration, told["error"])
-    except (KeyError, ValueError):
+        told, at = Line.decode(line, fields), int(line.partition(b"-")[0])
+        from_ms(told.row.nominal)  # it is an instant
+    except (KeyError, ValueError, OverflowError):
         return None  # Anybody may have written it.
+    row = told.row
+    return End(at, told.name, row.nominal, row.outcome, row.begin, row.duration, told.error or "")
 
 
 def _deadline(member: str, at: int) -> Deadline:

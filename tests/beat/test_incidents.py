@@ -304,6 +304,17 @@ def test_where_nothing_is_expected_any_more_nobody_has_to_record(stage: Stage) -
     stage.listener.hears("nobody_records", "-nobody_records")
 
 
+def test_a_line_that_nobody_can_read_is_passed_over(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(60), expect=START)
+    stage.turn(60)
+    line: dict[Any, Any] = {"name": "e", "id": "i", "outcome": "e", "begin": "", "duration": "", "attempt": 0}
+    for nominal in ("never", 10**30):
+        stage.client.xadd(RunKeys("redbeat-lite").feed, {**line, "nominal": nominal, "worker": "", "error": ""})
+    stage.worker.tells("e", "failed")
+    stage.look()
+    stage.listener.hears("failed e")
+
+
 def test_a_look_takes_more_entries_than_are_remembered(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PAGE", 2)
     for name in ("a", "b", "c"):
