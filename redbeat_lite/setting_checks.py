@@ -60,8 +60,10 @@ def check_web_url(name: str, value: object) -> None:
     if value is None:
         return
     try:
-        parts = urlsplit(value) if isinstance(value, str) else None
-        ok = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        parts = urlsplit(value if isinstance(value, str) else "")
+        ok = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        # urllib takes a user and a password before the host for a part of its name.
+        ok = ok and parts.username is None
     except ValueError:
         ok = False
     if not ok or not str(value).isprintable() or " " in str(value):

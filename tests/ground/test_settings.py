@@ -109,6 +109,7 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
         ),
         ({"heartbeat_url": "https://h:port/"}, "redbeat_lite_heartbeat_url: expected a URL such as"),
         ({"heartbeat_url": "https:///x"}, "redbeat_lite_heartbeat_url: expected a URL such as"),
+        ({"heartbeat_url": "https://user:secret@h/"}, "redbeat_lite_heartbeat_url: expected a URL such as"),
         ({"heartbeat_url": 5}, "redbeat_lite_heartbeat_url: expected a URL such as"),
         ({"history": None}, "redbeat_lite_history: expected a whole number from 0 to 1000, got None"),
         (
