@@ -33,10 +33,12 @@ def incidents(ctx: click.Context, only_open: bool, limit: int, as_json: bool) ->
         found += schedules.incidents(closed=True, limit=limit)
     if as_json:
         echo_json([asdict(incident) for incident in found])
-        return
-    zone = ctx.obj.app.timezone
-    headers = ("ID", "KIND", "ENTRY", "SINCE", "STATE", "WHAT")
-    echo_table(headers, [_row(incident, zone) for incident in found], rigid=("ID", "KIND", "SINCE", "STATE"))
+    elif found:
+        zone = ctx.obj.app.timezone
+        headers = ("ID", "KIND", "ENTRY", "SINCE", "STATE", "WHAT")
+        echo_table(headers, [_row(incident, zone) for incident in found], rigid=("ID", "KIND", "SINCE", "STATE"))
+    else:
+        say("No incident is open." if only_open else "No incident is open, and none was.")
 
 
 @click.command(cls=Command)

@@ -41,6 +41,11 @@ def test_incidents_are_listed_the_open_ones_first(cli: Callable[..., Said], case
     assert "\x1b" not in cli("incidents").out
 
 
+def test_where_there_is_none_that_is_said(cli: Callable[..., Said]) -> None:
+    assert cli("incidents").out == "No incident is open, and none was.\n"
+    assert cli("incidents", "--open").out == "No incident is open.\n"
+
+
 def test_an_incident_is_taken_up_and_stays_open(cli: Callable[..., Said], cases: list[Case]) -> None:
     failed, _, over = cases
     assert cli("ack", failed.id, "--note", "mine").out == f"acknowledged {failed.id}, failed of 'e'\n"
