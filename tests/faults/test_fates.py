@@ -111,7 +111,11 @@ def test_the_record_of_runs_says_what_bodies_did(
     faults = MoreFaults(stage, server, lease, start)
     strike(stage, faults, () if is_long else FEW)
     stage.verdict(entries=others)
-    eventually(lambda: not any(schedules.runs(name, outcome="running") for name in recorded), what="the end of leases")
+
+    def run_on() -> list[str]:
+        return [name for name in recorded if schedules.runs(name, outcome="running")]
+
+    eventually(lambda: not run_on(), within=60, what="the end of all leases")
     runs = {name: schedules.runs(name, limit=10_000) for name in recorded}
     states = {name: schedules[name].known_state for name in recorded}
     fates = judge_fates(states, runs, PERIOD_MS, journal.bodies())
