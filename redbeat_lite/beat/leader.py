@@ -132,8 +132,13 @@ class Leader:
 
     @property
     def damaged(self) -> bool:
-        """Whether the last renewal found part of the schedule gone."""
+        """Whether part of the schedule was found gone, by a renewal or by a tick."""
         return self._renewal is not None and self._renewal.damaged
+
+    def note_damage(self) -> None:
+        """Part of the schedule is gone, seen before a renewal could tell."""
+        if self._renewal is not None:
+            self._renewal.damaged = True
 
     def made_whole(self, least: int) -> None:
         """Forget what the last renewal found, because it has been seen to.

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING
 
 from ..instants import from_ms
-from ..storage.changes import Change
+
+if TYPE_CHECKING:
+    from ..storage.changes import Change
 
 #: Names that a sentence lists; a finding holds all of them.
 _LISTED = 5

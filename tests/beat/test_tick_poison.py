@@ -106,6 +106,20 @@ class TestPoison:
         assert nominals(client, "bad") == runs
         assert ("bad" in schedules) == bool(runs)
 
+    def test_what_is_gone_while_the_beat_leads_is_mended_before_a_renewal_tells(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", every(10))
+        inner_beat.run_due()
+        client.delete(inner_beat.keys.state)
+        clock.forward(10)
+        assert inner_beat.run_due() == 0, "there is more to do"
+        inner_beat.run_due()
+        clock.forward(10)
+        inner_beat.run_due()
+        assert not schedules.quarantined()
+        assert nominals(client, "a") == [20]
+
     def test_a_list_does_not_trip_over_any(self, schedules: Schedules, client: redis.Redis) -> None:
         schedules.add("good", "add", every(10))
         for kind in ("no JSON", "format to come", "state gone"):

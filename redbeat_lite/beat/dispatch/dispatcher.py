@@ -39,7 +39,6 @@ from .reports import Reports
 
 logger = get_logger(__name__)
 
-
 #: Seconds after which the rest of what is due waits until the beat has looked after its other affairs.
 _TURN = 10.0
 
@@ -83,6 +82,8 @@ class Dispatcher:
         self._reports = Reports(vitals, zone)
         self._advances = Advances(RunKeys(store.keys.prefix), deadlines)
         self._batch_size = batch_size
+        #: Entries of the batch before of which a part was gone: what has not been mended is set aside.
+        self._torn: set[bytes] = set()
         #: What is out and not committed, with its term and its time: the messages of these jobs, and of nothing else.
         self._out: tuple[Term, int, list[Job]] | None = None
         self._planner = Planner(
@@ -106,10 +107,19 @@ class Dispatcher:
             due, upcoming = self._store.peek(term, now, self._batch_size)
             if not due:
                 return upcoming
-            if elapsed() - began > _TURN:
+            if elapsed() - began > _TURN or self._lost_parts(due):
                 return now
             with no_collection():
                 self._dispatch(term, due, now)
+
+    def _lost_parts(self, due: list[Stored]) -> bool:
+        """Whether to have the schedule mended first: parts of what is due are gone, which no mending has met yet."""
+        names = {stored.name for stored in due if stored.state is None or stored.definition is None}
+        known, self._torn = self._torn, names
+        if names <= known:
+            return False
+        self._leader.note_damage()
+        return True
 
     def _dispatch(self, term: Term, due: list[Stored], now: int) -> None:
         jobs, bad = self._planner.plan(due, now)
