@@ -128,8 +128,9 @@ def test_what_is_set_aside_is_told_with_why(
 def test_a_name_may_be_any_bytes(inner_beat: Scheduler, schedules: Schedules, client: redis.Redis) -> None:
     inner_beat.run_due()
     client.zadd(KEY + "due", {b"\xff\xfe": 1, "x" * 1_000_000: 1})
-    inner_beat.run_due()
-    [change] = [change for change in schedules.changes() if change.action == "quarantined"]
+    for _ in range(2):
+        inner_beat.run_due()
+    [change] = [change for change in schedules.changes() if change.action == "removed"]
     assert sorted(map(len, change.names)) == [2, 800]
     client.delete(KEY + "quarantine")
 
