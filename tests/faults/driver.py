@@ -209,7 +209,8 @@ class Stage(Troupe):
     def _end(self) -> None:
         self.dismiss_beats()
         if self.workers:
-            eventually(self._is_drained, within=60, what="the end of all work")
+            # What a busy machine has left to do takes no longer than it took to come.
+            eventually(self._is_drained, within=max(self.seconds, 30), what="the end of all work")
             self.dismiss_workers()
         self.check_words()
         time.sleep(0.1)  # until the last message is collected

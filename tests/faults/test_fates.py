@@ -26,7 +26,7 @@ from tests.support.waiting import eventually
 MINUTES = float(os.environ.get("SOAK_MINUTES", "2"))
 
 LONG = pytest.param(
-    60 * MINUTES, 2.0, id="long", marks=[pytest.mark.soak, pytest.mark.alone, pytest.mark.timeout(60 * MINUTES + 300)]
+    60 * MINUTES, 2.0, id="long", marks=[pytest.mark.soak, pytest.mark.alone, pytest.mark.timeout(120 * MINUTES + 300)]
 )
 
 #: Each of them: how long its bodies take at most in seconds, how they end, and more of its entries.
