@@ -210,7 +210,7 @@ class Stage(Troupe):
         self.dismiss_beats()
         if self.workers:
             # What a busy machine has left to do takes no longer than it took to come.
-            eventually(self._is_drained, within=max(self.seconds, 30), what="the end of all work")
+            eventually(self._is_drained, within=max(self.seconds, 60), what="the end of all work")
             self.dismiss_workers()
         self.check_words()
         time.sleep(0.1)  # until the last message is collected
