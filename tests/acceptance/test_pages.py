@@ -56,7 +56,10 @@ def lines_of_the_beat() -> Iterator[str]:
                     yield str(words.value)
 
 
-@pytest.mark.parametrize("line", sorted(set(lines_of_the_beat())))
-def test_every_line_that_the_beat_logs_is_in_the_reference(line: str) -> None:
-    fixed = max(re.split(r"%[\d.]*\w|\n", line.removeprefix("beat: ")), key=len).strip(" ,;:()")
-    assert fixed in REFERENCE
+def test_every_line_that_the_beat_logs_is_in_the_reference() -> None:
+    def fixed(line: str) -> str:
+        return max(re.split(r"%[\d.]*\w|\n", line.removeprefix("beat: ")), key=len).strip(" ,;:()")
+
+    lines = {*lines_of_the_beat()}
+    assert len(lines) > 30
+    assert not [line for line in lines if fixed(line) not in REFERENCE]

@@ -15,7 +15,6 @@ import redis
 from celery import Celery
 from celery.schedules import schedule
 from django.db import transaction
-from django.test import override_settings
 
 from redbeat_lite import Entry, Scheduler, Schedules, at, cron
 from redbeat_lite.entries.fields import WRITABLE
@@ -280,6 +279,8 @@ def test_a_project_without_time_zones_means_utc_and_the_zone_of_the_app(
     add(models, "interval", last_run_at=last, start_time=clock.now - timedelta(days=1))
     add(models, "crontab", crontab=nine, last_run_at=last)
     add(models, "clocked", clocked=soon, one_off=True, last_run_at=last)
+    from django.test import override_settings  # takes half a second, in every process that only looks for tests
+
     with override_settings(USE_TZ=False, DJANGO_CELERY_BEAT_TZ_AWARE=False, TIME_ZONE="UTC"):
         moves = plan(django_app)
         rows = list(models.PeriodicTask.objects.all())

@@ -47,8 +47,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduling 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
-        folder = item.nodeid.split("/")[1]
-        return -1 if item.location[0] in _TOGETHER else (*_ORDER, folder).index(folder)
+        file = item.nodeid.split("::", 1)[0]
+        folder = file.split("/")[1]
+        return -1 if file in _TOGETHER else (*_ORDER, folder).index(folder)
 
     items.sort(key=rank)
 
