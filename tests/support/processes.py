@@ -44,8 +44,15 @@ class Process:
 
     def says(self, pattern: str, *, within: float = 20.0) -> str:
         """Wait until a line of the output matches, and return it."""
+        read = -1
+
+        def found() -> list[str]:
+            nonlocal read
+            before, read = read, Path(self._log.name).stat().st_size
+            return self.lines(pattern) if read != before else []
+
         try:
-            return eventually(lambda: self.lines(pattern), within=within, what=f"a line like {pattern!r}")[0]
+            return eventually(found, within=within, what=f"a line like {pattern!r}")[0]
         except AssertionError as exc:
             raise AssertionError(f"{exc}\n{self.output}") from None
 
