@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from redbeat_lite.once.store import LockStore
 from tests.once.server import Server
-from tests.once.stages import stages
+from tests.once.stages import ALL, stages
 from tests.once.workers import Proj, Worker, until
 from tests.support.process_table import descendants
 
 __all__ = ["stages"]
+
+#: What is decided before a body is run or after it has ended is the same in every pool; `make soak` sees to the others.
+one_pool_will_do = pytest.mark.parametrize(
+    "crew_of_any_pool", [ALL[0], *(pytest.param(pool, marks=pytest.mark.soak) for pool in ALL[1:])], indirect=True
+)
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +91,7 @@ def _crew(request: pytest.FixtureRequest, server: Server) -> Iterator[Crew]:
     crew.close()
 
 
-@pytest.fixture(scope="module", params=["prefork", "threads", "solo", "gevent"])
+@pytest.fixture(scope="module", params=ALL)
 def crew_of_any_pool(request: pytest.FixtureRequest, worker_server: Server) -> Iterator[Crew]:
     yield from _crew(request, worker_server)
 
@@ -111,3 +118,22 @@ def key(request: pytest.FixtureRequest) -> str:
     """A key that no other test uses."""
     name = request.node.name.split("[")[0].removeprefix("test_")
     return f"{name[:40]}-{uuid4().hex[:6]}"
+
+
+@pytest.fixture
+def busy(proj: Proj, key: str) -> Iterator[Any]:
+    """A task of each policy's kind holds the key of ``task`` until told to go on: ``busy("skip")``."""
+    results = []
+
+    def hold(name: str) -> Any:
+        before = proj.count(key)
+        result = getattr(proj.tasks, name).delay(key, how="until")
+        proj.started(key, before + 1)
+        results.append(result)
+        return result
+
+    yield hold
+    proj.go(key)
+    for result in results:
+        with contextlib.suppress(Exception):
+            result.get(timeout=15)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -12,12 +13,12 @@ from celery.app.task import Context
 from celery.app.trace import build_tracer
 from celery.exceptions import Ignore
 
-from redbeat_lite import Once, lock, locks
+from redbeat_lite import Once, OnceSkipped, lock, locks
 from redbeat_lite.once.adoption import adopt
 from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.run import finish
 from redbeat_lite.once.runtime import Runtime
-from tests.once.conftest import Crew
+from tests.once.conftest import Crew, one_pool_will_do
 from tests.once.server import Server
 from tests.once.test_task import make_app, one
 from tests.once.workers import Proj, until
@@ -134,7 +135,8 @@ def test_what_follows_finds_the_lock_free_and_only_what_runs_has_started(app: Ce
     assert held == [None]
 
 
-def test_only_what_runs_in_a_worker_has_started(proj: Proj, prefork: Crew, key: str) -> None:
+@one_pool_will_do
+def test_only_what_runs_in_a_worker_has_started(proj: Proj, any_pool: Crew, key: str) -> None:
     def call(how: str = "") -> Any:
         return proj.tasks.foreign_tracked.apply_async((key,), {"how": how}, once_key=key, on_conflict="wait")
 
@@ -149,3 +151,46 @@ def test_only_what_runs_in_a_worker_has_started(proj: Proj, prefork: Crew, key: 
     proj.go(key)
     proj.go(key + "-free")
     assert [one.get(timeout=15) for one in (first, second, free)] == [key, key, key + "-free"]
+
+
+@one_pool_will_do
+@pytest.mark.parametrize("task", ["plain", "foreign"])
+def test_a_call_by_name_with_a_key_is_locked(proj: Proj, any_pool: Crew, key: str, task: str) -> None:
+    send = partial(proj.app.send_task, f"onceproj.{task}", queue="once", once_key=f"named:{key}")
+    first = send((key, 0, "until"))
+    proj.started(key)
+    skipped, waiting = send((key,)), send((key,), on_conflict="wait")
+    with pytest.raises(OnceSkipped):
+        skipped.get(timeout=10)
+    until(lambda: proj.client.zcard(f"{{t}}:once:wait:named:{key}"))
+    proj.go(key)
+    assert [first.get(timeout=10), waiting.get(timeout=10)] == [key, key]
+    assert [entry["event"] for entry in proj.log(key)] == ["start", "end"] * 2
+    until(lambda: not proj.client.exists(f"{{t}}:once:lock:named:{key}"))
+
+
+@one_pool_will_do
+def test_a_call_by_name_with_a_wrong_key_runs_and_says_so(proj: Proj, any_pool: Crew, key: str) -> None:
+    result = proj.app.send_task("onceproj.plain", (key,), queue="once", once_key="")
+    assert result.get(timeout=10) == key
+    assert f"[{result.id}] runs without a once-lock: once.key" in any_pool.text()
+
+
+@one_pool_will_do
+@pytest.mark.parametrize("on_conflict", ["skip", "wait"])
+def test_a_task_of_another_class_is_held_back_too(proj: Proj, any_pool: Crew, key: str, on_conflict: str) -> None:
+    """Its lock ran out in a queue that nobody looked after, and somebody else has taken it."""
+    once = Once(key=key, scope="queue", on_conflict=on_conflict, lease=3)
+    claim = Claim("entry", "onceproj.foreign", (key,), {}, once, uuid4().hex)
+    with lock(proj.app, key, lease=3) as held:
+        assert held
+        proj.app.send_task(claim.task_name, claim.args, task_id=claim.task_id, headers=headers(claim))
+        result = proj.app.AsyncResult(claim.task_id)
+        if on_conflict == "skip":
+            with pytest.raises(OnceSkipped):
+                result.get(timeout=10)
+        else:
+            until(lambda: proj.client.zcard(f"{{t}}:once:wait:{key}"))
+        assert proj.count(key) == 0
+    if on_conflict == "wait":
+        assert result.get(timeout=10) == key

@@ -1,5 +1,7 @@
-"""A call that is refused, or cannot be decided, where Celery publishes it: as a later member of a chain, as a link, in
-a group or a chord. What goes wrong there belongs to that call, not to the task before it."""
+"""Members of chains, groups and chords that are skipped, that wait, or that follow a task of their own key.
+
+Where Celery publishes one that is refused, what goes wrong belongs to that call, not to the task before it.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,66 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError
 
 from redbeat_lite import OnceRejected, OnceSkipped
-from tests.once.conftest import Crew
+from tests.once.conftest import Crew, one_pool_will_do
 from tests.once.workers import Proj, until
 
-pytestmark = [pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_pool"), one_pool_will_do]
+
+
+def test_a_chain_whose_member_is_skipped_ends(proj: Proj, key: str, busy: Any) -> None:
+    busy("skip")
+    result = chain(proj.tasks.add.si(1), proj.tasks.skip.si(key), proj.tasks.add.s("tail")).apply_async()
+    with pytest.raises(OnceSkipped):
+        result.get(timeout=15)
+
+
+def test_a_chord_whose_member_is_skipped_ends(proj: Proj, key: str, busy: Any) -> None:
+    busy("skip")
+    result = chord([proj.tasks.skip.si(key), proj.tasks.add.si(1)])(proj.tasks.collect.s(key))
+    with pytest.raises(OnceSkipped):
+        result.get(timeout=15)
+    with pytest.raises(ChordError, match="OnceSkipped"):
+        proj.app.AsyncResult(result.id).get(timeout=15)
+
+
+def test_a_chord_whose_member_is_skipped_at_publish_ends(proj: Proj, key: str, busy: Any) -> None:
+    busy("queue_skip")
+    result = chord([proj.tasks.queue_skip.si(key), proj.tasks.add.si(1)])(proj.tasks.collect.s(key))
+    with pytest.raises(OnceSkipped):
+        result.get(timeout=15)
+    with pytest.raises(ChordError, match="OnceSkipped"):
+        proj.app.AsyncResult(result.id).get(timeout=15)
+
+
+def test_a_chain_whose_first_member_is_skipped_at_publish_ends(proj: Proj, key: str, busy: Any) -> None:
+    busy("queue_skip")
+    result = chain(proj.tasks.queue_skip.si(key), proj.tasks.add.s("tail")).apply_async()
+    with pytest.raises(OnceSkipped):
+        result.get(timeout=15)
+
+
+def test_a_group_whose_members_are_skipped_ends(proj: Proj, key: str, busy: Any) -> None:
+    busy("skip")
+    result = group(proj.tasks.skip.si(key), proj.tasks.add.si(1)).apply_async()
+    with pytest.raises(OnceSkipped):
+        result.get(timeout=15)
+    assert result.results[1].get(timeout=10) == [1]
+
+
+def test_chain_chord_and_group_members_that_wait_run(proj: Proj, key: str, busy: Any) -> None:
+    busy("wait")
+    chained = chain(proj.tasks.wait.si(key, n=1), proj.tasks.wait.si(key, n=2)).apply_async()
+    joined = chord([proj.tasks.wait.si(key, n=n) for n in (3, 4)])(proj.tasks.collect.s("all"))
+    grouped = group(proj.tasks.wait.si(key, n=n) for n in (5, 6)).apply_async()
+    until(lambda: len(proj.waiters(key)) == 5)
+    proj.go(key)
+    assert chained.get(timeout=20) == 2
+    assert sorted(joined.get(timeout=20)[:2]) == [3, 4]
+    assert grouped.get(timeout=20) == [5, 6]
 
 
 @pytest.fixture
-def taken(proj: Proj, prefork: Crew, key: str) -> Any:
+def taken(proj: Proj, any_pool: Crew, key: str) -> Any:
     """The key of ``queue_raise`` is held."""
     first = proj.tasks.queue_raise.delay(key, how="until")
     proj.started(key)
@@ -33,7 +87,7 @@ def the_workers_live(proj: Proj, crew: Crew) -> None:
 
 
 def test_a_later_member_of_a_chain_fails_and_the_one_before_it_does_not(
-    proj: Proj, prefork: Crew, taken: Any, key: str
+    proj: Proj, any_pool: Crew, taken: Any, key: str
 ) -> None:
     tasks = proj.tasks
     refused = tasks.queue_raise.si(key).set(link_error=tasks.plain.si(key + "-errback"))
@@ -51,11 +105,11 @@ def test_a_later_member_of_a_chain_fails_and_the_one_before_it_does_not(
     proj.ended(key + "-errback")
     until(lambda: proj.count(key + "-chain-errback", "end") >= 1)
     assert proj.count(key) == 1
-    the_workers_live(proj, prefork)
+    the_workers_live(proj, any_pool)
 
 
 def test_a_link_that_is_refused_does_not_harm_the_task_it_is_linked_to(
-    proj: Proj, prefork: Crew, taken: Any, key: str
+    proj: Proj, any_pool: Crew, taken: Any, key: str
 ) -> None:
     result = proj.tasks.add.apply_async(
         (1,), link=[proj.tasks.queue_raise.si(key), proj.tasks.plain.si(key + "-other")]
@@ -63,12 +117,12 @@ def test_a_link_that_is_refused_does_not_harm_the_task_it_is_linked_to(
     assert result.get(timeout=15) == [1]
     proj.ended(key + "-other")
     assert result.state == "SUCCESS"
-    the_workers_live(proj, prefork)
+    the_workers_live(proj, any_pool)
 
 
 @pytest.mark.parametrize("kind", ["group", "chord", "body"])
 def test_a_refused_member_of_what_follows_fails_alone(
-    proj: Proj, prefork: Crew, taken: Any, key: str, kind: str
+    proj: Proj, any_pool: Crew, taken: Any, key: str, kind: str
 ) -> None:
     tasks = proj.tasks
     refused, other = tasks.queue_raise.si(key), tasks.add.si(2)
@@ -89,15 +143,15 @@ def test_a_refused_member_of_what_follows_fails_alone(
             result.get(timeout=15)
         first = result.parent.results[0]
     assert first.get(timeout=10) == [1]
-    the_workers_live(proj, prefork)
+    the_workers_live(proj, any_pool)
 
 
-def test_a_call_in_a_body_raises_there(proj: Proj, prefork: Crew, taken: Any, key: str) -> None:
+def test_a_call_in_a_body_raises_there(proj: Proj, any_pool: Crew, taken: Any, key: str) -> None:
     result = proj.tasks.calls.delay(key)
     assert result.get(timeout=15) == "OnceRejected"
 
 
-def test_a_chord_and_a_chain_whose_member_expires_while_it_waits_end(proj: Proj, prefork: Crew, key: str) -> None:
+def test_a_chord_and_a_chain_whose_member_expires_while_it_waits_end(proj: Proj, any_pool: Crew, key: str) -> None:
     tasks = proj.tasks
     first = tasks.wait.delay(key, how="until")
     proj.started(key)
@@ -114,7 +168,7 @@ def test_a_chord_and_a_chain_whose_member_expires_while_it_waits_end(proj: Proj,
         proj.app.AsyncResult(joined.id).get(timeout=10)
     assert (chained.parent.state, proj.count(key)) == ("REVOKED", 1)
     until(lambda: proj.waiters(key) == [])
-    the_workers_live(proj, prefork)
+    the_workers_live(proj, any_pool)
 
 
 @pytest.mark.parametrize("task", ["skip", "queue_skip"])

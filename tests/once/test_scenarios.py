@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from celery import chain, chord, group
-from celery.exceptions import ChordError
+from celery import chain
 
 from redbeat_lite import Once, OnceRejected, OnceSkipped, lock, locks
 from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held
-from tests.once.conftest import Crew
+from tests.once.conftest import Crew, one_pool_will_do
 from tests.once.workers import Proj, until
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_pool")]
-
-
-@pytest.fixture
-def busy(proj: Proj, key: str) -> Iterator[Any]:
-    """A task of each policy's kind holds the key of ``task`` until told to go on: ``busy("skip")``."""
-    results = []
-
-    def hold(name: str) -> Any:
-        before = proj.count(key)
-        result = getattr(proj.tasks, name).delay(key, how="until")
-        proj.started(key, before + 1)
-        results.append(result)
-        return result
-
-    yield hold
-    proj.go(key)
-    for result in results:
-        with contextlib.suppress(Exception):
-            result.get(timeout=15)
 
 
 # -- conflicts ---------------------------------------------------------------------------------------------------------
@@ -58,6 +35,7 @@ def test_a_second_task_is_skipped_and_nobody_hangs(proj: Proj, key: str, busy: A
     assert proj.count(key) == 1
 
 
+@one_pool_will_do
 @pytest.mark.parametrize(("task", "state"), [("skip", "REVOKED"), ("reject", "FAILURE")])
 def test_a_worker_that_dies_between_a_refusal_and_its_result_leaves_nobody_waiting(
     proj: Proj, key: str, busy: Any, any_pool: Crew, task: str, state: str
@@ -80,6 +58,7 @@ def test_a_worker_that_dies_between_a_refusal_and_its_result_leaves_nobody_waiti
     assert (proj.app.AsyncResult(result.id).date_done, proj.count(key)) == (ended, 1)
 
 
+@one_pool_will_do
 def test_a_second_task_is_rejected_as_a_failure(proj: Proj, key: str, busy: Any) -> None:
     busy("reject")
     second = proj.tasks.reject.delay(key)
@@ -88,6 +67,7 @@ def test_a_second_task_is_rejected_as_a_failure(proj: Proj, key: str, busy: Any)
     assert second.state == "FAILURE"
 
 
+@one_pool_will_do
 def test_other_keys_run_meanwhile(proj: Proj, key: str, busy: Any) -> None:
     busy("skip")
     assert proj.tasks.skip.delay(key + "-other").get(timeout=10) == key + "-other"
@@ -110,21 +90,22 @@ def test_waiters_run_in_their_order_and_hold_no_slot(proj: Proj, key: str, busy:
     assert fences == sorted(fences)
 
 
+@one_pool_will_do
 def test_waiters_do_not_wait_for_the_queue_too(proj: Proj, key: str, busy: Any) -> None:
     busy("wait")
-    waiting = [proj.tasks.wait.delay(key, n=n) for n in range(10)]
-    until(lambda: len(proj.waiters(key)) == 10)
-    for n in range(300):
-        proj.tasks.plain.delay(f"{key}-{n}", seconds=0.2)
+    waiting = [proj.tasks.wait.delay(key, n=n) for n in range(6)]
+    until(lambda: len(proj.waiters(key)) == 6)
+    for n in range(100):
+        proj.tasks.plain.delay(f"{key}-{n}", seconds=0.4)
     proj.go(key)
     until(lambda: all(result.ready() for result in waiting), 30)
-    # It is 15 s of work for four slots, and each of the ten would have waited for all that is in the queue.
+    # It is 10 s of work for four slots, and each of the six would have waited for all that is in the queue.
     assert proj.client.llen("once") > 0
-    assert [result.get() for result in waiting] == list(range(10))
+    assert [result.get() for result in waiting] == list(range(6))
     proj.client.delete("once")
 
 
-@pytest.mark.parametrize("most", [40, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("most", [20, pytest.param(200, marks=pytest.mark.soak)])
 def test_a_burst_of_one_key_runs_whole_and_in_order(proj: Proj, key: str, most: int) -> None:
     waiting = [proj.tasks.wait.delay(key, n=n) for n in range(most)]
     until(lambda: all(result.ready() for result in waiting), 60)
@@ -134,6 +115,7 @@ def test_a_burst_of_one_key_runs_whole_and_in_order(proj: Proj, key: str, most: 
     assert len(set(fences)) == most
 
 
+@one_pool_will_do
 def test_one_that_there_is_no_room_for_is_a_failure_that_says_so(proj: Proj, key: str, busy: Any) -> None:
     busy("crowded")
     waiting = []
@@ -146,6 +128,7 @@ def test_one_that_there_is_no_room_for_is_a_failure_that_says_so(proj: Proj, key
     assert [result.get(timeout=20) for result in waiting] == [0, 1]
 
 
+@one_pool_will_do
 def test_a_waiter_keeps_its_links_its_chain_and_its_priority(proj: Proj, key: str, busy: Any) -> None:
     busy("wait")
     result = chain(
@@ -160,6 +143,7 @@ def test_a_waiter_keeps_its_links_its_chain_and_its_priority(proj: Proj, key: st
     proj.ended(key + "-link")
 
 
+@one_pool_will_do
 def test_per_call_key_and_policy_never_reach_the_arguments(proj: Proj, key: str, busy: Any) -> None:
     proj.tasks.plain.apply_async((key,), {"how": "until"}, once_key=key)
     proj.started(key)
@@ -190,6 +174,7 @@ def test_a_retry_keeps_the_lock(proj: Proj, key: str) -> None:
     assert [entry["retries"] for entry in proj.log(key) if entry["event"] == "start"] == [0, 1]
 
 
+@one_pool_will_do
 def test_a_retry_can_let_go_of_the_lock(proj: Proj, key: str) -> None:
     first = proj.tasks.loose.delay(key, how="retry", seconds=3600)
     # Its result is stored before the lock is given back.
@@ -198,6 +183,7 @@ def test_a_retry_can_let_go_of_the_lock(proj: Proj, key: str) -> None:
     first.revoke()
 
 
+@one_pool_will_do
 def test_automatic_retries_keep_the_lock_and_run(proj: Proj, key: str) -> None:
     assert proj.tasks.auto.delay(key).get(timeout=15) == key
     assert [entry["retries"] for entry in proj.log(key)] == [0, 1, 2]
@@ -215,6 +201,7 @@ def test_a_task_that_replaces_itself_runs_on_under_its_id(proj: Proj, key: str) 
     assert proj.count(key) == 2
 
 
+@one_pool_will_do
 def test_a_task_that_replaces_itself_with_another_key_frees_its_own(proj: Proj, key: str) -> None:
     assert proj.tasks.skip.delay(key, how="move").get(timeout=15) == key + "-moved"
     until(lambda: not proj.lock(key, "skip"), 1)
@@ -224,85 +211,6 @@ def test_a_rejected_message_that_is_requeued_runs_again(proj: Proj, key: str) ->
     result = proj.tasks.late.delay(key, how="reject")
     assert result.get(timeout=15) == key
     assert proj.count(key) == 2
-
-
-# -- canvas ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_chain_whose_member_is_skipped_ends(proj: Proj, key: str, busy: Any) -> None:
-    busy("skip")
-    result = chain(proj.tasks.add.si(1), proj.tasks.skip.si(key), proj.tasks.add.s("tail")).apply_async()
-    with pytest.raises(OnceSkipped):
-        result.get(timeout=15)
-
-
-def test_a_chord_whose_member_is_skipped_ends(proj: Proj, key: str, busy: Any) -> None:
-    busy("skip")
-    result = chord([proj.tasks.skip.si(key), proj.tasks.add.si(1)])(proj.tasks.collect.s(key))
-    with pytest.raises(OnceSkipped):
-        result.get(timeout=15)
-    with pytest.raises(ChordError, match="OnceSkipped"):
-        proj.app.AsyncResult(result.id).get(timeout=15)
-
-
-def test_a_chord_whose_member_is_skipped_at_publish_ends(proj: Proj, key: str, busy: Any) -> None:
-    busy("queue_skip")
-    result = chord([proj.tasks.queue_skip.si(key), proj.tasks.add.si(1)])(proj.tasks.collect.s(key))
-    with pytest.raises(OnceSkipped):
-        result.get(timeout=15)
-    with pytest.raises(ChordError, match="OnceSkipped"):
-        proj.app.AsyncResult(result.id).get(timeout=15)
-
-
-def test_a_chain_whose_first_member_is_skipped_at_publish_ends(proj: Proj, key: str, busy: Any) -> None:
-    busy("queue_skip")
-    result = chain(proj.tasks.queue_skip.si(key), proj.tasks.add.s("tail")).apply_async()
-    with pytest.raises(OnceSkipped):
-        result.get(timeout=15)
-
-
-def test_a_group_whose_members_are_skipped_ends(proj: Proj, key: str, busy: Any) -> None:
-    busy("skip")
-    result = group(proj.tasks.skip.si(key), proj.tasks.add.si(1)).apply_async()
-    with pytest.raises(OnceSkipped):
-        result.get(timeout=15)
-    assert result.results[1].get(timeout=10) == [1]
-
-
-def test_chain_chord_and_group_members_that_wait_run(proj: Proj, key: str, busy: Any) -> None:
-    busy("wait")
-    chained = chain(proj.tasks.wait.si(key, n=1), proj.tasks.wait.si(key, n=2)).apply_async()
-    joined = chord([proj.tasks.wait.si(key, n=n) for n in (3, 4)])(proj.tasks.collect.s("all"))
-    grouped = group(proj.tasks.wait.si(key, n=n) for n in (5, 6)).apply_async()
-    until(lambda: len(proj.waiters(key)) == 5)
-    proj.go(key)
-    assert chained.get(timeout=20) == 2
-    assert sorted(joined.get(timeout=20)[:2]) == [3, 4]
-    assert grouped.get(timeout=20) == [5, 6]
-
-
-# -- by name -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("task", ["plain", "foreign"])
-def test_a_call_by_name_with_a_key_is_locked(proj: Proj, key: str, task: str) -> None:
-    send = partial(proj.app.send_task, f"onceproj.{task}", queue="once", once_key=f"named:{key}")
-    first = send((key, 0, "until"))
-    proj.started(key)
-    skipped, waiting = send((key,)), send((key,), on_conflict="wait")
-    with pytest.raises(OnceSkipped):
-        skipped.get(timeout=10)
-    until(lambda: proj.client.zcard(f"{{t}}:once:wait:named:{key}"))
-    proj.go(key)
-    assert [first.get(timeout=10), waiting.get(timeout=10)] == [key, key]
-    assert [entry["event"] for entry in proj.log(key)] == ["start", "end"] * 2
-    until(lambda: not proj.client.exists(f"{{t}}:once:lock:named:{key}"))
-
-
-def test_a_call_by_name_with_a_wrong_key_runs_and_says_so(proj: Proj, key: str, any_pool: Crew) -> None:
-    result = proj.app.send_task("onceproj.plain", (key,), queue="once", once_key="")
-    assert result.get(timeout=10) == key
-    assert f"[{result.id}] runs without a once-lock: once.key" in any_pool.text()
 
 
 # -- STARTED -----------------------------------------------------------------------------------------------------------
@@ -319,6 +227,7 @@ def test_only_what_runs_has_started(proj: Proj, key: str, busy: Any) -> None:
     assert parked.get(timeout=10) == 7
 
 
+@one_pool_will_do
 def test_a_late_copy_leaves_a_failure_as_it_is(proj: Proj, key: str, any_pool: Crew) -> None:
     result, raw = proj.capture(lambda: proj.tasks.tracked.apply_async((key, 0, "fail"), queue="nowhere"))
     for _ in range(2):
@@ -332,6 +241,7 @@ def test_a_late_copy_leaves_a_failure_as_it_is(proj: Proj, key: str, any_pool: C
 # -- scope queue -------------------------------------------------------------------------------------------------------
 
 
+@one_pool_will_do
 def test_one_queued_or_running(proj: Proj, key: str) -> None:
     first = proj.tasks.queue_skip.apply_async((key,), {"how": "until"}, countdown=1)
     for _ in range(3):
@@ -345,18 +255,21 @@ def test_one_queued_or_running(proj: Proj, key: str) -> None:
     assert proj.tasks.queue_skip.delay(key).get(timeout=10) == key
 
 
+@one_pool_will_do
 def test_a_conflict_at_publish_raises_where_it_is_asked_to(proj: Proj, key: str, busy: Any) -> None:
     busy("queue_raise")
     with pytest.raises(OnceRejected):
         proj.tasks.queue_raise.delay(key)
 
 
+@one_pool_will_do
 def test_a_publish_that_raises_frees_the_lock(proj: Proj, key: str) -> None:
     with pytest.raises(Exception, match="JSON serializable"):
         proj.tasks.queue_skip.delay(key, seconds=object())
     assert not proj.lock(key, "queue_skip")
 
 
+@one_pool_will_do
 def test_an_expired_message_frees_the_lock(proj: Proj, key: str) -> None:
     result = proj.tasks.queue_skip.apply_async((key,), expires=datetime.now(UTC) - timedelta(seconds=1))
     until(lambda: result.state == "REVOKED")
@@ -383,25 +296,6 @@ def test_the_beats_lock_is_released_by_any_class_of_task(proj: Proj, key: str, t
     proj.go(key)
     until(lambda: emit(key + "-3"), 10)
     proj.ended(key, 2)
-
-
-@pytest.mark.parametrize("on_conflict", ["skip", "wait"])
-def test_a_task_of_another_class_is_held_back_too(proj: Proj, key: str, on_conflict: str) -> None:
-    """Its lock ran out in a queue that nobody looked after, and somebody else has taken it."""
-    once = Once(key=key, scope="queue", on_conflict=on_conflict, lease=3)
-    claim = Claim("entry", "onceproj.foreign", (key,), {}, once, uuid4().hex)
-    with lock(proj.app, key, lease=3) as held:
-        assert held
-        proj.app.send_task(claim.task_name, claim.args, task_id=claim.task_id, headers=headers(claim))
-        result = proj.app.AsyncResult(claim.task_id)
-        if on_conflict == "skip":
-            with pytest.raises(OnceSkipped):
-                result.get(timeout=10)
-        else:
-            until(lambda: proj.client.zcard(f"{{t}}:once:wait:{key}"))
-        assert proj.count(key) == 0
-    if on_conflict == "wait":
-        assert result.get(timeout=10) == key
 
 
 # -- revoked ---------------------------------------------------------------------------------------------------------
@@ -451,6 +345,7 @@ def test_a_copy_delivered_while_the_first_runs_is_dropped_at_its_end(proj: Proj,
     assert (proj.count(key), proj.count(key + "-link")) == (1, 1)
 
 
+@one_pool_will_do
 def test_a_copy_delivered_after_the_end_is_dropped(proj: Proj, key: str, any_pool: Crew) -> None:
     result = proj.tasks.late.apply_async((key,), {"how": "until"}, link=proj.tasks.plain.si(key + "-link"))
     proj.started(key)
@@ -465,6 +360,7 @@ def test_a_copy_delivered_after_the_end_is_dropped(proj: Proj, key: str, any_poo
     assert (proj.count(key), proj.count(key + "-link")) == (1, 1)
 
 
+@one_pool_will_do
 def test_a_late_copy_of_an_older_attempt_is_dropped(proj: Proj, key: str, any_pool: Crew) -> None:
     result, raw = proj.capture(lambda: proj.tasks.late.apply_async((key,), {"how": "retry"}, queue="nowhere"))
     proj.inject(raw)
@@ -477,6 +373,7 @@ def test_a_late_copy_of_an_older_attempt_is_dropped(proj: Proj, key: str, any_po
     assert [entry["retries"] for entry in proj.log(key) if entry["event"] == "start"] == [0, 1]
 
 
+@one_pool_will_do
 def test_an_expired_copy_does_not_revoke_the_first(proj: Proj, key: str, any_pool: Crew) -> None:
     result = proj.tasks.late.apply_async((key,), {"how": "until"})
     proj.started(key)
@@ -505,6 +402,7 @@ def test_a_task_of_another_class_that_has_a_lock_runs_once_too(proj: Proj, key: 
     assert (proj.count(key), result.state) == (1, "SUCCESS")
 
 
+@one_pool_will_do
 def test_a_message_past_its_deadline_is_not_run(proj: Proj, key: str) -> None:
     result, raw = proj.capture(lambda: proj.tasks.late.apply_async((key,), queue="nowhere"))
     message = json.loads(raw)
@@ -518,6 +416,7 @@ def test_a_message_past_its_deadline_is_not_run(proj: Proj, key: str) -> None:
 # -- by hand -----------------------------------------------------------------------------------------------------------
 
 
+@one_pool_will_do
 def test_a_block_and_a_task_hold_each_other_back(proj: Proj, key: str) -> None:
     with lock(proj.app, f"onceproj.skip:{key}", lease=3) as held:
         assert held
@@ -529,6 +428,7 @@ def test_a_block_and_a_task_hold_each_other_back(proj: Proj, key: str) -> None:
     assert proj.tasks.skip.delay(key).get(timeout=10) == key
 
 
+@one_pool_will_do
 def test_a_block_wakes_the_task_that_waits_for_it(proj: Proj, key: str) -> None:
     with lock(proj.app, f"onceproj.wait:{key}", lease=3):
         waiting = proj.tasks.wait.delay(key, n=5)
@@ -536,6 +436,7 @@ def test_a_block_wakes_the_task_that_waits_for_it(proj: Proj, key: str) -> None:
     assert waiting.get(timeout=10) == 5
 
 
+@one_pool_will_do
 def test_the_reaper_wakes_for_a_releaser_that_died_before_it_could(proj: Proj, key: str) -> None:
     store = Runtime.of(proj.app).store
     releaser = Held("token", f"block-{key}", 0, 60_000, key=f"onceproj.wait:{key}")
@@ -546,6 +447,7 @@ def test_the_reaper_wakes_for_a_releaser_that_died_before_it_could(proj: Proj, k
     assert waiting.get(timeout=5) == 4
 
 
+@one_pool_will_do
 def test_locks_are_listed_and_cleared(proj: Proj, key: str, busy: Any) -> None:
     first = busy("wait")
     second = proj.tasks.wait.delay(key, n=2)
