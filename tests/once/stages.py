@@ -16,6 +16,15 @@ BOTH = ("prefork", "threads")
 ALL = ("prefork", "threads", "solo", "gevent")
 
 
+def in_pools(*first: str, others: Iterable[str] = ALL) -> pytest.MarkDecorator:
+    """A fault in the ``pools`` that tell most about it; `make soak` plays it in the others."""
+    rest = [pool for pool in others if pool not in first]
+    return pytest.mark.parametrize(
+        "pools",
+        [pytest.param(first, id="-".join(first)), pytest.param(rest, id="-".join(rest), marks=pytest.mark.soak)],
+    )
+
+
 class Stage:
     """One pool's part of a fault: its queue, its key and its workers."""
 

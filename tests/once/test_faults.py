@@ -23,7 +23,7 @@ from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.worker.dead_children import is_gone
 from tests.once.conftest import Crew
 from tests.once.onceproj import LEASE, VISIBILITY
-from tests.once.stages import ALL, BOTH, Stage
+from tests.once.stages import BOTH, Stage, in_pools
 from tests.once.workers import Proj, until
 from tests.support.stopwatch import Stopwatch
 
@@ -120,22 +120,25 @@ def test_a_c_call_that_holds_the_interpreter_keeps_its_lock(proj: Proj, prefork:
     assert proj.ended(key)[0]["lost"] is False
 
 
-def test_a_task_that_computes_without_a_pause_keeps_its_lock_in_every_pool(stages: Any) -> None:
+@in_pools("gevent")
+def test_a_task_that_computes_without_a_pause_keeps_its_lock_in_every_pool(stages: Any, pools: Any) -> None:
     """In the gevent pool no greenlet runs meanwhile, and in the solo pool not even the worker's main loop."""
+    lease = 2
 
     def fault(stage: Stage) -> None:
         stage.worker()
-        stage.send("skip", how="compute", seconds=LEASE + 1)
+        claim = Claim("e", "onceproj.plain", (stage.key,), {}, Once(key=stage.key, lease=lease), "")
+        stage.send("plain", how="compute", seconds=lease + 1, options={"headers": headers(claim)})
         stage.proj.started(stage.key)
         ended = False
         while not ended:
-            lock = stage.proj.lock(stage.key, "skip")
+            lock = stage.proj.client.exists(f"{{t}}:once:lock:{stage.key}")
             ended = stage.ends() == 1
             assert lock or ended, "the lock was lost"
             time.sleep(0.05)  # A look now and then: the loop ends with the task.
         assert stage.proj.ended(stage.key)[0]["lost"] is False
 
-    stages(ALL, fault)
+    stages(pools, fault)
 
 
 def test_a_revoke_lets_nobody_overlap_where_a_run_is_no_process(stages: Any, proj: Proj) -> None:
@@ -165,7 +168,8 @@ def test_a_revoke_lets_nobody_overlap_where_a_run_is_no_process(stages: Any, pro
 # -- main processes ----------------------------------------------------------------------------------------------------
 
 
-def test_a_dead_worker_frees_the_key_within_the_lease_and_its_task_runs_again(stages: Any) -> None:
+@in_pools(*BOTH)
+def test_a_dead_worker_frees_the_key_within_the_lease_and_its_task_runs_again(stages: Any, pools: Any) -> None:
     """And so does one of another class that has a lock, where there is a slot for it, whose copy comes at once."""
 
     def fault(stage: Stage) -> None:
@@ -199,10 +203,11 @@ def test_a_dead_worker_frees_the_key_within_the_lease_and_its_task_runs_again(st
             assert foreign.get(timeout=10) == key
             assert stage.proj.count(key, "end") == 1
 
-    stages(ALL, fault)
+    stages(pools, fault)
 
 
-def test_a_warm_shutdown_longer_than_the_visibility_timeout_delivers_nothing_again(stages: Any) -> None:
+@in_pools(*BOTH)
+def test_a_warm_shutdown_longer_than_the_visibility_timeout_delivers_nothing_again(stages: Any, pools: Any) -> None:
     def fault(stage: Stage) -> None:
         first = stage.worker()
         successor = stage.worker()
@@ -217,10 +222,11 @@ def test_a_warm_shutdown_longer_than_the_visibility_timeout_delivers_nothing_aga
         (other,) = first_or_second - {holder}
         assert result.id not in other.text()
 
-    stages(ALL, fault)
+    stages(pools, fault)
 
 
-def test_a_cold_shutdown_frees_the_key(stages: Any) -> None:
+@in_pools(*BOTH)
+def test_a_cold_shutdown_frees_the_key(stages: Any, pools: Any) -> None:
     """And where Celery itself gives the message back, the task runs again: its solo pool turns SIGQUIT into a failure
     of the task, its gevent pool crashes and loses the message, with our task class or without."""
 
@@ -241,7 +247,7 @@ def test_a_cold_shutdown_frees_the_key(stages: Any) -> None:
         else:
             until(lambda: not stage.proj.lock(stage.key, "skip_late"), LEASE + 1)
 
-    stages(ALL, fault)
+    stages(pools, fault)
 
 
 def test_a_holder_that_slept_past_its_lease_knows_and_harms_nobody(stages: Any) -> None:
@@ -271,7 +277,8 @@ def test_a_holder_that_slept_past_its_lease_knows_and_harms_nobody(stages: Any) 
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
-def test_messages_held_longer_than_the_visibility_timeout_run_once(stages: Any) -> None:
+@in_pools("prefork", others=BOTH)
+def test_messages_held_longer_than_the_visibility_timeout_run_once(stages: Any, pools: Any) -> None:
     """An eta beyond the timeout; and three messages prefetched behind a long one; each with an idle worker beside."""
 
     def fault(stage: Stage) -> None:
@@ -290,10 +297,11 @@ def test_messages_held_longer_than_the_visibility_timeout_run_once(stages: Any) 
             assert not start["redelivered"], key
         assert "copy is" not in first.text() + second.text()
 
-    stages(BOTH, fault)
+    stages(pools, fault)
 
 
-def test_clocks_an_hour_apart(stages: Any) -> None:
+@in_pools("prefork", others=BOTH)
+def test_clocks_an_hour_apart(stages: Any, pools: Any) -> None:
     """The worker whose clock is ahead takes every message of the other one for long overdue."""
 
     def fault(stage: Stage) -> None:
@@ -308,7 +316,7 @@ def test_clocks_an_hour_apart(stages: Any) -> None:
         assert [proj.count(f"{stage.key}-{n}") for n in range(8)] == [1] * 8
         assert [entry["event"] for entry in proj.log(stage.key)] == ["start", "end"] * 6
 
-    stages(BOTH, fault)
+    stages(pools, fault)
 
 
 def test_workers_that_disagree_about_the_visibility_timeout_are_told(stages: Any) -> None:
@@ -335,7 +343,8 @@ def emit(proj: Proj, queue: str, key: str, once: Once, **kwargs: Any) -> bool:
     return True
 
 
-def test_an_interval_shorter_than_its_task_has_one_message_queued_or_running(stages: Any) -> None:
+@in_pools("prefork", others=BOTH)
+def test_an_interval_shorter_than_its_task_has_one_message_queued_or_running(stages: Any, pools: Any) -> None:
     """Also while every slot is busy for longer than the lease, so that the message waits in the queue."""
 
     def fault(stage: Stage) -> None:
@@ -355,7 +364,7 @@ def test_an_interval_shorter_than_its_task_has_one_message_queued_or_running(sta
         assert sent >= 2
         assert [entry["event"] for entry in proj.log(stage.key)] == ["start", "end"] * sent
 
-    stages(BOTH, fault)
+    stages(pools, fault)
 
 
 def test_a_hundred_periods_without_workers_give_one_run(stages: Any) -> None:
