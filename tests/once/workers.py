@@ -18,6 +18,7 @@ from celery.result import AsyncResult
 
 from tests.support.aftermath import dismiss, hear
 from tests.support.nursery import nursery
+from tests.support.waiting import pause
 
 from .server import Server
 
@@ -26,13 +27,14 @@ HERE = Path(__file__).parent
 
 def until(condition: Callable[[], Any], seconds: float = 20.0, what: str = "") -> Any:
     """Wait for a condition and return its value."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < deadline, f"not in {seconds:g}s: {what or condition}"
-        time.sleep(0.02)
+        waited = time.monotonic() - began
+        assert waited < seconds, f"not in {seconds:g}s: {what or condition}"
+        time.sleep(pause(waited))
 
 
 class Worker:
