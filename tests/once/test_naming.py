@@ -51,20 +51,20 @@ def key(*args: Any, once: Once | None = None, **kwargs: Any) -> str:
     return key_of(once or Once(), "t", args, kwargs, SIGNATURE)
 
 
-@examples(50)
+@examples(25)
 @given(values, values)
 def test_positions_names_and_defaults_make_no_difference(x: Any, y: Any) -> None:
     assert key(x, y) == key(x=x, y=y) == key(x, y=y, z=3)
     assert key(x) == key(x, 2)
 
 
-@examples(50)
+@examples(25)
 @given(values)
 def test_a_trip_through_the_broker_makes_no_difference(x: Any) -> None:
     assert key(loads(dumps(x))) == key(x)
 
 
-@examples(50)
+@examples(25)
 @given(values, values)
 def test_different_arguments_have_different_keys(x: Any, y: Any) -> None:
     assert (key(x) == key(y)) == (canonical(x) == canonical(y))

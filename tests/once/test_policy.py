@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite import Once, OnceRejected, OnceSkipped
 from redbeat_lite.errors import InvalidEntry, RedbeatError
+from tests.support.examples import examples
 
 policies = st.builds(
     Once,
@@ -27,6 +28,7 @@ policies = st.builds(
 )
 
 
+@examples(40)
 @given(policies)
 def test_a_policy_survives_being_stored_as_json(once: Once) -> None:
     assert Once.decode(json.loads(json.dumps(once.encode()))) == once

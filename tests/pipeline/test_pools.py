@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.pipeline.crew import Lab, Worker, in_order, states
+from tests.support.server import Server
 from tests.support.waiting import eventually
 
 END = 20.0
 
 
-@pytest.mark.parametrize("pool", ["solo", "gevent"])
-def test_runs_end_as_on_prefork(lab: Lab, hire: Callable[..., Worker], queue: str, pool: str) -> None:
-    worker = hire(lab.server.url, pool=pool, queue=queue, concurrency=4)
+@pytest.fixture(scope="module", params=["solo", "gevent"])
+def staffed(request: pytest.FixtureRequest, pipe_server: Server) -> Iterator[str]:
+    """The name of a pool that has a worker, and of that worker's queue."""
+    worker = Worker(pipe_server.url, pool=request.param, queue=request.param, concurrency=4)
+    yield request.param
+    worker.close()
+
+
+def test_runs_end_as_on_prefork(lab: Lab, staffed: str) -> None:
+    queue = staffed
     good = lab.start(
         ("a", lab.sig(queue=queue, give={"a": 1}), 3),
         ("b", lab.sig("proj.auto", queue=queue, how="fail twice", give={"b": 2}), 2),
@@ -27,6 +35,19 @@ def test_runs_end_as_on_prefork(lab: Lab, hire: Callable[..., Worker], queue: st
     assert in_order(lab.log(good) + lab.log(good, "end"))
     status = bad.wait(END)
     assert (status.state, states(status)) == ("FAILED", {"no": "FAILED", "never": "ABORTED"})
+
+
+def test_steps_of_a_stage_overlap_on_gevent_alone(lab: Lab, staffed: str) -> None:
+    at_a_time = 4 if staffed == "gevent" else 1
+    run = lab.start(*((f"s{n}", lab.sig(queue=staffed, how="until"), 1) for n in range(4)))
+    eventually(lambda: len(lab.names(run)) == at_a_time, within=END, what=f"{at_a_time} at a time")
+    lab.go(run)
+    assert run.wait(END).state == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("pool", ["solo", pytest.param("gevent", marks=pytest.mark.soak)])
+def test_a_step_whose_worker_dies_runs_again(lab: Lab, hire: Callable[..., Worker], queue: str, pool: str) -> None:
+    worker = hire(lab.server.url, pool=pool, queue=queue, concurrency=4)
     lost = lab.start(("a", lab.sig("proj.late", queue=queue, how="hang once"), 2), ("b", lab.sig(queue=queue), 1))
     lab.started(lost, "a")
     worker.kill()
@@ -35,15 +56,7 @@ def test_runs_end_as_on_prefork(lab: Lab, hire: Callable[..., Worker], queue: st
     assert (status.state, status.step("a").round, lab.names(lost)) == ("SUCCEEDED", 1, ["a", "a", "b"])
 
 
-def test_steps_of_a_stage_overlap_on_gevent(lab: Lab, hire: Callable[..., Worker], queue: str) -> None:
-    hire(lab.server.url, pool="gevent", queue=queue, concurrency=4)
-    run = lab.start(*((f"s{n}", lab.sig(queue=queue, how="until"), 1) for n in range(4)))
-    eventually(lambda: len(lab.names(run)) == 4, within=END, what="four at a time")
-    lab.go(run)
-    assert run.wait(END).state == "SUCCEEDED"
-
-
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.soak)])
 def test_a_task_class_may_do_something_around_the_body(
     lab: Lab, hire: Callable[..., Worker], queue: str, pool: str
 ) -> None:

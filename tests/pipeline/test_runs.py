@@ -331,16 +331,17 @@ def test_outside_of_a_pipeline_a_step_is_a_task_like_any_other(lab: Lab, crew: W
         tasks["proj.alone.untyped"].delay().get(timeout=END)
 
 
-def test_a_hundred_steps_of_a_stage_overlap(lab: Lab, hire: Any, queue: str) -> None:
-    workers = [hire(lab.server.url, concurrency=2, queue=queue, ready=False) for _ in range(4)]
+@pytest.mark.parametrize(("count", "hired"), [(25, 2), pytest.param(100, 4, marks=pytest.mark.soak)])
+def test_many_steps_of_a_stage_overlap(lab: Lab, hire: Any, queue: str, count: int, hired: int) -> None:
+    workers = [hire(lab.server.url, concurrency=2, queue=queue, ready=False) for _ in range(hired)]
     for worker in workers:
         worker.ready()
-    steps = [(f"s{n}", lab.sig(queue=queue, how="until"), 2) for n in range(100)]
+    steps = [(f"s{n}", lab.sig(queue=queue, how="until"), 2) for n in range(count)]
     run = lab.start(*steps, ("last", lab.sig(queue=queue), 1))
     # None of them ends before it is told to: every slot of every worker has one at the same time.
-    eventually(lambda: len(lab.names(run)) == 8, within=END, what="a step in each of the eight slots")
+    eventually(lambda: len(lab.names(run)) == 2 * hired, within=END, what="a step in each of the slots")
     running = [step for step in run.status().steps if step.state == "RUNNING"]
-    assert (len(running), len({step.worker for step in running})) == (8, 4)
+    assert (len(running), len({step.worker for step in running})) == (2 * hired, hired)
     lab.go(run)
     assert run.wait(40).state == "SUCCEEDED"
     starts, ends = lab.log(run), lab.log(run, "end")
