@@ -1,12 +1,14 @@
 """Forks while another thread holds a lock: ``main(CASE)``, in a process of its own.
 
 It ends with 0 if the child got through, and tells what happened if it did not. Those of pytest would not do: its
-threads hold locks too.
+threads hold locks too. ``python -m tests.once.forking`` has no other thread, and plays the case of each line that it
+reads in a fork of its own.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import sys
@@ -266,7 +268,7 @@ def waking() -> None:
         one.stop()
 
     wakers = [in_thread(wake) for _ in range(2)]
-    for _ in range(100):
+    for _ in range(25):
         fork(in_child)
     over = True
     for each in wakers:
@@ -441,3 +443,28 @@ def main(name: str, *more: str) -> None:
         held_by(WHO[name], HOLDING[more[0]]())
     else:
         CASES[name]()
+
+
+def play(words: list[str]) -> tuple[int, str]:
+    """Play a case in a fork; returns how that ended and what it said."""
+    with tempfile.TemporaryFile("w+") as said:
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                os.dup2(said.fileno(), 2)
+                signal.alarm(50)
+                main(*words)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(pid, 0)
+        said.seek(0)
+        return status, said.read()
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(play(line.split())), flush=True)

@@ -1,4 +1,4 @@
-"""One process of the stress: takes jobs from a list and runs them under locks, badly.
+"""The processes of the stress: each takes jobs from a list and runs them under locks, badly.
 
 It crashes inside some runs, publishes some messages twice and loses some wake-ups. What happened is written to Redis in
 the order in which the server saw it; the test judges it.
@@ -6,12 +6,14 @@ the order in which the server saw it; the test judges it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import sys
 import time
 import uuid
+from contextlib import suppress
 from typing import Any
 
 import redis
@@ -103,5 +105,22 @@ class Chaos:
         self.reaped = time.monotonic()
 
 
+def main(socket: str, processes: int) -> None:
+    """Keep so many at work until they are told to stop: one that has crashed is replaced."""
+    for seed in itertools.count(1):
+        if seed > processes and not os.wait()[1]:
+            break
+        if not os.fork():
+            code = 1
+            try:
+                Chaos(socket, seed).run()
+                code = 0
+            finally:
+                os._exit(code)
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
 if __name__ == "__main__":
-    Chaos(sys.argv[1], int(sys.argv[2])).run()
+    main(sys.argv[1], int(sys.argv[2]))

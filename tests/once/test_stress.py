@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
 
@@ -16,6 +17,7 @@ from redbeat_lite.once.keys import OnceKeys
 from tests.once.server import Server
 from tests.once.stress import Chaos
 from tests.once.workers import until
+from tests.support.nursery import ROOT
 
 PROCESSES = 8
 
@@ -48,22 +50,18 @@ def _play(server: Server, jobs: int, keys: int) -> float:
     order = random.Random(jobs)
     for n in range(jobs):
         publisher.publish(json.dumps({"id": f"job-{n}", "key": f"k{order.randrange(keys)}"}))
-    seeds = iter(range(1, 1_000_000))
-    running: list[subprocess.Popen[bytes]] = []
+    command = [sys.executable, "-m", "tests.once.stress", str(server.socket), str(PROCESSES)]
+    troupe = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
-        while _ended(server, keys) < jobs:
-            running = [process for process in running if process.poll() is None]
-            running += [_process(server, next(seeds)) for _ in range(PROCESSES - len(running))]
-            time.sleep(0.1)
+        until(lambda: _ended(server, keys) == jobs, jobs)
         # Copies and standbys that are still about must come to nothing.
         until(lambda: _is_quiet(server), 30)
         server.client().set("stop", 1)
-        for process in running:
-            process.wait(20)
+        troupe.wait(20)
     finally:
-        for process in running:
-            process.kill()
-            process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(troupe.pid, signal.SIGKILL)
+        troupe.wait()
     return time.monotonic() - started
 
 
@@ -71,12 +69,6 @@ def _is_quiet(server: Server) -> bool:
     """Nothing is left to be run, to be woken or to be reaped."""
     client, keys = server.client(), OnceKeys("s")
     return not client.exists("jobs", keys.index, keys.guard_index)
-
-
-def _process(server: Server, seed: int) -> subprocess.Popen[bytes]:
-    root = str(Path(__file__).parent.parent.parent)
-    command = [sys.executable, str(Path(__file__).with_name("stress.py")), str(server.socket), str(seed)]
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": root}, stderr=subprocess.DEVNULL)
 
 
 def _log(server: Server, key: str) -> list[tuple[str, str, int, str | None]]:
