@@ -14,7 +14,7 @@ from redbeat_lite.entries.message import headers
 from redbeat_lite.runs.row import Row
 from redbeat_lite.runs.store import RunStore
 from tests.once.conftest import Crew
-from tests.once.stages import ALL, Stage
+from tests.once.stages import BOTH, Stage, in_pools
 from tests.once.workers import Proj, until
 
 pytestmark = pytest.mark.timeout(60)
@@ -57,7 +57,8 @@ def record(proj: Proj, key: str) -> Record:
     return Record(proj, key)
 
 
-def test_what_a_body_came_to_in_every_pool(stages: Any) -> None:
+@in_pools(*BOTH)
+def test_what_a_body_came_to_in_every_pool(stages: Any, pools: Any) -> None:
     def play(stage: Stage) -> None:
         worker = stage.worker()
         record = Record(stage.proj, stage.key)
@@ -78,7 +79,7 @@ def test_what_a_body_came_to_in_every_pool(stages: Any) -> None:
             assert [line["outcome"] for line in record.feed(f"{kind}-again")] == ["y", "s"]
         assert {row.task_id for row in record.rows("foreign-good")} == set(ids)
 
-    stages(ALL, play)
+    stages(pools, play)
 
 
 def test_a_task_that_replaces_itself_stays_one_run(record: Record, proj: Proj, prefork: Crew) -> None:

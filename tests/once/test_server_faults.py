@@ -14,14 +14,15 @@ from celery import chain
 from redbeat_lite import Once
 from redbeat_lite.once.claims import Claim, headers
 from tests.once.onceproj import LEASE
-from tests.once.stages import BOTH, Stage
+from tests.once.stages import BOTH, Stage, in_pools
 from tests.once.workers import Proj, Worker, until
 from tests.support.server import Server as LockServer
 
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_a_flush_under_a_holder_is_healed_by_its_next_renewal(stages: Any, proj: Proj) -> None:
+@in_pools("prefork", others=BOTH)
+def test_a_flush_under_a_holder_is_healed_by_its_next_renewal(stages: Any, proj: Proj, pools: Any) -> None:
     ready: list[str] = []
     flushed: list[bool] = []
 
@@ -41,17 +42,18 @@ def test_a_flush_under_a_holder_is_healed_by_its_next_renewal(stages: Any, proj:
         assert proj.ended(stage.key)[0]["lost"] is False
 
     def flush() -> None:
-        until(lambda: len(ready) == len(BOTH), 30)
+        until(lambda: len(ready) == len(pools), 30)
         proj.client.flushall()
         flushed.append(True)
 
     with ThreadPoolExecutor(1) as threads:
         done = threads.submit(flush)
-        stages(BOTH, fault)
+        stages(pools, fault)
         done.result()
 
 
-def test_a_restart_of_the_server_keeps_holders_waiters_and_their_order(stages: Any, proj: Proj) -> None:
+@in_pools("prefork", others=BOTH)
+def test_a_restart_of_the_server_keeps_holders_waiters_and_their_order(stages: Any, proj: Proj, pools: Any) -> None:
     parts: list[Stage] = []
     workers: list[Worker] = []
     restarted: list[bool] = []
@@ -76,7 +78,7 @@ def test_a_restart_of_the_server_keeps_holders_waiters_and_their_order(stages: A
         assert [entry["event"] for entry in proj.log(stage.key)] == ["start", "end"] * 3
 
     def restart() -> None:
-        until(lambda: len(parts) == len(BOTH), 40)
+        until(lambda: len(parts) == len(pools), 40)
         proj.server.stop()
         until(lambda: all("onnection to broker lost" in w.text() or w.process.poll() is not None for w in workers))
         proj.server.start()
@@ -84,7 +86,7 @@ def test_a_restart_of_the_server_keeps_holders_waiters_and_their_order(stages: A
 
     with ThreadPoolExecutor(1) as threads:
         done = threads.submit(restart)
-        stages(BOTH, fault)
+        stages(pools, fault)
         done.result()
 
 
@@ -120,7 +122,10 @@ def test_a_server_that_was_away_for_longer_than_the_lease_loses_no_lock(stages: 
         stages(["prefork"], play)
 
 
-def test_without_the_locks_server_a_task_that_needs_none_runs_and_others_are_saved(stages: Any, proj: Proj) -> None:
+@in_pools("prefork", others=BOTH)
+def test_without_the_locks_server_a_task_that_needs_none_runs_and_others_are_saved(
+    stages: Any, proj: Proj, pools: Any
+) -> None:
     def fault(stage: Stage) -> None:
         worker = stage.worker(concurrency=3, redbeat_lite_url="redis+socket:///nowhere/s")
         keys = [f"{stage.key}-{name}" for name in ("plain", "late", "retried")]
@@ -139,7 +144,7 @@ def test_without_the_locks_server_a_task_that_needs_none_runs_and_others_are_sav
         stage.worker()
         assert [late.get(timeout=30), retried.get(timeout=30)] == keys[1:]
 
-    stages(["prefork", "threads"], fault)
+    stages(pools, fault)
 
 
 def test_without_the_locks_server_a_task_fails_clearly_and_never_runs(stages: Any, proj: Proj) -> None:

@@ -11,14 +11,20 @@ from tests.once.workers import Proj, until
 
 pytestmark = pytest.mark.timeout(120)
 
-SLOTS, WAITERS, BACKLOG = 2, 4, 400
+SLOTS, WAITERS = 2, 4
 
 
 @pytest.mark.parametrize(
-    ("prefetch", "priority"),
-    [(1, 0), (16, 6), *(pytest.param(*each, marks=pytest.mark.soak) for each in ((1, 6), (16, 0)))],
+    ("prefetch", "priority", "size"),
+    [
+        (1, 0, 120),
+        (8, 6, 240),
+        *(pytest.param(*each, 400, marks=pytest.mark.soak) for each in ((1, 6), (16, 0), (16, 6))),
+    ],
 )
-def test_only_what_is_prefetched_comes_before_a_waiter(stages: Any, proj: Proj, prefetch: int, priority: int) -> None:
+def test_only_what_is_prefetched_comes_before_a_waiter(
+    stages: Any, proj: Proj, prefetch: int, priority: int, size: int
+) -> None:
     """In a worker of two queues, both of them full."""
 
     def play(stage: Stage) -> None:
@@ -28,7 +34,7 @@ def test_only_what_is_prefetched_comes_before_a_waiter(stages: Any, proj: Proj, 
         proj.started(stage.key)
         waiting = [stage.send("wait", n=n, options={"priority": priority}) for n in range(WAITERS)]
         until(lambda: len(proj.waiters(stage.key)) == WAITERS)
-        for n in range(BACKLOG):
+        for n in range(size):
             proj.tasks.plain.apply_async((backlog, 0.02), queue=queues[n % 2], priority=priority)
         proj.go(stage.key)
         until(lambda: all(result.ready() for result in waiting), 60)
@@ -37,7 +43,7 @@ def test_only_what_is_prefetched_comes_before_a_waiter(stages: Any, proj: Proj, 
         before = sum(freed < one["at"] < last for one in proj.log(backlog) if one["event"] == "start")
         # Twice what a worker holds and takes from its other queue, and what both slots do in half a second, for between
         # the end of one and the message of the next there is a moment. At the other end all of them were before it.
-        assert before <= 2 * WAITERS * (SLOTS * prefetch + 2) + 50 < 0.85 * BACKLOG
+        assert before <= 2 * WAITERS * (SLOTS * prefetch + 2) + 50 < 0.85 * size
         for name in proj.client.keys(f"{stage.queue}*"):
             proj.client.delete(name)
 
