@@ -110,7 +110,10 @@ class Reader:
             if re.match("celery .*(worker|beat)", line):
                 self.processes.append(Process(command, self._env, cwd=self._installation.project, inherit=False))
                 continue
-            where = self._installation.sources if line.startswith("pip ") else self._installation.project
+            if line.startswith("pip "):
+                self._installation.pip(line)
+                continue
+            where = self._installation.project
             done = subprocess.run(command, cwd=where, env=self._env, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
 

@@ -17,13 +17,13 @@ def descendants(pid: int) -> set[int]:
 
 def is_running(pid: int) -> bool:
     """Whether there is such a process, and not only what is left of it."""
-    return pid in _parents()
+    return pid in _parents(str(pid))
 
 
-def _parents() -> dict[int, int]:
+def _parents(which: str = "[0-9]*") -> dict[int, int]:
     # What "ps" of every system prints, but an image of Linux may lack it.
     if Path("/proc/self/stat").exists():
-        rows = [_stat(path) for path in Path("/proc").glob("[0-9]*/stat")]
+        rows = [_stat(path) for path in Path("/proc").glob(f"{which}/stat")]
     else:
         with subprocess.Popen(["ps", "-A", "-o", "pid=,state=,ppid="], stdout=subprocess.PIPE, text=True) as ps:
             rows = [line.split() for line in ps.communicate()[0].splitlines()]

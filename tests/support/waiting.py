@@ -12,15 +12,19 @@ T = TypeVar("T")
 def eventually(condition: Callable[[], T], *, within: float = 10.0, what: str = "the condition") -> T:
     """Poll until ``condition()`` is true and return what it returned; fail after ``within`` seconds."""
     began = time.monotonic()
-    deadline = began + within
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > within:
             raise AssertionError(f"{what} did not come true within {within} s; last seen: {value!r}")
-        # Who has waited for long can wait a little longer: what is looked at costs a processor something each time.
-        time.sleep(min(max((time.monotonic() - began) / 40, 0.005), 0.025))
+        time.sleep(pause(waited))
+
+
+def pause(waited: float) -> float:
+    """Seconds until the next look: the longer it has taken, the less often; a look costs what others need to go on."""
+    return min(max(0.005, waited / 40), 0.025)
 
 
 def never(condition: Callable[[], object], *, during: float, what: str = "the condition") -> None:
