@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.processes import ROOT, Process
+from tests.support.processes import ROOT, Process, run_python
 from tests.support.server import Server
 
 HERE = ROOT / "examples" / "quickstart"
@@ -39,8 +38,7 @@ def start(env: dict[str, str]) -> Iterator[Callable[..., Process]]:
 
 def test_the_quickstart_example_works(start: Callable[..., Process], env: dict[str, str]) -> None:
     def schedule(*words: str, code: int = 0) -> str:
-        command = [sys.executable, "schedule.py", *words]
-        done = subprocess.run(command, cwd=HERE, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+        done = run_python("schedule.py", *words, cwd=HERE, env={**os.environ, **env})
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
-from tests.support.processes import ROOT, Process
+from tests.support.processes import ROOT, Process, run_python
 from tests.support.server import Server
 
 HERE = ROOT / "examples" / "pipeline"
@@ -17,8 +16,7 @@ def test_the_example_of_a_pipeline_works(server: Server) -> None:
     worker = Process([sys.executable, "-m", "celery", "-A", "proj", "worker", "-l", "INFO", "-c", "2"], env, cwd=HERE)
     try:
         worker.says(r" ready\.", within=40)
-        command = [sys.executable, "proj.py"]
-        done = subprocess.run(command, cwd=HERE, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+        done = run_python("proj.py", cwd=HERE, env={**os.environ, **env})
         assert done.returncode == 0, done.stderr
         first, *_, last, report = done.stdout.splitlines()
         assert "0/4 steps" in first or "running: load" in first

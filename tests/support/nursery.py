@@ -1,8 +1,8 @@
 """Where the processes of the tests come from, and what takes them away however the tests end.
 
 A *nursery* is one process for each process of pytest. It has Celery and the package imported already, so a ``celery``
-command that it forks is up in the time that the command itself takes: of the half second of a fresh interpreter nine
-tenths go to imports that are the same each time. Any other command it starts as everybody does. It adopts what its
+command or a script that it forks is up in the time that this itself takes: of the half second of a fresh interpreter
+nine tenths go to imports that are the same each time. Any other command it starts as everybody does. It adopts what its
 children leave behind, and once pytest is gone, killed or not, it ends all of them and removes the run's directory.
 """
 
@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -40,14 +41,22 @@ class Job(NamedTuple):
     session: bool  #: of its own, so that a signal can reach it and its children together
 
     @property
-    def module(self) -> str | None:
-        """The module that a fork of the nursery may run in place of a fresh interpreter, if there is one."""
-        if self.command[:3] != [sys.executable, "-m", "celery"] or {"gevent", "eventlet"} & {*self.command}:
-            return None  # those two change the standard library before anything else is imported
+    def program(self) -> list[str]:
+        """What a fork of the nursery may run in place of a fresh interpreter, with its arguments, if there is such.
+
+        That is ``celery``, or a script in the directory of the job.
+        """
+        interpreter, *words = self.command
+        if words[:2] == ["-m", "celery"]:
+            words = words[1:]
+        if interpreter != sys.executable or not re.fullmatch(r"celery|\w+\.py", words[0]):
+            return []
+        if {"gevent", "eventlet"} & {*words}:
+            return []  # those two change the standard library before anything else is imported
         if any(name.startswith(("PYTHON", "LD_", "DYLD_", "COV")) and name not in _HARMLESS for name in self.env):
-            return None
+            return []
         packages = (Path(each) for each in self.path if (Path(each) / "redbeat_lite").is_dir())
-        return "celery" if next(packages, ROOT) == ROOT else None
+        return words if next(packages, ROOT) == ROOT else []
 
     @property
     def path(self) -> list[str]:

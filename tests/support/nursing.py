@@ -111,7 +111,7 @@ def _fork(job: Job, fds: list[int], control: socket.socket) -> bool:
         os.close(each)
     try:
         os.chdir(job.cwd)
-        if job.module is None:
+        if not job.program:
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             os.execvpe(job.command[0], job.command, job.env)
     except OSError:
@@ -123,15 +123,18 @@ def _fork(job: Job, fds: list[int], control: socket.socket) -> bool:
 
 def _become(job: Job, path: list[str]) -> None:
     """Go on as a fresh interpreter would that was given this command."""
-    assert job.module is not None
     os.environ.clear()
     os.environ.update(job.env)
     time.tzset()
     sys.path[:] = [*job.path, *path]
-    sys.argv = [job.module, *job.command[3:]]
+    sys.argv = job.program
+    sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in job.env
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.register(STACKS)
-    runpy.run_module(job.module, run_name="__main__", alter_sys=True)
+    if sys.argv[0].endswith(".py"):
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 def _end_all() -> None:

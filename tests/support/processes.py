@@ -99,9 +99,16 @@ def celery(app: str, *words: str, **env: Any) -> Process:
 
 def run_celery(app: str, *words: str, env: dict[str, str], within: float = 30.0) -> subprocess.CompletedProcess[str]:
     """Run ``celery -A app words…`` to its end."""
-    command = [sys.executable, "-m", "celery", "-A", app, *words]
+    return run_python("-m", "celery", "-A", app, *words, env=env, within=within)
+
+
+def run_python(
+    *words: str, env: dict[str, str], cwd: Path = ROOT, within: float = 30.0
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python words…`` to its end."""
+    command = [sys.executable, *words]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = nursery().start(command, env=env, stdout=out, stderr=err)
+        process = nursery().start(command, env=env, cwd=cwd, stdout=out, stderr=err)
         try:
             code = process.wait(within)
         finally:
