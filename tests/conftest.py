@@ -34,7 +34,8 @@ if "SOAK_MINUTES" not in os.environ:
     settings.load_profile("repeatable")
 
 
-pytest_plugins = ["tests.support.aftermath", "tests.support.marks", "tests.support.pacing", "tests.support.redispy"]
+_PLUGINS = ("aftermath", "litter", "marks", "pacing", "redispy")
+pytest_plugins = [f"tests.support.{name}" for name in _PLUGINS]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,7 @@ import redis
 
 from tests.support.beats import leads
 from tests.support.process_table import is_running
-from tests.support.processes import Process, celery
+from tests.support.processes import ROOT, Process, celery
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -23,11 +23,15 @@ def test_fails(beat: Callable[..., Process], client: redis.Redis) -> None:
     raise AssertionError("on purpose")
 
 
+def test_leaves_a_file() -> None:
+    (ROOT / os.environ["LITTER"]).touch()
+
+
 def test_never_ends(beat: Callable[..., Process], server: Server) -> None:
     beat().says("beat: leading")
-    worker = celery(
-        "tests.acceptance.proj", "worker", "-B", "-P", "prefork", "-c", "2", "-l", "INFO", PROJ_URL=server.url
-    )
+    words = ["worker", "-B", "-P", "prefork", "-c", "2", "-l", "INFO", "--schedule-filename"]
+    kept = str(Path(os.environ["TMPDIR"]) / "celerybeat-schedule")
+    worker = celery("tests.acceptance.proj", *words, kept, PROJ_URL=server.url)
     worker.says(r" ready\.")
     # One whose end nobody has heard of yet.
     ended = celery("tests.acceptance.proj", "--version", PROJ_URL=server.url)

@@ -32,6 +32,21 @@ def test_a_test_that_fails_tells_what_its_processes_said_and_what_its_server_hol
     assert f"one of them alone: make test ARGS='{FILE}::test_fails'" in done.stdout
 
 
+def test_a_file_that_is_left_in_the_checkout_fails_the_run(pytestconfig: pytest.Config) -> None:
+    plugin = "tests.support.litter"
+    assert pytestconfig.pluginmanager.has_plugin(plugin)
+    alone = command("leaves_a_file", "--noconftest", "-p", plugin)  # which starts no nursery
+    litter = ROOT / f"litter of {os.getpid()}"
+    env = {**os.environ, "LITTER": litter.name}
+    try:
+        done = subprocess.run(alone, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    finally:
+        litter.unlink(missing_ok=True)
+    assert "1 passed" in done.stdout
+    assert f"left in the checkout: {litter.name}" in done.stdout
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize(
     ("number", "words"),
     [
