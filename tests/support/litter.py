@@ -13,7 +13,7 @@ import pytest
 from tests.support.nursery import ROOT
 
 #: Where tools keep what is theirs.
-_OF_TOOLS = ("__pycache__", "build", "dist", "htmlcov", "_build")
+_OF_TOOLS = ("__pycache__", "build", "dist", "htmlcov", ".egg-info")
 
 #: What people write meanwhile.
 _SOURCES = (".py", ".pyi", ".lua", ".md", ".cfg", ".toml", ".yml", ".yaml", ".json", ".txt", ".patch")
@@ -25,7 +25,7 @@ def files() -> set[str]:
     """Every file of the checkout that no tool made for itself; what begins with a dot is a tool's."""
     found = set()
     for directory, names, here in os.walk(ROOT):
-        names[:] = [name for name in names if not name.startswith(".") and name not in _OF_TOOLS]
+        names[:] = [name for name in names if not name.startswith(".") and not name.endswith(_OF_TOOLS)]
         found |= {os.path.relpath(os.path.join(directory, name), ROOT) for name in here if not name.startswith(".")}
     return found
 
