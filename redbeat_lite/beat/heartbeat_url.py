@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http.client import HTTPException
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -28,25 +29,27 @@ class HeartbeatUrl:
     Parameters:
         url: of http or https; its path may be a secret, so that only its host is shown.
         leader: tells whether this process leads.
+        now: the time in seconds since some instant.
     """
 
-    def __init__(self, url: str, leader: Leader) -> None:
+    def __init__(self, url: str, leader: Leader, now: Callable[[], float] = elapsed) -> None:
         self._url = url
         self._leader = leader
+        self._now = now
         self._asked = self._said = float("-inf")
         self.ticker = Ticker("redbeat-lite-heartbeat-url", lambda: _LOOK, self.ask)
 
     def ask(self) -> None:
         """Ask, if this process leads and has not done so within a minute."""
-        if not self._leader.leading or elapsed() - self._asked < PERIOD:
+        if not self._leader.leading or self._now() - self._asked < PERIOD:
             return
-        self._asked = elapsed()
+        self._asked = self._now()
         try:
             with urlopen(self._url, timeout=TIMEOUT) as reply:
                 reply.read(1)
         except (OSError, HTTPException, ValueError) as exc:
-            if elapsed() - self._said >= _SILENCE:
-                self._said = elapsed()
+            if self._now() - self._said >= _SILENCE:
+                self._said = self._now()
                 why = text_of(exc).replace(self._url, "the URL")
                 logger.warning(
                     "beat: the heartbeat URL of %s cannot be asked for: %s", urlsplit(self._url).hostname, why

@@ -50,9 +50,8 @@ def test_the_leader_asks_once_a_minute_and_a_stand_by_does_not(
     eventually(lambda: len(asked) > 1, what="a request")
     standing_by = HeartbeatUrl(f"{asked[0]}/other", other.leader)
     standing_by.ask()
-    mine = HeartbeatUrl(f"{asked[0]}/mine", leader.leader)
     now = [1000.0]
-    monkeypatch.setattr(module, "elapsed", lambda: now[0])
+    mine = HeartbeatUrl(f"{asked[0]}/mine", leader.leader, lambda: now[0])
     for _ in range(5):
         mine.ask()
         now[0] += 30
@@ -61,15 +60,14 @@ def test_the_leader_asks_once_a_minute_and_a_stand_by_does_not(
 
 @pytest.mark.parametrize("path", ["/secret-broken", ":1/secret"])
 def test_a_failure_is_said_once_an_hour_and_names_no_secret(
-    path: str, asked: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: str, asked: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     class Leader:
         leading = True
 
     host = asked[0] if path.startswith("/") else "http://127.0.0.1"
-    url = HeartbeatUrl(host + path, Leader())  # type: ignore[arg-type]  # all that is asked of it
     now = [1000.0]
-    monkeypatch.setattr(module, "elapsed", lambda: now[0])
+    url = HeartbeatUrl(host + path, Leader(), lambda: now[0])  # type: ignore[arg-type]  # all that is asked of it
     caplog.set_level(logging.WARNING)
     for _ in range(62):
         url.ask()
