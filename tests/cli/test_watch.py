@@ -9,7 +9,6 @@ import re
 import select
 import signal
 import struct
-import subprocess
 import sys
 import termios
 import time
@@ -20,7 +19,7 @@ import pytest
 from redbeat_lite import Schedules, every
 from tests.cli.conftest import Cli, Shell
 from tests.support.beats import KEYS
-from tests.support.processes import ROOT
+from tests.support.nursery import nursery
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually, never
@@ -35,24 +34,12 @@ class Terminal:
         self._ours, self._its = pty.openpty()
         self.resize(lines, columns)
         self.modes = termios.tcgetattr(self._its)
-        self._process = subprocess.Popen(
-            command,
-            env=env,
-            cwd=ROOT,
-            stdin=self._its,
-            stdout=self._its,
-            stderr=self._its,
-            start_new_session=True,
-            preexec_fn=self._adopt,
-        )
+        self._process = nursery().start(command, env=env, stdout=self._its, session=True)
         self.output = ""
 
     @property
     def pid(self) -> int:
         return self._process.pid
-
-    def _adopt(self) -> None:
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C and a resize become signals
 
     def resize(self, lines: int, columns: int) -> None:
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))

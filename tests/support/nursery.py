@@ -139,7 +139,7 @@ class Nursery:
         Parameters:
             stdout: where its output goes.
             stderr: where that for errors goes; the same by default.
-            session: let it lead a session of its own.
+            session: let it lead a session of its own; where its output is a terminal, it sits before that and reads it.
         """
         job = Job(command, dict(os.environ if env is None else env), str(cwd), session)
         out, err = (each if isinstance(each, int) else each.fileno() for each in (stdout, stderr or stdout))

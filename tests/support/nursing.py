@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import fcntl
 import gc
 import importlib
 import json
@@ -15,6 +16,7 @@ import shutil
 import signal
 import socket
 import sys
+import termios
 import time
 
 from tests.support.nursery import ROOT, STACKS, Job
@@ -109,6 +111,9 @@ def _fork(job: Job, fds: list[int], control: socket.socket) -> bool:
     for number, each in enumerate(fds, start=1):
         os.dup2(each, number)
         os.close(each)
+    if job.session and os.isatty(1):
+        fcntl.ioctl(1, termios.TIOCSCTTY, 0)  # so that Ctrl-C and a resize become signals
+        os.dup2(1, 0)
     try:
         os.chdir(job.cwd)
         if not job.program:
