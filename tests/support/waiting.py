@@ -11,19 +11,21 @@ T = TypeVar("T")
 
 def eventually(condition: Callable[[], T], *, within: float = 10.0, what: str = "the condition") -> T:
     """Poll until ``condition()`` is true and return what it returned; fail after ``within`` seconds."""
-    began = time.monotonic()
+    began = looked = time.monotonic()
     while True:
         value = condition()
         if value:
             return value
-        waited = time.monotonic() - began
-        if waited > within:
+        now = time.monotonic()
+        if now > began + within:
             raise AssertionError(f"{what} did not come true within {within} s; last seen: {value!r}")
-        time.sleep(pause(waited))
+        # A look that took long keeps others from going on.
+        time.sleep(max(pause(now - began), min(now - looked, 0.1)))
+        looked = time.monotonic()
 
 
 def pause(waited: float) -> float:
-    """Seconds until the next look: the longer it has taken, the less often; a look costs what others need to go on."""
+    """Seconds until the next look: the longer it has taken, the less often."""
     return min(max(0.005, waited / 40), 0.025)
 
 
