@@ -49,12 +49,15 @@ def _between(after: datetime, until: datetime, step: timedelta) -> Iterator[date
 
 @cache
 def transitions(zone: ZoneInfo, first_year: int, last_year: int) -> list[datetime]:
-    """The hours of these years in which the offset of the zone changes."""
-    instant, found = datetime(first_year, 1, 1, tzinfo=UTC), []
-    offset = instant.astimezone(zone).utcoffset()
-    while instant.year <= last_year:
-        instant += timedelta(hours=1)
-        if (changed := instant.astimezone(zone).utcoffset()) != offset:
-            found.append(instant)
-            offset = changed
+    """The hours of these years in which the offset of the zone changes, at most once a day."""
+
+    def offset(instant: datetime) -> timedelta | None:
+        return instant.astimezone(zone).utcoffset()
+
+    day, found = datetime(first_year, 1, 1, tzinfo=UTC), []
+    while day.year <= last_year:
+        if offset(day) != offset(day + timedelta(days=1)):
+            hours = (day + timedelta(hours=number) for number in range(1, 25))
+            found.append(next(hour for hour in hours if offset(hour) != offset(day)))
+        day += timedelta(days=1)
     return found
