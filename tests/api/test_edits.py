@@ -14,7 +14,7 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 
 from redbeat_lite import ConfigOwned, Entry, Scheduler, Schedules, cron, every, register_schedule
 from tests.support.frozen import NOW, Clock
-from tests.support.in_process import MakeApp, MakeBeat
+from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.messages import of_entry
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -274,29 +274,32 @@ class TestOfTheConfiguration:
         assert deploy(Dates(4, 5, 40)).version == 1
         assert of_entry(client, "a")[-1].scheduled_at == NOW + timedelta(days=5)
 
-    @pytest.mark.parametrize("fields", [{}, {"start_at": NOW + timedelta(hours=9)}, {"max_runs": 5}, {"jitter": 60}])
     def test_hourly_restarts_with_runs_in_between_postpone_nothing(
-        self,
-        deploy: Callable[..., Entry],
-        clock: Clock,
-        client: redis.Redis,
-        make_app: MakeApp,
-        fields: dict[str, Any],
+        self, clock: Clock, client: redis.Redis, make_app: MakeApp, make_beat: MakeBeat
     ) -> None:
-        schedules = Schedules(make_app(beat_schedule={"a": {"task": "t", "schedule": Local(10_000), **fields}}))
+        start_at = NOW + timedelta(hours=9)
+        fields: dict[str, dict[str, Any]] = {
+            "plain": {},
+            "late": {"start_at": start_at},
+            "few": {"max_runs": 5},
+            "spread": {"jitter": 60},
+        }
+        written = {name: {"task": "t", "schedule": Local(10_000), **more} for name, more in fields.items()}
         for hour in range(40):
-            entry = deploy(Local(10_000), **fields)
-            if hour == 20:
-                schedules.pause("a")
-            if hour == 24:
-                schedules.resume("a")
+            schedules = one_turn(make_app(beat_schedule=written), make_beat)
+            for name in written:
+                if hour == 20:
+                    schedules.pause(name)
+                if hour == 24:
+                    schedules.resume(name)
             clock.forward(3600)
-        start = fields.get("start_at", NOW + timedelta(milliseconds=1)) - timedelta(milliseconds=1)
-        sent = [message.scheduled_at for message in of_entry(client, "a")]
-        assert len(sent) == 5 if "max_runs" in fields else len(sent) > 7
-        assert all((each - start).total_seconds() % 10_000 == 0 for each in sent if each)
-        assert len(set(sent)) == len(sent)
-        assert entry.version == 3
+        for name in written:
+            start = start_at - timedelta(milliseconds=1) if name == "late" else NOW
+            sent = [message.scheduled_at for message in of_entry(client, name)]
+            assert len(sent) == 5 if name == "few" else len(sent) > 7
+            assert all((each - start).total_seconds() % 10_000 == 0 for each in sent if each)
+            assert len(set(sent)) == len(sent)
+            assert schedules[name].version == 3
 
     @pytest.mark.parametrize("late", [60, 86_400])
     def test_another_time_zone_is_no_edit_of_one_that_goes_by_it(

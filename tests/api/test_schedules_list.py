@@ -51,15 +51,15 @@ class TestList:
             many.list(offset, limit, order)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(("order", "most"), [("due", 1), ("name", 5)])
-    def test_a_page_of_ten_thousand_costs_as_much_as_one_of_ten(
+    def test_a_page_of_thousands_costs_as_much_as_one_of_ten(
         self, schedules: Schedules, server: Server, order: str, most: int
     ) -> None:
-        schedules.add_many(Entry(f"e{number:05}", "add", every(60 + number)) for number in range(10_000))
+        schedules.add_many(Entry(f"e{number:05}", "add", every(60 + number)) for number in range(3000))
         schedules.list(order=order)  # type: ignore[arg-type]
         with commands(server) as seen, round_trips() as trips:
-            page = schedules.list(offset=5000, limit=1000, order=order)  # type: ignore[arg-type]
-        assert [entry.name for entry in page] == [f"e{number:05}" for number in range(5000, 6000)]
-        for number, entry in enumerate(page, 5000):
+            page = schedules.list(offset=1500, limit=1000, order=order)  # type: ignore[arg-type]
+        assert [entry.name for entry in page] == [f"e{number:05}" for number in range(1500, 2500)]
+        for number, entry in enumerate(page, 1500):
             assert entry.next_run_at == NOW + timedelta(seconds=60 + number)
         assert len(trips) <= 2
         assert len(seen) <= 1 + most

@@ -44,7 +44,7 @@ def main(url: str, dispatch: str) -> None:
     with frozen_clock() as clock:
         schedules.add("interval", "add", every(60), misfire="all")
         schedules.add("cron", "add", cron("*/2 * * * *", tz="Asia/Tokyo"), options={"headers": {"own": 1}})
-        schedules.add("weekday", "add", cron("0 15 * * mon-fri"), start_at=clock.now + timedelta(hours=1))
+        schedules.add("weekday", "add", cron("0 14 * * mon-fri"), start_at=clock.now + timedelta(minutes=30))
         schedules.add("unregistered", "nobody.knows", every(60), misfire="all")
         schedules.add("seconds", "add", every(10))
         schedules.add("excluded", "add", every(60))
@@ -57,7 +57,7 @@ def main(url: str, dispatch: str) -> None:
                     transport=transport,
                     integrations=[CeleryIntegration(monitor_beat_tasks=True, exclude_beat_tasks=["excluded"])],
                 )
-            clock.forward(60 if step < 3 else 4 * 3600)
+            clock.forward(60 if step < 3 else 3600)
             while not beat.run_due():
                 pass  # so many messages, in full, are more than a turn on a slow machine
             modes.append(beat._publisher.mode)

@@ -82,9 +82,9 @@ class TestZone:
     ) -> None:
         Schedules(make_app(timezone="UTC")).add("daily", "t", cron("0 13 * * *"))
         for zone in ("UTC", "America/Los_Angeles", "Asia/Tokyo", "UTC"):
-            for _ in range(12):
+            for _ in range(8):
                 one_turn(make_app(timezone=zone), make_beat)
-                clock.forward(7200)
+                clock.forward(3 * 3600)
         sent = [message.scheduled_at for message in of_entry(client, "daily")]
         assert sent == [
             datetime(2026, 3, 2, 13, tzinfo=UTC),

@@ -48,12 +48,12 @@ def test_every_run_gives_a_check_in_that_its_message_refers_to(
         # Those of before Sentry was there, in the first minute.
         early = {"interval": 1, "unregistered": 1}.get(name, len(carried) - len(ids))
         assert len(carried) - len(ids) == early <= 1
-    assert len(check_ins["interval"]) == 1 + 1 + 4 * 60
+    assert len(check_ins["interval"]) == 1 + 1 + 60
     assert all(message.headers["own"] == 1 for message in messages["cron"]), "headers of one's own are kept"
     configs = {name: sent[0]["monitor_config"] for name, sent in check_ins.items()}
     assert configs["interval"]["schedule"] == {"type": "interval", "value": 1, "unit": "minute"}
     assert configs["cron"] == {"schedule": {"type": "crontab", "value": "*/2 * * * *"}, "timezone": "Asia/Tokyo"}
-    assert configs["weekday"]["schedule"] == {"type": "crontab", "value": "0 15 * * mon-fri"}
+    assert configs["weekday"]["schedule"] == {"type": "crontab", "value": "0 14 * * mon-fri"}
     assert configs["config"] == {"schedule": {"type": "crontab", "value": "*/2 * * * *"}, "timezone": "Europe/Berlin"}
 
 

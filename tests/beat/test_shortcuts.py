@@ -84,7 +84,7 @@ def publishers(shared_server: Server) -> Iterator[tuple[Publisher, Publisher]]:
     app.close()
 
 
-@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(options, arguments, arguments, st.sampled_from(["plain", "routed", "pattern.x", "unknown"]), texts)
 def test_an_entry_is_prepared_from_the_message_of_another(
     publishers: tuple[Publisher, Publisher],

@@ -29,7 +29,7 @@ def asked_for(count: int, app: Celery, make_beat: MakeBeat, clock: Clock, server
 
 
 class TestCost:
-    @pytest.mark.parametrize("stored", [1, 5000])
+    @pytest.mark.parametrize("stored", [1, 2000])
     def test_a_tick_with_nothing_due_is_one_command_whatever_is_stored(
         self, schedules: Schedules, inner_beat: Scheduler, server: Server, stored: int
     ) -> None:
@@ -42,7 +42,7 @@ class TestCost:
         assert all(command.startswith("EVALSHA") for command in seen)
 
     @needs_batches
-    @pytest.mark.parametrize("dispatch", ["auto", "batch"])
+    @pytest.mark.parametrize("dispatch", ["auto", pytest.param("batch", marks=pytest.mark.soak)])
     def test_a_thousand_due_entries_cost_next_to_nothing_each(
         self,
         make_app: MakeApp,

@@ -98,7 +98,7 @@ def entries(draw: Any) -> Entry:
     )
 
 
-@examples(150)
+@examples(80)
 @given(entries())
 def test_an_entry_survives_storage(entry: Entry) -> None:
     stored = encode(entry)
@@ -137,7 +137,7 @@ states = st.builds(
 )
 
 
-@examples(150)
+@examples(80)
 @given(states)
 def test_a_state_survives_storage_and_begins_with_its_guard(state: EntryState) -> None:
     stored = state.encode()
@@ -145,7 +145,7 @@ def test_a_state_survives_storage_and_begins_with_its_guard(state: EntryState) -
     assert stored.startswith(state.guard)
 
 
-@examples(150)
+@examples(80)
 @given(st.binary(max_size=60) | st.text("0123456789|abc -+_.\u0661", max_size=60).map(str.encode))
 def test_a_state_that_is_read_at_all_is_one_that_a_commit_can_match(raw: bytes) -> None:
     try:

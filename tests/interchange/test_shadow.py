@@ -75,9 +75,9 @@ def test_a_beat_that_does_as_we_would_differs_in_nothing(peer_app: Celery, watch
     for name, found in names.items():
         save(peer_app, name, found)
     ran = 0
-    for _ in range(250):
+    for _ in range(150):
         # Its loop wakes up a little late, each time, and counts from there.
-        clock.forward(drawn.uniform(0.1, 0.4))
+        clock.forward(drawn.uniform(0.2, 0.6))
         for name in names:
             if RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=peer_app).is_due().is_due:
                 run(peer_app, name)

@@ -96,7 +96,7 @@ tellings = st.lists(
 )
 
 
-@examples(150)
+@examples(80)
 @given(tellings, st.integers(1, 4))
 def test_what_is_stored_is_what_the_model_says(any_store: RunStore, tellings: Any, history: int) -> None:
     any_store.client.flushall()

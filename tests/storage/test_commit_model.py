@@ -224,7 +224,7 @@ def line(shared_server: Server) -> Iterator[Line]:
     line.close()
 
 
-@examples(150)
+@examples(80)
 @given(steps)
 @example(LONG)
 @example(BACK)
