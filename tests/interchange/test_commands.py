@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -17,6 +16,7 @@ import pytest
 import redis
 from celery import Celery
 from celery.schedules import crontab, schedule
+from django.db import connection
 from redbeat import RedBeatSchedulerEntry
 
 from redbeat_lite import Schedules
@@ -113,20 +113,14 @@ def test_each_wrong_request_is_one_line(server: Server, tmp_path: Path) -> None:
     assert len(said.splitlines()) == 1
 
 
-def test_a_django_project_is_read_where_its_settings_say(server: Server, tmp_path: Path) -> None:
+def test_a_django_project_is_read_where_its_settings_say(server: Server, tmp_path: Path, models: Any) -> None:
     settings, database = "tests.interchange.djangosettings", str(tmp_path / "db.sqlite3")
     env = {"DJANGO_SETTINGS_MODULE": settings, "MOVING_DATABASE": database}
     said = redbeat(server, "import", "--from", "django-celery-beat", code=2, **env)
     assert "no such table" in said
-    fill = (
-        "import django; django.setup()\n"
-        "from django.core.management import call_command as call; call('migrate', run_syncdb=True, verbosity=0)\n"
-        "from django_celery_beat.models import *\n"
-        "PeriodicTask(name='tea', task='proj.sync', crontab=CrontabSchedule.objects.create(hour='17', minute='0',"
-        " timezone='Europe/London')).save()\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **env}
-    subprocess.run([sys.executable, "-c", fill], cwd=ROOT, env=environment, check=True)
+    at_five = models.CrontabSchedule.objects.create(hour="17", minute="0", timezone="Europe/London")
+    models.PeriodicTask(name="tea", task="proj.sync", crontab=at_five).save()
+    shutil.copy(connection.settings_dict["NAME"], database)
     said = redbeat(server, "import", "--from", "django-celery-beat", "--apply", **env)
     assert "1 carried over, 0 left out." in said
     assert "0 17 * * * Europe/London" in said
