@@ -79,8 +79,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             self.backend = backend = store.backend
             locks = LockStore(backend.client, settings.key_prefix)
             self.vitals = vitals = Vitals(Announcer(hooks_of(app, settings)), heartbeat_file(settings.heartbeat_file))
-            host, port = settings.metrics_host, settings.metrics_port
-            self._exporter = None if port is None else Exporter(host, port, vitals)
+            port = settings.metrics_port
+            self._exporter = None if port is None else Exporter(port, settings, vitals)
         except ConfigurationError as exc:
             raise click.ClickException(str(exc)) from exc
         self.keys = keys = store.keys

@@ -137,6 +137,8 @@ class IncidentWatch:
         if not changes and look.read == look.reads:
             return False
         changed = self._incidents.apply(term, look, changes)
+        if changed is not None:  # else another look has read them too
+            self._vitals.on_ends(look.ends, self._store.backend.client)
         return changed is None or changed > 0 or look.more
 
     def _overdue(self, overdue: list[Deadline], watched: Mapping[str, Watched], now: int) -> list[Deadline]:

@@ -12,6 +12,8 @@ from ..clock import elapsed
 from ..errors import ConfigurationError
 from ..events import Dispatched, Failed, Hooks, Misfired, Quarantined, Skipped, Ticked
 from ..runs.incident import KINDS
+from ..settings import Settings
+from .entry_metrics import EntryMetrics
 from .vitals import Vitals
 
 if TYPE_CHECKING:
@@ -106,15 +108,15 @@ class Exporter:
     """Serves the metrics of one beat. Opens no port before :meth:`serve`.
 
     Parameters:
-        host: the address to listen on.
-        port: where.
+        port: where to listen.
+        settings: say on which address, and of how many entries.
         vitals: those of the beat.
 
     Raises:
         ConfigurationError: prometheus-client is not installed.
     """
 
-    def __init__(self, host: str, port: int, vitals: Vitals) -> None:
+    def __init__(self, port: int, settings: Settings, vitals: Vitals) -> None:
         if find_spec("prometheus_client") is None:
             raise ConfigurationError(
                 f"redbeat_lite_metrics_port: {port} needs the package prometheus-client, which is not installed; "
@@ -122,12 +124,16 @@ class Exporter:
             )
         from prometheus_client import CollectorRegistry
 
-        self._host, self._port = host, port
+        self._host, self._port = settings.metrics_host, port
         self._registry = CollectorRegistry()
         self._server: Any = None
         self._tried = float("-inf")
         self._refused = False
         vitals.announcer.add(Metrics(self._registry, vitals))
+        if settings.metrics_entries:
+            entries = EntryMetrics(self._registry, settings)
+            vitals.announcer.add(entries)
+            vitals.on_ends = entries.ended
 
     def serve(self) -> None:
         """Listen on the port, if that is not so yet; where somebody else does, try again later."""

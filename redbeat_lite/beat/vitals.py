@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celery.utils.log import get_logger
 
 from ..clock import elapsed
 from ..events import Event, LeaderGained, LeaderLost, Ticked
+from ..runs.fold import End
 from ..storage.json_values import dumps
 from .announcer import Announcer
 from .heartbeat import HeartbeatFile
@@ -35,6 +36,8 @@ class Vitals:
         self.refused = 0  #: config entries that were, when the configuration was read last
         self.unpublished: set[str] = set()  #: entries of which a publish has failed lately
         self.incidents: Mapping[str, int] = {}  #: how many are open of each kind, as the last look saw it
+        #: Given the ends of runs that the leader reads, in the thread that does, with the client that it uses.
+        self.on_ends: Callable[[Sequence[End], Any], None] = lambda ends, client: None
         self._heartbeat = heartbeat
         self._unwritable = False
         self._alive = elapsed()
