@@ -111,7 +111,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         )
         self._failure: BaseException | None = None
         self._exit_code = 0
-        self._outage = Outage(vitals)
+        self._outage = Outage(vitals, settings.lease)
         self._ticking = False
         self._closing = False
         self._farewell = Farewell()

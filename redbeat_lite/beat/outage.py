@@ -6,6 +6,8 @@ from celery.utils.log import get_logger
 
 from ..clock import elapsed
 from ..errors import text_of
+from .cut_off import CutOff
+from .dispatch.broker import BrokerDown
 from .vitals import Vitals
 
 logger = get_logger(__name__)
@@ -20,10 +22,12 @@ class Outage:
 
     Parameters:
         vitals: told of the trouble, for who asks how the beat is.
+        lease: seconds that one lasts.
     """
 
-    def __init__(self, vitals: Vitals) -> None:
+    def __init__(self, vitals: Vitals, lease: float) -> None:
         self._vitals = vitals
+        self._cut_off = CutOff(vitals, lease)
         self._failures = 0
         self._since = 0.0
 
@@ -36,6 +40,10 @@ class Outage:
         self._failures += 1
         why = f"{what}: {text_of(exc)}"
         self._vitals.failing(why)
+        if isinstance(exc, BrokerDown):
+            self._cut_off.is_over()  # what is due was read before
+        else:
+            self._cut_off.goes_on(why)
         logger.error("beat: %s; trying again in %g s", why, seconds)
         return seconds
 
@@ -45,3 +53,4 @@ class Outage:
             logger.warning("beat: working again after %.1f s", elapsed() - self._since)
         self._failures = 0
         self._vitals.recovered()
+        self._cut_off.is_over()

@@ -29,6 +29,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 #: What makes an incident the only one of its kind: the kind, and the name of the entry, empty for the whole schedule.
 Key = tuple[Kind, str]
 
+#: Seconds after the end of a lease at which somebody should lead again: each stand-by asks when it ends.
+LEADERLESS = 10.0
+
 #: Characters of what is said of one.
 _MAX_TEXT = 300
 

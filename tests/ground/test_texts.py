@@ -182,7 +182,7 @@ def test_of_an_entry_that_cannot_be_used(stage: Stage, clock: Clock, exc: Except
 @example(exc=ValueError("\udcff"))
 def test_of_an_outage(stage: Stage, exc: Exception, caplog: pytest.LogCaptureFixture) -> None:
     vitals = stage.beat.vitals
-    Outage(vitals).goes_on("cannot reach the broker", exc)
+    Outage(vitals, 4).goes_on("cannot reach the broker", exc)
     assert is_text(caplog.records[-1].getMessage())
     why = json.loads(vitals.report().encode())["why"]
     assert why.startswith("cannot reach the broker: ")

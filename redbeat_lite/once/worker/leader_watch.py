@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from celery.utils.log import get_logger
 
-from ...runs.incident import Case
+from ...runs.incident import LEADERLESS, Case
 from ...runs.incident_store import IncidentStore
 from ...storage.keys import Keys
 from ...storage.replies import server_ms
 from ..runtime import Runtime
 
 logger = get_logger(__name__)
-
-#: Milliseconds after the end of a lease at which somebody should lead again: each stand-by asks when it ends.
-_PATIENCE_MS = 10_000
 
 
 def look_for_leader(runtime: Runtime) -> None:
@@ -34,7 +31,7 @@ def look_for_leader(runtime: Runtime) -> None:
         return
     now = server_ms(client)
     silence = now - int(ticked)
-    if silence <= 1000 * settings.lease + _PATIENCE_MS:
+    if silence <= 1000 * (settings.lease + LEADERLESS):
         return
     case = Case("no_leader", "", now, f"no beat has led for {silence / 1000:.0f} s")
     if IncidentStore(client, settings.key_prefix).apply(None, None, [("open", case.field, case.encode())]):
