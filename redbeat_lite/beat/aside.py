@@ -33,7 +33,7 @@ class Aside:
         self.deadlines = Deadlines(
             RunKeys(settings.key_prefix).deadlines, settings.expect, app.timezone, settings.history
         )
-        self.incidents = IncidentWatch(settings, leader, vitals, self.deadlines)
+        self.incidents = IncidentWatch(app, settings, leader, vitals, self.deadlines)
         self._threads: list[Ticker] = [sweeper(app, lambda: leader.leading), self.incidents.ticker]
         if settings.heartbeat_url is not None:
             self._threads.append(HeartbeatUrl(settings.heartbeat_url, leader).ticker)

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
 
 from ..clock import elapsed, wall_ms
-from ..entries.stored_entry import UNREADABLE, entry_of, state_of
-from ..errors import CorruptEntry
 from ..events import IncidentClosed, IncidentOpened
-from ..expect import Expect
 from ..instants import from_ms
-from ..once.keys import OnceKeys
-from ..once.worker_reports import heard_of
 from ..runs.fold import Deadline, Seen, Watched, fold
 from ..runs.incident import Case, Key, Kind
 from ..runs.incident_store import Change, IncidentStore, Look, changes_of
 from ..settings import Settings
 from ..storage.lazy import lazy
-from ..storage.replies import server_ms
 from ..storage.store import Store
-from ..storage.stored import PAGE, Lost, Stored, Term, chunks
+from ..storage.stored import Lost, Term
 from ..threads import Ticker
 from .dispatch.deadlines import Deadlines
+from .heard import Heard
 from .leader import Leader
 from .vitals import Vitals
+from .watched_entries import WatchedEntries
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 logger = get_logger(__name__)
 
@@ -57,32 +56,24 @@ _BEHIND_MS = 60_000
 _DAY_MS = 86_400_000
 
 
-class _Known(NamedTuple):
-    """What a definition says that matters here."""
-
-    definition: bytes
-    expect: Expect | None
-    enabled: bool
-    history: int
-
-
 class IncidentWatch:
     """Looks in a thread of its own, over connections of its own, while this process leads.
 
     Parameters:
-        settings: of the app.
+        app: the Celery app.
+        settings: its settings.
         leader: proof that this process may write.
         vitals: knows whose publishes fail; told of incidents.
         deadlines: told whether anybody records.
     """
 
-    def __init__(self, settings: Settings, leader: Leader, vitals: Vitals, deadlines: Deadlines) -> None:
+    def __init__(self, app: Celery, settings: Settings, leader: Leader, vitals: Vitals, deadlines: Deadlines) -> None:
         self._settings = settings
         self._leader = leader
         self._vitals = vitals
         self._deadlines = deadlines
-        self._known: dict[str, _Known] = {}
-        self._heard = False  #: whether somebody who records was ever heard of
+        self._entries = WatchedEntries(deadlines)
+        self._heard = Heard(app, settings.key_prefix)
         #: How many looks were taken, and at which of them something began to hold.
         self._looks, self._since = 0, dict[Kind, int]()
         self._telling: dict[_Told, _Telling] = {}
@@ -106,7 +97,8 @@ class IncidentWatch:
             return
         try:
             self._looks += 1
-            self._ask_who_records()
+            self._heard.ask(self._store.backend.client)
+            self._deadlines.recorded = self._heard.records
             for _ in range(_PAGES):
                 if not self._look(self._leader.term):
                     return
@@ -125,14 +117,21 @@ class IncidentWatch:
             *(case.name for case in look.cases if case.name),
             *failing,
         }
-        watched, attempts = self._read(names)
-        for name in failing - attempts.keys():
-            failing.discard(name)
-        states |= {("cannot_publish", name): why for name, (count, why) in attempts.items() if count >= _ATTEMPTS}
+        found = self._entries.read(self._store, names)
+        attempts = {name: each.state.attempts for name, each in found.items() if each.state.attempts}
+        failing.difference_update(names - attempts.keys())
+        states |= {
+            ("cannot_publish", name): f"{count} publishes failed: {found[name].state.error}"
+            for name, count in attempts.items()
+            if count >= _ATTEMPTS
+        }
+        watched = {name: each.watched for name, each in found.items()}
         expecting = [name for name, each in watched.items() if each.expect is not None]
         overdue = self._overdue([each for each in look.overdue if each.name in watched], watched, now)
+        not_begun = {each.name for each in overdue if each.what == "start" and each.row is None}
+        untaken = {name: queue for name in not_begun if (queue := self._heard.untaken(found[name].entry))}
         failures = self._incidents.failures(expecting)
-        decision = fold(Seen(now, look.ends, overdue, watched, failures, states, look.cases))
+        decision = fold(Seen(now, look.ends, overdue, watched, failures, untaken, states, look.cases))
         changes = [*self._told(look.cases), *changes_of(decision, look, now)]
         if not changes and look.read == look.reads:
             return False
@@ -143,18 +142,11 @@ class IncidentWatch:
 
     def _overdue(self, overdue: list[Deadline], watched: Mapping[str, Watched], now: int) -> list[Deadline]:
         """These with what is recorded of their runs."""
-        if overdue and not self._heard:
+        if overdue and not self._heard.has_recorded:
             # What is not recorded may have been done all the same: that nobody records is the one incident.
             self._deadlines.wanted = now
             return []
         return self._incidents.with_rows(overdue, watched)
-
-    def _ask_who_records(self) -> None:
-        client = self._store.backend.client
-        found: Any = client.hgetall(OnceKeys(self._settings.key_prefix).workers)
-        now = server_ms(client) / 1000
-        self._deadlines.recorded = any(said.records for said in heard_of(found, now).values())
-        self._heard |= self._deadlines.recorded
 
     def _states_now(self, look: Look, now: int) -> dict[Key, str]:
         states: dict[Key, str] = {}
@@ -185,39 +177,6 @@ class IncidentWatch:
             self._since.pop(kind, None)
             return False
         return self._looks - self._since.setdefault(kind, self._looks) >= LASTING - 1 or kind in open_
-
-    def _read(self, names: Collection[str]) -> tuple[dict[str, Watched], dict[str, tuple[int, str]]]:
-        """What these entries expect, of those that are stored and can be read; and which of them have failed publishes,
-        how many, and why."""
-        watched, attempts = {}, {}
-        for chunk in chunks(names, PAGE):
-            for name, stored in zip(chunk, self._store.read(chunk), strict=True):
-                known = self._expectation(name, stored)
-                if known is None:
-                    continue
-                try:
-                    state = state_of(stored)
-                except CorruptEntry:
-                    continue
-                watched[name] = Watched(known.expect, state.paused or not known.enabled, known.history)
-                if state.attempts:
-                    attempts[name] = (state.attempts, f"{state.attempts} publishes failed: {state.error}")
-        return watched, attempts
-
-    def _expectation(self, name: str, stored: Stored) -> _Known | None:
-        known = self._known.get(name)
-        if known is not None and known.definition == stored.definition:
-            return known
-        try:
-            entry = entry_of(stored)
-        except UNREADABLE:
-            return None
-        if len(self._known) >= PAGE:
-            self._known.clear()
-        expect = self._deadlines.expected(entry)
-        found = _Known(stored.definition or b"", expect, entry.enabled, self._deadlines.history(entry))
-        self._known[name] = found
-        return found
 
     def _told(self, cases: Iterable[Case]) -> Iterator[Change]:
         """Tell what nobody was told yet. That it was is written once all have heard it: who dies before leaves it to

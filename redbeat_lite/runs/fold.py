@@ -18,9 +18,13 @@ _NOT_BEGUN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
 #: Kinds that hold or do not hold at the moment of a look, whatever became of runs.
 STATES: tuple[Kind, ...] = ("quarantined", "cannot_publish", "behind", "nobody_records", "no_leader")
 
+#: A run has not begun: of these two, one at most is open for an entry.
+_MISSED: tuple[Kind, Kind] = ("missed", "not_consumed")
+
 #: Which fields of an expectation a kind goes by.
 _FIELDS: dict[Kind, str] = {
     "missed": "start_within",
+    "not_consumed": "start_within",
     "late": "start_within",
     "too_long": "finish_within",
     "failed": "failures",
@@ -94,6 +98,7 @@ class Seen(NamedTuple):
         overdue: deadlines whose time has come.
         watched: the entries that are named anywhere in this; one that is not stored is missing.
         failures: of these entries.
+        untaken: queues that no worker takes from of those that were heard of, by the entries whose messages go there.
         states: what holds at the moment of :data:`STATES`, with what is said of it.
         cases: the incidents that are open.
     """
@@ -103,6 +108,7 @@ class Seen(NamedTuple):
     overdue: Sequence[Deadline] = ()
     watched: Mapping[str, Watched] = {}
     failures: Mapping[str, Failures] = {}
+    untaken: Mapping[str, str] = {}
     states: Mapping[Key, str] = {}
     cases: Sequence[Case] = ()
 
@@ -164,9 +170,7 @@ class _Fold:
             if expect.success_ms is not None:
                 self._deadlines[member("success", None, end.name)] = end.at + expect.success_ms
         elif end.outcome in _NOT_BEGUN and end.begin is None and expect.start_ms is not None:
-            self._open_case(
-                "missed", end.name, f"the run of {_told(end.nominal)} has {_ended(end.outcome)}", end.nominal
-            )
+            self._missed(end.name, f"the run of {_told(end.nominal)} has {_ended(end.outcome)}", end.nominal)
         elif end.outcome in _FAILED:
             self._failed(expect, end)
 
@@ -178,8 +182,7 @@ class _Fold:
         if end.begin is None:
             return
         if expect.start_ms is not None and end.begin <= expect.start_ms:
-            self._close("missed", end.name, end.nominal)
-            self._close("late", end.name, end.nominal)
+            self._begun(end.name, end.nominal)
         if expect.finish_ms is not None and end.begin + (end.duration or 0) <= expect.finish_ms:
             self._close("too_long", end.name, end.nominal)
 
@@ -210,21 +213,37 @@ class _Fold:
         row, name = deadline.row, deadline.name
         run = f"the run of {_told(nominal)}"
         if row is None or (row.begin is None and row.outcome in _NOT_BEGUN):
-            self._open_case("missed", name, f"{run} has not begun within {within / 1000:g} s", nominal)
+            queue = self._seen.untaken.get(name) if row is None else None
+            self._missed(name, f"{run} has not begun within {within / 1000:g} s", nominal, queue)
         elif row.begin is None:
             return  # Revoked, or left out: somebody decided so.
         elif nominal + row.begin <= deadline.at:
-            self._close("missed", name, nominal)
-            self._close("late", name, nominal)
-        elif not row.attempt and ("missed", name) not in self._open:  # of one tried again, the row tells the last begin
+            self._begun(name, nominal)
+        elif not row.attempt and self._open_missed(name) is None:  # of one tried again, the row tells the last begin
             began = f"{run} began {row.begin / 1000:g} s after it, not within {within / 1000:g} s"
             self._open_case("late", name, began, nominal)
+
+    def _missed(self, name: str, text: str, nominal: int, queue: str | None = None) -> None:
+        """A run has not begun; where a queue is given, as nobody takes from it. One kind takes the other's place."""
+        kind, other = _MISSED if queue is None else reversed(_MISSED)
+        why = "" if queue is None else f": no worker that was heard of takes from the queue {queue!r}"
+        self._open_case(kind, name, text + why, nominal)
+        if (kind, name) in self._open:
+            self._close(other, name)
+
+    def _begun(self, name: str, nominal: int) -> None:
+        """A run has begun in time."""
+        for kind in (*_MISSED, "late"):
+            self._close(kind, name, nominal)
+
+    def _open_missed(self, name: str) -> Case | None:
+        return next((case for kind in _MISSED if (case := self._open.get((kind, name)))), None)
 
     def _finish(self, deadline: Deadline, nominal: int, within: int) -> None:
         row, name = deadline.row, deadline.name
         run = f"the run of {_told(nominal)}"
         if row is None or row.outcome in ("running", "retrying"):
-            missed = self._open.get(("missed", name))
+            missed = self._open_missed(name)
             if row is not None or missed is None or (missed.nominal or 0) > nominal:
                 self._open_case("too_long", name, f"{run} has not ended within {within / 1000:g} s", nominal)
         elif row.begin is not None and row.duration is not None:

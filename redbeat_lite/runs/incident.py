@@ -14,6 +14,7 @@ from ..storage.json_values import dumps, loads
 
 Kind = Literal[
     "missed",
+    "not_consumed",
     "late",
     "too_long",
     "failed",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import redis
 
+from tests.beat.incident_stage import Stage
 from tests.beat.ways import WAYS, Setup
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat, clock, inner_beat, make_app, make_beat, no_leaks, schedules
@@ -30,3 +32,11 @@ def apart(make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock) 
     setup = Setup("batches to another database", make_app, make_beat, server)
     yield setup
     setup.broker.close()
+
+
+@pytest.fixture
+def stage(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, clock: Clock, request: pytest.FixtureRequest
+) -> Stage:
+    """A beat that watches runs; its app has the settings that the test is given."""
+    return Stage(make_app(**getattr(request, "param", {})), make_beat, client, clock)

@@ -9,104 +9,26 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
 
-from redbeat_lite import Expect, Scheduler, Schedules, cron, every
+from redbeat_lite import Expect, cron, every
 from redbeat_lite.beat import incidents as module
+from redbeat_lite.beat import watched_entries
 from redbeat_lite.beat.incidents import LASTING
-from redbeat_lite.events import Hooks, IncidentClosed, IncidentOpened, subscribe
+from redbeat_lite.events import Hooks, IncidentOpened
 from redbeat_lite.runs import incident_store
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.incident_store import IncidentStore
 from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.run import EXPECT_HEADER
+from tests.beat.incident_stage import Stage
 from tests.support.frozen import Clock
-from tests.support.in_process import MakeApp, MakeBeat
+from tests.support.in_process import MakeBeat
 from tests.support.messages import of_entry
-from tests.support.run_records import Worker
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-DEADLINES = RunKeys("redbeat-lite").deadlines
-
 START = Expect(start_within=30)
-
-
-class Listener(Hooks):
-    """Writes down which incidents it hears of."""
-
-    def __init__(self) -> None:
-        self.heard: list[IncidentOpened | IncidentClosed] = []
-
-    def incident_opened(self, event: IncidentOpened) -> None:
-        self.heard.append(event)
-
-    def incident_closed(self, event: IncidentClosed) -> None:
-        self.heard.append(event)
-
-    def hears(self, *wanted: str) -> None:
-        """Wait until it has heard exactly this: kind and entry, with a "-" where the incident was closed."""
-        eventually(lambda: len(self.heard) >= len(wanted), what=f"{wanted}, not {self.told()}")
-        assert self.told() == [*wanted]
-
-    def told(self) -> list[str]:
-        signs = {IncidentOpened: "", IncidentClosed: "-"}
-        return [f"{signs[type(each)]}{each.kind} {each.entry or ''}".strip() for each in self.heard]
-
-
-class Stage:
-    """A beat, a worker as far as its records go, and somebody who listens."""
-
-    def __init__(self, app: Celery, make_beat: MakeBeat, client: redis.Redis, clock: Clock) -> None:
-        self.app, self.clock, self.client = app, clock, client
-        self.listener = Listener()
-        subscribe(app, self.listener)
-        self.schedules = Schedules(app)
-        self._make_beat = make_beat
-        self.beat: Scheduler = make_beat(app)
-        self.worker = Worker(client)
-        self.worker.reports()
-        self.turn()
-
-    def turn(self, *seconds: float) -> None:
-        """Let time pass, and the beat take a turn and a look after each of these."""
-        for each in seconds or (0,):
-            self.clock.forward(each)
-            self.beat.run_due()
-            self.look()
-
-    def look(self) -> None:
-        self.beat._aside.incidents.look()
-
-    def fails_over(self) -> None:
-        """Have another beat lead, once it is written down what was told."""
-        store = IncidentStore(self.client, "redbeat-lite")
-
-        def all_told() -> bool:
-            self.look()
-            return all(case.told and case.until is None for case in store._stored())
-
-        eventually(all_told, what="what was told is written down")
-        self.is_succeeded()
-        self.turn()
-
-    def is_succeeded(self) -> None:
-        """Have another beat lead that has done nothing yet."""
-        self.beat.leader.resign()
-        self.beat = self._make_beat(self.app)
-        self.beat.leader.acquire()
-
-    def deadlines(self) -> dict[str, float]:
-        found: Any = self.client.zrange(DEADLINES, 0, -1, withscores=True)
-        return {member.decode(): score / 1000 for member, score in found}
-
-
-@pytest.fixture
-def stage(
-    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, clock: Clock, request: pytest.FixtureRequest
-) -> Stage:
-    return Stage(make_app(**getattr(request, "param", {})), make_beat, client, clock)
 
 
 def test_failures_in_a_row_are_an_incident_that_a_success_closes(stage: Stage) -> None:
@@ -316,7 +238,7 @@ def test_a_line_that_nobody_can_read_is_passed_over(stage: Stage) -> None:
 
 
 def test_a_look_takes_more_entries_than_are_remembered(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAGE", 2)
+    monkeypatch.setattr(watched_entries, "PAGE", 2)
     for name in ("a", "b", "c"):
         stage.schedules.add(name, "add", every(60), expect=START)
     stage.turn(60, 40)

@@ -54,7 +54,7 @@ def news(decision: Decision) -> dict[str, str]:
 
 START, FINISH = Expect(start_within=30), Expect(finish_within=60)
 BOTH, EVERY = Expect(start_within=30, finish_within=60), Expect(succeed_every=3600)
-LATE = 31_000
+LATE, NOW_MISSED = 31_000, ["-not_consumed:e", "missed:e"]
 
 #: What is expected, what is found, and which incidents that opens, or closes where there is a "-".
 TABLE: dict[str, tuple[Expect | None, list[Any], list[str]]] = {
@@ -96,6 +96,20 @@ TABLE: dict[str, tuple[Expect | None, list[Any], list[str]]] = {
     ),
     "ended, and begun in time": (START, [case("late"), end("succeeded", B)], ["-late:e"]),
     "ended, and begun late": (START, [case("missed"), end("succeeded", B, LATE)], []),
+    "not begun, after nobody took its messages": (START, [case("not_consumed"), start(None, B)], NOW_MISSED),
+    "expired, after nobody took its messages": (START, [case("not_consumed"), end("expired", B, None)], NOW_MISSED),
+    "begun late, after nobody took its messages": (START, [case("not_consumed"), start(row("running", LATE), B)], []),
+    "begun in time, after nobody took its messages": (
+        START,
+        [case("not_consumed"), start(row("running"), B)],
+        ["-not_consumed:e"],
+    ),
+    "an earlier one was in time, before nobody took them": (
+        START,
+        [case("not_consumed", B), start(row("running"))],
+        [],
+    ),
+    "never ended, as nobody took its message": (BOTH, [case("not_consumed"), finish(None)], []),
     "left out at its start": (START, [start(row("left out", None))], []),
     "expired at its start": (START, [start(row("expired", None))], ["missed:e"]),
     "its row has gone": (START, [start(None, forgotten=True)], []),
@@ -109,6 +123,7 @@ TABLE: dict[str, tuple[Expect | None, list[Any], list[str]]] = {
     "a success just now": (EVERY, [end("succeeded"), Deadline("success", None, "e", NOW)], []),
     "a success again": (EVERY, [case("no_success", None), end("succeeded")], ["-no_success:e"]),
     "nobody expects a start any more": (FINISH, [case("missed"), case("late")], ["-late:e", "-missed:e"]),
+    "nor that its message is taken": (FINISH, [case("not_consumed")], ["-not_consumed:e"]),
     "nobody expects anything": (None, [case("failed"), case("no_success", None)], ["-failed:e", "-no_success:e"]),
     "closed, and told to nobody yet": (START, [case("failed", until=NOW)], []),
 }
@@ -124,6 +139,29 @@ def test_what_is_found_opens_and_closes(of: str) -> None:
 def test_nothing_is_opened_while_the_entry_is_paused(of: str) -> None:
     expect, facts, _ = TABLE[of]
     assert news(fold(seen(*facts, expect=expect, muted=True))) == {}
+
+
+#: What is found while nobody takes from the queue, and what that opens and closes.
+UNTAKEN: dict[str, tuple[list[Any], list[str]]] = {
+    "not begun": ([start(None)], ["not_consumed:e"]),
+    "not begun, after others were missed": ([case("missed"), start(None, B)], ["-missed:e", "not_consumed:e"]),
+    "not begun again": ([case("not_consumed"), start(None, B)], []),
+    "not begun, and begun in time after it": ([start(None), start(row("running"), B)], []),
+    "somebody took it": ([start(row("expired", None))], ["missed:e"]),
+    "begun": ([start(row("running"))], []),
+    "its row has gone": ([start(None, forgotten=True)], []),
+}
+
+
+@pytest.mark.parametrize("of", UNTAKEN)
+def test_where_nobody_takes_from_the_queue_that_is_the_incident(of: str) -> None:
+    facts, expected = UNTAKEN[of]
+    assert sorted(news(fold(seen(*facts, expect=START, untaken={"e": "q"})))) == expected
+
+
+def test_what_is_missed_already_stays_so_while_its_entry_is_paused() -> None:
+    decision = fold(seen(case("missed"), start(None, B), expect=START, muted=True, untaken={"e": "q"}))
+    assert news(decision) == {}
 
 
 @pytest.mark.parametrize("kind", ["quarantined", "cannot_publish", "behind", "nobody_records", "no_leader"])

@@ -29,9 +29,9 @@ class Worker:
         self._keys = RunKeys(prefix)
         self._workers = OnceKeys(prefix).workers
 
-    def reports(self) -> None:
-        """Say that it is there, and records."""
-        report = WorkerReport(["celery"], None, server_ms(self._client) / 1000, records=True)
+    def reports(self, *queues: str) -> None:
+        """Say that it is there, and records; and that it takes from these queues, or else from the default one."""
+        report = WorkerReport([*queues] or ["celery"], None, server_ms(self._client) / 1000, records=True)
         self._client.hset(self._workers, "w", report.encode())
 
     def is_gone(self) -> None:

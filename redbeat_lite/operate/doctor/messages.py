@@ -10,12 +10,12 @@ from ...beat.dispatch.broker import broker_connection, unconfirmed
 from ...beat.status import Status
 from ...clock import CLOCK_OFF, wall_ms
 from ...entries.entry import Entry
+from ...entries.queues import queue_of
 from ...entries.words import counted, listed
 from ...once.runtime import Runtime
 from ...once.worker.visibility import workers
 from ...once.worker_reports import WorkerReport
 from ...schedules import Question, next_ms
-from ..queues import queue_of
 from .finding import Finding
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from ...api.schedules import Schedules
 from ...beat.status import Status, status
 from ...entries.entry import Entry
 from ...entries.fields import is_name
+from ...entries.queues import queue_of
 from ...entries.words import last_sign_of_life
 from ...errors import EntryNotFound
 from ...once.runtime import Runtime
@@ -18,7 +19,6 @@ from ...runs.run import Run
 from ...settings import Settings
 from ...storage.changes import Change
 from ...storage.store import Store
-from ..queues import queue_of
 from .case import Evidence, Gap
 
 if TYPE_CHECKING:

@@ -1,0 +1,42 @@
+"""Which workers were heard of within the last minute: whether any of them records, and which queues they take from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..entries.entry import Entry
+from ..entries.queues import queue_of
+from ..once.keys import OnceKeys
+from ..once.worker_reports import heard_of
+from ..storage.replies import server_ms
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+class Heard:
+    """What the workers of one app say of themselves, as :meth:`ask` found it last.
+
+    Parameters:
+        app: the Celery app.
+        prefix: ``key_prefix`` of its settings.
+    """
+
+    def __init__(self, app: Celery, prefix: str) -> None:
+        self._app = app
+        self._key = OnceKeys(prefix).workers
+        self._queues: set[str] | None = None
+        self.records = False  #: whether somebody records what becomes of runs
+        self.has_recorded = False  #: whether somebody who does was ever heard of
+
+    def ask(self, client: Any) -> None:
+        """Read what they say, by this redis-py client; two round trips."""
+        heard = heard_of(client.hgetall(self._key), server_ms(client) / 1000).values()
+        self._queues = {queue for said in heard for queue in said.queues} if heard else None
+        self.records = any(said.records for said in heard)
+        self.has_recorded |= self.records
+
+    def untaken(self, entry: Entry) -> str | None:
+        """The queue that an entry's messages go to, if there are workers and none of them takes from it."""
+        queue = queue_of(self._app, entry)
+        return queue if self._queues is not None and queue not in self._queues else None

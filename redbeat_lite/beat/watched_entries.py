@@ -1,0 +1,69 @@
+"""What the entries that a look names expect of their runs, read again only where a definition has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from ..entries.entry import Entry
+from ..entries.state import EntryState
+from ..entries.stored_entry import UNREADABLE, entry_of, state_of
+from ..errors import CorruptEntry
+from ..expect import Expect
+from ..runs.fold import Watched
+from ..storage.store import Store
+from ..storage.stored import PAGE, Stored, chunks
+from .dispatch.deadlines import Deadlines
+
+
+class Found(NamedTuple):
+    """An entry with its state, and what is expected of it."""
+
+    entry: Entry
+    state: EntryState
+    expect: Expect | None
+    history: int
+
+    @property
+    def watched(self) -> Watched:
+        return Watched(self.expect, self.state.paused or not self.entry.enabled, self.history)
+
+
+class WatchedEntries:
+    """Reads entries.
+
+    Parameters:
+        deadlines: knows what is expected where an entry does not say.
+    """
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        self._deadlines = deadlines
+        self._known: dict[str, tuple[bytes | None, Entry]] = {}
+
+    def read(self, store: Store, names: Collection[str]) -> dict[str, Found]:
+        """Those of these entries that are stored and can be read."""
+        found = {}
+        for chunk in chunks(names, PAGE):
+            for name, stored in zip(chunk, store.read(chunk), strict=True):
+                entry = self._entry(name, stored)
+                if entry is None:
+                    continue
+                try:
+                    state = state_of(stored)
+                except CorruptEntry:
+                    continue
+                found[name] = Found(entry, state, self._deadlines.expected(entry), self._deadlines.history(entry))
+        return found
+
+    def _entry(self, name: str, stored: Stored) -> Entry | None:
+        definition, entry = self._known.get(name, (None, None))
+        if entry is not None and definition == stored.definition:
+            return entry
+        try:
+            entry = entry_of(stored)
+        except UNREADABLE:
+            return None
+        if len(self._known) >= PAGE:
+            self._known.clear()
+        self._known[name] = stored.definition, entry
+        return entry
