@@ -29,6 +29,8 @@ class Expect:
         finish_within: it has ended so long after its due time; not less than ``start_within``.
         succeed_every: after a success the next one comes within this; more than the time between any two runs.
         failures: 1 to 1,000; so many failures in a row are an incident.
+        trust: ``"workers"``, which record what becomes of runs; or ``"backend"``: the result backend is asked when one
+            of these lengths of time is over, at least one of which is given then.
 
     Raises:
         InvalidEntry: a field is wrong.
@@ -38,6 +40,7 @@ class Expect:
     finish_within: float | timedelta | None = None
     succeed_every: float | timedelta | None = None
     failures: int = 1
+    trust: Literal["workers", "backend"] = "workers"
 
     def __post_init__(self) -> None:
         for name in ("start_within", "finish_within", "succeed_every"):
@@ -47,6 +50,11 @@ class Expect:
             raise InvalidEntry("expect.finish_within", f"not less than start_within ({start:g} s)", finish)
         if type(self.failures) is not int or not 1 <= self.failures <= _MOST_FAILURES:
             raise InvalidEntry("expect.failures", f"a whole number from 1 to {_MOST_FAILURES}", self.failures)
+        if self.trust not in ("workers", "backend"):
+            raise InvalidEntry("expect.trust", "'workers' or 'backend'", self.trust)
+        if self.trust == "backend" and not self.longest:
+            expected = "'workers' without start_within, finish_within and succeed_every: else nobody is asked"
+            raise InvalidEntry("expect.trust", expected, self.trust)
 
     @classmethod
     def of(cls, value: object) -> Expect | Literal[False] | None:
@@ -82,6 +90,12 @@ class Expect:
         """JSON: the fields that do not have their default."""
         given = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
         return {name: value for name, (value, default) in given.items() if value != default}
+
+    @property
+    def longest(self) -> float:
+        """The longest of its lengths of time in seconds, 0 where it has none."""
+        lengths = (self.start_within, self.finish_within, self.succeed_every)
+        return max(each or 0 for each in lengths)  # type: ignore[return-value]  # made seconds at first
 
     @property
     def start_ms(self) -> int | None:

@@ -19,6 +19,7 @@ from .setting_checks import (
     check_number,
     check_options,
     check_text,
+    check_trust,
     check_url,
     check_web_url,
     check_whole,
@@ -155,6 +156,7 @@ class Settings:
         if isinstance(values.get("expires"), timedelta):
             values["expires"] = values["expires"].total_seconds()
         values["expect"] = expectation(values.get("expect"))
+        check_trust(app, values["expect"])
         if url is not None:
             values["url"] = url
         elif values.get("url") is None:

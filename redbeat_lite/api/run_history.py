@@ -18,6 +18,7 @@ from ..errors import EntryNotFound, shorten
 from ..once.keys import OnceKeys
 from ..runs.feed import is_id, line_in, lines
 from ..runs.keys import RunKeys
+from ..runs.results import results_of
 from ..runs.row import Row, run_of
 from ..runs.run import Outcome, Run
 from ..runs.store import RunStore
@@ -26,7 +27,6 @@ from ..storage.replies import server_ms
 from ..storage.store import Store
 from ..storage.stored import PAGE, chunks
 from .reader import Reader
-from .results import results_of
 
 if TYPE_CHECKING:
     from celery import Celery

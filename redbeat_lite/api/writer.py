@@ -14,6 +14,7 @@ from ..entries import lifecycle
 from ..entries.definition import decode, encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
+from ..entries.expected import check_trust
 from ..entries.fields import check_destination
 from ..entries.message import alive_at_once
 from ..entries.sendable import check_arguments, check_options
@@ -80,6 +81,7 @@ class Writer:
             raise InvalidEntry("entry", "an Entry", entry)
         found = partial(self._found, entry.name) if replaces else lambda: None
         lifecycle.check(entry, wall_ms(), self._zone, found)
+        check_trust(entry, self._app)
         check_options(entry)
         check_destination(entry.options, self._store.keys.prefix)
         if entry.owner is None:  # those of a config entry may be what is evaluated only when it is sent

@@ -11,6 +11,7 @@ from ..entries import lifecycle
 from ..entries.configured import config_entry, configured
 from ..entries.definition import encode
 from ..entries.entry import Entry
+from ..entries.expected import check_trust
 from ..entries.sendable import check_options
 from ..entries.stored_entry import readable_parts
 from ..errors import InvalidEntry, describe, text_of
@@ -49,6 +50,7 @@ class ConfigCheck:
         """
         entry = config_entry(self._settings, name, fields, app=self._app)
         lifecycle.check(entry, now, self._zone, partial(self._stored, name))
+        check_trust(entry, self._app)
         check_options(entry)
         encode(entry, allow_local=True)
         return entry

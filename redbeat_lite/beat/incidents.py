@@ -11,7 +11,8 @@ from celery.utils.log import get_logger
 from ..clock import elapsed, wall_ms
 from ..events import IncidentClosed, IncidentOpened
 from ..instants import from_ms
-from ..runs.fold import Deadline, Seen, Watched, fold
+from ..runs.facts import Deadline, Seen, Watched
+from ..runs.fold import fold
 from ..runs.incident import Case, Key, Kind
 from ..runs.incident_store import Change, IncidentStore, Look, changes_of
 from ..settings import Settings
@@ -19,11 +20,12 @@ from ..storage.lazy import lazy
 from ..storage.store import Store
 from ..storage.stored import Lost, Term
 from ..threads import Ticker
+from .asked_results import AskedResults
 from .dispatch.deadlines import Deadlines
 from .heard import Heard
 from .leader import Leader
 from .vitals import Vitals
-from .watched_entries import WatchedEntries
+from .watched_entries import Found, WatchedEntries
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -74,6 +76,8 @@ class IncidentWatch:
         self._deadlines = deadlines
         self._entries = WatchedEntries(deadlines)
         self._heard = Heard(app, settings.key_prefix)
+        self._results = AskedResults(app)
+        self._undecided = 0  #: deadlines of this look that are left for the next one
         #: How many looks were taken, and at which of them something began to hold.
         self._looks, self._since = 0, dict[Kind, int]()
         self._telling: dict[_Told, _Telling] = {}
@@ -99,6 +103,8 @@ class IncidentWatch:
             self._looks += 1
             self._heard.ask(self._store.backend.client)
             self._deadlines.recorded = self._heard.records
+            self._results.new_look()
+            self._undecided = 0
             for _ in range(_PAGES):
                 if not self._look(self._leader.term):
                     return
@@ -108,7 +114,7 @@ class IncidentWatch:
     def _look(self, term: Term) -> bool:
         """Read a page and write what follows; whether another look is worth while at once."""
         now = wall_ms()
-        look = self._incidents.look(now)
+        look = self._incidents.look(now, self._undecided)
         states = self._states_now(look, now)
         failing = self._vitals.unpublished
         names = {
@@ -127,26 +133,37 @@ class IncidentWatch:
         }
         watched = {name: each.watched for name, each in found.items()}
         expecting = [name for name, each in watched.items() if each.expect is not None]
-        overdue = self._overdue([each for each in look.overdue if each.name in watched], watched, now)
+        overdue, again = self._overdue(look, found, watched, now)
+        look = look._replace(overdue=[each for each in look.overdue if each.member not in again])
+        self._undecided += len(again)
         not_begun = {each.name for each in overdue if each.what == "start" and each.row is None}
-        untaken = {name: queue for name in not_begun if (queue := self._heard.untaken(found[name].entry))}
+        untaken = {
+            name: queue
+            for name in not_begun
+            if not found[name].trusts and (queue := self._heard.untaken(found[name].entry))
+        }
         failures = self._incidents.failures(expecting)
         decision = fold(Seen(now, look.ends, overdue, watched, failures, untaken, states, look.cases))
         changes = [*self._told(look.cases), *changes_of(decision, look, now)]
         if not changes and look.read == look.reads:
-            return False
+            return look.more
         changed = self._incidents.apply(term, look, changes)
         if changed is not None:  # else another look has read them too
             self._vitals.on_ends(look.ends, self._store.backend.client)
         return changed is None or changed > 0 or look.more
 
-    def _overdue(self, overdue: list[Deadline], watched: Mapping[str, Watched], now: int) -> list[Deadline]:
-        """These with what is recorded of their runs."""
-        if overdue and not self._heard.has_recorded:
+    def _overdue(
+        self, look: Look, found: Mapping[str, Found], watched: Mapping[str, Watched], now: int
+    ) -> tuple[list[Deadline], set[str]]:
+        """The deadlines to decide on, with what is known of their runs, and the members of those to look at again."""
+        overdue = [each for each in look.overdue if each.name in found]
+        if not self._heard.has_recorded:
             # What is not recorded may have been done all the same: that nobody records is the one incident.
-            self._deadlines.wanted = now
-            return []
-        return self._incidents.with_rows(overdue, watched)
+            if any(not found[each.name].trusts for each in overdue):
+                self._deadlines.wanted = now
+            overdue = [each for each in overdue if found[each.name].trusts]
+        decided, again = self._results.told(self._incidents.with_rows(overdue, watched), found, now)
+        return decided, {each.member for each in again}
 
     def _states_now(self, look: Look, now: int) -> dict[Key, str]:
         states: dict[Key, str] = {}

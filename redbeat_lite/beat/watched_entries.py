@@ -10,7 +10,7 @@ from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, entry_of, state_of
 from ..errors import CorruptEntry
 from ..expect import Expect
-from ..runs.fold import Watched
+from ..runs.facts import Watched
 from ..storage.store import Store
 from ..storage.stored import PAGE, Stored, chunks
 from .dispatch.deadlines import Deadlines
@@ -23,6 +23,11 @@ class Found(NamedTuple):
     state: EntryState
     expect: Expect | None
     history: int
+
+    @property
+    def trusts(self) -> bool:
+        """Whether it goes by the result backend where nothing is recorded."""
+        return self.expect is not None and self.expect.trust == "backend"
 
     @property
     def watched(self) -> Watched:

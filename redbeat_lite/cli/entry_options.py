@@ -199,10 +199,8 @@ def _expectation(field: str, text: str) -> Any:
     if "=" not in text or text.lstrip().startswith("{"):
         return _json(field, text)
     pairs = (part.strip().partition("=") for part in text.split(","))
-    return {
-        name: _whole(f"{field}.{name}", value) if name == "failures" else seconds_from(f"{field}.{name}", value)
-        for name, _, value in pairs
-    }
+    read: dict[str, Callable[[str, str], Any]] = {"failures": _whole, "trust": lambda _, value: value}
+    return {name: read.get(name, seconds_from)(f"{field}.{name}", value) for name, _, value in pairs}
 
 
 def _whole(field: str, text: str) -> int:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..api.results import has_results
 from ..api.schedules import Schedules
 from ..beat.status import status
 from ..entries.words import span
 from ..runs.run import NOT_DONE, Run
+from ..setting_checks import has_results
 from ..settings import Settings
 from .command import Command, json_option, schedules_of
 from .entry_options import since_of

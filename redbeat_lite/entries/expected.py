@@ -1,13 +1,18 @@
-"""Whether an expectation can hold, by the rule of its entry."""
+"""Whether an expectation can hold, by the rule of its entry, and by what the result backend keeps."""
 
 from __future__ import annotations
 
-from datetime import tzinfo
+from datetime import timedelta, tzinfo
+from typing import TYPE_CHECKING
 
 from ..errors import InvalidEntry
 from ..instants import from_ms
 from ..schedules import gap_over
+from ..setting_checks import RESULTS, has_results
 from .entry import Entry
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 
 def check_expectation(entry: Entry, now: int, zone: tzinfo) -> None:
@@ -28,3 +33,25 @@ def check_expectation(entry: Entry, now: int, zone: tzinfo) -> None:
         seconds = (found[1] - found[0] + entry.jitter_ms) / 1000
         expected = f"more than the {seconds:g} s between the runs of {before} and {after}"
         raise InvalidEntry("expect.succeed_every", expected, entry.expect.succeed_every)
+
+
+def check_trust(entry: Entry, app: Celery) -> None:
+    """Refuse to trust a result backend that will not tell of the entry's runs, as far as this process knows.
+
+    Raises:
+        InvalidEntry: there is none, it forgets a result before it is asked for, or the task leaves none.
+    """
+    if not entry.expect or entry.expect.trust == "workers":
+        return
+    task = app.tasks.get(entry.task) if app.finalized else None
+    expires = app.conf.result_expires
+    kept = expires.total_seconds() if isinstance(expires, timedelta) else expires
+    if not has_results(app):
+        why = f"the app has no {RESULTS}"
+    elif entry.options.get("ignore_result") or getattr(task, "ignore_result", False):
+        why = "results of the task are not kept (ignore_result)"
+    elif kept and entry.expect.longest >= kept:
+        why = f"results are kept for {kept:g} s (result_expires), not for longer than {entry.expect.longest:g} s"
+    else:
+        return
+    raise InvalidEntry("expect.trust", f"'workers', as {why}", "backend", entry=entry.name)

@@ -14,6 +14,7 @@ from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.configured import configured
 from ..entries.entry import Entry
+from ..entries.expected import check_trust
 from ..errors import InvalidEntry
 from ..schedules import At
 from ..settings import Settings
@@ -141,6 +142,7 @@ def _check_owner(app: Celery, document: Document, record: Record, entry: Entry, 
 def _check(app: Celery, document: Document, record: Record, entry: Entry, before: Entry | None) -> None:
     try:
         lifecycle.check(entry, wall_ms(), app.timezone, lambda: before)
+        check_trust(entry, app)
     except InvalidEntry as exc:
         raise document.wrong(record, exc) from None
 

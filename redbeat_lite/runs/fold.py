@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
-
 from ..expect import Expect
 from ..instants import from_ms
-from .incident import Case, Key, Kind
-from .row import Row
+from .facts import Deadline, Decision, End, Failures, Seen, member
+from .incident import Case, Kind
 from .run import Outcome
 
 #: Outcomes of a body that came to nothing, and of a message that no body got.
 _FAILED: tuple[Outcome, ...] = ("failed", "rejected", "lost", "expired")
 _NOT_BEGUN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
+
+#: Of the fates that the result backend tells: those of a body, and those of one that has not ended.
+_BEGUN: tuple[Outcome, ...] = ("running", "retrying", "succeeded", "failed")
+_RUNNING: tuple[Outcome, ...] = ("running", "retrying")
+
+#: Milliseconds until the result backend is asked again for a success that has not come in time.
+_AGAIN_MS = 60_000
 
 #: Kinds that hold or do not hold at the moment of a look, whatever became of runs.
 STATES: tuple[Kind, ...] = ("quarantined", "cannot_publish", "behind", "nobody_records", "no_leader")
@@ -32,97 +36,6 @@ _FIELDS: dict[Kind, str] = {
 }
 
 
-class End(NamedTuple):
-    """A line of the feed: the end of a run. Instants are epoch milliseconds; ``begin`` is told after ``nominal``."""
-
-    at: int
-    name: str
-    nominal: int
-    outcome: Outcome
-    begin: int | None = None
-    duration: int | None = None
-    error: str = ""
-
-
-class Deadline(NamedTuple):
-    """One whose time has come.
-
-    Parameters:
-        what: ``"start"``, ``"finish"`` or ``"success"``.
-        nominal: of the run; ``None`` for a success, which may be of any.
-        name: of the entry.
-        at: epoch milliseconds.
-        row: what is recorded of the run.
-        forgotten: whether it was recorded, perhaps, and newer runs have taken its place.
-    """
-
-    what: str
-    nominal: int | None
-    name: str
-    at: int
-    row: Row | None = None
-    forgotten: bool = False
-
-    @property
-    def member(self) -> str:
-        """How it is stored."""
-        return member(self.what, self.nominal, self.name)
-
-
-def member(what: str, nominal: int | None, name: str) -> str:
-    """How a deadline is stored."""
-    return f"{what}|{'' if nominal is None else nominal}|{name}"
-
-
-class Watched(NamedTuple):
-    """What an entry expects, whether nobody is to be told, as it is paused or disabled, and how many rows it keeps."""
-
-    expect: Expect | None
-    muted: bool = False
-    history: int = 1
-
-
-class Failures(NamedTuple):
-    """How many failures there were in a row, and the nominal time of the last one: a run fails once."""
-
-    times: int = 0
-    nominal: int | None = None
-
-
-class Seen(NamedTuple):
-    """What one look has found.
-
-    Parameters:
-        now: epoch milliseconds.
-        ends: lines of the feed that are new, oldest first.
-        overdue: deadlines whose time has come.
-        watched: the entries that are named anywhere in this; one that is not stored is missing.
-        failures: of these entries.
-        untaken: queues that no worker takes from of those that were heard of, by the entries whose messages go there.
-        states: what holds at the moment of :data:`STATES`, with what is said of it.
-        cases: the incidents that are open.
-    """
-
-    now: int
-    ends: Sequence[End] = ()
-    overdue: Sequence[Deadline] = ()
-    watched: Mapping[str, Watched] = {}
-    failures: Mapping[str, Failures] = {}
-    untaken: Mapping[str, str] = {}
-    states: Mapping[Key, str] = {}
-    cases: Sequence[Case] = ()
-
-
-class Decision(NamedTuple):
-    """What follows: incidents to open, to close and to count, failures in a row, and deadlines to set."""
-
-    opened: list[Case]
-    closed: list[Case]
-    counted: list[Case]
-    failures: dict[str, Failures]
-    deadlines: dict[str, int]
-
-
 def fold(seen: Seen) -> Decision:
     """Decide what a look leads to. What was opened and closed within one look is passed over."""
     return _Fold(seen).decision()
@@ -135,13 +48,14 @@ class _Fold:
         self._open = dict(self._before)
         self._failures: dict[str, Failures] = {}
         self._deadlines: dict[str, int] = {}
+        self._dropped: set[str] = set()
 
     def decision(self) -> Decision:
         for end in self._seen.ends:
             self._end(end)
         for each in self._seen.overdue:
-            # A success that has just been read has set it anew.
-            if each.member not in self._deadlines:
+            # A success that has just been read has set it anew; a result has told of its run already.
+            if each.member not in self._deadlines and each.member not in self._dropped:
                 self._overdue(each)
         self._hold()
         self._drop_unexpected()
@@ -152,6 +66,7 @@ class _Fold:
             [case for key, case in after.items() if key in before and case != before[key]],
             self._failures,
             self._deadlines,
+            self._dropped,
         )
 
     def _expected(self, name: str) -> Expect | None:
@@ -198,23 +113,49 @@ class _Fold:
             self._open_case("failed", end.name, f"{_ended(end.outcome)}{often}{why}", end.nominal, times)
 
     def _overdue(self, deadline: Deadline) -> None:
-        expect, name, nominal = self._expected(deadline.name), deadline.name, deadline.nominal
+        expect, nominal = self._expected(deadline.name), deadline.nominal
         if expect is None:
             return
         if deadline.what == "success" and expect.success_ms is not None:
-            self._open_case("no_success", name, f"no run has succeeded for {expect.success_ms / 1000:g} s", None)
+            self._success(deadline, expect, expect.success_ms)
+        elif nominal is not None and deadline.told is not None:
+            self._result(deadline, expect, deadline.told)
         elif nominal is not None and not deadline.forgotten:
             if deadline.what == "start" and expect.start_ms is not None:
-                self._start(deadline, nominal, expect.start_ms)
+                self._start(deadline, nominal, expect, expect.start_ms)
             elif deadline.what == "finish" and expect.finish_ms is not None:
                 self._finish(deadline, nominal, expect.finish_ms)
 
-    def _start(self, deadline: Deadline, nominal: int, within: int) -> None:
+    def _success(self, deadline: Deadline, expect: Expect, within: int) -> None:
+        told, now = deadline.told, self._seen.now
+        if told is not None and told.at + within > now:
+            self._deadlines[deadline.member] = told.at + within
+            self._close("no_success", deadline.name)
+            return
+        self._open_case("no_success", deadline.name, f"no run has succeeded for {within / 1000:g} s", None)
+        if expect.trust == "backend":
+            self._deadlines[deadline.member] = now + min(within, _AGAIN_MS)
+
+    def _result(self, deadline: Deadline, expect: Expect, told: End) -> None:
+        """Go by a result. It does not say when its run began: what is there when it has to be was in time."""
+        begun, ended = told.outcome in _BEGUN, told.outcome not in _RUNNING
+        if begun and deadline.what == "start":
+            self._begun(told.name, told.nominal)
+        if ended:
+            if begun:
+                self._close("too_long", told.name, told.nominal)
+            self._dropped.add(member("finish", told.nominal, told.name))  # or it would count again
+            self._end(told)
+        elif deadline.what == "finish" and expect.finish_ms is not None:
+            self._too_long(told.name, told.nominal, expect.finish_ms)
+
+    def _start(self, deadline: Deadline, nominal: int, expect: Expect, within: int) -> None:
         row, name = deadline.row, deadline.name
         run = f"the run of {_told(nominal)}"
         if row is None or (row.begin is None and row.outcome in _NOT_BEGUN):
             queue = self._seen.untaken.get(name) if row is None else None
-            self._missed(name, f"{run} has not begun within {within / 1000:g} s", nominal, queue)
+            has = "left no result" if row is None and expect.trust == "backend" else "not begun"
+            self._missed(name, f"{run} has {has} within {within / 1000:g} s", nominal, queue)
         elif row.begin is None:
             return  # Revoked, or left out: somebody decided so.
         elif nominal + row.begin <= deadline.at:
@@ -242,15 +183,19 @@ class _Fold:
     def _finish(self, deadline: Deadline, nominal: int, within: int) -> None:
         row, name = deadline.row, deadline.name
         run = f"the run of {_told(nominal)}"
-        if row is None or row.outcome in ("running", "retrying"):
+        if row is None or row.outcome in _RUNNING:
             missed = self._open_missed(name)
             if row is not None or missed is None or (missed.nominal or 0) > nominal:
-                self._open_case("too_long", name, f"{run} has not ended within {within / 1000:g} s", nominal)
+                self._too_long(name, nominal, within)
         elif row.begin is not None and row.duration is not None:
             if nominal + row.begin + row.duration <= deadline.at:
                 self._close("too_long", name, nominal)
             else:
                 self._open_case("too_long", name, f"{run} ended later than within {within / 1000:g} s", nominal)
+
+    def _too_long(self, name: str, nominal: int, within: int) -> None:
+        text = f"the run of {_told(nominal)} has not ended within {within / 1000:g} s"
+        self._open_case("too_long", name, text, nominal)
 
     def _hold(self) -> None:
         for (kind, name), text in self._seen.states.items():

@@ -11,8 +11,8 @@ from ..storage.keys import Keys
 from ..storage.replies import text
 from ..storage.scripts import Scripts
 from ..storage.stored import Term, check_term
+from .facts import Deadline, Decision, End, Failures, Watched
 from .feed import Line
-from .fold import Deadline, Decision, End, Failures, Watched
 from .incident import Case
 from .keys import RunKeys
 from .row import LIFE_MS, Row
@@ -68,11 +68,12 @@ class IncidentStore:
         self._schedule = Keys.of(prefix)
         self._scripts = Scripts(client)
 
-    def look(self, now: int) -> Look:
+    def look(self, now: int, kept: int = 0) -> Look:
         """Read what is new; two round trips. Where the feed was never read, what is in it already is passed over.
 
         Parameters:
             now: epoch milliseconds.
+            kept: how many of the first deadlines to pass over, as nobody could decide on them just now.
         """
         keys, schedule = self.keys, self._schedule
         read = text(self._client.hget(schedule.meta, "feed") or b"")
@@ -81,7 +82,7 @@ class IncidentStore:
             pipe.xrange(keys.feed, f"({read}", "+", PAGE)
         else:
             pipe.xrevrange(keys.feed, "+", "-", 1)
-        pipe.zrange(keys.deadlines, "-inf", now - MARGIN_MS, byscore=True, offset=0, num=PAGE, withscores=True)
+        pipe.zrange(keys.deadlines, "-inf", now - MARGIN_MS, byscore=True, offset=kept, num=PAGE, withscores=True)
         pipe.hgetall(keys.incidents)
         pipe.zrange(schedule.due, 0, 0, withscores=True)
         pipe.hlen(schedule.quarantine)
@@ -184,6 +185,7 @@ def changes_of(decision: Decision, look: Look, now: int) -> list[Change]:
     for name, failures in decision.failures.items():
         changes.append(("fails", name, f"{failures.times}|{failures.nominal}" if failures.times else ""))
     changes += [("set", member, at) for member, at in decision.deadlines.items()]
+    changes += [("drop", member, "") for member in decision.dropped]
     return changes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,10 +16,16 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def processes(server: Server) -> Iterator[list[Process]]:
+def results(request: pytest.FixtureRequest, server: Server) -> dict[str, str]:
+    """What the environment says of results, where workers do not record."""
+    return {"PROJ_RESULTS": server.url} if request.param else {}
+
+
+@pytest.fixture
+def processes(server: Server, results: dict[str, str]) -> Iterator[list[Process]]:
     """A worker and a beat."""
     started = [
-        celery("tests.acceptance.watchedproj", *words, "-l", "INFO", PROJ_URL=server.url)
+        celery("tests.acceptance.watchedproj", *words, "-l", "INFO", PROJ_URL=server.url, **results)
         for words in (("worker", "-P", "threads", "-c", "2"), ("beat", "-S", "redbeat_lite.Scheduler"))
     ]
     yield started
@@ -30,8 +36,21 @@ def processes(server: Server) -> Iterator[list[Process]]:
         process.destroy()
 
 
+@pytest.mark.parametrize(
+    ("results", "expect"),
+    [
+        (False, {"start_within": 5, "finish_within": 9, "failures": 3}),
+        (True, {"finish_within": 2, "failures": 3, "trust": "backend"}),
+    ],
+    ids=["recorded", "results"],
+    indirect=["results"],
+)
 def test_a_task_that_fails_three_times_and_then_succeeds(
-    processes: list[Process], client: redis.Redis, app: Celery
+    processes: list[Process],
+    client: redis.Redis,
+    make_app: Callable[..., Celery],
+    server: Server,
+    expect: dict[str, Any],
 ) -> None:
     worker, beat = processes
     worker.says("ready")
@@ -41,9 +60,9 @@ def test_a_task_that_fails_three_times_and_then_succeeds(
         found: Any = client.lrange("told", 0, -1)
         return [line.decode() for line in found]
 
-    schedules = Schedules(app)
+    schedules = Schedules(make_app(result_backend=server.url))
     client.set("broken", 1)
-    schedules.add("e", "proj.fragile", every(0.2), expect={"start_within": 5, "finish_within": 9, "failures": 3})
+    schedules.add("e", "proj.fragile", every(0.2), expect=expect)
     eventually(lambda: len(told()) == 1, within=30, what="the incident")
     [incident] = schedules.incidents()
     assert told() == [f"failed e {incident.id}"]

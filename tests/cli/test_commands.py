@@ -106,7 +106,7 @@ class TestFields:
             *("--once", '{"scope": "run", "lease": 9}', "--misfire", '{"policy": "all", "limit": 3}'),
             *("--jitter", "90s", "--start-at", "2090-01-01", "--end-at", "2091-01-01T00:00Z", "--max-runs", "7"),
             *("--description", "words", "--disabled", "--remove-when-done", "--history", "3"),
-            *("--expect", "start_within=30s,failures=3"),
+            *("--expect", "start_within=30s,failures=3,trust=workers"),
         )
         entry = schedules["x"]
         assert (entry.args, entry.kwargs, entry.options) == ((Decimal("0.1"),), {"y": 2}, {"queue": "slow"})

@@ -293,6 +293,10 @@ class TestBadFiles:
             ('schedule = {every = "5q"}', "schedule.every: expected seconds"),
             ('[entries."b c".schedule]\nevery = "5s"\nalign = 3', "schedule.align: expected True or False"),
             ("schedule = 5\njiter = 1", "jiter: expected a known field"),
+            (
+                'schedule = 5\nexpect = {start_within = 9, trust = "backend"}',
+                "expect.trust: expected 'workers', as the app has no result backend",
+            ),
             ('schedule = 5\nname = "b"', "name: expected 'b c', which is its key, got 'b'"),
         ],
     )

@@ -8,7 +8,7 @@ from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...expect import Expect
 from ...instants import MAX_MS, delay_ms
-from ...runs.fold import member
+from ...runs.facts import member
 from ...storage.stored import Command
 from .planner import Job
 
@@ -34,7 +34,7 @@ class Deadlines:
         #: Whether somebody records what becomes of runs; where nobody does, a deadline would tell nothing. Until it is
         #: asked for, what is sent has one: a new leader sends at once what the one before has left.
         self.recorded = True
-        #: When something was last expected, epoch milliseconds; ``None``: not since somebody records.
+        #: When something that has to be recorded was last expected, epoch milliseconds; ``None``: not since it is.
         self.wanted: int | None = None
 
     def expected(self, entry: Entry) -> Expect | None:
@@ -47,9 +47,10 @@ class Deadlines:
 
     def of(self, job: Job, expect: Expect, now: int) -> list[Command]:
         """The commands that set the deadlines of what was sent at ``now`` (epoch ms)."""
-        self.wanted = now
-        entry = job.entry
-        if not self.recorded or not self.history(entry):
+        entry, trusts = job.entry, expect.trust == "backend"
+        if not trusts:
+            self.wanted = now
+        if not (self.recorded or trusts) or not self.history(entry):
             return []
         name, key, found = entry.name, self._key, []
         put_off = bool(entry.jitter or entry.options)

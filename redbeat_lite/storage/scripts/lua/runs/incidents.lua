@@ -5,7 +5,7 @@
 -- read before  [4] by now  [5] how many may be open  [6] life_ms of the failures; then for each change what, of what, and
 -- a value:
 --   'open' incident JSON | 'count' incident JSON | 'end' incident ms | 'told' incident '' | 'gone' incident ''
---   'fails' entry text, '': none | 'set' deadline ms | 'done' deadline ms: unless it was set anew
+--   'fails' entry text, '': none | 'set' deadline ms | 'drop' deadline '' | 'done' deadline ms: unless it was set anew
 -- returns {0} this term is over | {2} somebody else has read on | {1, how many were opened or ended}
 local incidents, closed, deadlines, failures = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local CLOSED = 1000 -- of the stream, about
@@ -70,7 +70,7 @@ for i = 7, #ARGV, 3 do
     end
   elseif what == 'set' then
     redis.call('ZADD', deadlines, value, of)
-  elseif redis.call('ZSCORE', deadlines, of) == value then
+  elseif what == 'drop' or redis.call('ZSCORE', deadlines, of) == value then
     redis.call('ZREM', deadlines, of)
   end
 end

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 
 from ..errors import describe, hide_passwords, storable, text_of
-from ..runs.attempt import ERROR_BYTES
-from ..runs.run import Outcome
+from ..instants import told_ms
+from ..setting_checks import has_results
 from ..storage.stored import chunks
+from .attempt import ERROR_BYTES
+from .run import Outcome
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -35,19 +37,6 @@ _OUTCOMES: dict[str, Outcome | None] = {
 _TOGETHER = 20
 
 
-def has_results(app: Celery) -> bool:
-    """Whether the app has a result backend that tells of tasks which another process has sent."""
-    # Here, because most who use Schedules never ask, and these load slowly.
-    from celery.backends.base import DisabledBackend
-    from celery.backends.rpc import RPCBackend
-
-    try:
-        # Those of rpc:// are messages for the one who has sent the task, and who looks for them takes them away.
-        return not isinstance(app.backend, (DisabledBackend, RPCBackend))
-    except Exception:  # noqa: BLE001 - there is one, and it raises again where it is used
-        return True
-
-
 def results_of(app: Celery, task_ids: Sequence[str]) -> dict[str | None, dict[str, Any]]:
     """What the result backend tells of these tasks: id -> the fields of :class:`~redbeat_lite.Run` that it knows.
 
@@ -56,12 +45,24 @@ def results_of(app: Celery, task_ids: Sequence[str]) -> dict[str | None, dict[st
     found: dict[str | None, dict[str, Any]] = {}
     try:
         if task_ids and has_results(app):
-            for task_id, meta in _metas(app.backend, task_ids):
-                if told := _told(meta):
-                    found[task_id] = told
+            found.update((task_id, told) for task_id, told, _ in asked(app.backend, task_ids))
     except Exception as exc:  # noqa: BLE001 - each kind of backend raises what its own library does
         logger.warning("the result backend cannot tell what became of runs: %s", text_of(exc))
     return found
+
+
+def asked(backend: Any, task_ids: Sequence[str]) -> Iterator[tuple[str, dict[str, Any], int | None]]:
+    """The tasks of which a result backend knows something: id, the same fields, and when it ended (epoch ms).
+
+    Raises:
+        Exception: the backend is away; each kind raises what its own library does.
+    """
+    for task_id, meta in _metas(backend, task_ids):
+        if told := _told(meta):
+            ended = None
+            with suppress(AttributeError, ValueError):  # whatever a backend makes of it
+                ended = told_ms(meta.get("date_done"))
+            yield task_id, told, ended
 
 
 def _metas(backend: Any, task_ids: Sequence[str]) -> Iterator[tuple[str, Any]]:

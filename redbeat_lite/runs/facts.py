@@ -1,0 +1,105 @@
+"""What a look has found of what became of runs, and what follows from it, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ..expect import Expect
+from .incident import Case, Key
+from .row import Row
+from .run import Outcome
+
+
+class End(NamedTuple):
+    """A line of the feed: the end of a run. Instants are epoch milliseconds; ``begin`` is told after ``nominal``."""
+
+    at: int
+    name: str
+    nominal: int
+    outcome: Outcome
+    begin: int | None = None
+    duration: int | None = None
+    error: str = ""
+
+
+class Deadline(NamedTuple):
+    """One whose time has come.
+
+    Parameters:
+        what: ``"start"``, ``"finish"`` or ``"success"``.
+        nominal: of the run; ``None`` for a success, which may be of any.
+        name: of the entry.
+        at: epoch milliseconds.
+        row: what is recorded of the run.
+        forgotten: whether it was recorded, perhaps, and newer runs have taken its place.
+        told: what the result backend tells of the run; of a success, the last one.
+    """
+
+    what: str
+    nominal: int | None
+    name: str
+    at: int
+    row: Row | None = None
+    forgotten: bool = False
+    told: End | None = None
+
+    @property
+    def member(self) -> str:
+        """How it is stored."""
+        return member(self.what, self.nominal, self.name)
+
+
+def member(what: str, nominal: int | None, name: str) -> str:
+    """How a deadline is stored."""
+    return f"{what}|{'' if nominal is None else nominal}|{name}"
+
+
+class Watched(NamedTuple):
+    """What an entry expects, whether nobody is to be told, as it is paused or disabled, and how many rows it keeps."""
+
+    expect: Expect | None
+    muted: bool = False
+    history: int = 1
+
+
+class Failures(NamedTuple):
+    """How many failures there were in a row, and the nominal time of the last one: a run fails once."""
+
+    times: int = 0
+    nominal: int | None = None
+
+
+class Seen(NamedTuple):
+    """What one look has found.
+
+    Parameters:
+        now: epoch milliseconds.
+        ends: lines of the feed that are new, oldest first.
+        overdue: deadlines whose time has come.
+        watched: the entries that are named anywhere in this; one that is not stored is missing.
+        failures: of these entries.
+        untaken: queues that no worker takes from of those that were heard of, by the entries whose messages go there.
+        states: what holds at the moment of :data:`~redbeat_lite.runs.fold.STATES`, with what is said of it.
+        cases: the incidents that are open.
+    """
+
+    now: int
+    ends: Sequence[End] = ()
+    overdue: Sequence[Deadline] = ()
+    watched: Mapping[str, Watched] = {}
+    failures: Mapping[str, Failures] = {}
+    untaken: Mapping[str, str] = {}
+    states: Mapping[Key, str] = {}
+    cases: Sequence[Case] = ()
+
+
+class Decision(NamedTuple):
+    """What follows: incidents to open, to close and to count, failures in a row, and deadlines to set and to drop."""
+
+    opened: list[Case]
+    closed: list[Case]
+    counted: list[Case]
+    failures: dict[str, Failures]
+    deadlines: dict[str, int]
+    dropped: set[str]
