@@ -174,6 +174,11 @@ class IncidentWatch:
         if self._lasts("nobody_records", self._in_vain(now, open_), open_):
             text = "something is expected of runs, and no worker that records them was heard of for a minute"
             states["nobody_records", ""] = text
+        if look.unread is not None:
+            first, last = (from_ms(each).isoformat(timespec="seconds") for each in look.unread)
+            states["unread", ""] = (
+                f"ends of runs from {first} to {last} were cut from the feed before a leader had read them"
+            )
         if look.quarantined:
             text = "it cannot be used and is set aside; quarantine says why"
             states |= {("quarantined", name): text for name in self._incidents.quarantined()}

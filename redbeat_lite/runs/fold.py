@@ -20,7 +20,7 @@ _RUNNING: tuple[Outcome, ...] = ("running", "retrying")
 _AGAIN_MS = 60_000
 
 #: Kinds that hold or do not hold at the moment of a look, whatever became of runs.
-STATES: tuple[Kind, ...] = ("quarantined", "cannot_publish", "behind", "nobody_records", "no_leader")
+STATES: tuple[Kind, ...] = ("quarantined", "cannot_publish", "behind", "nobody_records", "no_leader", "unread")
 
 #: A run has not begun: of these two, one at most is open for an entry.
 _MISSED: tuple[Kind, Kind] = ("missed", "not_consumed")

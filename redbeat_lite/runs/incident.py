@@ -24,6 +24,7 @@ Kind = Literal[
     "behind",
     "nobody_records",
     "no_leader",
+    "unread",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

@@ -20,6 +20,9 @@ from .row import LIFE_MS, Row
 #: Lines of the feed, and deadlines, of one look.
 PAGE = 500
 
+#: Lines of the feed at least once it was ever cut, as shared/record.lua does.
+_LINES = 100_000
+
 #: Milliseconds after a deadline at which it is looked at: what is recorded in time may come so late.
 MARGIN_MS = 2000
 
@@ -42,6 +45,7 @@ class Look(NamedTuple):
         first_due: score of the entry that is due first; ``None``: there is none.
         quarantined: how many entries are set aside.
         more: whether there is more to read.
+        unread: from when to when there were lines of the feed that were cut unread, epoch milliseconds.
     """
 
     read: str
@@ -52,6 +56,7 @@ class Look(NamedTuple):
     first_due: float | None
     quarantined: int
     more: bool
+    unread: tuple[int, int] | None = None
 
 
 class IncidentStore:
@@ -86,7 +91,9 @@ class IncidentStore:
         pipe.hgetall(keys.incidents)
         pipe.zrange(schedule.due, 0, 0, withscores=True)
         pipe.hlen(schedule.quarantine)
-        lines, members, cases, first, quarantined = pipe.execute()
+        pipe.xrange(keys.feed, "-", read or "+", 1)
+        pipe.xlen(keys.feed)
+        lines, members, cases, first, quarantined, before, count = pipe.execute()
         reads = text(lines[-1][0]) if lines else read or "0-0"
         return Look(
             read,
@@ -97,6 +104,8 @@ class IncidentStore:
             first[0][1] if first else None,
             quarantined,
             more=bool(read) and PAGE in (len(lines), len(members)),
+            # Of a feed that somebody has removed, and that begins anew, nobody knows.
+            unread=(_ms(read), _ms(lines[0][0])) if read and lines and not before and count >= _LINES else None,
         )
 
     def with_rows(self, deadlines: Sequence[Deadline], watched: Mapping[str, Watched]) -> list[Deadline]:
@@ -199,12 +208,16 @@ def _cases(found: Mapping[Any, Any]) -> list[Case]:
 
 def _end(line: bytes, fields: Mapping[bytes, bytes]) -> End | None:
     try:
-        told, at = Line.decode(line, fields), int(line.partition(b"-")[0])
+        told, at = Line.decode(line, fields), _ms(line)
         from_ms(told.row.nominal)  # it is an instant
     except (KeyError, ValueError, OverflowError):
         return None  # Anybody may have written it.
     row = told.row
     return End(at, told.name, row.nominal, row.outcome, row.begin, row.duration, told.error or "")
+
+
+def _ms(line: str | bytes) -> int:
+    return int(text(line).partition("-")[0])
 
 
 def _deadline(member: str, at: int) -> Deadline:

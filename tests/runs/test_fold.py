@@ -191,7 +191,7 @@ def test_what_is_missed_already_stays_so_while_its_entry_is_paused() -> None:
     assert news(decision) == {}
 
 
-@pytest.mark.parametrize("kind", ["quarantined", "cannot_publish", "behind", "nobody_records", "no_leader"])
+@pytest.mark.parametrize("kind", ["quarantined", "cannot_publish", "behind", "nobody_records", "no_leader", "unread"])
 def test_a_state_is_an_incident_as_long_as_it_holds(kind: Any) -> None:
     [opened] = fold(seen(expect=None, states={(kind, "x"): "why"})).opened
     assert (opened.key, opened.text, opened.since) == ((kind, "x"), "why", NOW)

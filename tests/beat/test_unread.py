@@ -1,0 +1,61 @@
+"""A feed that was cut further than the leader had read."""
+
+from __future__ import annotations
+
+import pytest
+
+from redbeat_lite import Expect, every
+from redbeat_lite.instants import from_ms
+from redbeat_lite.runs import incident_store
+from redbeat_lite.runs.keys import RunKeys
+from tests.beat.incident_stage import Stage
+
+FEED = RunKeys("redbeat-lite").feed
+
+#: Appends lines as the record of runs does.
+LINES = "for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], 'MAXLEN', '~', 100000, '*', 'name', 'x') end"
+
+
+@pytest.fixture
+def read(stage: Stage) -> Stage:
+    """A feed of two lines that the leader has read."""
+    stage.schedules.add("e", "add", every(60), expect=Expect(failures=100))
+    stage.turn(60)
+    for _ in range(2):
+        stage.worker.tells("e", "failed")
+        stage.turn()
+    return stage
+
+
+def test_lines_that_were_cut_before_they_were_read_are_an_incident_of_one_look(read: Stage) -> None:
+    before = read.client.xrevrange(FEED, count=1)[0][0]
+    read.client.eval(LINES, 1, FEED, 100_300)
+    after = read.client.xrange(FEED, count=1)[0][0]
+    read.turn(*[0] * 12)
+    read.listener.hears("unread", "-unread")
+    [found] = read.schedules.incidents(closed=True)
+    for line in (before, after):
+        assert from_ms(int(line.partition(b"-")[0])).isoformat(timespec="seconds") in found.text
+    assert read.client.hget("{redbeat-lite}:meta", "feed") == read.client.xrevrange(FEED, count=1)[0][0]
+
+
+def test_a_full_feed_that_is_cut_behind_the_leader_is_none(read: Stage) -> None:
+    read.client.eval(LINES, 1, FEED, 99_999)
+    assert read.client.xlen(FEED) == 100_001
+    read.turn(*[0] * 12)
+    read.client.eval(LINES, 1, FEED, 300)
+    assert read.client.xlen(FEED) < 100_300
+    read.turn(0, 0)
+    assert read.listener.told() == []
+
+
+def test_of_a_feed_that_begins_anew_nobody_knows(read: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    read.client.delete(FEED)
+    read.client.eval(LINES, 1, FEED, 600)
+    read.turn(0, 0)
+    assert read.listener.told() == []
+    monkeypatch.setattr(incident_store, "_LINES", 600)
+    read.client.delete(FEED)
+    read.client.eval(LINES, 1, FEED, 600)
+    read.turn(0, 0)
+    read.listener.hears("unread", "-unread")
