@@ -18,7 +18,6 @@ from redbeat_lite.events import Hooks, IncidentOpened
 from redbeat_lite.runs import incident_store
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.incident_store import IncidentStore
-from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.run import EXPECT_HEADER
 from tests.beat.incident_stage import Stage
 from tests.support.frozen import Clock
@@ -101,6 +100,10 @@ def test_a_success_is_due_again_after_each_one(stage: Stage) -> None:
     stage.worker.tells("e", "succeeded")
     stage.turn()
     stage.listener.hears("no_success e", "-no_success e")
+    stage.turn(150)
+    assert not stage.schedules.incidents()
+    stage.turn(3)
+    stage.listener.hears("no_success e", "-no_success e", "no_success e")
 
 
 def test_deadlines_go_by_the_due_time_and_the_delay_of_a_message(stage: Stage) -> None:
@@ -231,7 +234,7 @@ def test_a_line_that_nobody_can_read_is_passed_over(stage: Stage) -> None:
     stage.turn(60)
     line: dict[Any, Any] = {"name": "e", "id": "i", "outcome": "e", "begin": "", "duration": "", "attempt": 0}
     for nominal in ("never", 10**30):
-        stage.client.xadd(RunKeys("redbeat-lite").feed, {**line, "nominal": nominal, "worker": "", "error": ""})
+        stage.worker.writes({**line, "nominal": nominal, "worker": "", "error": ""})
     stage.worker.tells("e", "failed")
     stage.look()
     stage.listener.hears("failed e")
@@ -249,7 +252,7 @@ def test_many_pages_of_one_look_are_one_look(stage: Stage, monkeypatch: pytest.M
     stage.schedules.add("e", "add", every(60))
     stage.clock.forward(200)
     for name in ("a", "b", "c", "d", "e", "f"):
-        stage.client.xadd(RunKeys("redbeat-lite").feed, {"name": name})
+        stage.worker.writes({"name": name})
     monkeypatch.setattr(incident_store, "PAGE", 1)
     stage.look()
     assert not stage.schedules.incidents()

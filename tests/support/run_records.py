@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from itertools import count
 from typing import Any
 
 import redis
@@ -28,6 +30,7 @@ class Worker:
         self._client = client
         self._keys = RunKeys(prefix)
         self._workers = OnceKeys(prefix).workers
+        self._numbers = count(1)
 
     def reports(self, *queues: str) -> None:
         """Say that it is there, and records; and that it takes from these queues, or else from the default one."""
@@ -66,9 +69,14 @@ class Worker:
             "worker": "w",
             "error": error,
         }
-        line = b"" if outcome == "running" else self._client.xadd(self._keys.feed, fields)
+        line = b"" if outcome == "running" else self.writes(fields)
         rows = self._keys.rows(name)
         self._client.zremrangebyscore(rows, nominal, nominal)
         row = Row(nominal, outcome, fields["id"], began, duration, 0, line.decode())
         self._client.zadd(rows, {row.encode(): nominal})
         self._client.pexpire(rows, 60_000)
+
+    def writes(self, fields: dict[Any, Any]) -> bytes:
+        """Add a line to the feed, at the time that the clock of the test shows; returns its id."""
+        id_: bytes = self._client.xadd(self._keys.feed, fields, id=f"{round(1000 * time.time())}-{next(self._numbers)}")
+        return id_
