@@ -63,9 +63,11 @@ class Notices(Hooks):
         self._send(f"[{event.id}] over: {_what(event)}", f"{event.text}\nover after {minutes:.1f} minutes")
 
     def _send(self, title: str, body: str) -> None:
+        urls = self._urls
         for left in reversed(range(_TRIES)):
-            ended = _child({"urls": self._urls, "title": title, "body": body})
-            if ended is not None and ended.returncode == 0:
+            _, taken = _child({"urls": urls, "title": title, "body": body})
+            urls = [url for place, url in enumerate(urls) if place not in taken]
+            if not urls:
                 return
             if left:
                 time.sleep(_PAUSE)
@@ -77,14 +79,22 @@ def _what(event: IncidentOpened | IncidentClosed) -> str:
     return f"{event.kind} {event.entry}" if event.entry else event.kind
 
 
-def _child(asked: dict[str, Any]) -> subprocess.CompletedProcess[str] | None:
-    """Run the child for one line; ``None`` if it had to be ended."""
+def _child(asked: dict[str, Any]) -> tuple[int | None, set[int]]:
+    """Run the child for one line.
+
+    Returns:
+        how it ended, ``None`` if it could not be started or had to be ended; and the places of the URLs that it named.
+    """
     try:
         # On its standard input, as others may read what a process was called with.
-        line = json.dumps(asked) + "\n"
-        return subprocess.run(_CHILD, input=line, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    except subprocess.TimeoutExpired:
-        return None
+        line = json.dumps(asked).encode()
+        ended = subprocess.run(_CHILD, input=line, capture_output=True, timeout=TIMEOUT, check=False)
+        code, said = ended.returncode, ended.stdout
+    except subprocess.TimeoutExpired as exc:
+        code, said = None, exc.stdout or b""
+    except OSError:  # no memory, or too many processes: for the moment, perhaps
+        code, said = None, b""
+    return code, {int(place) for place in said.split() if place.isdigit()}
 
 
 @lru_cache(maxsize=8)
@@ -94,10 +104,12 @@ def _check(urls: tuple[str, ...]) -> None:
             "redbeat_lite_notify needs the package apprise, which is not installed; in the checkout of redbeat_lite: "
             "pip install '.[notify]'"
         )
-    ended = _child({"urls": urls})
-    if ended is None or ended.returncode:
+    code, known = _child({"urls": urls})
+    if code is None:
+        return  # Nobody can tell on a machine that is so slow, and a beat that does not run helps nobody.
+    if code:
         raise ConfigurationError("redbeat_lite_notify: apprise cannot be used; does `import apprise` work?")
-    for place in json.loads(ended.stdout):
+    for place in sorted({*range(len(urls))} - known):
         # Of the URL its scheme alone: any part of it may be a secret.
         what = f"URLs that apprise knows, and number {place + 1}, of {scheme_of(urls[place])!r}, is none"
         raise ConfigurationError(f"redbeat_lite_notify: expected {what}")

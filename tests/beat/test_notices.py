@@ -42,6 +42,7 @@ STAND_IN = """
 
         def add(self, url):
             self.urls.append(url)
+            return True
 
         def notify(self, title, body):
             with open(os.environ["NOTICES"], "a") as file:
@@ -69,10 +70,10 @@ def test_each_incident_is_told_when_it_is_opened_and_when_it_is_over(sent: Calla
     notices = Notices(["ok://a", "ok://b"])
     notices.incident_opened(OPENED)
     notices.incident_closed(CLOSED._replace(entry=None, kind="behind"))
-    assert sent() == [
-        [["ok://a", "ok://b"], "[1f0c92ab] failed nightly", "failed: KeyError: 7\nsince 2026-03-02T12:00:00+00:00"],
-        [["ok://a", "ok://b"], "[1f0c92ab] over: behind", "failed: KeyError: 7\nover after 30.0 minutes"],
-    ]
+    opened = ["[1f0c92ab] failed nightly", "failed: KeyError: 7\nsince 2026-03-02T12:00:00+00:00"]
+    closed = ["[1f0c92ab] over: behind", "failed: KeyError: 7\nover after 30.0 minutes"]
+    assert sorted(sent()[:2]) == [[["ok://a"], *opened], [["ok://b"], *opened]]
+    assert sorted(sent()[2:]) == [[["ok://a"], *closed], [["ok://b"], *closed]]
 
 
 @pytest.mark.parametrize("url", ["no://secret", "hang://secret"])
@@ -87,6 +88,39 @@ def test_what_no_service_takes_is_tried_again_and_given_up(
     assert len(sent()) == 3
     [line] = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert line == "beat: a notice could not be sent in 3 tries: [1f0c92ab] failed nightly"
+
+
+def test_a_service_that_has_taken_a_notice_is_not_given_it_again_for_others_that_have_not(
+    sent: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notices = Notices(["no://a", "hang://b", "ok://c"])
+    monkeypatch.setattr(module, "TIMEOUT", 2.0)
+    notices.incident_opened(OPENED)
+    assert sorted(url for [url], *_ in sent()) == [*["hang://b"] * 3, *["no://a"] * 3, "ok://c"]
+
+
+def test_a_child_that_cannot_be_started_at_the_moment_is_tried_again(
+    sent: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    notices, failures = Notices(["ok://a"]), [BlockingIOError()]
+
+    def run(*args: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return original(*args, **options)
+
+    original = subprocess.run
+    monkeypatch.setattr(subprocess, "run", run)
+    notices.incident_opened(OPENED)
+    assert len(sent()) == 1
+    assert not caplog.records
+
+
+def test_a_machine_too_slow_to_look_at_the_urls_does_not_keep_the_beat_from_its_start(
+    make_app: MakeApp, sent: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TIMEOUT", 0.0)
+    Scheduler(make_app(redbeat_lite_notify=["nothing://a"]), lazy=True)
 
 
 def test_a_url_that_is_wrong_ends_the_beat_at_its_start_and_is_not_shown(
