@@ -17,6 +17,12 @@ logger = get_logger(__name__)
 #: Events that may wait for one subscriber; what comes beyond them is dropped. Some 25 MB at most.
 BACKLOG = 50_000
 
+#: Seconds after which a subscriber that has ended with no event meanwhile hangs; a notice may take 110.
+HANGS = 120.0
+
+#: When it was made, and how far each subscriber will have heard then.
+Mark = tuple[float, list[int]]
+
 #: Seconds that a beat which is told to stop waits for its subscribers to hear the last events.
 _FAREWELL = 0.3
 
@@ -42,13 +48,16 @@ class Announcer:
             for subscriber in self._subscribers:
                 subscriber.tell(events)
 
-    def mark(self) -> list[int]:
+    def mark(self) -> Mark:
         """How far each subscriber will have heard once it has heard all that was told so far."""
-        return [subscriber.told for subscriber in self._subscribers]
+        return elapsed(), [subscriber.told for subscriber in self._subscribers]
 
-    def heard(self, mark: Sequence[int]) -> bool:
-        """Whether all have heard as far as that."""
-        return all(each.heard >= told for each, told in zip(self._subscribers, mark, strict=False))
+    def heard(self, mark: Mark) -> bool:
+        """Whether all have heard as far as that, but for those that hang."""
+        since, told = mark
+        hung = elapsed() - HANGS
+        each = zip(self._subscribers, told, strict=False)
+        return all(one.heard >= far or max(since, one.moved) < hung for one, far in each)
 
     def close(self) -> None:
         """Let the subscribers hear what was told, for a third of a second at most. May be called twice."""
@@ -66,6 +75,7 @@ class _Subscriber:
         # A SimpleQueue, because a signal handler may put into it whatever it has interrupted.
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self.told = self.heard = 0  # each written by one thread alone
+        self.moved = 0.0  #: when it was last done with an event
         self._dropping = False
         self._failed: set[type] = set()
         self._thread: threading.Thread | None = None
@@ -99,6 +109,7 @@ class _Subscriber:
         while (events := self._queue.get()) is not None:
             for event in events:
                 self._deliver(event)
+                self.moved = elapsed()
             self.heard += len(events)
 
     def _deliver(self, event: Event) -> None:

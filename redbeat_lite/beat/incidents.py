@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
 
-from ..clock import elapsed, wall_ms
+from ..clock import wall_ms
 from ..events import IncidentClosed, IncidentOpened
 from ..instants import from_ms
 from ..runs.facts import Deadline, Seen, Watched
@@ -20,6 +20,7 @@ from ..storage.lazy import lazy
 from ..storage.store import Store
 from ..storage.stored import Lost, Term
 from ..threads import Ticker
+from .announcer import Mark
 from .asked_results import AskedResults
 from .dispatch.deadlines import Deadlines
 from .heard import Heard
@@ -41,12 +42,8 @@ _PAGES = 20
 #: Looks in a row after which what holds at the moment is an incident: a new leader finds much that it is about to mend.
 LASTING = 5
 
-#: Seconds after which those who were told of an incident count as told, whether they have heard it or hang.
-_HEARD_WITHIN = 120.0
-
-#: What was told: of which incident, and whether it is over; and when, and how far all will have heard then.
+#: What was told: of which incident, and whether it is over.
 _Told = tuple[str, bool]
-_Telling = tuple[float, list[int]]
 
 #: Failed publishes of one occurrence after which its entry cannot be published.
 _ATTEMPTS = 3
@@ -80,7 +77,7 @@ class IncidentWatch:
         self._undecided = 0  #: deadlines of this look that are left for the next one
         #: How many looks were taken, and at which of them something began to hold.
         self._looks, self._since = 0, dict[Kind, int]()
-        self._telling: dict[_Told, _Telling] = {}
+        self._telling: dict[_Told, Mark] = {}
         self.ticker = Ticker("redbeat-lite-incidents", lambda: PERIOD, self.look, "beat: cannot look for incidents")
 
     @lazy
@@ -218,15 +215,15 @@ class IncidentWatch:
                     yield "gone", case.field, ""
         self._vitals.incidents = count
 
-    def _is_told(self, before: dict[_Told, _Telling], what: _Told, event: IncidentOpened | IncidentClosed) -> bool:
-        """Whether all have heard this, or had long enough to; tells it where that was not done."""
+    def _is_told(self, before: dict[_Told, Mark], what: _Told, event: IncidentOpened | IncidentClosed) -> bool:
+        """Whether all have heard this, but for those that hang; tells it where that was not done."""
         telling = before.get(what)
         if telling is None:
             _log(event)
             self._vitals.tell(event)
-            telling = elapsed(), self._vitals.announcer.mark()
+            telling = self._vitals.announcer.mark()
         self._telling[what] = telling
-        return self._vitals.announcer.heard(telling[1]) or elapsed() - telling[0] > _HEARD_WITHIN
+        return self._vitals.announcer.heard(telling)
 
 
 def _log(event: IncidentOpened | IncidentClosed) -> None:

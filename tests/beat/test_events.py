@@ -11,7 +11,8 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Schedules, every
-from redbeat_lite.beat.announcer import BACKLOG, Announcer
+from redbeat_lite.beat import announcer as module
+from redbeat_lite.beat.announcer import BACKLOG, HANGS, Announcer
 from redbeat_lite.events import (
     Dispatched,
     Event,
@@ -218,6 +219,27 @@ def test_a_hook_that_is_slower_for_long_loses_events_and_not_memory(caplog: pyte
     ]
     harmful.release.set()
     announcer.close()
+
+
+def test_a_hook_that_is_slow_hangs_only_once_it_gets_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, goes_on = [1000.0], threading.Semaphore(0)
+
+    class Slow(Hooks):
+        def leader_gained(self, event: LeaderGained) -> None:
+            assert goes_on.acquire(timeout=20)
+
+    monkeypatch.setattr(module, "elapsed", lambda: now[0])
+    announcer = Announcer([Slow()])
+    announcer.tell([LeaderGained(1), LeaderGained(2)])
+    mark = announcer.mark()
+    now[0] += HANGS
+    goes_on.release()
+    eventually(lambda: announcer._subscribers[0].moved == now[0], what="the first event")
+    now[0] += HANGS
+    assert not announcer.heard(mark), "it has got further since"
+    now[0] += 1
+    assert announcer.heard(mark), "it hangs"
+    goes_on.release()
 
 
 def test_something_that_is_no_hooks_is_refused(app: Celery) -> None:

@@ -11,8 +11,7 @@ import pytest
 import redis
 
 from redbeat_lite import Expect, cron, every
-from redbeat_lite.beat import incidents as module
-from redbeat_lite.beat import watched_entries
+from redbeat_lite.beat import announcer, watched_entries
 from redbeat_lite.beat.incidents import LASTING
 from redbeat_lite.events import Hooks, IncidentOpened
 from redbeat_lite.runs import incident_store
@@ -152,7 +151,7 @@ def test_a_hook_that_hangs_delays_no_look_and_counts_as_told_in_the_end(
     stage.listener.hears("failed e")
     store = IncidentStore(stage.client, "redbeat-lite")
     assert [case.told for case in store.open()] == [False]
-    monkeypatch.setattr(module, "_HEARD_WITHIN", -1)
+    monkeypatch.setattr(announcer, "HANGS", -1)
     stage.turn()
     assert [case.told for case in store.open()] == [True]
     stage.listener.hears("failed e")
