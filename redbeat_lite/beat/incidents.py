@@ -178,7 +178,9 @@ class IncidentWatch:
             )
         if look.quarantined:
             text = "it cannot be used and is set aside; quarantine says why"
-            states |= {("quarantined", name): text for name in self._incidents.quarantined()}
+            known = [case.name for case in look.cases if case.kind == "quarantined" and case.until is None]
+            aside = self._incidents.quarantined(known, look.quarantined)
+            states |= {("quarantined", name): text for name in aside}
         return states
 
     def _in_vain(self, now: int, open_: Collection[Kind]) -> bool:

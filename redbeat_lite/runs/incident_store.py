@@ -122,7 +122,7 @@ class IncidentStore:
             pipe.zrange(rows, nominal, nominal, byscore=True)
             pipe.zrange(rows, 0, 0, withscores=True)
             pipe.zcard(rows)
-        found = pipe.execute()
+        found = [_unless_foreign(reply) for reply in pipe.execute(raise_on_error=False)]
         return [
             each._replace(
                 row=_row(members, each), forgotten=_forgotten(oldest, count, each, watched[each.name].history)
@@ -140,11 +140,23 @@ class IncidentStore:
                 failures[name] = Failures(int(times), int(nominal))
         return failures
 
-    def quarantined(self) -> list[str]:
-        """Names of entries that are set aside, as many as incidents may be open."""
-        return [
-            name.decode(errors="backslashreplace") for name in self._client.hkeys(self._schedule.quarantine)[:_MOST]
-        ]
+    def quarantined(self, known: Sequence[str], count: int) -> list[str]:
+        """Names of entries that are set aside, as many as incidents may be open.
+
+        Parameters:
+            known: those that come first, if they still are.
+            count: how many are set aside.
+        """
+        pipe = self._client.pipeline(transaction=False)
+        for name in known:
+            pipe.hexists(self._schedule.quarantine, name)
+        names = dict.fromkeys(name for name, is_aside in zip(known, pipe.execute(), strict=True) if is_aside)
+        if len(names) < min(count, _MOST):
+            for name, _ in self._client.hscan_iter(self._schedule.quarantine, count=100):
+                names[text(name)] = None
+                if len(names) == _MOST:
+                    break
+        return [*names]
 
     def apply(self, term: Term | None, look: Look | None, changes: Iterable[Change]) -> int | None:
         """Write what was decided, in one step; tells how many incidents that has opened or closed.
@@ -225,6 +237,15 @@ def _deadline(member: str, at: int) -> Deadline:
     return Deadline(what, int(nominal) if nominal.lstrip("-").isdecimal() else None, name, at)
 
 
+def _unless_foreign(reply: Any) -> Any:
+    """What was read of the rows of one entry; nothing where their key is of a foreign type."""
+    if not isinstance(reply, Exception):
+        return reply
+    if "WRONGTYPE" not in str(reply):
+        raise reply
+    return ()
+
+
 def _row(members: Sequence[bytes], deadline: Deadline) -> Row | None:
     """The row of a run; of several for one nominal time that which has begun."""
     rows = []
@@ -236,4 +257,4 @@ def _row(members: Sequence[bytes], deadline: Deadline) -> Row | None:
 
 
 def _forgotten(oldest: Sequence[Any], count: int, deadline: Deadline, kept: int) -> bool:
-    return count >= kept and bool(oldest) and deadline.nominal is not None and oldest[0][1] > deadline.nominal
+    return bool(oldest) and count >= kept and deadline.nominal is not None and oldest[0][1] > deadline.nominal

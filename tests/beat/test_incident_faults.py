@@ -1,0 +1,43 @@
+"""Incidents where there is more than usual, or something that should not be there."""
+
+from __future__ import annotations
+
+import pytest
+
+from redbeat_lite import Expect, every
+from redbeat_lite.runs import incident_store
+from redbeat_lite.runs.keys import RunKeys
+from tests.beat.incident_stage import Stage
+from tests.support.waiting import eventually
+
+START = Expect(start_within=30)
+
+
+def test_rows_that_are_none_harm_no_other_entry(stage: Stage) -> None:
+    for name in ("foreign", "other"):
+        stage.schedules.add(name, "add", every(60), expect=START)
+    stage.turn(60)
+    stage.client.set(RunKeys("redbeat-lite").rows("foreign"), "x", ex=60)
+    stage.turn(40)
+    assert sorted(each.entry or "" for each in stage.schedules.incidents()) == ["foreign", "other"]
+
+
+def test_those_set_aside_that_are_known_come_first(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incident_store, "_MOST", 30)
+
+    def set_aside(*numbers: int) -> None:
+        stage.client.hset("{redbeat-lite}:quarantine", mapping={f"bad{n}": "{}" for n in numbers})
+
+    def open_() -> set[str | None]:
+        stage.look()
+        return {each.entry for each in stage.schedules.incidents()}
+
+    set_aside(*range(20))
+    known = open_()
+    assert len(known) == 20
+    set_aside(*range(20, 2000))
+    assert known < open_()
+    assert len(open_()) == 30
+    assert stage.schedules.incidents(closed=True) == []
+    stage.client.hdel("{redbeat-lite}:quarantine", *map(str, known))
+    eventually(lambda: len(found := open_()) == 30 and not found & known, what="others in their place")
