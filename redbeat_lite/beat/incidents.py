@@ -36,8 +36,8 @@ logger = get_logger(__name__)
 #: Seconds between two looks, and after which a command that hangs is given up.
 PERIOD, _TIMEOUT = 2.0, 5.0
 
-#: Pages of one look; what is left is read by the next one.
-_PAGES = 20
+#: Pages of one look, and seconds until the next one where there are more: for others who want the interpreter's lock.
+_PAGES, _BREATH = 20, 0.1
 
 #: Looks in a row after which what holds at the moment is an incident: a new leader finds much that it is about to mend.
 LASTING = 5
@@ -77,8 +77,9 @@ class IncidentWatch:
         self._undecided = 0  #: deadlines of this look that are left for the next one
         #: How many looks were taken, and at which of them something began to hold.
         self._looks, self._since = 0, dict[Kind, int]()
+        self._unread = False  #: whether the last look has left some pages
         self._telling: dict[_Told, Mark] = {}
-        self.ticker = Ticker("redbeat-lite-incidents", lambda: PERIOD, self.look, "beat: cannot look for incidents")
+        self.ticker = Ticker("redbeat-lite-incidents", self._pause, self.look, "beat: cannot look for incidents")
 
     @lazy
     def _store(self) -> Store:
@@ -88,16 +89,20 @@ class IncidentWatch:
     def _incidents(self) -> IncidentStore:
         return IncidentStore(self._store.backend.client, self._settings.key_prefix)
 
+    def _pause(self) -> float:
+        return _BREATH if self._unread else PERIOD
+
     def look(self) -> None:
         """Take one look, if this process leads.
 
         Raises:
             redis.exceptions.RedisError: the server does not answer.
         """
+        goes_on, self._unread = self._unread, False
         if not self._leader.leading:
             return
         try:
-            self._looks += 1
+            self._looks += not goes_on
             self._heard.ask(self._store.backend.client)
             self._deadlines.recorded = self._heard.records
             self._results.new_look()
@@ -105,6 +110,7 @@ class IncidentWatch:
             for _ in range(_PAGES):
                 if not self._look(self._leader.term):
                     return
+            self._unread = True
         except Lost:
             return  # The main loop finds it too, and says so.
 

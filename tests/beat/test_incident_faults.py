@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from redbeat_lite import Expect, every
+from redbeat_lite.beat import incidents as module
 from redbeat_lite.runs import incident_store
 from redbeat_lite.runs.keys import RunKeys
 from tests.beat.incident_stage import Stage
+from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
 START = Expect(start_within=30)
@@ -41,3 +43,18 @@ def test_those_set_aside_that_are_known_come_first(stage: Stage, monkeypatch: py
     assert stage.schedules.incidents(closed=True) == []
     stage.client.hdel("{redbeat-lite}:quarantine", *map(str, known))
     eventually(lambda: len(found := open_()) == 30 and not found & known, what="others in their place")
+
+
+def test_a_backlog_is_read_at_once_and_counts_as_one_look(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incident_store, "PAGE", 1)
+    monkeypatch.setattr(module, "_PAGES", 1)
+    watch = stage.beat._aside.incidents
+    stage.schedules.add("e", "add", every(60))
+    stage.clock.forward(200)
+    last = [stage.worker.writes({"name": "x"}) for _ in range(20)][-1]
+    with Stopwatch() as stopwatch:
+        watch.ticker.start()
+        watch.ticker.soon()
+        eventually(lambda: stage.client.hget("{redbeat-lite}:meta", "feed") == last, within=30, what="the end")
+    stopwatch.at_most(10)
+    assert not stage.schedules.incidents()
