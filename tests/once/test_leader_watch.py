@@ -49,6 +49,12 @@ def has_just_led(client: redis.Redis) -> None:
     client.hset(KEYS.meta, "ticked", server_ms(client) - 13_000)
 
 
+def was_just_asked_for(client: redis.Redis) -> None:
+    client.hset(KEYS.meta, "ticked", server_ms(client) - 60_000)
+    client.zadd(KEYS.beats, {"stuck": server_ms(client) - 60_000, "stands by": server_ms(client) - 9000})
+    client.pexpire(KEYS.beats, 60_000)
+
+
 def never_led(client: redis.Redis) -> None:
     client.hdel(KEYS.meta, "ticked")
 
@@ -57,7 +63,7 @@ def has_no_entries(client: redis.Redis) -> None:
     client.delete(KEYS.entries)
 
 
-@pytest.mark.parametrize("instead", [leads, has_just_led, never_led, has_no_entries])
+@pytest.mark.parametrize("instead", [leads, has_just_led, was_just_asked_for, never_led, has_no_entries])
 def test_it_does_not_where_nobody_has_to_lead(
     app: Celery, client: redis.Redis, instead: Callable[[redis.Redis], None]
 ) -> None:

@@ -26,12 +26,15 @@ def look_for_leader(runtime: Runtime) -> None:
     pipe.exists(keys.leader)
     pipe.hget(keys.meta, "ticked")
     pipe.hlen(keys.entries)
-    leads, ticked, entries = pipe.execute()
+    pipe.zrange(keys.beats, -1, -1, withscores=True)
+    leads, ticked, entries, last = pipe.execute()
     if leads or not entries or not (ticked or b"").isdigit():
         return
     now = server_ms(client)
     silence = now - int(ticked)
-    if silence <= 1000 * (settings.lease + LEADERLESS):
+    # A leader that is stuck gives no sign of life while its lease runs. Who stands by asks for it when it ends.
+    asks = last[0][1] if last else 0
+    if now - max(int(ticked) + 1000 * settings.lease, asks) <= 1000 * LEADERLESS:
         return
     case = Case("no_leader", "", now, f"no beat has led for {silence / 1000:.0f} s")
     if IncidentStore(client, settings.key_prefix).apply(None, None, [("open", case.field, case.encode())]):
