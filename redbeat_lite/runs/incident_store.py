@@ -149,8 +149,8 @@ class IncidentStore:
         """
         pipe = self._client.pipeline(transaction=False)
         for name in known:
-            pipe.hexists(self._schedule.quarantine, name)
-        names = dict.fromkeys(name for name, is_aside in zip(known, pipe.execute(), strict=True) if is_aside)
+            pipe.hstrlen(self._schedule.quarantine, name)
+        names = dict.fromkeys(name for name, length in zip(known, pipe.execute(), strict=True) if length)
         if len(names) < min(count, _MOST):
             for name, _ in self._client.hscan_iter(self._schedule.quarantine, count=100):
                 names[text(name)] = None
