@@ -40,7 +40,7 @@ class Look(NamedTuple):
         read: id of the feed up to which it was read before; empty: never.
         reads: id up to which it is read with this look.
         ends: what is new.
-        overdue: deadlines whose time has come, without rows.
+        overdue: deadlines whose time has come, without rows; those of successes once the feed has been read to its end.
         cases: incidents that are open, or closed and not told.
         first_due: score of the entry that is due first; ``None``: there is none.
         quarantined: how many entries are set aside.
@@ -94,12 +94,14 @@ class IncidentStore:
         pipe.xrange(keys.feed, "-", read or "+", 1)
         pipe.xlen(keys.feed)
         lines, members, cases, first, quarantined, before, count = pipe.execute()
+        overdue = [_deadline(text(member), int(score)) for member, score in members]
         reads = text(lines[-1][0]) if lines else read or "0-0"
         return Look(
             read,
             reads,
             [end for line in lines if (end := _end(*line)) is not None] if read else [],
-            [_deadline(text(member), int(score)) for member, score in members],
+            # A success may lie further on in the feed.
+            [each for each in overdue if each.what != "success" or len(lines) < PAGE],
             _cases(cases),
             first[0][1] if first else None,
             quarantined,

@@ -58,3 +58,20 @@ def test_a_backlog_is_read_at_once_and_counts_as_one_look(stage: Stage, monkeypa
         eventually(lambda: stage.client.hget("{redbeat-lite}:meta", "feed") == last, within=30, what="the end")
     stopwatch.at_most(10)
     assert not stage.schedules.incidents()
+
+
+def test_a_success_behind_many_other_ends_is_found_before_its_time_is_judged(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incident_store, "PAGE", 5)
+    monkeypatch.setattr(module, "_PAGES", 1)
+    stage.schedules.add("e", "add", every(60), expect={"succeed_every": 150})
+    stage.turn(60)
+    stage.clock.forward(100)
+    for _ in range(7):
+        stage.worker.writes({"name": "x"})
+    stage.worker.tells("e", "succeeded")
+    stage.turn(53, 0, 90)
+    assert stage.schedules.incidents(closed=True) == stage.schedules.incidents() == []
+    stage.turn(10)
+    assert [each.kind for each in stage.schedules.incidents()] == ["no_success"]
