@@ -98,7 +98,8 @@ class _Fold:
             return
         if expect.start_ms is not None and end.begin <= expect.start_ms:
             self._begun(end.name, end.nominal)
-        if expect.finish_ms is not None and end.begin + (end.duration or 0) <= expect.finish_ms:
+        ended = end.begin + (end.duration or 0)
+        if expect.finish_ms is not None and end.outcome != "retrying" and ended <= expect.finish_ms:
             self._close("too_long", end.name, end.nominal)
 
     def _failed(self, expect: Expect, end: End) -> None:
@@ -217,7 +218,9 @@ class _Fold:
         watched = self._seen.watched.get(name)
         known = self._open.get((kind, name)) or self._before.get((kind, name))
         if known is not None:
-            self._open[kind, name] = known._replace(text=text, times=times or known.times + 1)
+            # A run may be found twice: it has expired, and did not begin in time.
+            if times or nominal is None or known.nominal is None or nominal > known.nominal:
+                self._open[kind, name] = known._replace(text=text, times=times or known.times + 1, nominal=nominal)
         elif watched is None or not watched.muted:
             self._open[kind, name] = Case(kind, name, self._seen.now, text, times or 1, nominal)
 

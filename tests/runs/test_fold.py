@@ -106,6 +106,7 @@ TABLE: dict[str, tuple[Expect | None, list[Any], list[str]]] = {
         [case("too_long"), end("succeeded")],
         ["-too_long:e"],
     ),
+    "tried again, after one took too long": (FINISH, [case("too_long"), end("retrying", B)], []),
     "ended, and begun in time": (START, [case("late"), end("succeeded", B)], ["-late:e"]),
     "ended, and begun late": (START, [case("missed"), end("succeeded", B, LATE)], []),
     "not begun, after nobody took its messages": (START, [case("not_consumed"), start(None, B)], NOW_MISSED),
@@ -212,6 +213,20 @@ def test_failures_are_counted_over_many_looks() -> None:
     assert known == Failures(5, A + 4)
     assert texts == [(n, f"failed {n} times in a row: error {n - 1}") for n in (3, 4, 5)]
     assert fold(seen(end("succeeded", B), *open_, expect=expect, failures=known)).failures == {"e": Failures()}
+
+
+def test_what_was_found_again_is_over_with_a_run_as_late_as_that() -> None:
+    [again] = fold(seen(case("missed"), start(None, B), expect=START)).counted
+    assert (again.times, again.nominal) == (2, B)
+    assert news(fold(seen(again, end("succeeded", A), expect=START))) == {}
+    assert news(fold(seen(again, end("succeeded", C), expect=START))) == {"-missed:e": ""}
+
+
+@pytest.mark.parametrize("facts", [[start(row("expired", None))], [end("expired", begin=None)]])
+def test_a_run_is_found_once(facts: list[Any]) -> None:
+    [opened] = fold(seen(end("expired", begin=None), expect=START)).opened
+    decision = fold(seen(opened, *facts, expect=START))
+    assert (decision.counted, news(decision)) == ([], {})
 
 
 def test_a_success_sets_when_the_next_one_has_to_come() -> None:

@@ -47,7 +47,7 @@ class Model:
 
     def do(self, what: str, name: str, who: str) -> None:
         self.since += 1
-        case = Case("failed", name, self.since, f"text {self.since}", times=self.since, nominal=10**14 + 1)
+        case = Case("failed", name, self.since, f"text {self.since}", times=self.since, nominal=10**14 + self.since)
         changes: list[Change] = [
             {
                 "open": ("open", case.field, case.encode()),
@@ -85,7 +85,7 @@ class Model:
             self.history.append(f"end {found.id}")
             return 1
         if what == "count":
-            self.open[name] = found._replace(text=case.text, times=case.times)
+            self.open[name] = found._replace(text=case.text, times=case.times, nominal=case.nominal)
         elif what == "told":
             self.open[name] = found._replace(told=True)
         elif what == "gone":

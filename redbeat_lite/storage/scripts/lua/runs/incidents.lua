@@ -47,6 +47,7 @@ for i = 7, #ARGV, 3 do
     local case = cjson.decode(value)
     change(of, 'text', case.text)
     change(of, 'count', case.count)
+    change(of, 'nominal', case.nominal)
   elseif what == 'end' then
     local case = stored(of)
     if case and not case['until'] then
