@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import NamedTuple
 
 from ..entries.entry import Entry
@@ -31,7 +32,10 @@ class Found(NamedTuple):
 
     @property
     def watched(self) -> Watched:
-        return Watched(self.expect, self.state.paused or not self.entry.enabled, self.history)
+        expect = self.expect
+        if expect is not None and self.state.finished:
+            expect = replace(expect, succeed_every=None)
+        return Watched(expect, self.state.paused or not self.entry.enabled, self.history)
 
 
 class WatchedEntries:

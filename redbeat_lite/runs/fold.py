@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..expect import Expect
 from ..instants import from_ms
-from .facts import Deadline, Decision, End, Failures, Seen, member
+from .facts import Deadline, Decision, End, Failures, Seen, Watched, member
 from .incident import Case, Kind
 from .run import Outcome
 
@@ -207,21 +207,20 @@ class _Fold:
                 self._close(kind, name)
 
     def _drop_unexpected(self) -> None:
-        """Close the incidents of entries that are gone, or expect something else by now."""
+        """Close the incidents of entries that are gone, paused or disabled, or expect something else by now."""
         for kind, name in [*self._open]:
-            if kind in _FIELDS:
-                expect = self._expected(name)
-                if expect is None or getattr(expect, _FIELDS[kind]) is None:
-                    self._close(kind, name)
+            watched = self._seen.watched.get(name, Watched(None))
+            is_expected = kind not in _FIELDS or getattr(watched.expect, _FIELDS[kind], None) is not None
+            if watched.muted or not is_expected:
+                self._close(kind, name)
 
     def _open_case(self, kind: Kind, name: str, text: str, nominal: int | None, times: int = 0) -> None:
-        watched = self._seen.watched.get(name)
         known = self._open.get((kind, name)) or self._before.get((kind, name))
         if known is not None:
             # A run may be found twice: it has expired, and did not begin in time.
             if times or nominal is None or known.nominal is None or nominal > known.nominal:
                 self._open[kind, name] = known._replace(text=text, times=times or known.times + 1, nominal=nominal)
-        elif watched is None or not watched.muted:
+        else:
             self._open[kind, name] = Case(kind, name, self._seen.now, text, times or 1, nominal)
 
     def _close(self, kind: Kind, name: str, nominal: int | None = None) -> None:

@@ -105,6 +105,18 @@ def test_a_success_is_due_again_after_each_one(stage: Stage) -> None:
     stage.listener.hears("no_success e", "-no_success e", "no_success e")
 
 
+def test_an_entry_that_has_run_for_the_last_time_owes_no_success(stage: Stage) -> None:
+    for name, runs in (("ends", 2), ("goes on", 4)):
+        stage.schedules.add(name, "add", every(60), expect={"succeed_every": 70, "failures": 9}, max_runs=runs)
+    stage.turn(60)
+    stage.turn(60, 20)
+    stage.listener.hears("no_success goes on")
+    stage.turn(40, 60)
+    stage.listener.hears("no_success goes on", "-no_success goes on")
+    stage.turn(3600)
+    assert not stage.schedules.incidents()
+
+
 def test_deadlines_go_by_the_due_time_and_the_delay_of_a_message(stage: Stage) -> None:
     stage.schedules.add("plain", "add", every(600), expect=Expect(30, 60))
     stage.schedules.add("put off", "add", every(600), expect=START, jitter=100, options={"countdown": 10})

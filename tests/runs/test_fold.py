@@ -166,7 +166,7 @@ def test_what_is_found_opens_and_closes(of: str) -> None:
 @pytest.mark.parametrize("of", [of for of, (_, _, found) in TABLE.items() if found and not found[0].startswith("-")])
 def test_nothing_is_opened_while_the_entry_is_paused(of: str) -> None:
     expect, facts, _ = TABLE[of]
-    assert news(fold(seen(*facts, expect=expect, muted=True))) == {}
+    assert fold(seen(*facts, expect=expect, muted=True)).opened == []
 
 
 #: What is found while nobody takes from the queue, and what that opens and closes.
@@ -187,9 +187,11 @@ def test_where_nobody_takes_from_the_queue_that_is_the_incident(of: str) -> None
     assert sorted(news(fold(seen(*facts, expect=START, untaken={"e": "q"})))) == expected
 
 
-def test_what_is_missed_already_stays_so_while_its_entry_is_paused() -> None:
-    decision = fold(seen(case("missed"), start(None, B), expect=START, muted=True, untaken={"e": "q"}))
-    assert news(decision) == {}
+@pytest.mark.parametrize("kind", ["missed", "failed", "no_success", "cannot_publish"])
+def test_what_is_open_is_closed_while_the_entry_is_paused(kind: Any) -> None:
+    everything, states = Expect(30, 60, 3600), {("cannot_publish", "e"): "why"}
+    facts = [case(kind), start(None, B), end("failed", B), Deadline("success", None, "e", NOW)]
+    assert news(fold(seen(*facts, expect=everything, muted=True, states=states))) == {f"-{kind}:e": ""}
 
 
 @pytest.mark.parametrize("kind", ["quarantined", "cannot_publish", "behind", "nobody_records", "no_leader", "unread"])
