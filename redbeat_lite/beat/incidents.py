@@ -23,6 +23,7 @@ from ..threads import Ticker
 from .announcer import Mark
 from .asked_results import AskedResults
 from .dispatch.deadlines import Deadlines
+from .fresh_starts import fresh_starts
 from .heard import Heard
 from .leader import Leader
 from .vitals import Vitals
@@ -165,8 +166,17 @@ class IncidentWatch:
             if any(not found[each.name].trusts for each in overdue):
                 self._deadlines.wanted = now
             overdue = [each for each in overdue if found[each.name].trusts]
-        decided, again = self._results.told(self._incidents.with_rows(overdue, watched), found, now)
+        overdue = [*self._dated(self._incidents.with_rows(overdue, watched), found, now)]
+        decided, again = self._results.told(overdue, found, now)
         return decided, {each.member for each in again}
+
+    def _dated(self, overdue: list[Deadline], found: Mapping[str, Found], now: int) -> Iterator[Deadline]:
+        """These with the instants from which they count, by the entries as they are now."""
+        anew = fresh_starts(self._store, [each.name for each in overdue if each.nominal is None])
+        for each in overdue:
+            entry, nominal = found[each.name].entry, each.nominal
+            since = anew.get(each.name) if nominal is None else self._deadlines.due(entry, nominal, now)
+            yield each._replace(since=since)
 
     def _states_now(self, look: Look, now: int) -> dict[Key, str]:
         states: dict[Key, str] = {}

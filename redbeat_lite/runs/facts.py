@@ -31,6 +31,8 @@ class Deadline(NamedTuple):
         nominal: of the run; ``None`` for a success, which may be of any.
         name: of the entry.
         at: epoch milliseconds.
+        since: from when on the time counts that is allowed, by the entry as it is now; ``None``: from as long before as
+            was allowed then.
         row: what is recorded of the run.
         forgotten: whether it was recorded, perhaps, and newer runs have taken its place.
         told: what the result backend tells of the run; of a success, the last one.
@@ -40,6 +42,7 @@ class Deadline(NamedTuple):
     nominal: int | None
     name: str
     at: int
+    since: int | None = None
     row: Row | None = None
     forgotten: bool = False
     told: End | None = None

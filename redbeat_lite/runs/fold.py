@@ -114,18 +114,20 @@ class _Fold:
             self._open_case("failed", end.name, f"{_ended(end.outcome)}{often}{why}", end.nominal, times)
 
     def _overdue(self, deadline: Deadline) -> None:
-        expect, nominal = self._expected(deadline.name), deadline.nominal
-        if expect is None:
+        expect, nominal, since = self._expected(deadline.name), deadline.nominal, deadline.since
+        within = getattr(expect, f"{deadline.what}_ms", None)
+        if expect is None or within is None:
             return
-        if deadline.what == "success" and expect.success_ms is not None:
-            self._success(deadline, expect, expect.success_ms)
-        elif nominal is not None and deadline.told is not None:
+        if since is not None and since + within > deadline.at:
+            self._deadlines[deadline.member] = since + within  # The entry has been given more time.
+        elif deadline.what == "success":
+            self._success(deadline, expect, within)
+        elif nominal is None:
+            return  # Anybody may have written it.
+        elif deadline.told is not None:
             self._result(deadline, expect, deadline.told)
-        elif nominal is not None and not deadline.forgotten:
-            if deadline.what == "start" and expect.start_ms is not None:
-                self._start(deadline, nominal, expect, expect.start_ms)
-            elif deadline.what == "finish" and expect.finish_ms is not None:
-                self._finish(deadline, nominal, expect.finish_ms)
+        elif not deadline.forgotten:
+            (self._start if deadline.what == "start" else self._finish)(deadline, nominal, expect, within)
 
     def _success(self, deadline: Deadline, expect: Expect, within: int) -> None:
         told, now = deadline.told, self._seen.now
@@ -152,7 +154,8 @@ class _Fold:
 
     def _start(self, deadline: Deadline, nominal: int, expect: Expect, within: int) -> None:
         row, name = deadline.row, deadline.name
-        run = f"the run of {_told(nominal)}"
+        due = nominal if deadline.since is None else deadline.since
+        run = _run(nominal, due)
         if row is None or (row.begin is None and row.outcome in _NOT_BEGUN):
             queue = self._seen.untaken.get(name) if row is None else None
             has = "left no result" if row is None and expect.trust == "backend" else "not begun"
@@ -162,7 +165,8 @@ class _Fold:
         elif nominal + row.begin <= deadline.at:
             self._begun(name, nominal)
         elif not row.attempt and self._open_missed(name) is None:  # of one tried again, the row tells the last begin
-            began = f"{run} began {row.begin / 1000:g} s after it, not within {within / 1000:g} s"
+            after = (nominal + row.begin - due) / 1000
+            began = f"{run} began {after:g} s after its due time, not within {within / 1000:g} s"
             self._open_case("late", name, began, nominal)
 
     def _missed(self, name: str, text: str, nominal: int, queue: str | None = None) -> None:
@@ -181,9 +185,8 @@ class _Fold:
     def _open_missed(self, name: str) -> Case | None:
         return next((case for kind in _MISSED if (case := self._open.get((kind, name)))), None)
 
-    def _finish(self, deadline: Deadline, nominal: int, within: int) -> None:
+    def _finish(self, deadline: Deadline, nominal: int, expect: Expect, within: int) -> None:
         row, name = deadline.row, deadline.name
-        run = f"the run of {_told(nominal)}"
         if row is None or row.outcome in _RUNNING:
             missed = self._open_missed(name)
             if row is not None or missed is None or (missed.nominal or 0) > nominal:
@@ -192,6 +195,7 @@ class _Fold:
             if nominal + row.begin + row.duration <= deadline.at:
                 self._close("too_long", name, nominal)
             else:
+                run = f"the run of {_told(nominal)}"
                 self._open_case("too_long", name, f"{run} ended later than within {within / 1000:g} s", nominal)
 
     def _too_long(self, name: str, nominal: int, within: int) -> None:
@@ -227,6 +231,10 @@ class _Fold:
         case = self._open.get((kind, name))
         if case is not None and (nominal is None or case.nominal is None or nominal >= case.nominal):
             del self._open[kind, name]
+
+
+def _run(nominal: int, due: int) -> str:
+    return f"the run of {_told(nominal)}" + ("" if due == nominal else f", due at {_told(due)},")
 
 
 def _told(nominal: int) -> str:

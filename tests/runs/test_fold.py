@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from redbeat_lite import Expect
+from redbeat_lite.instants import from_ms
 from redbeat_lite.runs.facts import Deadline, Decision, End, Failures, Seen, Watched
 from redbeat_lite.runs.fold import fold
 from redbeat_lite.runs.incident import Case
@@ -24,11 +25,11 @@ def end(outcome: Outcome, nominal: int = A, begin: int | None = 10, duration: in
 
 
 def start(row: Row | None, nominal: int = A, **more: Any) -> Deadline:
-    return Deadline("start", nominal, "e", nominal + 30_000, row, **more)
+    return Deadline("start", nominal, "e", nominal + 30_000, row=row, **more)
 
 
 def finish(row: Row | None, nominal: int = A) -> Deadline:
-    return Deadline("finish", nominal, "e", nominal + 60_000, row)
+    return Deadline("finish", nominal, "e", nominal + 60_000, row=row)
 
 
 def row(outcome: Outcome, begin: int | None = 10, duration: int | None = None) -> Row:
@@ -215,6 +216,28 @@ def test_failures_are_counted_over_many_looks() -> None:
     assert known == Failures(5, A + 4)
     assert texts == [(n, f"failed {n} times in a row: error {n - 1}") for n in (3, 4, 5)]
     assert fold(seen(end("succeeded", B), *open_, expect=expect, failures=known)).failures == {"e": Failures()}
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (None, "has not begun within 30 s"),
+        (row("running", 135_000), "began 75 s after its due time, not within 30 s"),
+    ],
+)
+def test_a_run_that_was_put_off_is_told_with_its_due_time(found: Row | None, text: str) -> None:
+    deadline = start(found, since=B)._replace(at=B + 30_000)
+    [opened] = fold(seen(deadline, expect=START)).opened
+    assert (
+        opened.text
+        == f"the run of {from_ms(A):%Y-%m-%dT%H:%M:%S}+00:00, due at {from_ms(B):%Y-%m-%dT%H:%M:%S}+00:00, {text}"
+    )
+
+
+@pytest.mark.parametrize("deadline", [start(None, since=A + 1), Deadline("success", None, "e", NOW, NOW - 3_599_999)])
+def test_what_has_been_given_more_time_is_looked_at_again(deadline: Deadline) -> None:
+    decision = fold(seen(deadline, expect=Expect(30, 60, 3600)))
+    assert (news(decision), decision.deadlines) == ({}, {deadline.member: deadline.at + 1})
 
 
 def test_what_was_found_again_is_over_with_a_run_as_late_as_that() -> None:

@@ -61,7 +61,7 @@ class Deadlines:
             for nominal in job.plan.emit:
                 # Of each hundredth of the time that is allowed one run.
                 if before is None or nominal * _AT_ONCE // within != before * _AT_ONCE // within:
-                    at = (self._due(entry, nominal, now) if put_off else nominal) + within
+                    at = (self.due(entry, nominal, now) if put_off else nominal) + within
                     found.append(("deadline", key, f"{min(max(at, now), MAX_MS)}|{member(what, nominal, name)}"))
                 before = nominal
         if expect.success_ms is not None:
@@ -69,6 +69,7 @@ class Deadlines:
             found.append(("deadline", key, f"{at}|{member('success', None, name)}"))
         return found
 
-    def _due(self, entry: Entry, nominal: int, now: int) -> int:
+    def due(self, entry: Entry, nominal: int, now: int) -> int:
+        """When a run is due whose message is sent at ``now``, by the definition as it is; epoch milliseconds."""
         due = (lifecycle.score(entry, nominal, self._zone) if entry.jitter else nominal) or nominal
         return due + delay_ms(entry.options, now)

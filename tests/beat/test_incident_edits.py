@@ -1,0 +1,100 @@
+"""Deadlines of entries that are edited, paused and resumed meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redbeat_lite import every
+from tests.beat.incident_stage import Stage
+
+CHANGED = "{redbeat-lite}:changed"
+
+
+def kinds(stage: Stage) -> list[str]:
+    return [each.kind for each in stage.schedules.incidents()]
+
+
+def raise_start(stage: Stage) -> None:
+    """Allow a run that has been sent ten minutes to begin instead of half one."""
+    stage.schedules.add("e", "add", every(3600), expect={"start_within": 30})
+    stage.turn(3600)
+    stage.schedules.update("e", expect={"start_within": 600})
+
+
+def test_a_run_that_was_sent_is_allowed_what_is_allowed_by_now(stage: Stage) -> None:
+    raise_start(stage)
+    stage.turn(40, 550)
+    assert kinds(stage) == []
+    stage.turn(13)
+    assert kinds(stage) == ["missed"]
+
+
+def test_one_that_begins_within_that_is_in_time(stage: Stage) -> None:
+    raise_start(stage)
+    stage.turn(40)
+    stage.worker.tells("e", "running", 50)
+    stage.turn(20, 550)
+    assert stage.listener.told() == []
+
+
+def owe(stage: Stage) -> None:
+    """Have a success come that the next one has to follow within 150 s."""
+    stage.schedules.add("e", "add", every(60), expect={"succeed_every": 150})
+    stage.turn(60)
+    stage.worker.tells("e", "succeeded")
+    stage.turn()
+
+
+def rarer(stage: Stage) -> None:
+    stage.schedules.update("e", schedule=every(3600), expect={"succeed_every": 4000})
+    stage.turn(147)
+
+
+def rested(stage: Stage) -> None:
+    stage.schedules.pause("e")
+    stage.turn(147)
+    stage.schedules.resume("e")
+
+
+def disabled(stage: Stage) -> None:
+    stage.schedules.update("e", enabled=False)
+    stage.turn(147)
+    stage.schedules.update("e", enabled=True)
+
+
+@pytest.mark.parametrize("change", [rarer, rested, disabled])
+def test_a_success_is_owed_from_a_change_on_with_which_an_entry_begins_anew(stage: Stage, change: Any) -> None:
+    owe(stage)
+    change(stage)
+    stage.turn(8)
+    assert kinds(stage) == []
+
+
+def test_no_other_edit_puts_it_off(stage: Stage) -> None:
+    owe(stage)
+    stage.schedules.update("e", args=(1, 2))
+    stage.turn(153)
+    assert kinds(stage) == ["no_success"]
+
+
+def test_who_does_not_know_what_was_changed_puts_nothing_off(stage: Stage) -> None:
+    owe(stage)
+    rested(stage)
+    stage.client.set(CHANGED, "x", ex=60)
+    stage.turn(8)
+    assert kinds(stage) == ["no_success"]
+
+
+def test_it_is_owed_within_the_same_time_from_then_on(stage: Stage) -> None:
+    owe(stage)
+    rested(stage)
+    # The record has the time of the server, whose clock no test can set.
+    kept: Any = stage.client.hget(CHANGED, "e")
+    now = round(1000 * stage.clock.now.timestamp())
+    stage.client.hset(CHANGED, "e", b"%d-0|%s" % (now, kept.partition(b"|")[2]))
+    stage.turn(8, 143)
+    assert kinds(stage) == []
+    stage.turn(3)
+    assert kinds(stage) == ["no_success"]
