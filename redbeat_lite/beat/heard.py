@@ -25,18 +25,16 @@ class Heard:
     def __init__(self, app: Celery, prefix: str) -> None:
         self._app = app
         self._key = OnceKeys(prefix).workers
-        self._queues: set[str] | None = None
+        self._queues = set[str]()
         self.records = False  #: whether somebody records what becomes of runs
-        self.has_recorded = False  #: whether somebody who does was ever heard of
 
     def ask(self, client: Any) -> None:
         """Read what they say, by this redis-py client; two round trips."""
         heard = heard_of(client.hgetall(self._key), server_ms(client) / 1000).values()
-        self._queues = {queue for said in heard for queue in said.queues} if heard else None
+        self._queues = {queue for said in heard for queue in said.queues}
         self.records = any(said.records for said in heard)
-        self.has_recorded |= self.records
 
     def untaken(self, entry: Entry) -> str | None:
-        """The queue that an entry's messages go to, if there are workers and none of them takes from it."""
+        """The queue that an entry's messages go to, if none of these workers takes from it."""
         queue = queue_of(self._app, entry)
-        return queue if self._queues is not None and queue not in self._queues else None
+        return None if queue in self._queues else queue

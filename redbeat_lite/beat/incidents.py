@@ -160,8 +160,8 @@ class IncidentWatch:
         self, look: Look, found: Mapping[str, Found], watched: Mapping[str, Watched], now: int
     ) -> tuple[list[Deadline], set[str]]:
         """The deadlines to decide on, with what is known of their runs, and the members of those to look at again."""
-        overdue = [each for each in look.overdue if each.name in found]
-        if not self._heard.has_recorded:
+        overdue = [each for each in look.overdue if each.name in found and found[each.name].expect is not None]
+        if not self._heard.records:
             # What is not recorded may have been done all the same: that nobody records is the one incident.
             if any(not found[each.name].trusts for each in overdue):
                 self._deadlines.wanted = now

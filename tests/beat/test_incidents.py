@@ -198,6 +198,14 @@ def test_without_a_worker_that_records_that_is_the_one_incident(stage: Stage) ->
     assert stage.deadlines()
 
 
+def test_of_what_was_sent_before_nobody_recorded_no_more_is_said(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(60), expect=Expect(30, succeed_every=70))
+    stage.turn(60, 20)
+    stage.worker.is_gone()
+    stage.turn(20, 40, *[0] * LASTING)
+    stage.listener.hears("nobody_records")
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 def test_what_a_new_leader_sends_at_once_has_a_deadline(stage: Stage, recorded: bool) -> None:
     stage.schedules.add("e", "add", every(3600), expect=START)

@@ -60,11 +60,3 @@ def test_a_queue_that_loses_its_worker_and_gets_one_has_one_incident_at_a_time(s
 
 def _open(stage: Stage) -> list[str]:
     return [each.kind for each in stage.schedules.incidents()]
-
-
-def test_where_no_worker_is_heard_of_nobody_knows_who_takes_from_a_queue(stage: Stage) -> None:
-    stage.schedules.add("e", "add", every(60), expect=START)
-    stage.turn(60)
-    stage.worker.is_gone()
-    stage.turn(33)
-    stage.listener.hears("missed e")
