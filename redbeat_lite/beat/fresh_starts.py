@@ -18,11 +18,7 @@ _FIELDS = {"expect", "schedule", "enabled"}
 
 
 def fresh_starts(store: Store, names: Sequence[str]) -> dict[str, int]:
-    """When these entries began anew with their last change, epoch milliseconds of the server; the others are left out.
-
-    Raises:
-        redis.exceptions.RedisError: the server does not answer.
-    """
+    """When these entries began anew, if it was with their last change; epoch milliseconds of the server."""
     client: Any = store.backend.client
     found = {}
     with suppress(ResponseError):  # The record is of a foreign type: nobody knows.

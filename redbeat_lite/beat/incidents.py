@@ -78,9 +78,11 @@ class IncidentWatch:
         self._undecided = 0  #: deadlines of this look that are left for the next one
         #: How many looks were taken, and at which of them something began to hold.
         self._looks, self._since = 0, dict[Kind, int]()
-        self._unread = False  #: whether the last look has left some pages
+        self._pause = PERIOD  #: seconds until the next one
         self._telling: dict[_Told, Mark] = {}
-        self.ticker = Ticker("redbeat-lite-incidents", self._pause, self.look, "beat: cannot look for incidents")
+        self.ticker = Ticker(
+            "redbeat-lite-incidents", lambda: self._pause, self.look, "beat: cannot look for incidents"
+        )
 
     @lazy
     def _store(self) -> Store:
@@ -90,16 +92,13 @@ class IncidentWatch:
     def _incidents(self) -> IncidentStore:
         return IncidentStore(self._store.backend.client, self._settings.key_prefix)
 
-    def _pause(self) -> float:
-        return _BREATH if self._unread else PERIOD
-
     def look(self) -> None:
         """Take one look, if this process leads.
 
         Raises:
             redis.exceptions.RedisError: the server does not answer.
         """
-        goes_on, self._unread = self._unread, False
+        goes_on, self._pause = self._pause < PERIOD, PERIOD
         if not self._leader.leading:
             return
         try:
@@ -111,7 +110,7 @@ class IncidentWatch:
             for _ in range(_PAGES):
                 if not self._look(self._leader.term):
                     return
-            self._unread = True
+            self._pause = _BREATH
         except Lost:
             return  # The main loop finds it too, and says so.
 
@@ -141,11 +140,8 @@ class IncidentWatch:
         look = look._replace(overdue=[each for each in look.overdue if each.member not in again])
         self._undecided += len(again)
         not_begun = {each.name for each in overdue if each.what == "start" and each.row is None}
-        untaken = {
-            name: queue
-            for name in not_begun
-            if not found[name].trusts and (queue := self._heard.untaken(found[name].entry))
-        }
+        not_begun -= {name for name in not_begun if found[name].trusts}
+        untaken = {name: queue for name in not_begun if (queue := self._heard.untaken(found[name].entry))}
         failures = self._incidents.failures(expecting)
         decision = fold(Seen(now, look.ends, overdue, watched, failures, untaken, states, look.cases))
         changes = [*self._told(look.cases), *changes_of(decision, look, now)]
@@ -194,9 +190,7 @@ class IncidentWatch:
             )
         if look.quarantined:
             text = "it cannot be used and is set aside; quarantine says why"
-            known = [case.name for case in look.cases if case.kind == "quarantined" and case.until is None]
-            aside = self._incidents.quarantined(known, look.quarantined)
-            states |= {("quarantined", name): text for name in aside}
+            states |= {("quarantined", name): text for name in self._incidents.quarantined(look)}
         return states
 
     def _in_vain(self, now: int, open_: Collection[Kind]) -> bool:

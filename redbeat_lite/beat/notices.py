@@ -80,15 +80,11 @@ def _what(event: IncidentOpened | IncidentClosed) -> str:
 
 
 def _child(asked: dict[str, Any]) -> tuple[int | None, set[int]]:
-    """Run the child for one line.
-
-    Returns:
-        how it ended, ``None`` if it could not be started or had to be ended; and the places of the URLs that it named.
-    """
+    """Run the child; its exit code, ``None`` if it did not start or was ended, and the places of URLs that it named."""
     try:
         # On its standard input, as others may read what a process was called with.
-        line = json.dumps(asked).encode()
-        ended = subprocess.run(_CHILD, input=line, capture_output=True, timeout=TIMEOUT, check=False)
+        asks = json.dumps(asked).encode()
+        ended = subprocess.run(_CHILD, input=asks, capture_output=True, timeout=TIMEOUT, check=False)
         code, said = ended.returncode, ended.stdout
     except subprocess.TimeoutExpired as exc:
         code, said = None, exc.stdout or b""

@@ -32,9 +32,7 @@ class Found(NamedTuple):
 
     @property
     def watched(self) -> Watched:
-        expect = self.expect
-        if expect is not None and self.state.finished:
-            expect = replace(expect, succeed_every=None)
+        expect = replace(self.expect, succeed_every=None) if self.expect and self.state.finished else self.expect
         return Watched(expect, self.state.paused or not self.entry.enabled, self.history)
 
 

@@ -31,8 +31,7 @@ class Deadline(NamedTuple):
         nominal: of the run; ``None`` for a success, which may be of any.
         name: of the entry.
         at: epoch milliseconds.
-        since: from when on the time counts that is allowed, by the entry as it is now; ``None``: from as long before as
-            was allowed then.
+        since: from when on its time counts, by the entry as it is now; ``None``: as it was then.
         row: what is recorded of the run.
         forgotten: whether it was recorded, perhaps, and newer runs have taken its place.
         told: what the result backend tells of the run; of a success, the last one.

@@ -70,8 +70,7 @@ class _Fold:
         )
 
     def _expected(self, name: str) -> Expect | None:
-        watched = self._seen.watched.get(name)
-        return watched.expect if watched is not None else None
+        return self._seen.watched.get(name, Watched(None)).expect
 
     def _end(self, end: End) -> None:
         expect = self._expected(end.name)
@@ -120,10 +119,8 @@ class _Fold:
             return
         if since is not None and since + within > deadline.at:
             self._deadlines[deadline.member] = since + within  # The entry has been given more time.
-        elif deadline.what == "success":
-            self._success(deadline, expect, within)
         elif nominal is None:
-            return  # Anybody may have written it.
+            self._success(deadline, expect, within)
         elif deadline.told is not None:
             self._result(deadline, expect, deadline.told)
         elif not deadline.forgotten:
@@ -155,7 +152,7 @@ class _Fold:
     def _start(self, deadline: Deadline, nominal: int, expect: Expect, within: int) -> None:
         row, name = deadline.row, deadline.name
         due = nominal if deadline.since is None else deadline.since
-        run = _run(nominal, due)
+        run = f"the run of {_told(nominal)}" + ("" if due == nominal else f", due at {_told(due)},")
         if row is None or (row.begin is None and row.outcome in _NOT_BEGUN):
             queue = self._seen.untaken.get(name) if row is None else None
             has = "left no result" if row is None and expect.trust == "backend" else "not begun"
@@ -195,11 +192,10 @@ class _Fold:
             if nominal + row.begin + row.duration <= deadline.at:
                 self._close("too_long", name, nominal)
             else:
-                run = f"the run of {_told(nominal)}"
-                self._open_case("too_long", name, f"{run} ended later than within {within / 1000:g} s", nominal)
+                self._too_long(name, nominal, within, "ended later than")
 
-    def _too_long(self, name: str, nominal: int, within: int) -> None:
-        text = f"the run of {_told(nominal)} has not ended within {within / 1000:g} s"
+    def _too_long(self, name: str, nominal: int, within: int, what: str = "has not ended") -> None:
+        text = f"the run of {_told(nominal)} {what} within {within / 1000:g} s"
         self._open_case("too_long", name, text, nominal)
 
     def _hold(self) -> None:
@@ -231,10 +227,6 @@ class _Fold:
         case = self._open.get((kind, name))
         if case is not None and (nominal is None or case.nominal is None or nominal >= case.nominal):
             del self._open[kind, name]
-
-
-def _run(nominal: int, due: int) -> str:
-    return f"the run of {_told(nominal)}" + ("" if due == nominal else f", due at {_told(due)},")
 
 
 def _told(nominal: int) -> str:

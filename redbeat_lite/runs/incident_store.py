@@ -124,7 +124,10 @@ class IncidentStore:
             pipe.zrange(rows, nominal, nominal, byscore=True)
             pipe.zrange(rows, 0, 0, withscores=True)
             pipe.zcard(rows)
-        found = [_unless_foreign(reply) for reply in pipe.execute(raise_on_error=False)]
+        # Where rows are of a foreign type there are none, and the others are read nevertheless.
+        found: list[Any] = [
+            () if isinstance(reply, Exception) else reply for reply in pipe.execute(raise_on_error=False)
+        ]
         return [
             each._replace(
                 row=_row(members, each), forgotten=_forgotten(oldest, count, each, watched[each.name].history)
@@ -142,23 +145,18 @@ class IncidentStore:
                 failures[name] = Failures(int(times), int(nominal))
         return failures
 
-    def quarantined(self, known: Sequence[str], count: int) -> list[str]:
-        """Names of entries that are set aside, as many as incidents may be open.
-
-        Parameters:
-            known: those that come first, if they still are.
-            count: how many are set aside.
-        """
+    def quarantined(self, look: Look) -> set[str]:
+        """Names of entries that are set aside, as many as incidents may be open; first those of which one is."""
+        known = [case.name for case in look.cases if case.kind == "quarantined" and case.until is None]
         pipe = self._client.pipeline(transaction=False)
         for name in known:
             pipe.hstrlen(self._schedule.quarantine, name)
-        names = dict.fromkeys(name for name, length in zip(known, pipe.execute(), strict=True) if length)
-        if len(names) < min(count, _MOST):
-            for name, _ in self._client.hscan_iter(self._schedule.quarantine, count=100):
-                names[text(name)] = None
-                if len(names) == _MOST:
-                    break
-        return [*names]
+        names = {name for name, length in zip(known, pipe.execute(), strict=True) if length}
+        if len(names) < look.quarantined:
+            others = self._client.hscan_iter(self._schedule.quarantine, count=100)
+            while len(names) < _MOST and (found := next(others, None)):
+                names.add(text(found[0]))
+        return names
 
     def apply(self, term: Term | None, look: Look | None, changes: Iterable[Change]) -> int | None:
         """Write what was decided, in one step; tells how many incidents that has opened or closed.
@@ -237,15 +235,6 @@ def _ms(line: str | bytes) -> int:
 def _deadline(member: str, at: int) -> Deadline:
     what, nominal, name = [*member.split("|", 2), "", ""][:3]
     return Deadline(what, int(nominal) if nominal.lstrip("-").isdecimal() else None, name, at)
-
-
-def _unless_foreign(reply: Any) -> Any:
-    """What was read of the rows of one entry; nothing where their key is of a foreign type."""
-    if not isinstance(reply, Exception):
-        return reply
-    if "WRONGTYPE" not in str(reply):
-        raise reply
-    return ()
 
 
 def _row(members: Sequence[bytes], deadline: Deadline) -> Row | None:
