@@ -15,6 +15,7 @@ from ..entries.message import Occurrence, emission, evaluated, expires_with_gap,
 from ..instants import delay_ms
 from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, queue_of, take
 from ..once.store import LockStore
+from ..settings import Settings
 from ..storage.patience import briefly
 from .reader import check_complete
 
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 _SHORTEST = 60_000
 
 
-def publish_extra(app: Celery, entry: Entry, locks: LockStore, zone: tzinfo, slack: int) -> str:
+def publish_extra(app: Celery, entry: Entry, locks: LockStore, zone: tzinfo, settings: Settings) -> str:
     """Publish one task with the entry's own arguments and options, and return its id.
 
     Parameters:
         zone: the app's time zone. A message that says ``"interval"`` lives for the gap after the entry's next run, and
             for a minute at least.
-        slack: by how many milliseconds the clocks of beats and workers may differ.
+        settings: of the app.
 
     Raises:
         ConfigOwned: the entry holds what cannot be stored, and this app's configuration does not have it.
@@ -39,13 +40,13 @@ def publish_extra(app: Celery, entry: Entry, locks: LockStore, zone: tzinfo, sla
     check_complete(entry, *entry.local)
     now = wall_ms()
     gap = lifecycle.gap_ms(entry, entry.known_state.nominal, now, zone, briefly()) if expires_with_gap(entry) else None
-    life = None if gap is None else max(gap, _SHORTEST) + slack
+    life = None if gap is None else max(gap, _SHORTEST) + settings.slack_ms
     task_id, task = str(uuid4()), app.tasks.get(entry.task)
     entry.args, entry.kwargs = evaluated(entry)
     with _once_lock(
         entry, task_id, task, locks, delay_ms(entry.options, now), lock_life_ms(entry, life, now)
     ) as headers:
-        emitted = emission(Occurrence(entry, task_id, now, life, headers), now)
+        emitted = emission(Occurrence(entry, task_id, now, life, headers), now, expect=settings.expect)
         options = {**emitted.options, "retry": entry.options.get("retry")}
         if task is not None:
             task.apply_async(entry.args, entry.kwargs, **options)

@@ -188,7 +188,7 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
             kombu.exceptions.OperationalError: the broker cannot be reached.
         """
         locks = LockStore(self._store.backend.client, self._settings.key_prefix)
-        task_id = publish_extra(self._app, self[name], locks, self._zone, self._settings.slack_ms)
+        task_id = publish_extra(self._app, self[name], locks, self._zone, self._settings)
         with suppress(*FAULTS):  # what is sent is sent, whether or not anybody is told
             self._store.record(line_of(self._writer.who, "run now", f"task {task_id}"), [name])
         return task_id

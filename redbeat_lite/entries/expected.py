@@ -1,4 +1,4 @@
-"""Whether an expectation can hold, by the rule of its entry, and by what the result backend keeps."""
+"""What is expected of an entry's runs, and whether that can hold, by its rule and by what the result backend keeps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from datetime import timedelta, tzinfo
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidEntry
+from ..expect import Expect
 from ..instants import from_ms
 from ..schedules import gap_over
 from ..setting_checks import RESULTS, has_results
@@ -13,6 +14,15 @@ from .entry import Entry
 
 if TYPE_CHECKING:
     from celery import Celery
+
+
+def expected_of(entry: Entry, default: Expect | None) -> Expect | None:
+    """What is expected of an entry's runs.
+
+    Parameters:
+        default: what is expected of entries that do not say.
+    """
+    return (default if entry.expect is None else entry.expect) or None
 
 
 def check_expectation(entry: Entry, now: int, zone: tzinfo) -> None:

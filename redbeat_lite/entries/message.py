@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 from celery.beat import BeatLazyFunc
 
 from .. import instants
+from ..expect import Expect
 from ..runs.run import EXPECT_HEADER, HISTORY_HEADER
 from ..schedules import Every, Question
 from ..schedules.cron import Cron, familiar
 from ..schedules.misfire import DEFAULT_GRACE_MS, Plan
 from .entry import Entry
+from .expected import expected_of
 
 
 class Occurrence(NamedTuple):
@@ -89,11 +91,12 @@ def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
     return max(until - now - instants.delay_ms(entry.options, now), 0)
 
 
-def emission(occurrence: Occurrence, now: int, *, traced: bool = False) -> Entry:
+def emission(occurrence: Occurrence, now: int, *, expect: Expect | None, traced: bool = False) -> Entry:
     """The entry as Celery is to publish it for one occurrence.
 
     Parameters:
         now: when it is published, epoch milliseconds.
+        expect: what is expected of entries that do not say.
         traced: whether its message carries :func:`traceparent`, unless the entry's own headers have one.
     """
     entry = occurrence.entry
@@ -104,7 +107,7 @@ def emission(occurrence: Occurrence, now: int, *, traced: bool = False) -> Entry
         **(options.get("headers") or {}),
         **headers(entry.name, occurrence.nominal),
         **({} if entry.history is None else {HISTORY_HEADER: entry.history}),
-        **({} if entry.expect is None else {EXPECT_HEADER: bool(entry.expect)}),
+        **({EXPECT_HEADER: True} if expected_of(entry, expect) else {}),
         **(occurrence.extra or {}),
     }
     # A retry inside the publish could go on for longer than publish_timeout; the dispatcher has its own.

@@ -82,13 +82,7 @@ def tell_begin(app: Any, fields: Mapping[str, Any], began: float) -> None:
     Parameters:
         fields, began: as for :func:`fate`.
     """
-    if "scheduled_at" not in fields:
-        return
-    try:
-        expected = fields.get(EXPECT_HEADER, Runtime.of(app).settings.expect)
-    except ConfigurationError:
-        return
-    if expected:
+    if fields.get(EXPECT_HEADER):
         tell(app, fields, "running", began=began)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from ..instants import told_ms
 from ..settings import MAX_HISTORY, MAX_NAME
 from .row import LETTERS, LIFE_MS, NESTING
-from .run import HISTORY_HEADER, Outcome
+from .run import EXPECT_HEADER, HISTORY_HEADER, Outcome
 
 #: Bytes that are kept of what an attempt failed with, and of the name of its worker.
 ERROR_BYTES = 500
@@ -34,6 +34,7 @@ class Attempt(NamedTuple):
         task_id: of the task.
         number: grows with each retry, and each ``replace``, of the same task id.
         history: how many rows the entry keeps; 1 or more.
+        expected: whether something is expected of it.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Attempt(NamedTuple):
     task_id: str
     number: int
     history: int
+    expected: bool = False
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], history: int) -> Self | None:
@@ -54,15 +56,15 @@ class Attempt(NamedTuple):
         name, scheduled_at = fields.get("periodic_task_name"), fields.get("scheduled_at")
         if not (isinstance(name, str) and isinstance(scheduled_at, str)):
             return None
-        given = fields.get(HISTORY_HEADER)
-        kept = min(given, MAX_HISTORY) if type(given) is int else history
+        given, expected = fields.get(HISTORY_HEADER), bool(fields.get(EXPECT_HEADER))
+        kept = max(min(given, MAX_HISTORY) if type(given) is int else history, int(expected))
         try:
             if kept < 1 or len(name) > MAX_NAME:
                 return None
             name.encode()
             task_id = str(fields["id"])
             task_id.encode()
-            return cls(name, told_ms(scheduled_at), task_id, attempt_of(fields), kept)
+            return cls(name, told_ms(scheduled_at), task_id, attempt_of(fields), kept, expected)
         except (ValueError, TypeError, KeyError, OverflowError):
             return None  # Anybody may have written them.
 

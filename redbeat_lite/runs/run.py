@@ -29,7 +29,7 @@ NOT_DONE: tuple[Outcome, ...] = ("failed", "expired", "revoked", "rejected", "lo
 #: Message header: how many rows the entry of a message keeps, where that is not the worker's own setting.
 HISTORY_HEADER = "redbeat_history"
 
-#: Message header: whether the entry of a message expects something of its runs, where it says so itself.
+#: Message header: something is expected of the run.
 EXPECT_HEADER = "redbeat_expect"
 
 #: Message headers that tell which run of which entry a message is for. Other schedulers write the first one, too.

@@ -6,6 +6,7 @@ from datetime import tzinfo
 
 from ...entries import lifecycle
 from ...entries.entry import Entry
+from ...entries.expected import expected_of
 from ...expect import Expect
 from ...instants import MAX_MS, delay_ms
 from ...runs.facts import member
@@ -39,7 +40,7 @@ class Deadlines:
 
     def expected(self, entry: Entry) -> Expect | None:
         """What is expected of an entry's runs."""
-        return (self._default if entry.expect is None else entry.expect) or None
+        return expected_of(entry, self._default)
 
     def history(self, entry: Entry) -> int:
         """How many of its runs are recorded."""
@@ -50,7 +51,7 @@ class Deadlines:
         entry, trusts = job.entry, expect.trust == "backend"
         if not trusts:
             self.wanted = now
-        if not (self.recorded or trusts) or not self.history(entry):
+        if not (self.recorded or trusts):
             return []
         name, key, found = entry.name, self._key, []
         put_off = bool(entry.jitter or entry.options)

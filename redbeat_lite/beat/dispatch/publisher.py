@@ -64,6 +64,7 @@ class Publisher:
         self._collect = settings.dispatch != "plain"
         self._prepare = settings.dispatch == "auto"
         self._traced = settings.traceparent
+        self._expect = settings.expect
         self._obstacle = obstacle
         self._prepared: Prepared | None = None
         #: Why the messages of this batch are not prepared, where they might be.
@@ -245,7 +246,8 @@ class Publisher:
         try:
             # Beat never waits for results. Without this a result backend would subscribe to each one's channel.
             with denied_join_result():
-                self._emit(emission(occurrence, wall_ms(), traced=self._traced), self._producer)
+                emitted = emission(occurrence, wall_ms(), expect=self._expect, traced=self._traced)
+                self._emit(emitted, self._producer)
             return self._take()
         except BaseException:
             self._take()  # the half of a message that failed

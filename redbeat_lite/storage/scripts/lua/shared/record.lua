@@ -21,7 +21,8 @@ end
 -- takes the keys of the entry's rows and of the feed, the server's time in ms, and a fate, a list, which a script is given
 -- as JSON: for a client, one long text is less work than many short ones
 --   [1] letter  [2] ms since it began, '': it has not  [3] how many of them it ran, '': not known  [4] name of the entry
---   [5] nominal time, ms  [6] task id  [7] attempt  [8] rows kept  [9] life_ms of the rows  [10] worker  [11] error
+--   [5] nominal time, ms  [6] task id  [7] attempt  [8] rows kept  [9] whether something is expected of it
+--   [10] life_ms of the rows  [11] worker  [12] error
 --     and whether a copy runs by now: that this one came to nothing is no news then, but what a body came to is
 -- returns nothing, or why it is not in the feed: the row is written all the same
 local function record(rows, feed, now, fate, other)
@@ -54,8 +55,8 @@ local function record(rows, feed, now, fate, other)
   local line, why = '', nil
   if letter ~= 'r' then
     line = redis.pcall('XADD', feed, 'MAXLEN', '~', LINES, '*', 'name', name, 'nominal', nominal, 'id', id,
-      'outcome', letter, 'begin', begin or '', 'duration', duration or '', 'attempt', attempt, 'worker', fate[10],
-      'error', fate[11])
+      'outcome', letter, 'begin', begin or '', 'duration', duration or '', 'attempt', attempt, 'worker', fate[11],
+      'error', fate[12])
     if type(line) == 'table' then
       line, why = '', line.err
     end
@@ -67,7 +68,7 @@ local function record(rows, feed, now, fate, other)
     duration and string.format('%x', duration) or '', attempt)
   redis.call('ZADD', rows, nominal, id .. '|' .. letter .. numbers .. line)
   redis.call('ZREMRANGEBYRANK', rows, 0, -(history + 1))
-  redis.call('PEXPIRE', rows, fate[9])
+  redis.call('PEXPIRE', rows, fate[10])
   return why
 end
 
