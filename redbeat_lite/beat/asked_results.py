@@ -51,7 +51,8 @@ class AskedResults:
         self, overdue: Sequence[Deadline], found: Mapping[str, Found], now: int
     ) -> tuple[list[Deadline], list[Deadline]]:
         """The deadlines that can be decided on, with what the backend tells; and those to be looked at again."""
-        runs = {each: _runs(each, found[each.name]) for each in overdue if each.row is None and found[each.name].trusts}
+        asked_for = [each for each in overdue if each.at and each.row is None and found[each.name].trusts]
+        runs = {each: _runs(each, found[each.name]) for each in asked_for}
         wanted = [task for ids in runs.values() for task in ids][:_MOST]
         answer, known = self._ask(wanted), set(wanted)
         decided, again = [each for each in overdue if each not in runs], []

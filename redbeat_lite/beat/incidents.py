@@ -11,7 +11,7 @@ from celery.utils.log import get_logger
 from ..clock import wall_ms
 from ..events import IncidentClosed, IncidentOpened
 from ..instants import from_ms
-from ..runs.facts import Deadline, Seen, Watched
+from ..runs.facts import Deadline, Seen
 from ..runs.fold import fold
 from ..runs.incident import Case, Key, Kind
 from ..runs.incident_store import Change, IncidentStore, Look, changes_of
@@ -136,7 +136,7 @@ class IncidentWatch:
         }
         watched = {name: each.watched for name, each in found.items()}
         expecting = [name for name, each in watched.items() if each.expect is not None]
-        overdue, again = self._overdue(look, found, watched, now)
+        overdue, again = self._overdue(look, found, now)
         look = look._replace(overdue=[each for each in look.overdue if each.member not in again])
         self._undecided += len(again)
         not_begun = {each.name for each in overdue if each.what == "start" and each.row is None}
@@ -152,9 +152,7 @@ class IncidentWatch:
             self._vitals.on_ends(look.ends, self._store.backend.client)
         return changed is None or changed > 0 or look.more
 
-    def _overdue(
-        self, look: Look, found: Mapping[str, Found], watched: Mapping[str, Watched], now: int
-    ) -> tuple[list[Deadline], set[str]]:
+    def _overdue(self, look: Look, found: Mapping[str, Found], now: int) -> tuple[list[Deadline], set[str]]:
         """The deadlines to decide on, with what is known of their runs, and the members of those to look at again."""
         overdue = [each for each in look.overdue if each.name in found and found[each.name].expect is not None]
         if not self._heard.records:
@@ -162,7 +160,7 @@ class IncidentWatch:
             if any(not found[each.name].trusts for each in overdue):
                 self._deadlines.wanted = now
             overdue = [each for each in overdue if found[each.name].trusts]
-        overdue = [*self._dated(self._incidents.with_rows(overdue, watched), found, now)]
+        overdue = [*self._dated(self._incidents.with_rows(overdue), found, now)]
         decided, again = self._results.told(overdue, found, now)
         return decided, {each.member for each in again}
 

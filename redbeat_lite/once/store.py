@@ -270,7 +270,7 @@ class LockStore:
     def _run(self, script: str, keys: list[str], args: list[Any], fate: Fate | None) -> Any:
         """Run a script that records what became of a run by the way."""
         if fate is not None:
-            keys, args = [*keys, self._runs.rows(fate.attempt.name), self._runs.feed], [*args, fate.encode()]
+            keys, args = [*keys, self._runs.rows(fate.attempt.name), *self._runs.whole], [*args, fate.encode()]
         return self._scripts.run(script, keys, args)
 
     def _freed_keys(self, key: str) -> list[str]:

@@ -27,13 +27,13 @@ class Deadline(NamedTuple):
     """One whose time has come.
 
     Parameters:
-        what: ``"start"``, ``"finish"`` or ``"success"``.
+        what: ``"start"``, ``"finish"`` or ``"success"``; where an incident is open that this ends, a worker tells by
+            ``"begun"`` and ``"ended"`` that a run has in time.
         nominal: of the run; ``None`` for a success, which may be of any.
         name: of the entry.
         at: epoch milliseconds.
         since: from when on its time counts, by the entry as it is now; ``None``: as it was then.
         row: what is recorded of the run.
-        forgotten: whether it was recorded, perhaps, and newer runs have taken its place.
         told: what the result backend tells of the run; of a success, the last one.
     """
 
@@ -43,7 +43,6 @@ class Deadline(NamedTuple):
     at: int
     since: int | None = None
     row: Row | None = None
-    forgotten: bool = False
     told: End | None = None
 
     @property
@@ -58,11 +57,10 @@ def member(what: str, nominal: int | None, name: str) -> str:
 
 
 class Watched(NamedTuple):
-    """What an entry expects, whether nobody is to be told, as it is paused or disabled, and how many rows it keeps."""
+    """What an entry expects, and whether nobody is to be told, as it is paused or disabled."""
 
     expect: Expect | None
     muted: bool = False
-    history: int = 1
 
 
 class Failures(NamedTuple):

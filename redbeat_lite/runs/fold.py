@@ -115,6 +115,10 @@ class _Fold:
     def _overdue(self, deadline: Deadline) -> None:
         expect, nominal, since = self._expected(deadline.name), deadline.nominal, deadline.since
         within = getattr(expect, f"{deadline.what}_ms", None)
+        if nominal is not None and deadline.what == "begun":
+            self._begun(deadline.name, nominal)
+        elif nominal is not None and deadline.what == "ended":
+            self._close("too_long", deadline.name, nominal)
         if expect is None or within is None:
             return
         if since is not None and since + within > deadline.at:
@@ -123,7 +127,7 @@ class _Fold:
             self._success(deadline, expect, within)
         elif deadline.told is not None:
             self._result(deadline, expect, deadline.told)
-        elif not deadline.forgotten:
+        else:
             (self._start if deadline.what == "start" else self._finish)(deadline, nominal, expect, within)
 
     def _success(self, deadline: Deadline, expect: Expect, within: int) -> None:

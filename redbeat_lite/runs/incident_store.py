@@ -11,7 +11,7 @@ from ..storage.keys import Keys
 from ..storage.replies import text
 from ..storage.scripts import Scripts
 from ..storage.stored import Term, check_term
-from .facts import Deadline, Decision, End, Failures, Watched
+from .facts import Deadline, Decision, End, Failures
 from .feed import Line
 from .incident import Case
 from .keys import RunKeys
@@ -110,30 +110,17 @@ class IncidentStore:
             unread=(_ms(read), _ms(lines[0][0])) if read and lines and not before and count >= _LINES else None,
         )
 
-    def with_rows(self, deadlines: Sequence[Deadline], watched: Mapping[str, Watched]) -> list[Deadline]:
-        """The same with what is recorded of their runs, in one round trip.
-
-        Parameters:
-            watched: the entries that they are of.
-        """
+    def with_rows(self, deadlines: Sequence[Deadline]) -> list[Deadline]:
+        """The same with what is recorded of their runs, in one round trip."""
         if not deadlines:
             return []
         pipe = self._client.pipeline(transaction=False)
         for each in deadlines:
             rows, nominal = self.keys.rows(each.name), each.nominal or 0
             pipe.zrange(rows, nominal, nominal, byscore=True)
-            pipe.zrange(rows, 0, 0, withscores=True)
-            pipe.zcard(rows)
         # Where rows are of a foreign type there are none, and the others are read nevertheless.
-        found: list[Any] = [
-            () if isinstance(reply, Exception) else reply for reply in pipe.execute(raise_on_error=False)
-        ]
-        return [
-            each._replace(
-                row=_row(members, each), forgotten=_forgotten(oldest, count, each, watched[each.name].history)
-            )
-            for each, members, oldest, count in zip(deadlines, found[::3], found[1::3], found[2::3], strict=True)
-        ]
+        found = (() if isinstance(reply, Exception) else reply for reply in pipe.execute(raise_on_error=False))
+        return [each._replace(row=_row(members, each)) for each, members in zip(deadlines, found, strict=True)]
 
     def failures(self, names: Sequence[str]) -> dict[str, Failures]:
         """How many failures in a row these entries have."""
@@ -245,7 +232,3 @@ def _row(members: Sequence[bytes], deadline: Deadline) -> Row | None:
             rows.append(Row.decode(text(member), deadline.nominal or 0))
     rows = [row for row in rows if not row.is_range]
     return max(rows, key=lambda row: row.begin is not None, default=None)
-
-
-def _forgotten(oldest: Sequence[Any], count: int, deadline: Deadline, kept: int) -> bool:
-    return bool(oldest) and count >= kept and deadline.nominal is not None and oldest[0][1] > deadline.nominal

@@ -13,7 +13,8 @@ key                     type    holds
 ``{p}:runs:closed``     stream  the last 1,000 incidents, or a few more, that were closed: ``of`` and ``incident``
 ``{p}:runs:deadlines``  zset    ``what|nominal time|entry`` -> when the leader looks whether a run has begun, or ended,
                                 and ``success||entry`` -> when one has to have succeeded, epoch ms; for entries that
-                                expect something, some 100 of each at most
+                                expect something, some 100 of each at most, without runs that were in time; where an
+                                incident is open that these end, ``begun`` or ``ended`` ``|nominal time|entry`` -> 0
 ``{p}:runs:failures``   hash    entry -> its failures in a row, and the nominal time of the last one; for those that
                                 expect something; lives for 35 days after the last failure
 ======================  ======  ======================================================================================
@@ -49,6 +50,11 @@ class RunKeys:
     @property
     def failures(self) -> str:
         return f"{{{self.prefix}}}:runs:failures"
+
+    @property
+    def whole(self) -> tuple[str, str, str]:
+        """Those that ``shared/record.lua`` takes besides the rows of an entry."""
+        return self.feed, self.deadlines, self.incidents
 
     @property
     def kinds(self) -> dict[str, str]:

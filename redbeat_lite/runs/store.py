@@ -50,7 +50,7 @@ class RunStore:
         Returns:
             how many the server could not write, because of what lies there or may not be done, and what it says.
         """
-        keys = [self.keys.feed, *(self.keys.rows(fate.attempt.name) for fate in fates)]
+        keys = [*self.keys.whole, *(self.keys.rows(fate.attempt.name) for fate in fates)]
         failed, why = self._scripts.run("runs/record", keys, [fate.encode() for fate in fates])
         return int(failed), text(why)
 

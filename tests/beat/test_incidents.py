@@ -17,7 +17,8 @@ from redbeat_lite.events import Hooks, IncidentOpened
 from redbeat_lite.runs import incident_store
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.incident_store import IncidentStore
-from redbeat_lite.runs.run import EXPECT_HEADER
+from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.run import EXPECT_HEADER, Outcome
 from tests.beat.incident_stage import Stage
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeBeat
@@ -85,6 +86,29 @@ def test_a_run_that_hangs_takes_too_long(stage: Stage) -> None:
     stage.worker.tells("e", "succeeded", 3, 20)
     stage.turn()
     stage.listener.hears("too_long e", "-too_long e")
+
+
+@pytest.mark.parametrize("outcome", ["running", None])
+def test_a_run_is_found_that_hangs_or_is_lost_while_its_row_gives_way_to_others(
+    stage: Stage, outcome: Outcome | None
+) -> None:
+    stage.schedules.add("e", "add", every(60), expect=Expect(240, 300))
+    stage.turn(60)
+    if outcome is not None:
+        stage.worker.tells("e", outcome)
+    for _ in range(3):
+        stage.turn(60)
+        stage.worker.tells("e", "succeeded")
+        assert not stage.schedules.incidents()
+        stage.client.zremrangebyrank(RunKeys("redbeat-lite").rows("e"), 0, -2)
+    assert len(stage.deadlines()) == 1 + (outcome is None)
+    stage.turn(65 if outcome is None else 125)
+    stage.listener.hears("missed e" if outcome is None else "too_long e")
+    stage.worker.tells("e", "running")
+    stage.worker.tells("e", "succeeded")
+    stage.turn()
+    assert not stage.schedules.incidents()
+    assert not [each for each in stage.deadlines() if each.startswith(("begun", "ended"))]
 
 
 def test_a_success_is_due_again_after_each_one(stage: Stage) -> None:

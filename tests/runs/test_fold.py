@@ -126,7 +126,13 @@ TABLE: dict[str, tuple[Expect | None, list[Any], list[str]]] = {
     "never ended, as nobody took its message": (BOTH, [case("not_consumed"), finish(None)], []),
     "left out at its start": (START, [start(row("left out", None))], []),
     "expired at its start": (START, [start(row("expired", None))], ["missed:e"]),
-    "its row has gone": (START, [start(None, forgotten=True)], []),
+    "a worker says that one has begun in time": (START, [case("late"), Deadline("begun", B, "e", 0)], ["-late:e"]),
+    "a worker says that one has ended in time": (
+        FINISH,
+        [case("too_long"), Deadline("ended", B, "e", 0)],
+        ["-too_long:e"],
+    ),
+    "a worker says it of an earlier one": (START, [case("missed", B), Deadline("begun", A, "e", 0)], []),
     "not ended": (FINISH, [finish(row("running"))], ["too_long:e"]),
     "never begun, and a start was expected": (BOTH, [start(None), finish(None)], ["missed:e"]),
     "never begun, and none was": (FINISH, [finish(None)], ["too_long:e"]),
@@ -178,7 +184,7 @@ UNTAKEN: dict[str, tuple[list[Any], list[str]]] = {
     "not begun, and begun in time after it": ([start(None), start(row("running"), B)], []),
     "somebody took it": ([start(row("expired", None))], ["missed:e"]),
     "begun": ([start(row("running"))], []),
-    "its row has gone": ([start(None, forgotten=True)], []),
+    "one has begun in time": ([case("not_consumed"), Deadline("begun", B, "e", 0)], ["-not_consumed:e"]),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from itertools import count
 from typing import Any
@@ -15,7 +16,11 @@ from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.row import LETTERS, Row
 from redbeat_lite.runs.run import Outcome
 from redbeat_lite.storage.replies import server_ms
+from redbeat_lite.storage.scripts import source
 from tests.support.messages import of_entry
+
+#: What a worker's script does about deadlines.
+CLEAR = source("shared/record") + "clear(KEYS, cjson.decode(ARGV[1]), tonumber(ARGV[2]))"
 
 
 class Worker:
@@ -75,6 +80,8 @@ class Worker:
         row = Row(nominal, outcome, fields["id"], began, duration, 0, line.decode())
         self._client.zadd(rows, {row.encode(): nominal})
         self._client.pexpire(rows, 60_000)
+        fate = [fields["outcome"], "", fields["duration"], name, nominal, fields["id"], 0]
+        self._client.eval(CLEAR, 3, *self._keys.whole, json.dumps(fate), fields["begin"])
 
     def writes(self, fields: dict[Any, Any]) -> bytes:
         """Add a line to the feed, at the time that the clock of the test shows; returns its id."""

@@ -44,7 +44,8 @@ class Deadlines:
 
     def history(self, entry: Entry) -> int:
         """How many of its runs are recorded."""
-        return self._history if entry.history is None else entry.history
+        history = self._history if entry.history is None else entry.history
+        return history or int(self.expected(entry) is not None)
 
     def of(self, job: Job, expect: Expect, now: int) -> list[Command]:
         """The commands that set the deadlines of what was sent at ``now`` (epoch ms)."""

@@ -6,8 +6,8 @@
 --     [7] the message, '': not encoded yet   with a lock also: [8] key  [9] skip|wait|raise, or try: a refusal is not
 --     remembered, so the same may ask again  [10] holder  [11] max waiters, 0: no bound  [12] kept_ms of what nobody looks after
 --     [13] expires_ms of the message, 0: never  [14] 1: has been told later, 0: has not
--- with a run to be recorded if this goes ahead, behind all others: KEYS rows of its entry, feed   ARGV fate, as
---     shared/record.lua has it
+-- with a run to be recorded if this goes ahead, behind all others: KEYS rows of its entry, feed, deadlines, incidents
+--     ARGV fate, as shared/record.lua has it
 -- returns {verdict, text}, and with run why that could not be recorded, '': it was, or was not to be
 --   run, fence       go ahead             drop              this attempt, or a later one, has ended
 --   old              past its deadline    standby           parked until the copy that runs has ended
@@ -19,7 +19,7 @@
 local now = now_ms()
 local token, id, attempt, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local deadline, life, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
-local locked = #KEYS >= 8
+local locked = #ARGV >= 14
 local fate = ARGV[locked and 15 or 8]
 
 -- What will never run must not keep others waiting. But a later attempt of it may wait, or have its lock kept for it.
@@ -82,7 +82,7 @@ end
 
 local function go(number)
   remember('state', 'running', 'until', now + lease)
-  return {'run', number, fate and try_to_record(KEYS[#KEYS - 1], KEYS[#KEYS], now, fate) or ''}
+  return {'run', number, fate and try_to_record(KEYS[#KEYS - 3], {unpack(KEYS, #KEYS - 2)}, now, fate) or ''}
 end
 
 if not locked then

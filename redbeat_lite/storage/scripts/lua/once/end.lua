@@ -6,18 +6,19 @@
 --     [4] deadline_ms, 0: none  [5] life_ms of the guard's record
 --     with a lock also: [6] key  [7] hold_ms: keep the lock for this task's retry, its lease included, 0: release it
 --     [8] attempt  [9] lease_ms
--- with a run to be recorded, behind all others: KEYS rows of its entry, feed   ARGV fate, as shared/record.lua has it
+-- with a run to be recorded, behind all others: KEYS rows of its entry, feed, deadlines, incidents
+--     ARGV fate, as shared/record.lua has it
 -- returns {1 a standby copy is to be published, else 0; 1 the lock was ours, else 0; 1 somebody waits for it, else 0; why
 --     the run could not be recorded, '': it was, or was not to be}
 local now = now_ms()
 local token, id = ARGV[1], ARGV[2]
-local locked = #KEYS >= 6
+local locked = #ARGV >= 9
 local fate = ARGV[locked and 10 or 6]
 
 local standby = 0
 local g = redis.call('HMGET', KEYS[1], 'token', 'state', 'attempt', 'standby', 'standby_attempt', 'until')
 local other = g[2] == 'running' and g[1] ~= token
-local why = fate and try_to_record(KEYS[#KEYS - 1], KEYS[#KEYS], now, fate, other) or ''
+local why = fate and try_to_record(KEYS[#KEYS - 3], {unpack(KEYS, #KEYS - 2)}, now, fate, other) or ''
 if g[1] == token and (g[2] == 'running' or (g[2] == 'refused' and ARGV[3] == 'done')) then
   if ARGV[3] == 'done' then
     redis.call('DEL', KEYS[1])
