@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..entries.recorded import Recorded
 from ..events import Dispatched, Hooks, LeaderLost
-from ..runs.fold import End
+from ..runs.facts import End
 from ..runs.row import Row
 from ..runs.store import RunStore
 from ..settings import Settings

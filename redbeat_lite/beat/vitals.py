@@ -9,7 +9,7 @@ from celery.utils.log import get_logger
 
 from ..clock import elapsed
 from ..events import Event, LeaderGained, LeaderLost, Ticked
-from ..runs.fold import End
+from ..runs.facts import End
 from ..storage.json_values import dumps
 from .announcer import Announcer
 from .heartbeat import HeartbeatFile

@@ -14,7 +14,7 @@ from redbeat_lite.beat.dispatch.broker import BrokerDown
 from redbeat_lite.beat.outage import Outage
 from redbeat_lite.beat.vitals import Vitals
 from redbeat_lite.events import IncidentOpened, subscribe
-from tests.beat.test_incidents import Listener
+from tests.beat.incident_stage import Listener
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.server import Server
 from tests.support.waiting import eventually

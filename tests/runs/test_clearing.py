@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat_lite.runs.attempt import Fate
-from redbeat_lite.runs.fold import member
+from redbeat_lite.runs.facts import member
 from redbeat_lite.runs.store import RunStore
 from tests.runs.test_record import THEN, TOLD, Model, fate
 from tests.support.examples import examples
