@@ -47,8 +47,7 @@ def why(ctx: click.Context, name: str, instant: str | None, as_json: bool) -> No
     app, now = app_of(ctx), datetime.now(UTC)
     zone = portable(app.timezone)
     asked = None if instant is None else _instant(instant, zone, now)
-    entry, evidence = gather(app, name)
-    found = explain(entry, asked, evidence, now, zone, to_second=_SECONDS.search(instant or "") is not None)
+    found = explain(gather(app, name, now, zone), asked, to_second=_SECONDS.search(instant or "") is not None)
     if as_json:
         echo_json({"name": name, **asdict(found)})
     else:

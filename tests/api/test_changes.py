@@ -291,9 +291,9 @@ def test_a_record_of_a_foreign_type_keeps_nobody_from_reading(
     assert schedules["a"].name == "a"
     assert len(schedules.changes()) == (0 if key == CHANGES else 1)
     assert [change.action for change in schedules.changes("a")] == ["added"]
-    entry, evidence = gather(schedules._app, "a")
-    assert entry is not None
-    assert (evidence.unrecorded, len(evidence.changes)) == (False, 1)
+    case = gather(schedules._app, "a", datetime.now(UTC), UTC)
+    assert case.entry is not None
+    assert (case.unrecorded, len(case.changes)) == (False, 1)
 
 
 def test_no_name_that_is_none_has_changes(schedules: Schedules) -> None:

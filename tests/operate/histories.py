@@ -12,7 +12,7 @@ from redbeat_lite import Entry, cron
 from redbeat_lite.beat.status import LeaderStatus, Status
 from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.instants import to_ms
-from redbeat_lite.operate.why.case import Evidence, Gap
+from redbeat_lite.operate.why.case import Case, Gap
 from redbeat_lite.operate.why.explain import explain
 from redbeat_lite.runs.run import Run
 from redbeat_lite.storage.changes import Change
@@ -93,8 +93,8 @@ class History:
 
     def told(self) -> Sequence[str]:
         known = {"changes": (ADDED,), "since": ADDED.at, "status": status(), **self.known}
-        evidence = Evidence("nightly", **known)
-        found = explain(self.entry(), self.at, evidence, self.now, BERLIN, to_second=self.to_second)
+        case = Case(repr("nightly"), self.entry(), self.now, BERLIN, **known)
+        found = explain(case, self.at, to_second=self.to_second)
         assert all(reason.sentence.endswith(".") and reason.kind and reason.evidence for reason in found.reasons), found
         return [found.verdict, *(reason.sentence for reason in found.reasons)]
 

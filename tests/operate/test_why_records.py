@@ -29,8 +29,7 @@ def clock(client: redis.Redis) -> Iterator[Clock]:
 
 
 def why(app: Celery, name: str, instant: datetime | None = None) -> Explanation:
-    entry, evidence = gather(app, name)
-    return explain(entry, instant, evidence, datetime.now(UTC), UTC, to_second=True)
+    return explain(gather(app, name, datetime.now(UTC), UTC), instant, to_second=True)
 
 
 def sentences(found: Explanation) -> list[str]:

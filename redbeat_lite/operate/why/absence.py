@@ -12,7 +12,7 @@ from ...entries.words import counted, span
 from ...instants import from_ms, to_ms
 from ...schedules import Question
 from ...storage.changes import Change
-from .case import CHANGES, GONE, HERE, RECORD, STATE, Case, touches
+from .case import CHANGES, GONE, HERE, RECORD, STATE, Case
 from .explanation import Explanation, Reason, full
 from .outcomes import of_run
 from .upcoming import failures, leaderless, paused_now
@@ -43,42 +43,40 @@ def gone(case: Case, instant: datetime | None) -> Explanation:
     Parameters:
         instant: at which it did not run, or not as far as is recorded; ``None`` for now.
     """
-    found, reasons = case.evidence, []
-    if found.quarantine is not None:
-        at = found.quarantine.get("at")
+    reasons = []
+    if case.quarantine is not None:
+        at = case.quarantine.get("at")
         since = from_ms(at) if isinstance(at, int) else None
         when = "" if since is None else f" since {case.when(since)}"
-        sentence = full(f"In quarantine{when}: {found.quarantine.get('error')}")
+        sentence = full(f"In quarantine{when}: {case.quarantine.get('error')}")
         reasons.append(Reason("quarantined", sentence, since, "quarantine"))
-        if instant is not None and since is not None and since <= instant:
-            verdict = f"{case.name} did not run at {case.when(instant)}: it was in quarantine."
-            return Explanation(verdict, tuple(reasons))
     elif (change := case.last(None, *HERE, *GONE)) is not None:
         reasons.append(case.told(change, change.action))
         if change.action in HERE:
             sentence = "It is not stored any more; who removed it is not recorded, and it may have been done."
             reasons.append(Reason("not recorded", sentence, None, CHANGES))
-    if found.refused is not None:
-        sentence = f"The beat refuses the one in beat_schedule: {found.refused}"
+    known = bool(reasons or case.runs)
+    if case.refused is not None:
+        sentence = f"The beat refuses the one in beat_schedule: {case.refused}"
         reasons.append(Reason("refused", full(sentence), None, "status"))
     if instant is None:
         return _gone_now(case, reasons)
     at = case.when(instant)
-    if (absent := _not_there(case, instant)) is not None:
-        others = (reason for reason in reasons if reason.sentence != absent.sentence)
-        return Explanation(f"{case.name} did not run at {at}: it was not stored.", (absent, *others))
-    if not found.runs and case.last(None, *HERE, *GONE) is None and found.quarantine is None:
-        return Explanation(f"{case.name} did not run at {at}: it was not stored.", tuple(reasons))
-    return Explanation(f"Whether {case.name} ran at {at} is not recorded any more.", tuple(reasons))
+    if case.quarantine is not None and reasons[0].at is not None and reasons[0].at <= instant:
+        return Explanation(f"{case.name} did not run at {at}: it was in quarantine.", tuple(reasons))
+    absent = _not_there(case, instant)
+    if absent is None and known:
+        return Explanation(f"Whether {case.name} ran at {at} is not recorded any more.", tuple(reasons))
+    told = dict.fromkeys(reasons if absent is None else (absent, *reasons))
+    return Explanation(f"{case.name} did not run at {at}: it was not stored.", tuple(told))
 
 
 def _gone_now(case: Case, reasons: list[Reason]) -> Explanation:
     """That it does not run; of one that nobody has removed, as far as is known, what became of its last run."""
-    if case.evidence.quarantine is not None:
+    if case.quarantine is not None:
         return Explanation(f"{case.name} does not run: it is in quarantine.", tuple(reasons))
-    runs = case.evidence.runs
-    if runs and case.last(None, *HERE, *GONE) == case.last(None, *HERE):
-        last = of_run(case, runs[0], to_ms(runs[0].until or runs[0].scheduled_at))
+    if case.runs and case.last(None, *HERE, *GONE) == case.last(None, *HERE):
+        last = of_run(case, case.runs[0], to_ms(case.runs[0].until or case.runs[0].scheduled_at))
         return replace(last, reasons=(*last.reasons, *reasons))
     return Explanation(f"{case.name} does not run: it is not stored.", tuple(reasons))
 
@@ -94,7 +92,7 @@ def _not_there(case: Case, at: datetime) -> Reason | None:
         # It has come back since, and nobody knows when.
         back = (after is None and case.entry is not None) or case.was_sent(before.at, at)
         return None if back else case.told(before, before.action)
-    known = any(run.scheduled_at <= at for run in case.evidence.runs)  # of an entry of this name that was there before
+    known = any(run.scheduled_at <= at for run in case.runs)  # of an entry of this name that was there before
     if before is None and after is not None and after.action in HERE and not known:
         return case.told(after, after.action)
     return None
@@ -102,7 +100,7 @@ def _not_there(case: Case, at: datetime) -> Reason | None:
 
 def _disabled(case: Case, at: datetime) -> Reason | None:
     """That the entry was disabled at a time, by the edits around it."""
-    after, by = case.edit(at, "enabled"), _disabling(case, at)
+    after, by = case.first(at, fields=("enabled",)), _disabling(case, at)
     if after is None or (by is not None and case.was_sent(by.at, at)):
         return None
     if by is not None and _enabled(by)[1] == "false":
@@ -112,8 +110,7 @@ def _disabled(case: Case, at: datetime) -> Reason | None:
 
 def _disabling(case: Case, until: datetime | None) -> Change | None:
     """The last change by an instant, or of all, that may have disabled the entry, or brought it as it is."""
-    made = (each for each in case.evidence.changes if until is None or each.at <= until)
-    found = next((each for each in made if each.action in HERE or touches(each, "enabled")), None)
+    found = case.last(until, *HERE, fields=("enabled",))
     return None if found is not None and _enabled(found)[0] == "false" else found
 
 
@@ -128,7 +125,7 @@ def _outstanding(case: Case, entry: Entry, nominal: int) -> Explanation:
     if state.paused:
         return _answer(nominal, f"{case.name} did not run at {at}: it is paused.", paused_now(case, entry))
     if not entry.enabled:
-        by = None if case.evidence.unrecorded else _disabling(case, None)
+        by = None if case.unrecorded else _disabling(case, None)
         unknown = Reason("disabled", "Who disabled it, and when, is not recorded.", None, STATE)
         reason = unknown if by is None else case.told(by, "disabled")
         return _answer(nominal, f"{case.name} did not run at {at}: it is disabled.", reason)
@@ -141,7 +138,7 @@ def _outstanding(case: Case, entry: Entry, nominal: int) -> Explanation:
 
 
 def _behind(case: Case) -> Reason:
-    status = case.evidence.status
+    status = case.status
     late = f"is behind: the first of those that are due is {span(status.lag)} late"
     sentence = f"A beat leads, and {late if status.overdue else 'is about to send it'}."
     return Reason("behind" if status.overdue else "due", sentence, None, "status")
@@ -170,20 +167,20 @@ def _was_not_sent(case: Case, entry: Entry, nominal: int) -> bool:
     sent = entry.known_state.sent
     if sent and sent[-1] < nominal < sent[0]:
         return True
-    told = [to_ms(run.scheduled_at) for run in case.evidence.runs if run.task_id is not None and run.count == 1]
+    told = [to_ms(run.scheduled_at) for run in case.runs if run.task_id is not None and run.count == 1]
     return any(ms < nominal for ms in told) and any(ms > nominal for ms in told)
 
 
 def _not_kept(case: Case, nominal: int) -> Iterator[Reason]:
     """How far the two records go back."""
-    runs, since = case.evidence.runs, case.evidence.since
-    if not case.evidence.kept:
+    runs, since = case.runs, case.since
+    if not case.kept:
         yield Reason("not recorded", "None of its runs is recorded: its history is 0.", None, RECORD)
     elif not runs:
         yield Reason("not recorded", "No run of it is recorded.", None, RECORD)
     elif to_ms(runs[-1].scheduled_at) > nominal:
         first = f"the first that is recorded is of {case.when(runs[-1].scheduled_at)}"
-        sentence = f"{counted(case.evidence.kept, 'run is', 'runs are')} kept; {first}."
+        sentence = f"{counted(case.kept, 'run is', 'runs are')} kept; {first}."
         yield Reason("not recorded", sentence, runs[-1].scheduled_at, RECORD)
     if since is None or to_ms(since) > nominal:
         told = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
@@ -23,7 +23,7 @@ RECORD, CHANGES, STATE, RULE = "record of runs", "record of changes", "state of 
 HERE, GONE = ("added", "released"), ("removed", "quarantined", "discarded")
 
 #: The fields that decide which occurrences an entry has.
-_TIMING = ("schedule", "start_at", "end_at", "max_runs", "jitter")
+TIMING = ("schedule", "start_at", "end_at", "max_runs", "jitter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,14 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """What was found of one entry.
+class Case:
+    """What is asked about, and what was found of it.
 
     Parameters:
-        name: of the entry.
+        name: of the entry, as a sentence names it.
+        entry: as it is stored; ``None`` where it is not.
+        now: the present, by the clock of this machine. Changes are dated by the server's.
+        zone: of the app, for schedules without one of their own, and in which times are told.
         status: how the beats fare.
         runs: the runs that are recorded, the newest first.
         kept: how many are kept; 0: none.
@@ -65,6 +68,9 @@ class Evidence:
     """
 
     name: str
+    entry: Entry | None
+    now: datetime
+    zone: tzinfo
     status: Status
     runs: tuple[Run, ...] = ()
     kept: int = 20
@@ -77,55 +83,23 @@ class Evidence:
     queue: str = "celery"
     takers: tuple[str, ...] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What is asked about.
-
-    Parameters:
-        entry: as it is stored; ``None`` where it is not.
-        evidence: what is known of it.
-        now: the present, by the clock of this machine. Changes are dated by the server's.
-        zone: of the app, in which times are told.
-    """
-
-    entry: Entry | None
-    evidence: Evidence
-    now: datetime
-    zone: tzinfo
-
-    @property
-    def name(self) -> str:
-        """The entry, as a sentence names it."""
-        return repr(self.evidence.name)
-
     def when(self, instant: datetime | int) -> str:
         """An instant in words; a number counts milliseconds since 1970."""
         return in_zone(from_ms(instant) if isinstance(instant, int) else instant, self.zone)
 
-    def last(self, until: datetime | None, *actions: str) -> Change | None:
-        """The last of these changes that was made by an instant; ``None``: of all."""
-        made = (each for each in self.evidence.changes if until is None or each.at <= until)
-        return next((each for each in made if each.action in actions), None)
+    def last(self, until: datetime | None, *actions: str, fields: Collection[str] = ()) -> Change | None:
+        """The last change by an instant, or of all, that is one of these or may have changed one of these fields."""
+        made = (each for each in self.changes if until is None or each.at <= until)
+        return next((each for each in made if each.action in actions or _touches(each, fields)), None)
 
-    def first(self, after: datetime, *actions: str) -> Change | None:
-        """The first of these changes that was made after an instant."""
-        later = [each for each in self.evidence.changes if each.at > after and each.action in actions]
-        return later[-1] if later else None
-
-    def edit(self, after: datetime, *fields: str) -> Change | None:
-        """The first edit after an instant that changed one of these fields, or may have."""
-        later = [each for each in self.evidence.changes if each.at > after]
-        return next((each for each in reversed(later) if touches(each, *fields)), None)
+    def first(self, after: datetime, *actions: str, fields: Collection[str] = ()) -> Change | None:
+        """The first change after an instant that is one of these or may have changed one of these fields."""
+        made = (each for each in reversed(self.changes) if each.at > after)
+        return next((each for each in made if each.action in actions or _touches(each, fields)), None)
 
     def altered(self, after: datetime) -> Change | None:
         """The first change after an instant by which other occurrences came to be: of the schedule, or all of it."""
-        return self.edit(after, *_TIMING) or self.first(after, *HERE)
-
-    def last_altered(self) -> Change | None:
-        """The last change of that kind."""
-        made = self.evidence.changes
-        return next((each for each in made if each.action in HERE or touches(each, *_TIMING)), None)
+        return self.first(after, fields=TIMING) or self.first(after, *HERE)
 
     def paused_at(self, instant: datetime) -> Change | None:
         """The pause in which an instant lies; ``None`` where there is none, or nobody knows whether it had ended."""
@@ -134,7 +108,7 @@ class Case:
             return None
         if self.first(instant, "paused", "resumed", *HERE, *GONE) is not None:
             return last
-        lasts = self.entry is not None and self.entry.known_state.paused and not self.evidence.unrecorded
+        lasts = self.entry is not None and self.entry.known_state.paused and not self.unrecorded
         return last if lasts else None
 
     def was_sent(self, after: datetime, until: datetime) -> bool:
@@ -142,8 +116,8 @@ class Case:
         if self.entry is None:
             return False
         generation = self.entry.known_state.generation
-        between = (run for run in self.evidence.runs if after < run.scheduled_at <= until)
-        return any(run.task_id == task_id(self.evidence.name, generation, to_ms(run.scheduled_at)) for run in between)
+        between = (run for run in self.runs if after < run.scheduled_at <= until)
+        return any(run.task_id == task_id(self.entry.name, generation, to_ms(run.scheduled_at)) for run in between)
 
     def told(self, change: Change, kind: str) -> Reason:
         """A change as a reason."""
@@ -153,8 +127,8 @@ class Case:
         """By what other occurrences came to be since an instant, and whether something is not recorded."""
         if (change := self.altered(instant)) is not None:
             yield self.told(change, "changed")
-        if self.evidence.unrecorded:
-            last = self.evidence.changes[0]
+        if self.unrecorded:
+            last = self.changes[0]
             sentence = f"It was changed after {self.when(last.at)}; by whom and when is not recorded."
             yield Reason("not recorded", sentence, None, STATE)
 
@@ -164,7 +138,7 @@ class Case:
         Parameters:
             began: when it ran all the same: what had not ended by then did not keep it.
         """
-        for gap in self.evidence.gaps:
+        for gap in self.gaps:
             if gap.covers(instant) and (began is None or (gap.end is not None and gap.end <= began)):
                 then = f"at {self.when(gap.end)} {gap.who} began to lead" if gap.end else "nobody leads yet"
                 sentence = f"Nobody led: a leader last gave a sign of life at {self.when(gap.begin)}, and {then}."
@@ -176,6 +150,8 @@ class Case:
                 yield self.told(resumption, "paused")
 
 
-def touches(change: Change, *fields: str) -> bool:
-    """Whether a change may have changed one of these fields; one of a state tells none, and may have any."""
-    return bool({field for field, *_ in change.fields} & {*fields}) or (change.action == "edited" and not change.fields)
+def _touches(change: Change, fields: Collection[str]) -> bool:
+    """Whether a change may have changed one of these fields; an edit that tells none may have changed any."""
+    if change.action == "edited" and not change.fields:
+        return bool(fields)
+    return any(field in fields for field, *_ in change.fields)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, tzinfo
+from datetime import datetime
 
 from ...entries.entry import Entry
 from ...instants import from_ms, to_ms
 from ...runs.run import Run
 from .absence import gone, of_absence
-from .case import HERE, Case, Evidence
+from .case import HERE, TIMING, Case
 from .explanation import Explanation
 from .occurrences import Around, Span, around, is_fixed, skipped
 from .outcomes import of_run
@@ -17,28 +17,16 @@ from .rules import moved, no_occurrence, outside, stands_in, to_come
 from .upcoming import upcoming
 
 
-def explain(
-    entry: Entry | None,
-    instant: datetime | None,
-    evidence: Evidence,
-    now: datetime,
-    zone: tzinfo,
-    *,
-    to_second: bool = False,
-) -> Explanation:
+def explain(case: Case, instant: datetime | None, *, to_second: bool = False) -> Explanation:
     """Say why an entry did not run at an instant, or that it did.
 
     Parameters:
-        entry: with its state; ``None`` where none is stored.
         instant: aware. It stands for its minute if it has no seconds, else for its second; one that the clocks of its
             zone skip stands for the end of what they skip. ``None``: the last one at which it should have run, and
             what is with the next.
-        evidence: what is known of it.
-        now: the present.
-        zone: of the app, for schedules without one of their own, and for the times in the answer.
         to_second: whether an instant without seconds stands for its second, too.
     """
-    case = Case(entry, evidence, now, zone)
+    entry = case.entry
     if instant is not None:
         return _at(case, entry, instant, Span.of(instant, to_second))
     if entry is None:
@@ -94,7 +82,7 @@ def _kinds(found: Explanation) -> set[str]:
 
 def _single(case: Case, entry: Entry | None, instant: datetime, asked: Span, near: Around | None) -> Run | None:
     """The run of the occurrence in a span; the first one there where nobody knows which occurrences there were."""
-    found = {to_ms(run.scheduled_at): run for run in case.evidence.runs if run.count == 1}
+    found = {to_ms(run.scheduled_at): run for run in case.runs if run.count == 1}
     known = entry is not None and is_fixed(entry, case.zone) and case.altered(instant) is None
     if near is not None and near.at is not None and (known or near.at in found):
         return found.get(near.at)
@@ -104,7 +92,7 @@ def _single(case: Case, entry: Entry | None, instant: datetime, asked: Span, nea
 def _range(case: Case, nominal: int) -> Run | None:
     """Those that shared their fate, with this one among them."""
     at = from_ms(nominal)
-    return next((run for run in case.evidence.runs if run.scheduled_at <= at <= (run.until or run.scheduled_at)), None)
+    return next((run for run in case.runs if run.scheduled_at <= at <= (run.until or run.scheduled_at)), None)
 
 
 def _last(case: Case, entry: Entry) -> int | None:
@@ -115,7 +103,7 @@ def _last(case: Case, entry: Entry) -> int | None:
         return state.last
     until = now if entry.end_ms is None else min(now, entry.end_ms)
     near = around(entry, Span(until + 1, until + 2), case.zone)
-    before, change = None if near is None else near.before, case.last_altered()
+    before, change = None if near is None else near.before, case.last(None, *HERE, fields=TIMING)
     if before is not None and change is not None and before < to_ms(change.at):
         before = None  # of a schedule that it did not have then
     waits = None if state.nominal is None or state.nominal > now else state.nominal

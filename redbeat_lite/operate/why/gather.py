@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING
 
 from ...api.change_log import kept_change, last_change, of_name
 from ...api.schedules import Schedules
 from ...beat.status import Status, status
-from ...entries.entry import Entry
 from ...entries.fields import is_name
 from ...entries.queues import queue_of
 from ...entries.words import last_sign_of_life
@@ -19,7 +19,7 @@ from ...runs.run import Run
 from ...settings import Settings
 from ...storage.changes import Change
 from ...storage.store import Store
-from .case import Evidence, Gap
+from .case import Case, Gap
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _RUNS, _LINES = 1000, 20_000
 
 
-def gather(app: Celery, name: str) -> tuple[Entry | None, Evidence]:
-    """The entry of this name, ``None`` where none is stored, and what is known of it.
+def gather(app: Celery, name: str, now: datetime, zone: tzinfo) -> Case:
+    """What is known of an entry.
 
     Some ten round trips, and one for each 1,000 lines of the record of changes, all of which are read.
 
@@ -51,8 +51,11 @@ def gather(app: Celery, name: str) -> tuple[Entry | None, Evidence]:
     kept = kept_change(name, raw)
     changes = of_name(name, lines, kept, _LINES)
     queue = app.conf.task_default_queue if entry is None else queue_of(app, entry)
-    evidence = Evidence(
-        name,
+    case = Case(
+        repr(name),
+        entry,
+        now,
+        zone,
         found,
         runs=_runs(schedules, name),
         kept=settings.history if entry is None or entry.history is None else entry.history,
@@ -65,9 +68,9 @@ def gather(app: Celery, name: str) -> tuple[Entry | None, Evidence]:
         queue=queue,
         takers=tuple(sorted(each for each, said in workers(Runtime.of(app)).items() if queue in said.queues)),
     )
-    if missing is not None and not (evidence.runs or changes or evidence.quarantine or evidence.refused):
+    if missing is not None and not (case.runs or changes or case.quarantine or case.refused):
         raise missing
-    return entry, evidence
+    return case
 
 
 def _runs(schedules: Schedules, name: str) -> tuple[Run, ...]:

@@ -60,8 +60,8 @@ def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
     Parameters:
         zone: where the schedule carries none.
     """
-    state, rule = entry.known_state, entry.rule(zone) if "schedule" not in entry.local else None
-    if rule is None or isinstance(rule, RelativeRule | ForeignRule | AnsweringRule):
+    state, rule = entry.known_state, _known(entry, zone)
+    if rule is None:
         known = [ms for ms in (state.last, state.nominal) if ms is not None and not isinstance(ms, Question)]
         at = next((ms for ms in known if span.begin <= ms < span.end), None)
         return None if at is None else Around(None, at, None)
@@ -77,10 +77,14 @@ def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
 
 def is_fixed(entry: Entry, zone: tzinfo) -> bool:
     """Whether a rule has the same occurrences whenever it is asked; an interval moves with each resumption."""
+    rule = _known(entry, zone)
+    return rule is not None and (not isinstance(rule, Every) or rule.align)
+
+
+def _known(entry: Entry, zone: tzinfo) -> Rule | None:
+    """The rule of an entry, where it has one that tells of the past."""
     rule = None if "schedule" in entry.local else entry.rule(zone)
-    if isinstance(rule, Every):
-        return rule.align
-    return rule is not None and not isinstance(rule, RelativeRule | ForeignRule | AnsweringRule)
+    return None if isinstance(rule, RelativeRule | ForeignRule | AnsweringRule) else rule
 
 
 def _in_phase(anchor: int, interval: int, span: Span) -> Around:

@@ -62,7 +62,7 @@ def _joined(parts: list[str]) -> str:
 
 def _of_message(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     """Who might take the message: of now, as workers are not asked what they did then."""
-    queue, takers = case.evidence.queue, case.evidence.takers
+    queue, takers = case.queue, case.takers
     if takers:
         sentence = f"Of the workers that report, {listed(takers)} {'takes' if len(takers) == 1 else 'take'}"
         yield Reason("workers", f"{sentence} from queue {queue!r} now.", None, "worker reports")
@@ -75,7 +75,7 @@ def _of_misfire(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     yield Reason("misfire", f"{_policy(case)}{_others(case, run)}", run.scheduled_at, _SOURCES[run.source])
     late = [*case.hindrances(from_ms(nominal))]
     yield from late or [Reason("not recorded", "What made it late is not recorded.", None, RECORD)]
-    if (edit := case.edit(from_ms(nominal), "misfire")) is not None:
+    if (edit := case.first(from_ms(nominal), fields=("misfire",))) is not None:
         yield case.told(edit, "changed")
 
 
@@ -100,7 +100,7 @@ def _policy(case: Case) -> str:
 def _of_once(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     sentence = f"It is left out while a task with its key is queued or runs.{_others(case, run)}"
     yield Reason("once-lock", sentence, run.scheduled_at, _SOURCES[run.source])
-    before = next((each for each in case.evidence.runs if each.count == 1 and to_ms(each.scheduled_at) < nominal), None)
+    before = next((each for each in case.runs if each.count == 1 and to_ms(each.scheduled_at) < nominal), None)
     if before is not None:
         took = "" if before.seconds is None else f", and took {span(before.seconds)}"
         began = "" if before.began_at is None else f", began at {case.when(before.began_at)}"

@@ -12,7 +12,7 @@ from .explanation import Reason, full
 
 def upcoming(case: Case, entry: Entry) -> Iterator[Reason]:
     """When it comes, or why it does not, and what is in its way."""
-    state, refused = entry.known_state, case.evidence.refused
+    state, refused = entry.known_state, case.refused
     if state.paused:
         yield paused_now(case, entry)
     elif not entry.enabled:
@@ -29,7 +29,7 @@ def upcoming(case: Case, entry: Entry) -> Iterator[Reason]:
 
 def paused_now(case: Case, entry: Entry) -> Reason:
     """That it is paused, by whom and since when, as far as that is recorded; it may have been added so."""
-    by = None if case.evidence.unrecorded else case.last(None, "paused", "resumed", *HERE)
+    by = None if case.unrecorded else case.last(None, "paused", "resumed", *HERE)
     if by is not None and by.action != "resumed":
         return case.told(by, "paused")
     note = f": {entry.paused_note}" if entry.paused_note else ""
@@ -54,7 +54,7 @@ def used_up(entry: Entry) -> bool:
 
 def leaderless(case: Case) -> Iterator[Reason]:
     """That nobody leads now, or that the leader cannot do its work."""
-    status = case.evidence.status
+    status = case.status
     if status.leader is None:
         last = ", and no beat has ever led"
         if status.last_tick is not None:
