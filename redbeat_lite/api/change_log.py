@@ -9,9 +9,10 @@ from itertools import islice
 
 from ..entries.fields import is_name
 from ..instants import aware, to_ms
-from ..storage.changes import UNREADABLE, Change, is_of, of_entry, of_stream
+from ..storage.changes import Change, is_of, of_entry, of_stream
 from ..storage.store import Store
 from ..storage.stored import PAGE, Stored
+from ..storage.streams import UNREADABLE, newest_first
 
 
 def recorded(
@@ -62,14 +63,5 @@ def kept_change(name: str, kept: bytes | None) -> Change | None:
     return None
 
 
-def _lines(store: Store, first: str, last: str, size: int) -> Iterator[Change]:
-    """The lines between two ids, newest first, without those that cannot be read; ``size`` in a round trip."""
-    page = store.lines(first, last, size)
-    while page:
-        for id_, line in page:
-            change = None
-            with suppress(*UNREADABLE):
-                change = of_stream(id_, line)
-            if change is not None:
-                yield change
-        page = store.lines(first, f"({page[-1][0].decode()}", size) if len(page) == size else []
+def _lines(store: Store, oldest: str, newest: str, size: int) -> Iterator[Change]:
+    return newest_first(store.backend.client, store.keys.changes, of_stream, size, oldest, newest)

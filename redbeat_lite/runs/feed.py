@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
-from redis.exceptions import ResponseError
-
 from ..storage.replies import text
+from ..storage.streams import newest_first, readable
 from .keys import RunKeys
 from .row import OUTCOMES, Row
 
@@ -56,30 +54,9 @@ def lines(client: Any, keys: RunKeys, oldest: int) -> Iterator[Line]:
         client: a redis-py client.
         oldest: epoch milliseconds of the server; what ended before is left out.
     """
-    newest = "+"
-    while page := _page(client, keys.feed, newest, max(oldest, 0)):
-        yield from _readable(page)
-        newest = f"({text(page[-1][0])}"
-
-
-def _page(client: Any, feed: str, newest: str, oldest: int) -> Any:
-    try:
-        return client.xrevrange(feed, newest, oldest, count=_PAGE)
-    except ResponseError as exc:
-        if "WRONGTYPE" not in str(exc):
-            raise
-        return []  # Somebody else's, until the next leader removes it.
+    return newest_first(client, keys.feed, Line.decode, _PAGE, max(oldest, 0))
 
 
 def line_in(reply: Any) -> Line | None:
     """The line that was asked for by its id; ``None`` where it has left the feed, or cannot be read."""
-    return next(_readable(reply), None) if isinstance(reply, list) else None
-
-
-def _readable(page: Iterable[Any]) -> Iterator[Line]:
-    for line, fields in page:
-        found = None
-        with suppress(ValueError, KeyError):
-            found = Line.decode(line, fields)
-        if found is not None:
-            yield found
+    return next(readable(reply, Line.decode), None) if isinstance(reply, list) else None

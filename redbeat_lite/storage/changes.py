@@ -45,9 +45,6 @@ _NOTE, _VALUES = 500, 500
 #: Fields that a line tells, and bytes of the name of one: an entry has fewer, garbage may have any number.
 _FIELDS, _FIELD = 30, 30
 
-#: What cannot be read of a line.
-UNREADABLE = (CorruptEntry, KeyError, TypeError, ValueError, OverflowError)
-
 
 @public
 @dataclass(frozen=True, slots=True)
@@ -127,7 +124,7 @@ def of_stream(id_: bytes, line: dict[bytes, bytes]) -> Change:
     """The change that a line of the record tells.
 
     Raises:
-        one of UNREADABLE: it tells none.
+        one of :data:`.streams.UNREADABLE`: it tells none.
     """
     names = tuple(map(str, _list(line[b"names"])))
     fields = tuple((str(field), _text(before), _text(after)) for field, before, after in _list(line[b"fields"]))
@@ -138,7 +135,7 @@ def of_entry(name: str, kept: bytes) -> Change:
     """The last change of an entry that is recorded, as it is kept with it.
 
     Raises:
-        one of UNREADABLE: it tells none.
+        one of :data:`.streams.UNREADABLE`: it tells none.
     """
     id_, _, _, change = kept.split(b"|", 3)
     return _change(id_, change, (name,), 1)

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Self
 
-from redis.exceptions import ResponseError
-
 from ..errors import CorruptEntry, UnsupportedFormat
 from ..settings import Settings
 from .changes import Line, together
@@ -181,24 +179,6 @@ class Store:
         """
         keys = (self.keys.changes, self._new_reply())
         self._run("schedule/note_change", keys, (line.change, *names))
-
-    def lines(self, first: str, last: str, limit: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        """Lines of the record of changes, newest first, in one command: id and fields of each.
-
-        None of a key of a foreign type, which a beat removes.
-
-        Parameters:
-            first, last: ids, as the commands on streams take them; both are part of the range.
-            limit: how many at most.
-        """
-        found: list[tuple[bytes, dict[bytes, bytes]]]
-        try:
-            found = self._client.xrevrange(self.keys.changes, last, first, limit)
-        except ResponseError as exc:
-            if not str(exc).startswith("WRONGTYPE"):
-                raise
-            found = []
-        return found
 
     def _new_reply(self) -> str:
         return self.keys.new_reply()
