@@ -6,11 +6,10 @@ import getpass
 import os
 import re
 import socket
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .errors import InvalidEntry, storable
 
@@ -38,17 +37,17 @@ _actor: ContextVar[str | None] = ContextVar("redbeat_lite_actor", default=None)
 _way: ContextVar[Way] = ContextVar("redbeat_lite_way", default="api")
 
 
-class _Acting(AbstractContextManager[None]):
-    """Somebody acts. No decorator: what a coroutine or a generator does comes when the call of it is long over."""
+class _Set(AbstractContextManager[None]):
+    """A variable is set. No decorator: what a coroutine or a generator does comes when the call of it is long over."""
 
-    def __init__(self, actor: str) -> None:
-        self._actor = actor
+    def __init__(self, variable: ContextVar[Any], value: str) -> None:
+        self._variable, self._value = variable, value
 
     def __enter__(self) -> None:
-        self._token = _actor.set(self._actor)
+        self._token = self._variable.set(self._value)
 
     def __exit__(self, *_: object) -> None:
-        _actor.reset(self._token)
+        self._variable.reset(self._token)
 
 
 def acting_as(actor: str) -> AbstractContextManager[None]:
@@ -63,17 +62,12 @@ def acting_as(actor: str) -> AbstractContextManager[None]:
     Raises:
         InvalidEntry: it is none.
     """
-    return _Acting(check_actor(actor))
+    return _Set(_actor, check_actor(actor))
 
 
-@contextmanager
-def by_way(way: Way) -> Iterator[None]:
+def by_way(way: Way) -> AbstractContextManager[None]:
     """A block of code whose changes are made in this way."""
-    token = _way.set(way)
-    try:
-        yield
-    finally:
-        _way.reset(token)
+    return _Set(_way, way)
 
 
 def who(actor: str | None = None) -> Who:
