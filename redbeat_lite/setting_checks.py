@@ -55,7 +55,8 @@ def has_results(app: Celery) -> bool:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    check_mapping(value)
+    # What is given instead may hold a password.
+    require("redis_options", isinstance(value, Mapping), "a mapping", type(value).__name__)
     return value  # type: ignore[no-any-return]
 
 
@@ -103,7 +104,7 @@ def check_notify(value: object) -> None:
 
 
 def check_options(url: str, options: Any) -> None:
-    check_mapping(options)
+    mapping(options)
     scheme = urls.scheme_of(url)
     if scheme in urls.SENTINEL and not options.get("master_name"):
         raise ConfigurationError(
@@ -111,11 +112,6 @@ def check_options(url: str, options: Any) -> None:
         )
     if scheme in urls.CLUSTER and (urls.several(url)[1].get("db") or options.get("db")):
         raise ConfigurationError(f"{PREFIX}url: expected database 0, the only one of a Redis Cluster")
-
-
-def check_mapping(value: object) -> None:
-    # What is given instead may hold a password.
-    require("redis_options", isinstance(value, Mapping), "a mapping", type(value).__name__)
 
 
 def check_text(name: str, value: object) -> None:
