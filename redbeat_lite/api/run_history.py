@@ -121,18 +121,15 @@ class RunHistory:
         return found[: wanted.limit]
 
     def _stored(self, name: str) -> tuple[Entry | None, Sequence[Row]]:
-        missing = entry = None
         # The entry first: a row that is written in between is one more, not one that is missing.
         try:
             entry = self._reader.entry(self._reader.stored(name))
-        except EntryNotFound as exc:
-            missing = exc
-        rows = self._rows(name) if is_name(name) else []
-        if entry is not None:
-            return entry, with_sent(entry, rows, self._settings.history, wall_ms())
-        if missing is not None and not rows:
-            raise missing
-        return entry, rows
+        except EntryNotFound:
+            rows = self._rows(name) if is_name(name) else []
+            if not rows:
+                raise
+            return None, rows
+        return entry, with_sent(entry, self._rows(name), self._settings.history, wall_ms())
 
     def _rows(self, name: str) -> list[Row]:
         return RunStore(self._client, self._store.keys.prefix).rows([name], PAGE)[0]
@@ -148,8 +145,7 @@ class RunHistory:
         for line in lines(self._client, self._keys, oldest) if wanted.limit else ():
             row, run = line.row, (line.name, line.row.task_id)
             if run not in seen and wanted.spans(row) and row.outcome in wanted.outcomes:
-                with suppress(OverflowError):
-                    yield run_of(line.name, row, line.worker, line.error)
+                yield run_of(line.name, row, line.worker, line.error)
             seen.add(run)
 
     def _told(self, name: str, entry: Entry | None, rows: Sequence[Row]) -> Iterator[Run]:
@@ -188,14 +184,13 @@ class RunHistory:
         # What has ended since its row was read has another row by now.
         newer = {row.task_id: row for row in self._rows(name)} if "unknown" in guards.values() else {}
         for row in rows:
-            with suppress(OverflowError):
-                if guards.get(row) == "unknown" and newer.get(row.task_id, row) != row:
-                    yield from self._recorded(name, [newer[row.task_id]])
-                elif row in guards:
-                    yield run_of(name, row._replace(outcome=guards[row]))
-                else:
-                    line = line_in(told.get(row))
-                    yield run_of(name, row, line and line.worker, line and line.error)
+            if guards.get(row) == "unknown" and newer.get(row.task_id, row) != row:
+                yield from self._recorded(name, [newer[row.task_id]])
+            elif row in guards:
+                yield run_of(name, row._replace(outcome=guards[row]))
+            else:
+                line = line_in(told.get(row))
+                yield run_of(name, row, line and line.worker, line and line.error)
 
 
 def _of_guard(guard: Any, now: int) -> Outcome:

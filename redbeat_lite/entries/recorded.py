@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import datetime
 
 from ..instants import from_ms
@@ -26,18 +25,12 @@ class Recorded:
     @property
     def last_run(self) -> Run | None:
         """The newest run that a worker has written down."""
-        for row in self.rows:
-            with suppress(OverflowError):
-                if not row.is_range:
-                    return run_of(self.name, row)
-        return None
+        return next((run_of(self.name, row) for row in self.rows if not row.is_range), None)
 
     @property
     def last_success_at(self) -> datetime | None:
         """Nominal time of the newest run that succeeded."""
-        with suppress(OverflowError):
-            return next((from_ms(row.nominal) for row in self.rows if row.outcome == "succeeded"), None)
-        return None
+        return next((from_ms(row.nominal) for row in self.rows if row.outcome == "succeeded"), None)
 
     @property
     def failures_in_a_row(self) -> int:

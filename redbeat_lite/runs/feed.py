@@ -44,7 +44,7 @@ class Line(NamedTuple):
         begin, duration = (int(told[field]) if told[field] else None for field in ("begin", "duration"))
         outcome, task_id = OUTCOMES[told["outcome"]], told["id"]
         row = Row(int(told["nominal"]), outcome, task_id, begin, duration, int(told["attempt"]), text(line))
-        return cls(told["name"], row, told["worker"] or None, told["error"] or None)
+        return cls(told["name"], row.checked(), told["worker"] or None, told["error"] or None)
 
 
 def lines(client: Any, keys: RunKeys, oldest: int) -> Iterator[Line]:

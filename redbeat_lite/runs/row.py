@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..instants import from_ms
+from ..instants import MAX_MS, MIN_MS, from_ms
 from .run import Outcome, Run
 
 #: Rows of an entry vanish so long after the last one was written, in ms: longer than a month, so that an entry that
@@ -83,7 +83,17 @@ class Row(NamedTuple):
         # From the right: an id that a user has chosen may hold any character.
         task_id, letter, begin, duration, attempt, feed = text.rsplit("|", 5)
         began = _number(begin) if task_id else None
-        return cls(nominal, OUTCOMES[letter], task_id, began, _number(duration), int(attempt, 16), feed)
+        return cls(nominal, OUTCOMES[letter], task_id, began, _number(duration), int(attempt, 16), feed).checked()
+
+    def checked(self) -> Row:
+        """The same, which may come from anybody.
+
+        Raises:
+            ValueError: it tells of instants that there are not.
+        """
+        if not all(MIN_MS <= self.nominal + (later or 0) <= MAX_MS for later in (0, self.begin, self.duration)):
+            raise ValueError("no instant")
+        return self
 
 
 def run_of(name: str, row: Row, worker: str | None = None, error: str | None = None) -> Run:
@@ -92,9 +102,6 @@ def run_of(name: str, row: Row, worker: str | None = None, error: str | None = N
     Parameters:
         name: of the entry.
         worker, error: what the line in the feed tells besides.
-
-    Raises:
-        OverflowError: the row names an instant that there is not.
     """
     at = from_ms(row.nominal)
     if row.is_range:
