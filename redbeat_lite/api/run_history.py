@@ -16,7 +16,7 @@ from ..entries.fields import is_name
 from ..entries.last_runs import must_have_expired, with_sent
 from ..errors import EntryNotFound, shorten
 from ..once.keys import OnceKeys
-from ..runs.feed import is_id, line_in, lines
+from ..runs.feed import line_in, lines
 from ..runs.keys import RunKeys
 from ..runs.results import results_of
 from ..runs.row import Row, run_of
@@ -93,7 +93,7 @@ class RunHistory:
         self._app = app
         self._settings = settings
         self._reader = reader
-        self._store = store
+        self._client = store.backend.client
         self._keys = RunKeys(store.keys.prefix)
         self._guards = OnceKeys(store.keys.prefix)
 
@@ -132,11 +132,7 @@ class RunHistory:
         return entry, with_sent(entry, self._rows(name), self._settings.history, wall_ms())
 
     def _rows(self, name: str) -> list[Row]:
-        return RunStore(self._client, self._store.keys.prefix).rows([name], PAGE)[0]
-
-    @property
-    def _client(self) -> Any:
-        return self._store.backend.client
+        return RunStore(self._client, self._keys.prefix).rows([name], PAGE)[0]
 
     def _ended(self, wanted: Wanted) -> Iterator[Run]:
         seen: set[tuple[str, str]] = set()  # an attempt that is retried has ended, too
@@ -172,7 +168,7 @@ class RunHistory:
         now = server_ms(self._client) if any(row.outcome == "running" for row in rows) else 0
         # Without a transaction, in which a cluster hands on what the server says as it is.
         pipe = self._client.pipeline(transaction=False)
-        asked = [row for row in rows if row.outcome == "running" or is_id(row.feed)]
+        asked = [row for row in rows if row.outcome == "running" or row.feed]
         for row in asked:
             if row.outcome == "running":
                 pipe.hmget(self._guards.guard(row.task_id), "state", "until")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
@@ -13,9 +12,6 @@ from .row import OUTCOMES, Row
 
 #: Lines of a round trip: some milliseconds of the server's time.
 _PAGE = 500
-
-#: Whether a text is an id that the server takes: two numbers below 2**64.
-is_id = re.compile(r"[0-9]{1,19}-[0-9]{1,19}").fullmatch
 
 
 class Line(NamedTuple):

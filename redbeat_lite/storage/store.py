@@ -149,7 +149,7 @@ class Store:
             for edit in chunk:
                 state = edit.state or ""
                 args += (edit.name, edit.expected or b"", state, edit.definition or "", due_of(edit.score))
-            reply = self._run("schedule/put", (*where, *record, self._new_reply()), args)
+            reply = self._run("schedule/put", (*where, *record, self.keys.new_reply()), args)
             check_term(reply)
             _check_format(reply)
             done += [result == "1" for result in text(reply[1])]
@@ -168,7 +168,7 @@ class Store:
 
     def discard(self, name: str, line: Line) -> bool:
         """Forget an entry that is in quarantine; tells whether it was, and records it with this line."""
-        keys = (self.keys.quarantine, self.keys.changes, self.keys.changed, self._new_reply())
+        keys = (self.keys.quarantine, self.keys.changes, self.keys.changed, self.keys.new_reply())
         return bool(self._run("schedule/discard", keys, (name, line.change)))
 
     def record(self, line: Line, names: Sequence[str]) -> None:
@@ -177,11 +177,8 @@ class Store:
         Parameters:
             names: at most 1,000.
         """
-        keys = (self.keys.changes, self._new_reply())
+        keys = (self.keys.changes, self.keys.new_reply())
         self._run("schedule/note_change", keys, (line.change, *names))
-
-    def _new_reply(self) -> str:
-        return self.keys.new_reply()
 
     def refused(self) -> Refused:
         """What the last beat to read its configuration has refused of it."""

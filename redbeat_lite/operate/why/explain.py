@@ -13,7 +13,7 @@ from .case import HERE, TIMING, Case
 from .explanation import Explanation
 from .occurrences import Around, Span, around, is_fixed, skipped
 from .outcomes import of_run
-from .rules import moved, no_occurrence, outside, stands_in, to_come
+from .rules import no_occurrence, outside, stands_in, to_come, with_moves
 from .upcoming import upcoming
 
 
@@ -50,12 +50,12 @@ def _at(case: Case, entry: Entry | None, instant: datetime, asked: Span) -> Expl
         # What runs at the end of what the clocks skip runs there every day.
         return no_occurrence(case, entry, instant, Around(near.before, None, near.at or near.after))
     if (run := _single(case, entry, instant, asked, near)) is not None:
-        return _moved(case, entry, of_run(case, run, to_ms(run.scheduled_at)))
+        return with_moves(case, of_run(case, run, to_ms(run.scheduled_at)))
     if entry is None:
         return gone(case, instant)
     if near is None or near.at is None:
         return no_occurrence(case, entry, instant, near)
-    return _moved(case, entry, _of_occurrence(case, entry, near.at))
+    return with_moves(case, _of_occurrence(case, entry, near.at))
 
 
 def _of_occurrence(case: Case, entry: Entry, nominal: int) -> Explanation:
@@ -66,18 +66,6 @@ def _of_occurrence(case: Case, entry: Entry, nominal: int) -> Explanation:
     if nominal > to_ms(case.now):
         return to_come(case, entry, nominal)
     return of_absence(case, entry, nominal)
-
-
-def _moved(case: Case, entry: Entry | None, found: Explanation) -> Explanation:
-    """The same, with what a clock change or jitter did to the occurrence."""
-    if entry is None or found.nominal is None:
-        return found
-    added = [each for each in moved(case, entry, to_ms(found.nominal)) if each.kind not in _kinds(found)]
-    return replace(found, reasons=(*found.reasons, *added))
-
-
-def _kinds(found: Explanation) -> set[str]:
-    return {reason.kind for reason in found.reasons}
 
 
 def _single(case: Case, entry: Entry | None, instant: datetime, asked: Span, near: Around | None) -> Run | None:

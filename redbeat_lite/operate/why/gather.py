@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo) -> Case:
         changes=tuple(changes),
         unrecorded=stored.definition is not None and kept is not None and last_change(stored, raw) is None,
         since=lines[-1].at if lines else None,
-        gaps=(*_gaps(lines), *_gap_now(found)),
+        gaps=tuple(_gaps(lines, found)),
         quarantine=schedules.quarantined().get(name),
         refused=schedules.refused().get(name),
         queue=queue,
@@ -74,19 +75,15 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo) -> Case:
 
 
 def _runs(schedules: Schedules, name: str) -> tuple[Run, ...]:
-    try:
+    with suppress(EntryNotFound):
         return tuple(schedules.runs(name, limit=_RUNS))
-    except EntryNotFound:
-        return ()
+    return ()
 
 
-def _gaps(lines: Iterable[Change]) -> Iterator[Gap]:
-    """The times without a leader, of which each leader writes down the one before its term."""
+def _gaps(lines: Iterable[Change], found: Status) -> Iterator[Gap]:
+    """The times without a leader: each leader writes down the one before its term; and the one that lasts."""
     for change in lines:
         if change.action == "term begun" and (ticked := last_sign_of_life(change)) is not None:
             yield Gap(ticked, change.at, change.actor)
-
-
-def _gap_now(found: Status) -> Iterator[Gap]:
     if found.leader is None and found.last_tick is not None:
         yield Gap(found.last_tick)

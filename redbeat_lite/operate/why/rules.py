@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
 from ...entries.clock_change_words import hazard
@@ -82,12 +83,15 @@ def stands_in(case: Case, entry: Entry, ms: int) -> bool:
     return isinstance(rule, ZonedRule) and not rule.walls.running and hazard(rule, ms) is not None
 
 
-def moved(case: Case, entry: Entry, nominal: int) -> Iterator[Reason]:
-    """What a clock change or its jitter did to an occurrence."""
-    if "schedule" in entry.local:
-        return
+def with_moves(case: Case, found: Explanation) -> Explanation:
+    """An answer about an occurrence, with what a clock change or its jitter did to that."""
+    entry, moves = case.entry, list[Reason]()
+    if entry is None or found.nominal is None or "schedule" in entry.local:
+        return found
+    nominal = to_ms(found.nominal)
     if (words := hazard(entry.rule(case.zone), nominal)) is not None:
-        yield Reason("clock change", f"Of {case.when(nominal)}: {words}.", from_ms(nominal), RULE)
+        moves.append(Reason("clock change", f"Of {case.when(nominal)}: {words}.", found.nominal, RULE))
     due = score(entry, nominal, case.zone)
-    if due is not None and due > nominal:
-        yield Reason("jitter", f"Its jitter put it off to {case.when(due)}.", from_ms(due), RULE)
+    if due is not None and due > nominal and all(reason.kind != "jitter" for reason in found.reasons):
+        moves.append(Reason("jitter", f"Its jitter put it off to {case.when(due)}.", from_ms(due), RULE))
+    return replace(found, reasons=(*found.reasons, *moves))
