@@ -59,8 +59,9 @@ def _at(case: Case, entry: Entry | None, instant: datetime, asked: Span) -> Expl
 
 
 def _of_occurrence(case: Case, entry: Entry, nominal: int) -> Explanation:
-    if (run := _range(case, nominal)) is not None:
-        return of_run(case, run, nominal)
+    at = from_ms(nominal)
+    if shared := [run for run in case.runs if run.scheduled_at <= at <= (run.until or run.scheduled_at)]:
+        return of_run(case, shared[0], nominal)
     if (bound := outside(case, entry, nominal)) is not None:
         return bound
     if nominal > to_ms(case.now):
@@ -75,12 +76,6 @@ def _single(case: Case, entry: Entry | None, instant: datetime, asked: Span, nea
     if near is not None and near.at is not None and (known or near.at in found):
         return found.get(near.at)
     return next((run for ms, run in sorted(found.items()) if asked.begin <= ms < asked.end), None)
-
-
-def _range(case: Case, nominal: int) -> Run | None:
-    """Those that shared their fate, with this one among them."""
-    at = from_ms(nominal)
-    return next((run for run in case.runs if run.scheduled_at <= at <= (run.until or run.scheduled_at)), None)
 
 
 def _last(case: Case, entry: Entry) -> int | None:

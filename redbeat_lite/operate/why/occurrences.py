@@ -65,11 +65,16 @@ def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
         known = [ms for ms in (state.last, state.nominal) if ms is not None and not isinstance(ms, Question)]
         at = next((ms for ms in known if span.begin <= ms < span.end), None)
         return None if at is None else Around(None, at, None)
+    before: int | None
+    first: int | None
     if isinstance(rule, Every) and not rule.align:
         anchor = state.last if state.nominal is None else state.nominal
-        return None if anchor is None else _in_phase(anchor, rule.ms, span)
-    first = next_ms(rule, span.begin - 1)
-    before = _previous(rule, span.begin)
+        if anchor is None:
+            return None
+        first = anchor - (anchor - span.begin) // rule.ms * rule.ms
+        before = first - rule.ms
+    else:
+        before, first = _previous(rule, span.begin), next_ms(rule, span.begin - 1)
     if first is None or first >= span.end:
         return Around(before, None, first)
     return Around(before, first, next_ms(rule, first))
@@ -85,13 +90,6 @@ def _known(entry: Entry, zone: tzinfo) -> Rule | None:
     """The rule of an entry, where it has one that tells of the past."""
     rule = None if "schedule" in entry.local else entry.rule(zone)
     return None if isinstance(rule, RelativeRule | ForeignRule | AnsweringRule) else rule
-
-
-def _in_phase(anchor: int, interval: int, span: Span) -> Around:
-    first = anchor - (anchor - span.begin) // interval * interval
-    if first >= span.end:
-        return Around(first - interval, None, first)
-    return Around(first - interval, first, first + interval)
 
 
 def _previous(rule: Rule, until: int) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...entries.entry import Entry
+from ...entries.words import counted
 from ...schedules import Question
 from .case import HERE, RULE, STATE, Case
 from .explanation import Reason, full
@@ -70,11 +71,10 @@ def failures(case: Case, entry: Entry) -> Iterator[Reason]:
     """That it cannot be published."""
     state = entry.known_state
     if state.attempts:
-        times = "1 attempt" if state.attempts == 1 else f"{state.attempts} attempts"
+        times = counted(state.attempts, "attempt", "attempts")
+        failed = full(f"{times} to publish it failed, the last one with: {state.error}")
         again = "" if entry.due is None else f" It is tried again at {case.when(entry.due)}."
-        yield Reason(
-            "publish", full(f"{times} to publish it failed, the last one with: {state.error}") + again, None, STATE
-        )
+        yield Reason("publish", failed + again, None, STATE)
 
 
 def _due(case: Case, entry: Entry, nominal: int) -> Reason:
@@ -83,6 +83,5 @@ def _due(case: Case, entry: Entry, nominal: int) -> Reason:
         return Reason("next", sentence, None, RULE)
     due = nominal if entry.due is None else entry.due
     jitter = f", its jitter included; the schedule says {case.when(nominal)}" if due > nominal else ""
-    if due <= case.now.timestamp() * 1000:
-        return Reason("next", f"The next one has been due since {case.when(due)}{jitter}.", None, STATE)
-    return Reason("next", f"The next one is due at {case.when(due)}{jitter}.", None, STATE)
+    stands = "is due at" if due > case.now.timestamp() * 1000 else "has been due since"
+    return Reason("next", f"The next one {stands} {case.when(due)}{jitter}.", None, STATE)
