@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import getpass
 import os
-import re
 import socket
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from .errors import InvalidEntry, storable
+from .errors import InvalidEntry, is_plain, storable
 
 #: How a change was made.
 Way = Literal["api", "cli", "config", "beat"]
 
 #: Longest actor, in characters: it is kept with each entry that was changed.
 MAX_ACTOR = 100
-
-#: Control characters, and halves of characters, which nothing can store.
-_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Who(NamedTuple):
@@ -81,7 +77,7 @@ def check_actor(actor: object) -> str:
     Raises:
         InvalidEntry: not text, empty, too long, or with control characters in it.
     """
-    if not isinstance(actor, str) or not 1 <= len(actor) <= MAX_ACTOR or _FORBIDDEN.search(actor):
+    if not is_plain(actor, MAX_ACTOR):
         raise InvalidEntry("actor", f"text of 1 to {MAX_ACTOR} characters without control characters", actor)
     return actor
 

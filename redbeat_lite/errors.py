@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import unquote, urlsplit
 
 from .public import public
@@ -128,6 +128,11 @@ def text_of(exc: BaseException) -> str:
 def storable(text: str) -> str:
     """Text in which what is no UTF-8, as the name of a file may hold, and what a terminal obeys is spelled out."""
     return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text).encode(errors="backslashreplace").decode()
+
+
+def is_plain(value: object, most: int) -> TypeGuard[str]:
+    """Whether this is text of 1 to ``most`` characters without control characters, which can be stored."""
+    return isinstance(value, str) and 1 <= len(value) <= most and storable(value) == value
 
 
 #: What the names of options have in them whose values are shown nowhere.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -15,7 +14,7 @@ from celery.schedules import BaseSchedule, schedule
 from celery.utils.abstract import CallableSignature
 from kombu.entity import Queue
 
-from ..errors import InvalidEntry
+from ..errors import InvalidEntry, is_plain
 from ..instants import YEAR
 from ..once.policy import Once
 from ..schedules import coerce_schedule
@@ -52,9 +51,6 @@ _ONCE = frozenset(field.name for field in dataclasses.fields(Once))
 #: After how many seconds a message may expire or become due at the latest: that instant must be one that can be told.
 LONGEST = 100 * YEAR
 
-#: Unicode's control characters (Cc), and lone surrogates (Cs), which UTF-8 cannot hold.
-_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-
 #: Canvases: they are several tasks, and an entry is one.
 _CANVASES = ("celery.chain", "celery.group", "celery.chord")
 
@@ -72,7 +68,7 @@ def check_name(field: str, value: object) -> str:
 
 def is_name(value: object) -> TypeGuard[str]:
     """Whether ``value`` can be the name of an entry or a task."""
-    return isinstance(value, str) and 1 <= len(value) <= MAX_NAME and _FORBIDDEN.search(value) is None
+    return is_plain(value, MAX_NAME)
 
 
 def as_schedule(value: Any, relative: bool) -> BaseSchedule:
