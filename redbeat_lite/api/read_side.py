@@ -67,7 +67,7 @@ class ReadSide(Mapping[str, Entry]):
 
     @lazy
     def _history(self) -> RunHistory:
-        return RunHistory(self._app, self._settings, self._reader, self._store)
+        return RunHistory(self._reader)
 
     @lazy
     def _incidents(self) -> IncidentStore:

@@ -40,9 +40,9 @@ class Reader:
     """
 
     def __init__(self, app: Celery, settings: Settings, store: Store) -> None:
-        self._app = app
-        self._settings = settings
-        self._store = store
+        self.app = app
+        self.settings = settings
+        self.store = store
 
     def stored(self, name: str) -> Stored:
         """What Redis holds for this name.
@@ -51,7 +51,7 @@ class Reader:
             EntryNotFound: nothing.
         """
         # A name that no entry can have is not there, as in any mapping.
-        return _there(name, self._store.read([name])[0] if is_name(name) else None)
+        return _there(name, self.store.read([name])[0] if is_name(name) else None)
 
     def whole(self, name: str) -> Entry:
         """The entry of this name, with its state and its last change.
@@ -60,7 +60,7 @@ class Reader:
             EntryNotFound: there is none.
             CorruptEntry: what Redis holds cannot be read.
         """
-        stored, kept = self._store.read_with_change(name) if is_name(name) else (None, None)
+        stored, kept = self.store.read_with_change(name) if is_name(name) else (None, None)
         there = _there(name, stored)
         entry = self.entry(there)
         entry.last_change = last_change(there, kept)
@@ -81,7 +81,7 @@ class Reader:
             entry, state = parts_of(stored)
         except CorruptEntry as exc:
             raise CorruptEntry(f"entry {shown_name(stored)!r}: {exc}") from exc
-        entry.state, entry.app, entry.due = state, self._app, stored.score
+        entry.state, entry.app, entry.due = state, self.app, stored.score
         return self.completed(entry)
 
     def readable(self, page: Iterable[Stored]) -> Iterator[Entry]:
@@ -104,7 +104,7 @@ class Reader:
 
         def rows_of(name: str) -> list[Row]:
             if not found:
-                rows = RunStore(self._store.backend.client, self._store.keys.prefix).rows(names, _ROWS)
+                rows = RunStore(self.store.backend.client, self.store.keys.prefix).rows(names, _ROWS)
                 found.update(zip(names, rows, strict=True))
             return found[name]
 
@@ -114,29 +114,29 @@ class Reader:
     def next_due(self, offset: int, limit: int) -> list[Entry]:
         """At most ``limit`` entries from rank ``offset`` on, in due order."""
         starts = range(offset, offset + limit, PAGE)
-        pages = (self._store.page(start, min(PAGE, starts.stop - start)) for start in starts)
+        pages = (self.store.page(start, min(PAGE, starts.stop - start)) for start in starts)
         # By name, because an entry that moves between two round trips may be read twice.
         found = {stored.name: stored for page in takewhile(bool, pages) for stored in page}
         return [*self.readable(found.values())]
 
     def by_name(self, offset: int, limit: int) -> list[Entry]:
         """As :meth:`next_due`, in the order of the names."""
-        names = self._store.sorted_names()[offset : offset + limit]
-        return [*self.readable(stored for chunk in chunks(names, PAGE) for stored in self._store.read(chunk))]
+        names = self.store.sorted_names()[offset : offset + limit]
+        return [*self.readable(stored for chunk in chunks(names, PAGE) for stored in self.store.read(chunk))]
 
     def all(self) -> Iterator[Entry]:
         """All entries that can be read, in due order, a page per round trip."""
-        return self.readable(self._store.pages())
+        return self.readable(self.store.pages())
 
     def completed(self, entry: Entry) -> Entry:
         """A config entry with what cannot be stored, where this app's own configuration holds it."""
-        if not entry.local or entry.owner != self._settings.owner:
+        if not entry.local or entry.owner != self.settings.owner:
             return entry
-        fields = configured(self._app).get(entry.name)
+        fields = configured(self.app).get(entry.name)
         if fields is None:
             return entry
         try:
-            own = config_entry(self._settings, entry.name, fields, app=self._app)
+            own = config_entry(self.settings, entry.name, fields, app=self.app)
         except Exception:  # noqa: BLE001 - what a user wrote may raise anything; it is told as refused
             return entry
         for field in entry.local:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import Any, Self, get_args
 
 from .. import instants
 from ..clock import wall_ms
@@ -22,14 +22,9 @@ from ..runs.results import results_of
 from ..runs.row import Row, run_of
 from ..runs.run import Outcome, Run
 from ..runs.store import RunStore
-from ..settings import Settings
 from ..storage.replies import server_ms
-from ..storage.store import Store
 from ..storage.stored import PAGE, chunks
 from .reader import Reader
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
@@ -83,19 +78,14 @@ class RunHistory:
     """Reads the runs of one app's schedule.
 
     Parameters:
-        app: the Celery app.
-        settings: its settings.
         reader: reads its entries.
-        store: where they are.
     """
 
-    def __init__(self, app: Celery, settings: Settings, reader: Reader, store: Store) -> None:
-        self._app = app
-        self._settings = settings
+    def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._client = store.backend.client
-        self._keys = RunKeys(store.keys.prefix)
-        self._guards = OnceKeys(store.keys.prefix)
+        self._settings = reader.settings
+        self._client = reader.store.backend.client
+        self._keys = RunKeys(reader.store.keys.prefix)
 
     def of_all(self, wanted: Wanted) -> list[Run]:
         """What has ended of all entries, the last to end first."""
@@ -148,7 +138,7 @@ class RunHistory:
         """These runs, with all that can be asked of them."""
         runs = [*self._recorded(name, rows)]
         asked = [run.task_id for run in runs if run.task_id and run.outcome in ("waiting", "unknown")]
-        results = results_of(self._app, asked)
+        results = results_of(self._reader.app, asked)
         for run in runs:
             if run.task_id in results:
                 yield replace(run, **results[run.task_id], source="result")
@@ -171,7 +161,7 @@ class RunHistory:
         asked = [row for row in rows if row.outcome == "running" or row.feed]
         for row in asked:
             if row.outcome == "running":
-                pipe.hmget(self._guards.guard(row.task_id), "state", "until")
+                pipe.hmget(OnceKeys(self._keys.prefix).guard(row.task_id), "state", "until")
             else:
                 pipe.xrevrange(self._keys.feed, row.feed, row.feed)
         # What lies in the place of a key, or may not be read, tells nothing.
