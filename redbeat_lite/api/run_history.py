@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Self, get_args
 
 from .. import instants
@@ -17,7 +17,6 @@ from ..entries.last_runs import must_have_expired, with_sent
 from ..errors import EntryNotFound, shorten
 from ..once.keys import OnceKeys
 from ..runs.feed import line_in, lines
-from ..runs.keys import RunKeys
 from ..runs.results import results_of
 from ..runs.row import Row, run_of
 from ..runs.run import Outcome, Run
@@ -84,8 +83,7 @@ class RunHistory:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._settings = reader.settings
-        self._client = reader.store.backend.client
-        self._keys = RunKeys(reader.store.keys.prefix)
+        self._store = RunStore(reader.store.backend.client, reader.store.keys.prefix)
 
     def of_all(self, wanted: Wanted) -> list[Run]:
         """What has ended of all entries, the last to end first."""
@@ -103,12 +101,8 @@ class RunHistory:
         known = [row for row in rows if wanted.spans(row) and row.outcome in may_be]
         # Where each is wanted, nothing is asked of more than are shown.
         size = min(wanted.limit, _TOGETHER) if may_be.issuperset(OUTCOMES) else _TOGETHER
-        found: list[Run] = []
-        for chunk in chunks(known, size) if wanted.limit else ():
-            found += [run for run in self._told(name, entry, chunk) if run.outcome in wanted.outcomes]
-            if len(found) >= wanted.limit:
-                break
-        return found[: wanted.limit]
+        told = chain.from_iterable(self._told(name, entry, chunk) for chunk in chunks(known, size))
+        return [*islice((run for run in told if run.outcome in wanted.outcomes), wanted.limit)]
 
     def _stored(self, name: str) -> tuple[Entry | None, Sequence[Row]]:
         # The entry first: a row that is written in between is one more, not one that is missing.
@@ -122,13 +116,13 @@ class RunHistory:
         return entry, with_sent(entry, self._rows(name), self._settings.history, wall_ms())
 
     def _rows(self, name: str) -> list[Row]:
-        return RunStore(self._client, self._keys.prefix).rows([name], PAGE)[0]
+        return self._store.rows([name], PAGE)[0]
 
     def _ended(self, wanted: Wanted) -> Iterator[Run]:
         seen: set[tuple[str, str]] = set()  # an attempt that is retried has ended, too
         # A run cannot have ended before its nominal time, but for clocks that differ.
         oldest = 0 if wanted.since is None else wanted.since - self._settings.slack_ms
-        for line in lines(self._client, self._keys, oldest) if wanted.limit else ():
+        for line in lines(self._store.client, self._store.keys, oldest):
             row, run = line.row, (line.name, line.row.task_id)
             if run not in seen and wanted.spans(row) and row.outcome in wanted.outcomes:
                 yield run_of(line.name, row, line.worker, line.error)
@@ -155,15 +149,15 @@ class RunHistory:
         In one round trip, one for the server's time where something runs, and one where its guard says that it ended.
         """
         # Not in the pipeline, where a cluster has no node for it; and before: what is renewed meanwhile is not lost.
-        now = server_ms(self._client) if any(row.outcome == "running" for row in rows) else 0
+        now = server_ms(self._store.client) if any(row.outcome == "running" for row in rows) else 0
         # Without a transaction, in which a cluster hands on what the server says as it is.
-        pipe = self._client.pipeline(transaction=False)
+        pipe = self._store.client.pipeline(transaction=False)
         asked = [row for row in rows if row.outcome == "running" or row.feed]
         for row in asked:
             if row.outcome == "running":
-                pipe.hmget(OnceKeys(self._keys.prefix).guard(row.task_id), "state", "until")
+                pipe.hmget(OnceKeys(self._store.keys.prefix).guard(row.task_id), "state", "until")
             else:
-                pipe.xrevrange(self._keys.feed, row.feed, row.feed)
+                pipe.xrevrange(self._store.keys.feed, row.feed, row.feed)
         # What lies in the place of a key, or may not be read, tells nothing.
         told = dict(zip(asked, pipe.execute(raise_on_error=False) if asked else (), strict=True))
         guards = {row: _of_guard(told[row], now) for row in asked if row.outcome == "running"}
