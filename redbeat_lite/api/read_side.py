@@ -66,10 +66,6 @@ class ReadSide(Mapping[str, Entry]):
         return Reader(self._app, self._settings, self._store)
 
     @lazy
-    def _history(self) -> RunHistory:
-        return RunHistory(self._reader)
-
-    @lazy
     def _incidents(self) -> IncidentStore:
         return IncidentStore(self._store.backend.client, self._settings.key_prefix)
 
@@ -154,7 +150,8 @@ class ReadSide(Mapping[str, Entry]):
         """
         check_count("limit", limit)
         wanted = Wanted.of(outcome, since, until, limit)
-        return self._history.of_all(wanted) if name is None else self._history.of_entry(name, wanted)
+        history = RunHistory(self._reader)
+        return history.of_all(wanted) if name is None else history.of_entry(name, wanted)
 
     def incidents(self, *, closed: bool = False, limit: int = 100) -> Incidents:
         """The incidents that are open, the oldest first; or those that were closed last, the newest first.

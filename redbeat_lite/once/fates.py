@@ -61,13 +61,15 @@ def is_requeued(state: str | None, retval: Any) -> bool:
     return state == states.REJECTED and isinstance(retval, Reject) and bool(retval.requeue)
 
 
-def fate(run: Attempt, told: Told, fields: Mapping[str, Any], began: float | None) -> Fate:
-    """The same, of one attempt.
+def fate(run: Attempt | None, told: Told | None, fields: Mapping[str, Any], began: float | None) -> Fate | None:
+    """The same, of one attempt; ``None`` where none is to be recorded, or nothing told of it.
 
     Parameters:
         fields: the headers of its message, with the worker that has it.
         began: monotonic time at which it began; ``None`` where that is not known, or its body was not reached.
     """
+    if run is None or told is None:
+        return None
     outcome, error = told
     if outcome == "left out":
         began = None
@@ -98,6 +100,5 @@ def tell(app: Any, fields: Mapping[str, Any], outcome: Outcome, error: str = "",
         runtime = Runtime.of(app)
     except ConfigurationError:
         return  # The worker has said so.
-    run = runtime.attempt(fields)
-    if run is not None:
-        runtime.recorder.tell(fate(run, (outcome, error), fields, began))
+    if (told := fate(runtime.attempt(fields), (outcome, error), fields, began)) is not None:
+        runtime.recorder.tell(told)

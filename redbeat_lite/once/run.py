@@ -171,7 +171,7 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
     if hold_ms and not _same_key(task, hold, successor):
         hold_ms = 0
     # A run that is torn down is in a hurry: its process waits for nothing but this to end.
-    fate = fates.fate(hold.run, told, task.request.__dict__, hold.begun) if hold.run and told else None
+    fate = fates.fate(hold.run, told, task.request.__dict__, hold.begun)
     again = torn or fates.is_requeued(state, retval)
     end = partial(Runtime.of(task.app).end, hold, again=again, hold_ms=hold_ms, patient=not torn, fate=fate)
     try:

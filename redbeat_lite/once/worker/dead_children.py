@@ -89,9 +89,7 @@ class Departures:
                 if again and has_succeeded(request.task, request.id):
                     again, told = False, told and ("succeeded", "")
                 if hold is not None:
-                    fate = None
-                    if hold.run is not None and told is not None:
-                        fate = fates.fate(hold.run, told, request.request_dict, began(request))
+                    fate = fates.fate(hold.run, told, request.request_dict, began(request))
                     Runtime.of(self._app).end(hold, again=again, patient=True, fate=fate)
                 elif told is not None:
                     fates.tell(self._app, request.request_dict, *told, began(request))
