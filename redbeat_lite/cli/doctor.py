@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -41,7 +40,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
     found = examine(app_of(ctx))
     if as_json:
-        echo_json([asdict(finding) for finding in found])
+        echo_json(found)
     else:
         for line in _lines(found):
             say(line)

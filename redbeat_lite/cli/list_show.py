@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -107,10 +106,9 @@ def list_(
 
 def _json(entry: Entry, history: int) -> dict[str, Any]:
     """Everything about an entry, with what became of its last runs."""
-    last = entry.last_run
     return {
         **as_json(entry),
-        "last_run": None if last is None else asdict(last),
+        "last_run": entry.last_run,
         "last_success_at": entry.last_success_at,
         "failures_in_a_row": entry.failures_in_a_row,
         "last_outcomes": last_outcomes(entry, history),
@@ -166,10 +164,8 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
     entry, refused = schedules[name], schedules.refused().get(name)
     runs, unreadable = _last_runs(schedules, name)
     if as_json:
-        told_runs = [asdict(run) for run in runs]
-        last = None if entry.last_change is None else asdict(entry.last_change)
-        history = Settings.from_app(ctx.obj.app).history
-        echo_json({**_json(entry, history), "runs": told_runs, "last_change": last, "refused": refused})
+        told_of = {"runs": runs, "last_change": entry.last_change, "refused": refused}
+        echo_json({**_json(entry, Settings.from_app(ctx.obj.app).history), **told_of})
         return
     zone = ctx.obj.app.timezone
     lines = "\n".join(told(run, zone) for run in runs) or unreadable

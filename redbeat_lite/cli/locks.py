@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from ..entries.words import span
@@ -36,7 +34,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     """
     found = locks_of(app_of(ctx)).list()
     if as_json:
-        echo_json([asdict(lock) for lock in found])
+        echo_json(found)
         return
     rows = [
         (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from ..entries.words import change_words
@@ -32,7 +30,7 @@ def log(ctx: click.Context, name: str | None, since: str | None, limit: int, as_
     schedules, zone = schedules_of(ctx), portable(ctx.obj.app.timezone)
     found = schedules.changes(name, since=None if since is None else since_of(since, zone), limit=limit)
     if as_json:
-        echo_json([asdict(change) for change in found])
+        echo_json(found)
     elif found:
         echo_fields([(when(change.at, zone) or "", change_words(change, zone, named=True)) for change in found])
     else:

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
@@ -37,7 +38,7 @@ def say(line: str = "", *, err: bool = False) -> None:
 
 
 def echo_json(value: Any) -> None:
-    """Print a value as one JSON document; datetimes as ISO 8601 in UTC."""
+    """Print a value as one JSON document; datetimes as ISO 8601 in UTC, dataclasses as objects."""
     click.echo(json_text(value, indent=2))
 
 
@@ -67,6 +68,8 @@ def is_unicode(stream: Any) -> bool:
 
 
 def _jsonable(value: object) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else str(value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +45,7 @@ def runs(ctx: click.Context, name: str | None, failed: bool, since: str | None, 
     first = None if since is None else since_of(since, zone)
     found = schedules.runs(name, outcome=outcome, since=first, limit=limit)
     if as_json:
-        echo_json([asdict(run) for run in found])
+        echo_json(found)
     elif found:
         _echo(found, zone, named=name is None)
     else:
