@@ -116,6 +116,12 @@ HISTORIES = {
         at=None,
         known={"refused": "expire: expected a known field, got 60", "changes": ()},
     ),
+    "beat_schedule was refused, and nothing is known of that time": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored.\n"
+        "The beat refuses the one in beat_schedule: expire: expected a known field, got 60.",
+        stored=False,
+        known={"refused": "expire: expected a known field, got 60", "changes": ()},
+    ),
     "nobody leads": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it has not been sent.\n"
         "Nobody leads now; the last sign of life of a leader was at 2026-03-01 22:00:00+01:00.",
@@ -223,6 +229,12 @@ HISTORIES = {
             "runs": (LATER, RAN),
             "changes": (change(t(2, 9), "edited", ("schedule", '{"cron":"0 4 * * *"}', '{"cron":"0 3 * * *"}')), ADDED),
         },
+    ),
+    "it was edited since by a line that tells no field, which may have been its schedule": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\n"
+        "It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
+        state={"last": t(1, 3)},
+        known={"runs": (LATER, RAN), "changes": (change(t(2, 9), "edited"), ADDED)},
     ),
     "its schedule has no such time, and was another then": History(
         "'nightly' had no occurrence at 2026-03-02 04:00:00+01:00 by its schedule of today.\n"

@@ -13,7 +13,7 @@ from .case import HERE, TIMING, Case
 from .explanation import Explanation
 from .occurrences import Around, Span, around, is_fixed, skipped
 from .outcomes import of_run
-from .rules import no_occurrence, outside, stands_in, to_come, with_moves
+from .rules import no_occurrence, outside, stands_in, with_moves
 from .upcoming import upcoming
 
 
@@ -65,7 +65,8 @@ def _of_occurrence(case: Case, entry: Entry, nominal: int) -> Explanation:
     if (bound := outside(case, entry, nominal)) is not None:
         return bound
     if nominal > to_ms(case.now):
-        return to_come(case, entry, nominal)
+        verdict = f"{case.name} has not run at {case.when(nominal)}: that is still to come."
+        return Explanation(verdict, tuple(upcoming(case, entry)), at)
     return of_absence(case, entry, nominal)
 
 

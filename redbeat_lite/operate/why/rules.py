@@ -14,7 +14,7 @@ from ...schedules.clock_changes import ZonedRule, first_passing
 from .case import RULE, Case
 from .explanation import Explanation, Reason
 from .occurrences import Around, Span, around, skipped
-from .upcoming import ended, upcoming, used_up
+from .upcoming import ended, used_up
 
 
 def no_occurrence(case: Case, entry: Entry, instant: datetime, near: Around | None) -> Explanation:
@@ -68,13 +68,6 @@ def outside(case: Case, entry: Entry, nominal: int) -> Explanation | None:
         return None
     reasons = tuple(case.changed_since(from_ms(nominal)))
     return Explanation(f"{case.name} did not run at {at}: {why}.", reasons, from_ms(nominal))
-
-
-def to_come(case: Case, entry: Entry, nominal: int) -> Explanation:
-    """That an occurrence lies ahead."""
-    at = case.when(nominal)
-    verdict = f"{case.name} has not run at {at}: that is still to come."
-    return Explanation(verdict, tuple(upcoming(case, entry)), from_ms(nominal))
 
 
 def stands_in(case: Case, entry: Entry, ms: int) -> bool:
