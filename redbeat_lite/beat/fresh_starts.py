@@ -9,8 +9,9 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from ..instants import to_ms
-from ..storage.changes import UNREADABLE, of_entry, of_stream
+from ..storage.changes import of_entry, of_stream
 from ..storage.store import Store
+from ..storage.streams import UNREADABLE
 
 #: Changes after which an entry begins anew, and fields for which an edit is one.
 _ACTIONS = ("resumed", "released")
