@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Any, Literal
 
 from .errors import InvalidEntry
@@ -18,7 +19,7 @@ _MOST_FAILURES = 1000
 
 
 @public
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for what is worked out once
 class Expect:
     """What must become of an entry's runs; where it does not, an incident is opened.
 
@@ -97,17 +98,17 @@ class Expect:
         lengths = (self.start_within, self.finish_within, self.succeed_every)
         return max(each or 0 for each in lengths)  # type: ignore[return-value]  # made seconds at first
 
-    @property
+    @cached_property
     def start_ms(self) -> int | None:
         """``start_within`` in milliseconds."""
         return _ms(self.start_within)
 
-    @property
+    @cached_property
     def finish_ms(self) -> int | None:
         """``finish_within`` in milliseconds."""
         return _ms(self.finish_within)
 
-    @property
+    @cached_property
     def success_ms(self) -> int | None:
         """``succeed_every`` in milliseconds."""
         return _ms(self.succeed_every)

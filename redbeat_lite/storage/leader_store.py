@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -37,8 +38,11 @@ class LeaderStore(Store):
             return [], score_of(reply[1][1]) if reply[1] else None
         return entries_of(reply[1:]), None
 
-    def commit(self, term: Term, now: int, advances: Sequence[Advance]) -> list[bool | str]:
+    def commit(self, term: Term, now: int, advances: Sequence[Advance], deadlines: str = "") -> list[bool | str]:
         """Advance entries; tells of each whether it was (``True``), was changed meanwhile (``False``), or why not.
+
+        Parameters:
+            deadlines: the key of those that advances have.
 
         Raises:
             Lost: the term is over, nothing was written.
@@ -46,8 +50,10 @@ class LeaderStore(Store):
         keys = self.keys
         lists: dict[str, int] = {}
         where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta]
-        args: list[Any] = [*term, now, os.urandom(16).hex()]
-        for name, guard, state, score, commands, ranges in advances:
+        told = [advance.deadlines for advance in advances]
+        place, told_as = (lists.setdefault(deadlines, 6), json.dumps(told)) if any(told) else ("", "")
+        args: list[Any] = [*term, now, os.urandom(16).hex(), place, told_as]
+        for name, guard, state, score, commands, ranges, _ in advances:
             args += (name, guard, state or "", due_of(score), len(commands) + len(ranges))
             for command, target, value in (*commands, *ranges) if ranges else commands:
                 if command != "publish":

@@ -23,7 +23,7 @@ CUT = MAX_BYTES + 1
 PARKED = "+inf"
 
 #: One command for the broker: ``("lpush" | "pexpire" | "publish", key or channel, value)``; or, for the record of runs,
-#: ``("range", key, value)``, or ``("deadline", key, "ms|member")``.
+#: ``("range" | "recorded", key, value)``, as ``schedule/commit.lua`` has them.
 Command = tuple[str, str, Any]
 
 _T = TypeVar("_T")
@@ -58,8 +58,9 @@ class Edit(NamedTuple):
 class Advance(NamedTuple):
     """One step of :meth:`LeaderStore.commit`, made only if the stored state begins with ``guard``.
 
-    ``state`` ``None`` removes the entry; ``commands`` are sent in the same step, and ``ranges`` put down, as
-    :func:`redbeat_lite.beat.dispatch.advances.put_down` makes them.
+    ``state`` ``None`` removes the entry; ``commands`` are sent in the same step, ``ranges`` put down, as
+    :func:`redbeat_lite.beat.dispatch.advances.put_down` makes them, and ``deadlines`` set, as ``schedule/commit.lua``
+    has them.
     """
 
     name: bytes
@@ -68,6 +69,7 @@ class Advance(NamedTuple):
     score: int | None
     commands: Sequence[Command] = ()
     ranges: Sequence[Command] = ()
+    deadlines: Sequence[int | str] = ()
 
 
 class Bad(NamedTuple):

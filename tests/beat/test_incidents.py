@@ -19,6 +19,7 @@ from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.incident_store import IncidentStore
 from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.run import EXPECT_HEADER, Outcome
+from redbeat_lite.storage.leader_store import LeaderStore
 from tests.beat.incident_stage import Stage
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeBeat
@@ -164,8 +165,32 @@ def test_deadlines_go_by_the_due_time_and_the_delay_of_a_message(stage: Stage) -
     assert found[f"start|{plain}|plain"] == 630
 
 
-def test_of_runs_that_are_close_some_have_a_deadline(stage: Stage) -> None:
-    stage.schedules.add("e", "add", every(1), misfire="all", expect={"finish_within": 1000})
+def test_a_success_has_the_time_that_its_message_waits(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(600), expect={"succeed_every": 700}, options={"countdown": 3600})
+    start = stage.clock.now.timestamp()
+    stage.turn(600)
+    assert stage.deadlines() == {"success||e": start + 600 + 3600 + 700}
+
+
+@pytest.mark.parametrize("stage", [{"redbeat_lite_dispatch": "plain"}], indirect=True)
+def test_a_worker_that_is_quicker_than_the_commit_leaves_no_deadline_behind(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.schedules.add("e", "add", every(600), expect=Expect(30, 60))
+    commit = LeaderStore.commit
+
+    def slow(*args: Any) -> Any:
+        stage.worker.tells("e", "running")
+        return commit(*args)
+
+    monkeypatch.setattr(LeaderStore, "commit", slow)
+    stage.turn(600)
+    assert [each.partition("|")[0] for each in stage.deadlines()] == ["finish"]
+
+
+@pytest.mark.parametrize(("expect", "delay"), [({"finish_within": 1000}, 0), ({"start_within": 10}, 990)])
+def test_of_runs_that_are_close_some_have_a_deadline(stage: Stage, expect: dict[str, int], delay: int) -> None:
+    stage.schedules.add("e", "add", every(1), misfire="all", expect=expect, options={"countdown": delay})
     stage.turn(*[50] * 19)
     assert 90 <= len(stage.deadlines()) <= 100
 

@@ -39,6 +39,10 @@ HISTORY = 3
 #: What becomes of an occurrence, by the tens of its nominal time: sent where there is nothing.
 DECIDED: dict[int, Outcome] = {1: "left out", 2: "left out", 4: "left out", 5: "skipped", 6: "skipped", 7: "left out"}
 
+#: What workers have told before the commit of a message that was out then, by the tens of its nominal time, and which
+#: deadlines it has all the same.
+TOLD = {0: ("s", ()), 3: ("r", ("finish",))}
+
 #: What can happen between a peek and its commit, or at any other moment.
 WHAT = ("create", "edit", "race", "remove", "peek", "commit", "commit_stale", "turn", "turn")
 
@@ -89,6 +93,7 @@ class Model:
         self.lines: list[tuple[str, str, str]] = []
         self.last: dict[str, tuple[str, str]] = {}
         self.rows: dict[str, list[Row]] = {name: [] for name in NAMES}
+        self.deadlines: dict[str, int] = {}
 
     def do(self, what: str, name: str, reply: str) -> None:
         edited: list[EntryState] = []
@@ -135,7 +140,10 @@ class Model:
         assert self.planned == self.states
 
     def commit(self, _: str) -> None:
-        results = self.store.commit(Term("leader", 1), 0, self.advances())
+        for name, before in self.planned.items():
+            if told := told_before(before):
+                self.line.client.zadd(f"told:{name}", {f"id|{told[0]}|1|1|0|0-1": before.nominal or 0})
+        results = self.store.commit(Term("leader", 1), 0, self.advances(), "deadlines")
         for (name, before), result in zip(self.planned.items(), results, strict=True):
             assert result == (self.states.get(name) == before)
             if result:
@@ -144,11 +152,19 @@ class Model:
                     self.rows[name] = with_row(self.rows[name], row, before.last or 0)
                 else:
                     self.sent.append(f"{name} {before.nominal}")
+                    self.set_deadlines(name, before)
         self.planned = {}
+
+    def set_deadlines(self, name: str, before: EntryState) -> None:
+        nominal = before.nominal or 0
+        _, kept = told_before(before) or ("", ("start", "finish"))
+        times = {"start": nominal + 1, "finish": nominal + 2}
+        self.deadlines.update({f"{what}|{nominal}|{name}": times[what] for what in kept})
+        self.deadlines.setdefault(f"success||{name}", nominal + 3)
 
     def commit_stale(self, _: str) -> None:
         with pytest.raises(Lost):
-            self.store.commit(Term("leader", 0), 0, self.advances())
+            self.store.commit(Term("leader", 0), 0, self.advances(), "deadlines")
 
     def turn(self, name: str) -> None:
         """A peek, and at once its commit."""
@@ -166,6 +182,7 @@ class Model:
                 100,
                 () if decided_against(before) else sending(name, before),
                 [put_down(RUNS.rows(name), row, before.last, HISTORY)] if (row := decided_against(before)) else (),
+                () if decided_against(before) else deadlines_of(name, before),
             )
             for name, before in self.planned.items()
         ]
@@ -188,8 +205,16 @@ def next_version(name: str, before: EntryState, who: Who = ALICE) -> Edit:
 
 
 def sending(name: str, state: EntryState) -> tuple[Command, ...]:
-    run = f"{name} {state.nominal}"
-    return ("lpush", "sent", run), ("deadline", "deadlines", f"{state.nominal}|start|{run}")
+    nominal = state.nominal or 0
+    run = f"{nominal}|{name}"
+    sent = ("lpush", "sent", f"{name} {nominal}")
+    return (sent, ("recorded", f"told:{name}", run)) if told_before(state) else (sent,)
+
+
+def deadlines_of(name: str, state: EntryState) -> list[int | str]:
+    nominal = state.nominal or 0
+    start, finish = (f"{what}|{nominal}|{name}" for what in ("start", "finish"))
+    return [nominal + 1, start, nominal + 2, finish, nominal + 3, f"success||{name}"]
 
 
 def after_edit(state: EntryState) -> EntryState:
@@ -199,6 +224,10 @@ def after_edit(state: EntryState) -> EntryState:
 def after_run(state: EntryState) -> EntryState:
     last = state.last if decided_against(state) else state.nominal
     return EntryState(state.version, state.generation, (state.nominal or 0) + 10, last=last, count=state.count + 1)
+
+
+def told_before(state: EntryState) -> tuple[str, tuple[str, ...]] | None:
+    return TOLD.get((state.nominal or 0) // 10 % 16)
 
 
 def decided_against(state: EntryState) -> Row | None:
@@ -240,8 +269,8 @@ def test_only_what_is_as_planned_advances_and_is_sent(
         stored = {name.decode(): EntryState.decode(raw) for name, raw in client.hgetall(KEYS.state).items()}
         assert stored == model.states
         assert [raw.decode() for raw in reversed(client.lrange("sent", 0, -1))] == model.sent
-        deadlines = {member.decode() for member in client.zrange("deadlines", 0, -1)}
-        assert deadlines == {f"start|{each}" for each in model.sent}
+        deadlines: Any = client.zrange("deadlines", 0, -1, withscores=True)
+        assert {member.decode(): at for member, at in deadlines} == model.deadlines
         rows = RunStore(client, "model").rows(NAMES, 100)
         assert [*map(list, map(reversed, rows))] == [*model.rows.values()]
         assert all(0 < client.pttl(RUNS.rows(name)) <= LIFE_MS for name in NAMES if model.rows[name])

@@ -27,6 +27,11 @@ class Advances:
         self._keys = keys
         self._deadlines = deadlines
 
+    @property
+    def deadlines(self) -> str:
+        """The key of the deadlines."""
+        return self._deadlines.key
+
     def of(self, job: Job, now: int) -> Advance:
         """The advance of one job at ``now`` (epoch ms)."""
         entry, state = job.entry, job.state
@@ -34,16 +39,19 @@ class Advances:
             after = lifecycle.failed(state, job.error, job.plan)
             retry = now + 1000 * lifecycle.retry_delay(after.attempts)
             return Advance(job.stored.name, state.guard, after.encode(), retry)
-        commands, history = job.commands, self._deadlines.history(entry)
+        commands, deadlines, history = job.commands, list[int | str](), self._deadlines.history(entry)
         if job.plan.emit and (expect := self._deadlines.expected(entry)):
-            commands = [*commands, *self._deadlines.of(job, expect, now)]
+            deadlines = self._deadlines.of(job, expect, now)
+            if deadlines and not commands:
+                runs = [f"{nominal}|{entry.name}" for nominal in job.plan.emit]
+                commands = [("recorded", self._keys.rows(entry.name), run) for run in runs]
         after = lifecycle.dispatched(state, job.plan, len(job.left_out), history)
         ranges = self._ranges(job, history) if history and (job.plan.skipped or job.left_out) else ()
         # The record of a config entry stays: without it, the next reading of the configuration would take the entry for
         # new and run it again.
         if after.finished and entry.remove_when_done and entry.owner is None:
             return Advance(job.stored.name, state.guard, None, None, commands, ranges)
-        return Advance(job.stored.name, state.guard, after.encode(), job.ahead.score, commands, ranges)
+        return Advance(job.stored.name, state.guard, after.encode(), job.ahead.score, commands, ranges, deadlines)
 
     def _ranges(self, job: Job, history: int) -> list[Command]:
         key = self._keys.rows(job.entry.name)

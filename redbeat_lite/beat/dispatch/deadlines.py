@@ -8,9 +8,7 @@ from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.expected import expected_of
 from ...expect import Expect
-from ...instants import MAX_MS, delay_ms
-from ...runs.facts import member
-from ...storage.stored import Command
+from ...instants import delay_ms
 from .planner import Job
 
 #: Deadlines of one kind that an entry has at once, about: of runs that are closer, only some have one.
@@ -28,7 +26,7 @@ class Deadlines:
     """
 
     def __init__(self, key: str, default: Expect | None, zone: tzinfo, history: int) -> None:
-        self._key = key
+        self.key = key
         self._default = default
         self._zone = zone
         self._history = history
@@ -47,31 +45,32 @@ class Deadlines:
         history = self._history if entry.history is None else entry.history
         return history or int(self.expected(entry) is not None)
 
-    def of(self, job: Job, expect: Expect, now: int) -> list[Command]:
-        """The commands that set the deadlines of what was sent at ``now`` (epoch ms)."""
-        entry, trusts = job.entry, expect.trust == "backend"
+    def of(self, job: Job, expect: Expect, now: int) -> list[int | str]:
+        """The deadlines of what was sent at ``now`` (epoch ms), as the commit sets them: when, what, when, ..."""
+        entry, trusts, found = job.entry, expect.trust == "backend", list[int | str]()
         if not trusts:
             self.wanted = now
         if not (self.recorded or trusts):
-            return []
-        name, key, found = entry.name, self._key, []
-        put_off = bool(entry.jitter or entry.options)
-        for what, within in (("start", expect.start_ms), ("finish", expect.finish_ms)):
-            if within is None:
-                continue
-            before = job.state.last
-            for nominal in job.plan.emit:
-                # Of each hundredth of the time that is allowed one run.
-                if before is None or nominal * _AT_ONCE // within != before * _AT_ONCE // within:
-                    at = (self.due(entry, nominal, now) if put_off else nominal) + within
-                    found.append(("deadline", key, f"{min(max(at, now), MAX_MS)}|{member(what, nominal, name)}"))
-                before = nominal
+            return found
+        start, finish, before = expect.start_ms, expect.finish_ms, job.state.last
+        put_off = entry.jitter_ms + delay_ms(entry.options, now) if entry.jitter or entry.options else 0
+        for nominal in job.plan.emit:
+            due, run = self.due(entry, nominal, now) if put_off else nominal, f"{nominal}|{entry.name}"
+            if start is not None and _is_sampled(nominal, before, start + put_off):
+                found += (max(due + start, now), f"start|{run}")
+            if finish is not None and _is_sampled(nominal, before, finish + put_off):
+                found += (max(due + finish, now), f"finish|{run}")
+            before = nominal
         if expect.success_ms is not None:
-            at = min(now + entry.jitter_ms + expect.success_ms, MAX_MS)
-            found.append(("deadline", key, f"{at}|{member('success', None, name)}"))
+            found += (now + put_off + expect.success_ms, f"success||{entry.name}")
         return found
 
     def due(self, entry: Entry, nominal: int, now: int) -> int:
         """When a run is due whose message is sent at ``now``, by the definition as it is; epoch milliseconds."""
         due = (lifecycle.score(entry, nominal, self._zone) if entry.jitter else nominal) or nominal
         return due + delay_ms(entry.options, now)
+
+
+def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
+    """Of each hundredth of the time that is allowed one run has a deadline."""
+    return before is None or nominal * _AT_ONCE // allowed != before * _AT_ONCE // allowed

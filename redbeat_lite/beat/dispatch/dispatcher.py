@@ -157,7 +157,7 @@ class Dispatcher:
         if out is None or not out[2]:
             return
         term, now, jobs = out[0], out[1], list(out[2])
-        results = store.commit(term, now, [self._advances.of(job, now) for job in jobs])
+        results = store.commit(term, now, [self._advances.of(job, now) for job in jobs], self._advances.deadlines)
         self._reports.committed(job for job, done in zip(jobs, results, strict=True) if done)
 
     # -- publish ------------------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class Dispatcher:
     def _advance(self, term: Term, now: int, jobs: Sequence[Job]) -> Iterable[tuple[Job, bool | str]]:
         if not jobs:
             return ()
-        results = self._store.commit(term, now, [self._advances.of(job, now) for job in jobs])
+        results = self._store.commit(term, now, [self._advances.of(job, now) for job in jobs], self._advances.deadlines)
         return zip(jobs, results, strict=True)
 
     def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:

@@ -5,11 +5,13 @@
 -- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta
 -- KEYS[6..] lists of the broker, rows of entries, and the deadlines
 -- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] id of this call: the reply to the last one is kept in meta, and
--- a leader that lost it and sends the call again is given the same; then for each entry, none of them twice:
+-- a leader that lost it and sends the call again is given the same  ARGV[5] index-of-KEYS of the deadlines  ARGV[6] JSON,
+-- '' for none: for each entry a list of ms, member, ..., of which those are set that are not there; then for each entry,
+-- none of them twice:
 --   name, guard (what its state must begin with), new state or '' to remove it, new due time, number of commands,
 --   and for each command: 'lpush' index-of-KEYS payload | 'pexpire' index-of-KEYS ms | 'publish' channel payload
 --     | 'range' index-of-KEYS 'rows-to-keep ms-that-they-live last-nominal-time-sent-before row'
---     | 'deadline' index-of-KEYS 'ms|member', set unless it is there
+--     | 'recorded' index-of-KEYS 'nominal-time|entry': of a message that was out before, not those that its rows make idle
 -- returns {0} this term is over
 --       | {1, result, ...} per entry: 1 advanced, 0 not what was planned, text: its messages were refused, because of this
 local last = redis.call('HGET', KEYS[5], 'commit') or ''
@@ -24,7 +26,7 @@ redis.call('HSET', KEYS[5], 'clock', ARGV[3])
 local due, entries, state = KEYS[2], KEYS[3], KEYS[4]
 
 local first, names = {}, {}
-local i = 5
+local i = 7
 while i <= #ARGV do
   first[#first + 1], names[#names + 1] = i, ARGV[i]
   i = i + 5 + 3 * tonumber(ARGV[i + 4])
@@ -34,7 +36,9 @@ local function states_from(n)
   return redis.call('HMGET', state, unpack(names, n, math.min(n + CHUNK - 1, #names)))
 end
 
-local kinds, payloads, states, scores, gone, later, ranges, deadlines = {}, {}, {}, {}, {}, {}, {}, {}
+local kinds, payloads, states, scores, gone, later, ranges, recorded, deadlines = {}, {}, {}, {}, {}, {}, {}, {}, {}
+local where = KEYS[tonumber(ARGV[5])]
+local set = ARGV[6] ~= '' and cjson.decode(ARGV[6]) or {}
 
 local function refused(at, count)
   for c = at, at + 3 * (count - 1), 3 do
@@ -72,8 +76,8 @@ local function send(at, count)
       later[#later + 1] = c
     elseif ARGV[c] == 'range' then
       ranges[#ranges + 1] = c
-    elseif ARGV[c] == 'deadline' then
-      deadlines[#deadlines + 1] = c
+    elseif ARGV[c] == 'recorded' then
+      recorded[#recorded + 1] = c
     end
   end
 end
@@ -106,6 +110,20 @@ local function put_down(key, value)
   redis.pcall('PEXPIRE', key, life)
 end
 
+-- A worker that was quicker than this has found no deadlines to take away.
+local function drop_recorded(rows, run)
+  local nominal = string.match(run, '^%-?%d+')
+  for _, row in ipairs(redis.call('ZRANGEBYSCORE', rows, nominal, nominal)) do
+    local letter = string.match(row, '|(%a)|%x*|%x*|%x+|[%d-]*$') or 'l'
+    if letter ~= 'l' then
+      redis.call('ZREM', where, 'start|' .. run)
+    end
+    if not string.find('ryl', letter, 1, true) then
+      redis.call('ZREM', where, 'finish|' .. run)
+    end
+  end
+end
+
 local results, before = {1}, nil
 for n, at in ipairs(first) do
   if n % CHUNK == 1 then
@@ -119,6 +137,9 @@ for n, at in ipairs(first) do
     result = reason or 1
     if not reason then
       send(at + 5, count)
+      for _, value in ipairs(set[n] or {}) do
+        deadlines[#deadlines + 1] = value
+      end
       if after == '' then
         gone[#gone + 1] = name
       else
@@ -145,9 +166,11 @@ end
 for _, c in ipairs(ranges) do
   pcall(put_down, KEYS[tonumber(ARGV[c + 1])], ARGV[c + 2])
 end
-for _, c in ipairs(deadlines) do
-  local at, member = string.match(ARGV[c + 2], '^(-?%d+)|(.*)$')
-  redis.pcall('ZADD', KEYS[tonumber(ARGV[c + 1])], 'NX', at, member)
+for n = 1, #deadlines, CHUNK do
+  redis.pcall('ZADD', where, 'NX', unpack(deadlines, n, math.min(n + CHUNK - 1, #deadlines)))
+end
+for _, c in ipairs(recorded) do
+  pcall(drop_recorded, KEYS[tonumber(ARGV[c + 1])], ARGV[c + 2])
 end
 redis.call('HSET', KEYS[5], 'commit', ARGV[4] .. cjson.encode(results))
 return results
