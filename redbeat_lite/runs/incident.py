@@ -91,13 +91,13 @@ class Case(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Under which it is stored."""
-        return f"{self.kind}:{self.name}"
+        """Under which it is stored: another one once it is closed, as it may open again before all have heard of it."""
+        return f"{self.kind}:{self.name}" if self.until is None else f"{self.since}:{self.kind}:{self.name}"
 
     @property
     def id(self) -> str:
         """Eight digits, which follow from the key and the beginning."""
-        return hashlib.sha256(f"{self.field}\0{self.since}".encode()).hexdigest()[:8]
+        return hashlib.sha256(f"{self.kind}:{self.name}\0{self.since}".encode()).hexdigest()[:8]
 
     def encode(self) -> str:
         """JSON. Instants are texts: Lua, which changes some fields, would round them."""
@@ -114,7 +114,7 @@ class Case(NamedTuple):
         Raises:
             ValueError: it is something else.
         """
-        kind, _, name = field.partition(":")
+        kind, _, name = field.lstrip("0123456789").removeprefix(":").partition(":")
         if kind not in KINDS:
             raise ValueError(f"{kind[:30]} is no kind of incident")
         try:

@@ -8,8 +8,9 @@ key                     type    holds
 ``{p}:runs:feed``       stream  every end of a run, in order of time: ``name``, ``nominal`` (ms), ``id``, ``outcome``
                                 (its letter), ``begin`` (ms after ``nominal``), ``duration`` (ms), ``attempt``,
                                 ``worker``, ``error``; empty where not known; the last 100,000 or a few more
-``{p}:runs:incidents``  hash    ``kind:entry`` -> JSON of an incident that is open, or was closed and is not told yet
-                                (:mod:`redbeat_lite.runs.incident`); 1,000 at most
+``{p}:runs:incidents``  hash    ``kind:entry`` -> JSON of an incident that is open (:mod:`redbeat_lite.runs.incident`),
+                                ``since:kind:entry`` of one that was closed and is not told yet; 1,000 at most, besides
+                                those of the whole schedule
 ``{p}:runs:closed``     stream  the last 1,000 incidents, or a few more, that were closed: ``of`` and ``incident``
 ``{p}:runs:deadlines``  zset    ``what|nominal time|entry`` -> when the leader looks whether a run has begun, or ended,
                                 and ``success||entry`` -> when one has to have succeeded, epoch ms; for entries that

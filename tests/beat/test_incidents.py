@@ -13,7 +13,7 @@ import redis
 from redbeat_lite import Expect, cron, every
 from redbeat_lite.beat import announcer, watched_entries
 from redbeat_lite.beat.incidents import LASTING
-from redbeat_lite.events import Hooks, IncidentOpened
+from redbeat_lite.events import Hooks, IncidentClosed, IncidentOpened
 from redbeat_lite.runs import incident_store
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.incident_store import IncidentStore
@@ -217,6 +217,26 @@ def test_a_hook_that_hangs_delays_no_look_and_counts_as_told_in_the_end(
     assert [case.told for case in store.open()] == [True]
     stage.listener.hears("failed e")
     hangs.set()
+
+
+def test_an_incident_opens_again_while_its_end_is_still_being_told(stage: Stage) -> None:
+    hangs = threading.Event()
+
+    class Hanging(Hooks):
+        def incident_closed(self, event: IncidentClosed) -> None:
+            hangs.wait(20)
+
+    stage.beat.vitals.announcer.add(Hanging())
+    stage.schedules.add("e", "add", every(60), expect=START)
+    for outcome in ("failed", "succeeded", "failed"):
+        stage.turn(60)
+        stage.worker.tells("e", outcome)
+        stage.turn(0, 0)
+    assert [each.kind for each in stage.schedules.incidents()] == ["failed"]
+    hangs.set()
+    stage.listener.hears("failed e", "-failed e", "failed e")
+    assert [each.kind for each in stage.schedules.incidents(closed=True)] == ["failed"]
+    assert len({each.id for each in stage.listener.heard}) == 2
 
 
 def test_nobody_is_told_of_a_paused_entry_or_of_one_that_is_removed(stage: Stage) -> None:

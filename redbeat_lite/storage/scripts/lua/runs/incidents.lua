@@ -2,8 +2,8 @@
 -- Open and close incidents, and remember how far the feed has been read, in one step.
 -- KEYS[1] leader  [2] meta  [3] incidents  [4] closed  [5] deadlines  [6] failures
 -- ARGV[1] token  [2] term of the leader, '' for anybody else, who may only open  [3] id of the feed up to which it was
--- read before  [4] by now  [5] how many may be open  [6] life_ms of the failures; then for each change what, of what, and
--- a value:
+-- read before  [4] by now  [5] how many may be open but of the whole schedule  [6] life_ms of the failures; then for each
+-- change what, of what, and a value; one that was closed is 'since:incident':
 --   'open' incident JSON | 'count' incident JSON | 'end' incident ms | 'told' incident '' | 'gone' incident ''
 --   'fails' entry text, '': none | 'set' deadline ms | 'drop' deadline '' | 'done' deadline ms: unless it was set anew
 -- returns {0} this term is over | {2} somebody else has read on | {1, how many were opened or ended}
@@ -40,7 +40,7 @@ local changed = 0
 for i = 7, #ARGV, 3 do
   local what, of, value = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if what == 'open' then
-    if redis.call('HLEN', incidents) < tonumber(ARGV[5]) then
+    if redis.call('HLEN', incidents) < tonumber(ARGV[5]) or string.find(of, '^[%l_]+:$') then
       changed = changed + redis.call('HSETNX', incidents, of, value)
     end
   elseif what == 'count' then
@@ -50,8 +50,11 @@ for i = 7, #ARGV, 3 do
     change(of, 'nominal', case.nominal)
   elseif what == 'end' then
     local case = stored(of)
-    if case and not case['until'] then
-      change(of, 'until', value)
+    if case then
+      -- Under a name of its own, as it may open again before all have heard that it is closed.
+      case['until'] = value
+      redis.call('HDEL', incidents, of)
+      redis.call('HSET', incidents, tostring(case.since) .. ':' .. of, cjson.encode(case))
       changed = changed + 1
     end
   elseif what == 'told' then
