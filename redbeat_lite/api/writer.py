@@ -17,6 +17,7 @@ from ..entries.entry import Entry
 from ..entries.expected import check_trust
 from ..entries.fields import check_destination
 from ..entries.message import alive_at_once
+from ..entries.sameness import keep_resolved
 from ..entries.sendable import check_arguments, check_options
 from ..entries.state import MAX_NOTE, EntryState
 from ..entries.stored_entry import edit_of, removal
@@ -239,6 +240,7 @@ class Writer:
 
     def _revision(self, before: Entry, after: Entry, stored: Stored) -> Edit:
         """The edit that makes ``before`` to ``after``, which gets its new state."""
+        keep_resolved(before, after)
         after.state, definition, line = before.known_state, encode(after), None
         if definition.encode() != stored.definition:
             after.state = lifecycle.revised(before, after.state, after, wall_ms(), self._zone, walk_on=briefly())

@@ -27,7 +27,7 @@ from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.fields import is_name
-from ..entries.sameness import noted
+from ..entries.sameness import keep_resolved, noted
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, listed
@@ -202,6 +202,7 @@ class ConfigEntries:
             self._inherited[existing.owner].add(name)
         if state is None:
             return [self._fresh(wanted, stored, now)]
+        keep_resolved(existing, wanted)
         definition = self._text(wanted, now, existing, state)
         if definition.encode() == stored.definition:
             return []

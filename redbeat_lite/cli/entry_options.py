@@ -52,6 +52,7 @@ def schedule_options(command: _F) -> _F:
     options = (
         click.option("--every", metavar="LENGTH", help="At a fixed interval: 30s, 5m, 1h30m, 2d."),
         click.option("--align", is_flag=True, help="With --every: at round multiples, not counted from now."),
+        click.option("--spread", is_flag=True, help="With --every: at a moment of its own, by its name."),
         click.option("--cron", metavar="FIELDS", help='By the clock: "*/5 * * * *", five fields, or six with seconds.'),
         click.option("--at", metavar="INSTANT", help="Once: 2026-12-01T09:00+01:00."),
         click.option("--rrule", metavar="RULE", help='By an RFC 5545 recurrence: "FREQ=DAILY;BYHOUR=9".'),
@@ -103,13 +104,15 @@ def schedule_of(given: dict[str, Any], zone: tzinfo) -> Any:
     """
     kinds = {kind: given.pop(kind) for kind in _KINDS}
     kinds = {kind: text for kind, text in kinds.items() if text is not None}
-    tz, seconds, start, align = (given.pop(name) for name in ("tz", "cron_seconds", "rrule_start", "align"))
+    align, spread = given.pop("align"), given.pop("spread")
+    tz, seconds, start = (given.pop(name) for name in ("tz", "cron_seconds", "rrule_start"))
     if len(kinds) > 1:
         raise InvalidEntry("schedule", "one schedule", " and ".join(f"--{kind}" for kind in kinds))
     kind, value = next(iter(kinds.items()), ("", ""))
     for name, extra, needs in (
         ("--tz", tz, "cron at rrule"),
         ("--align", align, "every"),
+        ("--spread", spread, "every"),
         ("--cron-seconds", seconds, "cron"),
         ("--rrule-start", start, "rrule"),
     ):
@@ -117,7 +120,7 @@ def schedule_of(given: dict[str, Any], zone: tzinfo) -> Any:
             beside = " or ".join(f"--{each}" for each in needs.split())
             raise InvalidEntry("schedule", f"{name} beside {beside}", f"{name} {kind or 'alone'}")
     if kind == "every":
-        return every(seconds_from("every", value), align=align)
+        return every(seconds_from("every", value), align=align, spread=spread)
     if kind == "cron":
         return cron(value, tz=tz, seconds=seconds or "last")
     if kind == "at":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..entries.entry import Entry
 from ..errors import InvalidEntry
 from ..interchange.records import entry_fields
-from ..interchange.schedule_text import schedule_text, schedule_words
+from ..interchange.schedule_text import resolved_text, schedule_text, schedule_words
 from .output import distance, echo_json, say, when
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def as_json(entry: Entry) -> dict[str, Any]:
         "name": entry.name,
         **entry_fields(entry, defaults=True),
         "schedule_text": schedule_text(entry.schedule),
+        "resolved": resolved_text(entry.schedule),
         "source": entry.source,
         "status": status(entry),
         "paused_note": entry.paused_note,
@@ -69,6 +70,7 @@ def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
         ("name", entry.name),
         ("task", entry.task),
         ("schedule", _words(entry)),
+        ("resolved", resolved_text(entry.schedule)),
         ("status", status(entry) + (f": {entry.paused_note}" if entry.paused_note else "")),
         ("next run", _with_distance(entry.next_run_at, zone)),
         ("last run", last or "never"),

@@ -101,7 +101,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         try:
             task, args, kwargs, options = fields.expanded(task, args, kwargs, options)
             self.task = fields.check_name("task", getattr(task, "name", task))
-            self.schedule = fields.as_schedule(schedule, relative)
+            self.schedule = fields.as_schedule(schedule, relative, self.name)
             self.args = fields.as_args(args)
             self.kwargs = fields.as_mapping("kwargs", kwargs)
             self.options = fields.as_options(options)
@@ -268,7 +268,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         if not isinstance(other, Entry):
             return NotImplemented
         mine, others = self.definition(), other.definition()
-        same_schedule = _told(mine.pop("schedule")) == _told(others.pop("schedule"))
+        same_schedule = told(mine.pop("schedule")) == told(others.pop("schedule"))
         return self.name == other.name and same_schedule and mine == others
 
     __hash__ = None  # type: ignore[assignment]  # mutable, and equal by value
@@ -290,9 +290,9 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         return f"<Entry {self.name!r}: {self.task}({call}) {self.schedule!r}>"
 
 
-def _told(schedule: BaseSchedule) -> object:
-    """What tells one schedule from another: its stored form, if it has one. To Celery, equal clocks are enough."""
+def told(schedule: BaseSchedule) -> object:
+    """What was written to tell one schedule from another, if it can be stored. To Celery, equal clocks are enough."""
     try:
-        return encode_schedule(schedule)
+        return {**encode_schedule(schedule), "resolved": None}
     except InvalidEntry:
         return schedule

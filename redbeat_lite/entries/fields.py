@@ -17,7 +17,7 @@ from kombu.entity import Queue
 from ..errors import InvalidEntry, is_plain
 from ..instants import YEAR
 from ..once.policy import Once
-from ..schedules import coerce_schedule
+from ..schedules import SpreadSchedule, coerce_schedule
 from ..settings import MAX_HISTORY, MAX_NAME
 from .foreign_fields import instead
 
@@ -71,8 +71,10 @@ def is_name(value: object) -> TypeGuard[str]:
     return is_plain(value, MAX_NAME)
 
 
-def as_schedule(value: Any, relative: bool) -> BaseSchedule:
+def as_schedule(value: Any, relative: bool, name: str) -> BaseSchedule:
     rule = coerce_schedule(value)
+    if isinstance(rule, SpreadSchedule):
+        return rule.of(name)
     if relative and type(rule) is schedule:
         return schedule(rule.run_every, relative=True)
     return rule

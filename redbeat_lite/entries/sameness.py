@@ -12,8 +12,8 @@ from datetime import UTC, tzinfo
 
 from ..errors import InvalidEntry
 from ..instants import from_ms, to_ms
-from ..schedules import encode_schedule, rule_of
-from .entry import Entry
+from ..schedules import SpreadSchedule, encode_schedule, rule_of
+from .entry import Entry, told
 
 #: Runs that are noted of a schedule that cannot be stored.
 _NOTED = 3
@@ -34,6 +34,12 @@ def same_runs(before: Entry, after: Entry, now: int, zone: tzinfo) -> bool:
         return before.rule(zone) == after.rule(zone)
     except InvalidEntry:  # what was stored is no rule
         return False
+
+
+def keep_resolved(before: Entry, after: Entry) -> None:
+    """Leave a spread schedule that is written as it was resolved as it was."""
+    if isinstance(after.schedule, SpreadSchedule) and told(after.schedule) == told(before.schedule):
+        after.schedule, after._rule = before.schedule, None
 
 
 def noted(entry: Entry, now: int) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from ..entries import lifecycle
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
+from ..entries.sameness import keep_resolved
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, parts_of, readable_parts, shown_name
 from ..errors import CorruptEntry, InvalidEntry
@@ -148,6 +149,7 @@ class Restore:
             owner = "a runtime entry" if before.owner is None else f"the configuration of {before.owner!r}"
             return Restored(entry.name, "left out", entry, f"the name is taken by {owner}")
         entry.runs = before.runs  # no part of what anybody wrote
+        keep_resolved(before, entry)
         redefined = encode(entry) != encode(before)
         wanted = self._over(entry, state, redefined=redefined)
         if wanted == replace(state, attempts=0) and (entry.owner is not None or not redefined):

@@ -1,7 +1,7 @@
 """Schedules as people write them in files and on the command line, and back.
 
 =================================  ==========================================================
-``{"every": "1h30m"}``             with ``"align": true`` where it is
+``{"every": "1h30m"}``             with ``"align": true`` or ``"spread": true`` where it is
 ``{"cron": "0 3 * * *"}``          with ``"tz"`` and ``"seconds"`` where they are given
 ``{"at": "2026-12-01T09:00Z"}``
 ``{"rrule": "FREQ=DAILY"}``        with ``"tz"`` and ``"start"`` where they are given
@@ -26,7 +26,7 @@ from celery.schedules import BaseSchedule
 
 from ..errors import InvalidEntry
 from ..instants import aware, from_ms, to_ms
-from ..schedules import coerce_schedule, decode_schedule, encode_schedule
+from ..schedules import Every, SpreadSchedule, coerce_schedule, decode_schedule, encode_schedule
 
 _UNITS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|w|d|h|min|m|s)")
@@ -40,6 +40,7 @@ def schedule_fields(schedule: BaseSchedule) -> dict[str, Any]:
         InvalidEntry: it is of a class that cannot be stored.
     """
     stored = encode_schedule(schedule)
+    stored.pop("resolved", None)  # it follows from the rest and the entry's name
     if "every" in stored:
         stored["every"] = duration_text(stored["every"])
     if "at" in stored:
@@ -60,6 +61,8 @@ def schedule_from(value: object) -> BaseSchedule:
     if not isinstance(value, Mapping):
         return coerce_schedule(value)
     stored = dict(value)
+    if "resolved" in stored:
+        raise InvalidEntry("schedule", "no resolved, which goes by the entry's name", stored["resolved"])
     if "every" in stored:
         stored["every"] = round(seconds_from("schedule.every", stored["every"]) * 1000)
     if "at" in stored:
@@ -77,7 +80,8 @@ def schedule_text(schedule: BaseSchedule) -> str:
         return repr(schedule)
     zone = f" {fields['tz']}" if "tz" in fields else ""
     if "every" in fields:
-        return f"every {fields['every']}{' aligned' if 'align' in fields else ''}"
+        how = " aligned" if "align" in fields else " spread" if "spread" in fields else ""
+        return f"every {fields['every']}{how}"
     if "schedule" in fields:
         return f"every {duration_text(round(fields['schedule'] * 1000))}"
     if "at" in fields:
@@ -90,6 +94,15 @@ def schedule_text(schedule: BaseSchedule) -> str:
         return f"{event} at {latitude:g}, {longitude:g}"
     kind = "cron" if "cron" in fields else "rrule" if "rrule" in fields else "custom"
     return f"{kind} {fields[kind]}{zone}"
+
+
+def resolved_text(schedule: BaseSchedule) -> str | None:
+    """When a spread schedule of an entry runs, in a few words; None for any other."""
+    if not (isinstance(schedule, SpreadSchedule) and schedule.spread):
+        return None
+    if isinstance(schedule, Every):
+        return f"{duration_text(schedule.resolved)} after each full {duration_text(schedule.ms)}"
+    return str(schedule.resolved)
 
 
 def _crontab_field(field: object) -> str:
@@ -167,4 +180,4 @@ def schedule_words(schedule: BaseSchedule) -> list[str]:
     for field, name in (("tz", "--tz"), ("seconds", "--cron-seconds"), ("start", "--rrule-start")):
         if field in fields:
             words += [name, fields[field]]
-    return [*words, "--align"] if "align" in fields else words
+    return [*words, *(f"--{field}" for field in ("align", "spread") if field in fields)]

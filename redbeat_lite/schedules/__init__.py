@@ -5,6 +5,7 @@ from .intervals import At, Every, at, every
 from .occurrences import first_ms, gap_over, next_ms, rule_of, shortest_gap_ms
 from .rrules import RRule, rrule
 from .rule import Question, Rule
+from .spread import SpreadSchedule
 from .stored_form import coerce_schedule, decode_schedule, encode_schedule, register_schedule
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Question",
     "RRule",
     "Rule",
+    "SpreadSchedule",
     "at",
     "coerce_schedule",
     "cron",

@@ -12,7 +12,7 @@ from celery.schedules import ParseException, crontab, crontab_parser
 from ..errors import InvalidEntry
 from .clock_changes import CountedRule
 from .cron_text import HOUR, Item, parse, runs_every_hour, split
-from .rule import RuleSchedule
+from .spread import SpreadSchedule, is_spread, resolve
 from .wall_times import Days, WallTimes
 from .zones import portable, zone_name, zone_of
 
@@ -24,6 +24,9 @@ def cron(expression: str, *, tz: str | tzinfo | None = None, seconds: Literal["f
     ``fri``), ranges (which wrap: ``22-4``, ``fri-mon``), steps, lists, ``L`` (the last day of the month), ``15W`` (the
     weekday nearest to the 15th), ``fri#2`` (the second Friday), ``L5`` (the last Friday), ``@daily`` and its like. When
     both days are restricted, either is enough.
+
+    ``H`` is one value of its field, which the name of the entry decides: ``H H(0-5) * * *`` is once each night, at a
+    minute that few other entries have; ``H/15`` is every fifteen minutes.
 
     A *fixed* hour (``2``, ``1-5``) runs once per local day across clock changes, a *running* one (``*``, ``*/2``) in
     every real hour. See `redbeat_lite.schedules.clock_changes`.
@@ -38,7 +41,7 @@ def cron(expression: str, *, tz: str | tzinfo | None = None, seconds: Literal["f
     return Cron(expression, tz=tz, seconds=seconds)
 
 
-class Cron(RuleSchedule):
+class Cron(SpreadSchedule):
     """The schedule that `cron` makes."""
 
     def __init__(
@@ -48,7 +51,9 @@ class Cron(RuleSchedule):
             raise InvalidEntry("schedule", "a cron expression as text", expression, hint='for example "0 3 * * *"')
         self.expression = " ".join(expression.split())
         self.seconds = seconds
-        self.times = parse(self.expression, seconds)
+        self.spread = is_spread(self.expression)
+        self.resolved = None if self.spread else self.expression
+        parse(self.resolved or resolve(self.expression, seconds, None), seconds, self.expression)
         self.zone = None if tz is None else zone_of(tz)
         super().__init__()
         if self.zone is not None:
@@ -59,6 +64,10 @@ class Cron(RuleSchedule):
         """The name of the zone, None for that of the app."""
         return None if self.zone is None else zone_name(self.zone)
 
+    @property
+    def times(self) -> WallTimes:
+        return parse(self._told(), self.seconds, self.expression)
+
     def in_zone(self, zone: tzinfo) -> CountedRule:
         """The rule with its own zone, or else with ``zone``."""
         return zoned(self.times, portable(zone) if self.zone is None else self.zone)
@@ -66,11 +75,14 @@ class Cron(RuleSchedule):
     def next_after(self, instant: datetime) -> datetime | None:
         return self.in_zone(self.tz).next_after(instant)
 
+    def _resolve(self, name: str) -> str:
+        return resolve(self.expression, self.seconds, name)
+
     def _key(self) -> tuple[object, ...]:
         return self.expression.lower(), self.tz_name, self.seconds
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _cron, (self.expression, self.tz_name, self.seconds)
+        return _cron, (self.expression, self.tz_name, self.seconds), {**self.kept(), "_name": self._name}
 
     def __repr__(self) -> str:
         tz = f", tz={self.tz_name!r}" if self.zone is not None else ""
@@ -82,19 +94,23 @@ def _cron(expression: str, tz: str | None, seconds: Literal["first", "last"]) ->
     return Cron(expression, tz=tz, seconds=seconds)
 
 
-@lru_cache(maxsize=1024)
 def familiar(schedule: Cron) -> crontab | None:
     """A ``crontab`` with the fields and the zone of a cron schedule, for tools that ask an entry for its rule and know
     only Celery's; ``None`` where Celery has no words for it: seconds, ``L``, ``W``, ``#``."""
-    second, minute, hour, day, month, weekday = split(schedule.expression, schedule.seconds)
+    return _familiar(schedule.resolved, schedule.seconds, schedule.zone)
+
+
+@lru_cache(maxsize=1024)
+def _familiar(expression: str, seconds: str, zone: tzinfo | None) -> crontab | None:
+    second, minute, hour, day, month, weekday = split(expression, seconds)
     if second != "0" or "#" in weekday:  # Celery takes fri#2 for every Friday
         return None
     try:
         found = crontab(minute, hour, weekday, day, month)
     except (ParseException, ValueError):
         return None
-    if schedule.zone is not None:
-        found.tz = schedule.zone
+    if zone is not None:
+        found.tz = zone
     return found
 
 

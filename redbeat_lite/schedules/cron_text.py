@@ -68,19 +68,20 @@ class Item(NamedTuple):
 
 
 @lru_cache(maxsize=2048)
-def parse(expression: str, seconds: str = "last") -> WallTimes:
+def parse(expression: str, seconds: str = "last", written: str | None = None) -> WallTimes:
     """The wall-clock times that an expression names.
 
     Parameters:
         expression: five fields (minute, hour, day of month, month, day of week), six with seconds, or ``@daily``
             and its like.
         seconds: whether the seconds are the ``"first"`` or the ``"last"`` of six fields.
+        written: what the expression was before each ``H`` was resolved; errors show it.
 
     Raises:
         InvalidEntry: the expression is malformed, or matches no day at all.
     """
     texts = split(expression, seconds)
-    parser = _Parser(expression)
+    parser = Parser(written or expression)
     second, minute, hour, day, month, weekday = texts
     times = WallTimes(
         # In the order in which people write and read them: the first that is wrong is the one to name.
@@ -96,7 +97,7 @@ def parse(expression: str, seconds: str = "last") -> WallTimes:
         running=runs_every_hour(parser.items(hour, HOUR)),
     )
     if times.never:
-        raise InvalidEntry("schedule", "an expression that matches some day", expression)
+        raise InvalidEntry("schedule", "an expression that matches some day", parser.expression)
     return times
 
 
@@ -152,7 +153,7 @@ def _restricted(text: str) -> bool:
     return text not in ("*", "?", "*/1")
 
 
-class _Parser:
+class Parser:
     """Reads the fields of one expression, which it names in its errors."""
 
     def __init__(self, expression: str) -> None:
@@ -278,8 +279,8 @@ def _hint(text: str, field: Field) -> str | None:
         return "there are no negative values"
     if "/" in text and not re.fullmatch(r"0*[1-9]\d*", text.partition("/")[2], re.ASCII):
         return "a step is a number from 1 on"
-    if re.match(r"[hr](\W|$)", text):
-        return "drawing a time by lot would differ from process to process: use jitter, which spreads the same way"
+    if re.match(r"r(\W|$)", text):
+        return "R would be another time in each process; H in its place goes by the entry's name"
     short = {word[:3]: word[:3] for word in field.words} | {word: word for word in field.words}
     near = get_close_matches(text, short, n=1)
     return f"did you mean {near[0]}?" if near else None

@@ -10,7 +10,9 @@ from celery.schedules import schedule
 
 from ..errors import InvalidEntry
 from ..instants import EPOCH, MAX_MS, MIN_MS, aware, from_ms, to_ms
+from .jitter import drawn
 from .rule import RuleSchedule
+from .spread import SpreadSchedule
 
 #: The shortest interval: below it the round trips to Redis and the broker are what sets the pace.
 MIN_INTERVAL_MS = 50
@@ -18,7 +20,7 @@ MIN_INTERVAL_MS = 50
 MAX_INTERVAL_MS = 36_525 * 86_400_000
 
 
-def every(interval: float | timedelta, *, align: bool = False) -> Every:
+def every(interval: float | timedelta, *, align: bool = False, spread: bool = False) -> Every:
     """Repeat at a fixed interval of real time, whatever the clocks do.
 
     Each occurrence counts from the one before, not from when that was sent: an interval never drifts.
@@ -29,11 +31,13 @@ def every(interval: float | timedelta, *, align: bool = False) -> Every:
             that ``every(10, align=True)`` runs at :00, :10, :20. Intervals of hours and days align to UTC as well,
             because a real interval has no daylight saving; for local hours or midnight write
             ``cron("0 0 * * *", tz=...)``. A week aligns to Thursday, the weekday of 1970-01-01.
+        spread: run after these multiples by what the name of the entry decides, less than an interval: the same on
+            every machine and whenever it was added, so that of many entries few run at the same moment.
 
     Raises:
-        InvalidEntry: not a positive number of whole milliseconds in these bounds.
+        InvalidEntry: not a positive number of whole milliseconds in these bounds, or both ``align`` and ``spread``.
     """
-    return Every(interval, align=align)
+    return Every(interval, align=align, spread=spread)
 
 
 def at(instant: datetime) -> At:
@@ -73,18 +77,24 @@ def interval_ms(value: object, *, exact: bool = True) -> int:
     return ms
 
 
-class Every(RuleSchedule, schedule):  # type: ignore[misc]  # Celery ships no types
+class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no types
     """The schedule that `every` makes."""
 
-    def __init__(self, interval: float | timedelta, *, align: bool = False) -> None:
+    def __init__(self, interval: float | timedelta, *, align: bool = False, spread: bool = False) -> None:
         if not isinstance(align, bool):
             raise InvalidEntry("align", "True or False", align)
+        if not isinstance(spread, bool) or (spread and align):
+            hint = 'it is over the whole interval; within some hours it is cron("H H(0-5) * * *")'
+            raise InvalidEntry("spread", "True or False, and not beside align", spread, hint=hint)
         self.ms = interval_ms(interval)
-        self.align = align
+        self.align, self.spread = align, spread
+        #: Whether it runs at instants that do not depend on when it began.
+        self.on_grid = align or spread
+        self.resolved = None if spread else 0
         super().__init__(timedelta(milliseconds=self.ms))
 
     def next_after(self, instant: datetime) -> datetime | None:
-        if not self.align:
+        if not self.on_grid:
             try:
                 return instant.astimezone(UTC) + timedelta(milliseconds=self.ms)
             except OverflowError:
@@ -93,27 +103,34 @@ class Every(RuleSchedule, schedule):  # type: ignore[misc]  # Celery ships no ty
         return None if following is None else from_ms(following)
 
     def next_ms(self, ms: int) -> int | None:
-        following = (ms // self.ms + 1) * self.ms if self.align else ms + self.ms
+        following = (self._grid(ms) if self.on_grid else ms) + self.ms
         return following if MIN_MS <= following <= MAX_MS else None
 
     def count_ms(self, after: int, until: int) -> int:
         """How many occurrences follow ``after`` and are not later than ``until``, in milliseconds."""
         if until <= after:
             return 0
-        return until // self.ms - after // self.ms if self.align else (until - after) // self.ms
+        return (self._grid(until) - self._grid(after) if self.on_grid else until - after) // self.ms
 
     def last_ms(self, after: int, until: int) -> int:
         """The latest of those that `count_ms` counts; there must be one."""
-        return until // self.ms * self.ms if self.align else until - (until - after) % self.ms
+        return self._grid(until) if self.on_grid else until - (until - after) % self.ms
 
     def first_ms_from(self, after: int, at_least: int) -> int:
         """The first successor of ``after`` that is not earlier than ``at_least``."""
-        if self.align:
-            return max(-(-at_least // self.ms), after // self.ms + 1) * self.ms
+        if self.on_grid:
+            return self._grid(max(at_least - 1, after)) + self.ms
         return after + max(1, -(-(at_least - after) // self.ms)) * self.ms
 
+    def _grid(self, ms: int) -> int:
+        """The last instant of the grid that is not later."""
+        return ms - (ms - int(self._told())) % self.ms
+
+    def _resolve(self, name: str) -> int:
+        return drawn(f"spread:{name}", self.ms)
+
     def _key(self) -> tuple[object, ...]:
-        return self.ms, self.align
+        return self.ms, self.align, self.spread
 
     def __eq__(self, other: object) -> bool:
         # Celery's own comparison would ignore align and call an interval equal to a timedelta.
@@ -122,15 +139,15 @@ class Every(RuleSchedule, schedule):  # type: ignore[misc]  # Celery ships no ty
     __hash__ = RuleSchedule.__hash__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _every, (self.ms, self.align)
+        return _every, (self.ms, self.align, self.spread), {**self.kept(), "_name": self._name}
 
     def __repr__(self) -> str:
         seconds = self.ms // 1000 if self.ms % 1000 == 0 else self.ms / 1000
-        return f"every({seconds}, align=True)" if self.align else f"every({seconds})"
+        return f"every({seconds}{', align=True' * self.align}{', spread=True' * self.spread})"
 
 
-def _every(ms: int, align: bool) -> Every:
-    return Every(timedelta(milliseconds=ms), align=align)
+def _every(ms: int, align: bool, spread: bool) -> Every:
+    return Every(timedelta(milliseconds=ms), align=align, spread=spread)
 
 
 class At(RuleSchedule):

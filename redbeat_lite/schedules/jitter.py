@@ -18,6 +18,11 @@ def offset_ms(name: str, nominal_ms: int, jitter_ms: int, gap_ms: int | None = N
     highest = jitter_ms if gap_ms is None else min(jitter_ms, gap_ms - 1)
     if highest <= 0:
         return 0
-    # Unlike hash(), the same in every process; 64 bits, so the remainder is even to within highest / 2**64.
-    drawn = blake2b(f"{nominal_ms}:{name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(drawn, "big") % (highest + 1)
+    return drawn(f"{nominal_ms}:{name}", highest + 1)
+
+
+def drawn(text: str, bound: int) -> int:
+    """A number from 0 to below ``bound``, which is even over texts."""
+    # Unlike hash(), the same in every process; 64 bits, so the remainder is even to within bound / 2**64.
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % bound

@@ -203,7 +203,7 @@ def pull_back(rule: Rule, nominal: int, now: int, *, last: int | None = None, st
         last: the last nominal time that was sent.
         start: the entry's ``start_at``, before which nothing runs.
     """
-    if isinstance(rule, Every) and not rule.align:
+    if isinstance(rule, Every) and not rule.on_grid:
         at_least = now + 1 if start is None else max(now + 1, start)
         following: int | None = nominal - max(0, (nominal - at_least) // rule.ms) * rule.ms
     else:
@@ -223,7 +223,7 @@ def unsent(rule: Rule, following: int, now: int, last: int) -> int | None:
     if following > last:
         return following
     after = next_ms(rule, last)
-    names_times = not isinstance(rule, At) and not (isinstance(rule, Every) and not rule.align)
+    names_times = not isinstance(rule, At) and not (isinstance(rule, Every) and not rule.on_grid)
     gap = 0 if after is None else after - last
     return after if following == last or (names_times and last - now <= max(gap, _LITTLE_MS)) else following
 

@@ -1,7 +1,7 @@
 """Schedules as compact JSON, and back.
 
 =====================================  =======================================================
-``{"every": 10000}``                   `every`, in milliseconds; ``"align": true`` where it is
+``{"every": 10000}``                   `every`, in milliseconds; ``"align"`` or ``"spread": true`` where it is
 ``{"cron": "0 3 * * *"}``              `cron`; with ``"tz"`` and ``"seconds"`` where they are given
 ``{"at": 1767225600000}``              `at`, in milliseconds since 1970
 ``{"rrule": "FREQ=DAILY"}``            `rrule`; with ``"tz"`` and ``"start"`` where they are given
@@ -142,15 +142,18 @@ def _guarded(decode: Callable[[Mapping[str, Any]], BaseSchedule], obj: Mapping[s
 
 
 def _encode_every(found: Every) -> dict[str, Any]:
-    return {"every": found.ms, "align": True} if found.align else {"every": found.ms}
+    how = {name: True for name in ("align", "spread") if getattr(found, name)}
+    return {"every": found.ms, **how, **found.kept()}
 
 
 def _decode_every(obj: Mapping[str, Any]) -> Every:
-    return Every(timedelta(milliseconds=_whole(obj["every"])), align=obj.get("align", False))
+    interval = timedelta(milliseconds=_whole(obj["every"]))
+    found = Every(interval, align=obj.get("align", False), spread=obj.get("spread", False))
+    return found.as_kept(_whole(obj["resolved"])) if "resolved" in obj else found
 
 
 def _encode_cron(found: Cron) -> dict[str, Any]:
-    stored: dict[str, Any] = {"cron": found.expression}
+    stored = {"cron": found.expression, **found.kept()}
     if found.tz_name is not None:
         stored["tz"] = found.tz_name
     if found.seconds != "last":
@@ -159,7 +162,9 @@ def _encode_cron(found: Cron) -> dict[str, Any]:
 
 
 def _decode_cron(obj: Mapping[str, Any]) -> Cron:
-    return Cron(_text(obj["cron"]), tz=_zone(obj), seconds=obj.get("seconds", "last"))
+    found = Cron(_text(obj["cron"]), tz=_zone(obj), seconds=obj.get("seconds", "last")).as_kept(obj.get("resolved"))
+    _ = found.resolved is None or found.times  # raises where it is no expression
+    return found
 
 
 def _decode_at(obj: Mapping[str, Any]) -> At:
@@ -284,8 +289,8 @@ _ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
     solar: lambda found: {"solar": [found.event, found.lat, found.lon]},
 }
 _DECODERS: dict[str, tuple[Callable[[Mapping[str, Any]], BaseSchedule], tuple[str, ...]]] = {
-    "every": (_decode_every, ("align",)),
-    "cron": (_decode_cron, ("tz", "seconds")),
+    "every": (_decode_every, ("align", "spread", "resolved")),
+    "cron": (_decode_cron, ("tz", "seconds", "resolved")),
     "at": (_decode_at, ()),
     "rrule": (_decode_rrule, ("tz", "start")),
     "crontab": (_decode_crontab, ()),

@@ -30,6 +30,8 @@ from tests.support.stopwatch import Stopwatch
 SCHEDULES = {
     "--every 1h30m": every(5400),
     "--every 250ms --align": every(0.25, align=True),
+    "--every 1h --spread": every(3600, spread=True),
+    "--cron 'H H(0-5) * * *' --tz Asia/Tokyo": cron("H H(0-5) * * *", tz="Asia/Tokyo"),
     "--cron '*/5 * * * *' --tz Asia/Tokyo": cron("*/5 * * * *", tz="Asia/Tokyo"),
     "--cron '30 0 3 * * *' --cron-seconds first": cron("30 0 3 * * *", seconds="first"),
     "--at 2090-12-01T08:00:00+00:00": at(datetime(2090, 12, 1, 8, tzinfo=UTC)),
@@ -59,6 +61,18 @@ class TestSchedules:
         cli("add", "second", "add", *schedule_words(schedules["first"].schedule))
         assert schedules["second"].schedule == SCHEDULES[shown]
 
+    def test_what_the_name_of_an_entry_decides_is_shown(self, cli: Cli) -> None:
+        cli("add", "nightly", "add", "--cron", "H H(0-5) * * *")
+        cli("add", "hourly", "add", "--every", "1h", "--spread")
+        hashed, spread = "16 3 * * *", "29m22s582ms after each full 1h"
+        for name, resolved in (("nightly", hashed), ("hourly", spread)):
+            assert re.search(rf"^resolved +{re.escape(resolved)}$", cli("show", name).out, re.MULTILINE)
+            assert cli("show", name, "--json").json["resolved"] == resolved
+        assert "cron H H(0-5) * * *" in cli("list").out
+        assert "every 1h spread" in cli("list").out
+        [run] = cli("next", "nightly", "--limit", "1", "--tz", "Europe/Berlin", "--json").json
+        assert "T03:16:00" in run["local"]
+
     @pytest.mark.parametrize(
         ("words", "complaint"),
         [
@@ -67,6 +81,9 @@ class TestSchedules:
             (("--every", "5s", "--cron", "* * * * *"), "expected one schedule, got '--every and --cron'"),
             (("--every", "5s", "--tz", "UTC"), "--tz beside --cron or --at or --rrule, got '--tz every'"),
             (("--align",), "--align beside --every, got '--align alone'"),
+            (("--cron", "H * * * *", "--spread"), "--spread beside --every, got '--spread cron'"),
+            (("--schedule", '{"every": "1h", "spread": 600}'), "spread: expected True or False"),
+            (("--schedule", '{"cron": "H * * * *", "resolved": "7 * * * *"}'), "schedule: expected no resolved"),
             (("--cron", "61 * * * *"), "minute"),
             (("--cron", "* * * * *", "--tz", "Berlin"), "did you mean Europe/Berlin?"),
             (("--at", "tomorrow"), "an instant such as"),
@@ -458,8 +475,9 @@ def test_spans_are_told_in_two_units() -> None:
 
 
 def test_schedules_are_told_in_a_few_words() -> None:
-    assert [schedule_text(each) for each in SCHEDULES.values()][:4] == [
-        *("every 1h30m", "every 250ms aligned", "cron */5 * * * * Asia/Tokyo", "cron 30 0 3 * * *")
+    assert [schedule_text(each) for each in SCHEDULES.values()][:6] == [
+        *("every 1h30m", "every 250ms aligned", "every 1h spread", "cron H H(0-5) * * * Asia/Tokyo"),
+        *("cron */5 * * * * Asia/Tokyo", "cron 30 0 3 * * *"),
     ]
     assert schedule_text(crontab(0, "*/4", "mon,tue")) == "crontab 0 */4 * * mon,tue"
     assert schedule_text(solar("sunset", 52.5, 13.4)) == "sunset at 52.5, 13.4"

@@ -29,6 +29,8 @@ LATER = datetime(2090, 12, 1, 8, tzinfo=UTC)
 KINDS = {
     "every": every(0.25),
     "aligned": every(3600, align=True),
+    "spread": every(3600, spread=True),
+    "hashed": cron("H H(0-5) * * *", tz="Asia/Tokyo"),
     "cron": cron("*/5 9-17 * * mon-fri", tz="Asia/Tokyo"),
     "cron-seconds": cron("30 0 3 * * *", seconds="first"),
     "at": at(LATER + timedelta(milliseconds=1)),
@@ -88,14 +90,14 @@ class TestExport:
         state = f"{version}|{generation}|{nominal}|{int(nominal) - 250}|12|3|0|0|" + '{"error":"no broker"}'
         client.hset("{redbeat-lite}:state", name, state)
         before = held(client)
-        assert cli("export", str(file)).err == f"exported 12 entries to {file}, 0 left out\n"
+        assert cli("export", str(file)).err == f"exported 14 entries to {file}, 0 left out\n"
         schedules.clear()
         cli("import", str(file))
         assert len(schedules) == 0, "that was only a look"
-        assert "12 imported, 0 the same, 0 left out" in cli("import", str(file), "--apply").out
+        assert "14 imported, 0 the same, 0 left out" in cli("import", str(file), "--apply").out
         assert held(client) == before
         assert (schedules["every"].total_run_count, schedules["every"].last_error) == (12, "no broker")
-        assert "0 imported, 12 the same, 0 left out" in cli("import", str(file), "--apply").out
+        assert "0 imported, 14 the same, 0 left out" in cli("import", str(file), "--apply").out
         assert held(client) == before
 
     def test_what_was_sent_is_no_difference_and_is_kept(
@@ -359,10 +361,10 @@ class TestPlan:
         schedules.update("full", remove_when_done=False)
         cli("export", str(file))
         schedules.clear()
-        assert cli("plan", str(file)).lines[-1] == "12 to add, 0 to change, 0 to remove; 0 the same."
+        assert cli("plan", str(file)).lines[-1] == "14 to add, 0 to change, 0 to remove; 0 the same."
         cli("apply", str(file))
         assert cli("plan", str(file), "--prune", "--exit-code").out == (
-            "0 to add, 0 to change, 0 to remove; 12 the same.\n"
+            "0 to add, 0 to change, 0 to remove; 14 the same.\n"
         )
 
     def test_the_difference_is_shown_field_by_field_and_then_made_none(

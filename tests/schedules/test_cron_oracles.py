@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.schedules import cron, decode_schedule, encode_schedule, rule_of
-from redbeat_lite.schedules.cron_text import DAY, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, Field, _Parser
+from redbeat_lite.schedules.cron_text import DAY, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, Field, Parser
 from tests.support.examples import examples
 
 REAL = json.loads((Path(__file__).parent.parent / "data" / "real_schedules.json").read_text())
@@ -246,7 +246,7 @@ def test_every_real_interval_has_its_period() -> None:
 @pytest.mark.parametrize("each", [pytest.param(7, id="some"), pytest.param(1, id="all", marks=pytest.mark.soak)])
 def test_a_range_with_a_step_is_what_counting_gives(field: Field, each: int) -> None:
     """Also where croniter takes it for something else: ``5-5``, and those that wrap."""
-    parser = _Parser("")
+    parser = Parser("")
     everything = [*range(field.low, field.high + 1)]
     ranges = [*product(everything, everything, (1, 2, 7, 90))]
     # Where they are few enough, all of them.

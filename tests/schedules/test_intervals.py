@@ -123,6 +123,7 @@ def test_a_naive_instant_is_refused() -> None:
     [
         (every(10), every(timedelta(seconds=10)), every(11)),
         (every(10, align=True), every(10.0, align=True), every(10)),
+        (every(10, spread=True).of("job"), every(10.0, spread=True).of("job"), every(10, align=True)),
         (at(T), at(T.astimezone(ZoneInfo("Asia/Tokyo"))), at(T + timedelta(seconds=1))),
     ],
 )

@@ -69,7 +69,7 @@ def hot_spots(zone: tzinfo, entries: Iterable[Entry]) -> Iterator[Finding]:
         + ", ".join(times)
         + (f" and at {len(crowded) - 5} more" if len(crowded) > 5 else ""),
         "Workers, databases and whatever the tasks call get all of it at once.",
-        "Give entries that need not be so exact a jitter, such as jitter=300, or minutes of their own.",
+        "Give entries that need not be so exact a jitter, such as jitter=300, or minutes of their own: H in cron.",
         names,
     )
 

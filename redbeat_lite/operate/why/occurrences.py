@@ -67,7 +67,7 @@ def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
         return None if at is None else Around(None, at, None)
     before: int | None
     first: int | None
-    if isinstance(rule, Every) and not rule.align:
+    if isinstance(rule, Every) and not rule.on_grid:
         anchor = state.last if state.nominal is None else state.nominal
         if anchor is None:
             return None
@@ -83,7 +83,7 @@ def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
 def is_fixed(entry: Entry, zone: tzinfo) -> bool:
     """Whether a rule has the same occurrences whenever it is asked; an interval moves with each resumption."""
     rule = _known(entry, zone)
-    return rule is not None and (not isinstance(rule, Every) or rule.align)
+    return rule is not None and (not isinstance(rule, Every) or rule.on_grid)
 
 
 def _known(entry: Entry, zone: tzinfo) -> Rule | None:
