@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .runs.incident import Incident
     from .runs.run import Run
     from .scheduler import Scheduler
-    from .schedules import at, cron, every, register_schedule, rrule
+    from .schedules import at, cron, every, manual, register_schedule, rrule
     from .schedules.misfire import Misfire
     from .storage.changes import Change
 
@@ -78,7 +78,7 @@ _HOMES = {
     "runs.incident": ("Incident",),
     "scheduler": ("Scheduler",),
     "storage.changes": ("Change",),
-    "schedules": ("at", "cron", "every", "register_schedule", "rrule"),
+    "schedules": ("at", "cron", "every", "manual", "register_schedule", "rrule"),
 }
 _HOME_OF = {name: f".{home}" for home, names in _HOMES.items() for name in names}
 
@@ -119,6 +119,7 @@ __all__ = [
     "install",
     "lock",
     "locks",
+    "manual",
     "register_schedule",
     "rrule",
     "start_task_process",

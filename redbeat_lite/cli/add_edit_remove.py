@@ -38,7 +38,7 @@ def add(ctx: click.Context, /, name: str, task: str, replace: bool, as_json: boo
     schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
     schedule = schedule_of(given, zone)
     if schedule is None:
-        raise Failure("say when it runs: --every, --cron, --at, --rrule or --schedule")
+        raise Failure("say when it runs: --every, --cron, --at, --rrule, --manual or --schedule")
     try:
         entry = schedules.add(name, task, schedule, replace=replace, **fields_of(given, zone))
     except EntryExists:

@@ -11,12 +11,12 @@ import click
 
 from ..errors import CorruptEntry, InvalidEntry
 from ..interchange.schedule_text import instant_from, schedule_from, seconds_from
-from ..schedules import at, cron, every, rrule
+from ..schedules import at, cron, every, manual, rrule
 from ..schedules.zones import zone_of
 from ..storage.json_values import unpack
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_KINDS = ("every", "cron", "at", "rrule", "schedule")
+_KINDS = ("every", "cron", "at", "rrule", "manual", "schedule")
 
 #: What unsets a field that may be unset.
 _NONE = "none"
@@ -56,6 +56,7 @@ def schedule_options(command: _F) -> _F:
         click.option("--cron", metavar="FIELDS", help='By the clock: "*/5 * * * *", five fields, or six with seconds.'),
         click.option("--at", metavar="INSTANT", help="Once: 2026-12-01T09:00+01:00."),
         click.option("--rrule", metavar="RULE", help='By an RFC 5545 recurrence: "FREQ=DAILY;BYHOUR=9".'),
+        click.option("--manual", is_flag=True, default=None, help="Never by itself, only when somebody runs it."),
         click.option("--tz", metavar="ZONE", help="Zone of --cron, --rrule and --at. [default: the app's]"),
         click.option(
             "--cron-seconds", type=click.Choice(["first", "last"]), help="Where six fields have the seconds. [last]"
@@ -127,6 +128,8 @@ def schedule_of(given: dict[str, Any], zone: tzinfo) -> Any:
         return at(instant_of("at", value, zone_of(tz) if tz else zone))
     if kind == "rrule":
         return rrule(value, tz=tz, start=None if start is None else instant_of("rrule_start", start, zone))
+    if kind == "manual":
+        return manual()
     return None if not kind else schedule_from(_json("schedule", value))
 
 

@@ -10,13 +10,14 @@ from ..entries.entry import Entry
 from ..errors import InvalidEntry
 from ..interchange.records import entry_fields
 from ..interchange.schedule_text import resolved_text, schedule_text, schedule_words
+from ..schedules import Manual
 from .output import distance, echo_json, say, when
 
 if TYPE_CHECKING:
     import click
 
 #: What an entry may be doing, as filters and JSON name it.
-STATUSES = ("waiting", "paused", "disabled", "finished")
+STATUSES = ("waiting", "paused", "disabled", "manual", "finished")
 
 
 def status(entry: Entry) -> str:
@@ -25,6 +26,8 @@ def status(entry: Entry) -> str:
         return "paused"
     if not entry.enabled:
         return "disabled"
+    if isinstance(entry.schedule, Manual):
+        return "manual"
     return "finished" if entry.finished else "waiting"
 
 

@@ -15,7 +15,7 @@ from ..entries import lifecycle
 from ..entries.clock_change_words import hazard
 from ..entries.preview import walk
 from ..instants import to_ms
-from ..schedules import Question
+from ..schedules import Manual, Question
 from ..schedules.missed import WalkOn
 from ..schedules.zones import portable, zone_name, zone_of
 from ..storage.patience import briefly
@@ -82,6 +82,8 @@ def next_(
         echo_json([_json(run) for run in runs])
     elif runs:
         _echo(runs)
+    elif name and isinstance(found[0].schedule, Manual):
+        say(f"{name!r} is run by hand only.")
     else:
         asked = (
             ", but for what schedules say that are asked when the time has come" if any(map(_is_asked, found)) else ""

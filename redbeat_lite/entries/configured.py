@@ -9,6 +9,7 @@ from celery.schedules import crontab
 
 from ..once.lock_key import digest
 from ..once.policy import Once
+from ..schedules import Manual
 from ..schedules.cron import Cron
 from ..schedules.misfire import Misfire
 from ..settings import MAX_NAME, Settings
@@ -72,6 +73,8 @@ def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any 
 def _misfire(settings: Settings, fields: dict[str, Any], app: Any) -> str | Misfire:
     """What becomes of missed runs; of a crontab's, those later than Celery's ``beat_cron_starting_deadline`` do not."""
     deadline = None if app is None else app.conf.beat_cron_starting_deadline
+    if isinstance(fields.get("schedule"), Manual):  # has no run to miss
+        return "coalesce"
     if deadline is None or not isinstance(fields.get("schedule"), (crontab, Cron)):
         return settings.misfire
     return Misfire(settings.misfire, grace=deadline)

@@ -14,10 +14,11 @@ from ..errors import InvalidEntry
 from ..expect import Expect
 from ..once.policy import Once
 from ..public import public
-from ..schedules import Rule, encode_schedule, rule_of
+from ..schedules import Manual, Rule, encode_schedule, rule_of
 from ..schedules.misfire import Misfire
 from ..storage.changes import Change
 from . import fields
+from .by_hand import check_manual
 from .fields import DEFINITION_FIELDS
 from .recorded import Recorded
 from .state import EntryState, task_id
@@ -36,15 +37,15 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         name: 1 to 200 characters, no control characters.
         task: the task's registered name, or the task; or a signature (``add.s(1, 2)``), which brings its arguments and
             options; or a :class:`redbeat_lite.Pipeline`, of which each occurrence starts a run.
-        schedule: :func:`every`, :func:`cron`, :func:`at`, :func:`rrule`, any Celery schedule, seconds or a timedelta.
+        schedule: :func:`every`, :func:`cron`, :func:`at`, :func:`rrule`, :func:`manual`, any Celery schedule,
+            seconds or a timedelta.
         args, kwargs: the task's arguments.
         options: options of ``apply_async``, such as ``queue`` and ``priority``. Those of no known name are handed on to
             the task's ``apply_async`` and to the broker; one that looks misspelt is refused.
         expires: ``None``, seconds or a timedelta after publishing, or ``"interval"``: for the gap to the next run.
             An ``expires`` among the options takes precedence.
         once: keep one run of this entry queued or running at a time; ``True`` or a :class:`Once`.
-        misfire: what to do about occurrences found too late: ``"coalesce"``, ``"skip"``, ``"all"`` or a
-            :class:`Misfire`.
+        misfire: what to do about occurrences found too late: ``"coalesce"``, ``"skip"``, ``"all"``, a :class:`Misfire`.
         jitter: seconds or a timedelta; each occurrence is put off by a fixed amount between 0 and this.
         start_at, end_at: aware datetimes; no occurrence lies before the one or after the other.
         max_runs: finish after this many occurrences.
@@ -58,7 +59,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         app: the Celery app; its time zone counts for schedules that carry none.
 
     Read-only attributes, as last read from Redis: ``next_run_at`` (when it will fire, jitter included; ``None`` while
-    paused, disabled or finished), ``last_run_at`` (nominal time of the last occurrence, ``None`` before the first),
+    paused, disabled, finished or manual), ``last_run_at`` (nominal time of the last occurrence, ``None`` before any),
     ``total_run_count``, ``last_task_id``, ``version``, ``generation``, ``paused_note`` (``None`` unless paused),
     ``source`` (``"runtime"``, or ``"config:<owner>"``), ``last_error``, ``last_change`` (a :class:`Change`, of an entry
     that was read by its name; else ``None``).
@@ -119,6 +120,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
             self.expect = Expect.of(expect)
             self._check_window()
             self._check_recorded()
+            check_manual(self)
         except InvalidEntry as exc:
             raise exc.of(self.name) from None
         self.state: EntryState | None = None
@@ -233,7 +235,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
 
     @property
     def finished(self) -> bool:
-        return self.state is not None and self.state.finished
+        return self.state is not None and self.state.finished and not isinstance(self.schedule, Manual)
 
     @property
     def last_error(self) -> str | None:

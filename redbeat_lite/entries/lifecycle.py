@@ -8,7 +8,7 @@ from datetime import datetime, tzinfo
 
 from ..errors import InvalidEntry, describe
 from ..instants import MAX_MS
-from ..schedules import Question, first_ms, next_ms, rule_of, shortest_gap_ms
+from ..schedules import Manual, Question, first_ms, next_ms, rule_of, shortest_gap_ms
 from ..schedules.jitter import offset_ms
 from ..schedules.misfire import Plan, ahead_ms, plan_misfires, pull_back, unsent
 from ..schedules.missed import WalkOn, by_count
@@ -41,7 +41,7 @@ def check(entry: Entry, now: int, zone: tzinfo, replaced: Callable[[], Entry | N
     except Exception as exc:
         expected = "a schedule that can tell its next occurrence"
         raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name, hint=describe(exc)) from exc
-    if first is None and not _same_window(replaced(), entry, now, zone):
+    if first is None and not isinstance(entry.schedule, Manual) and not _same_window(replaced(), entry, now, zone):
         raise InvalidEntry("schedule", "a schedule with an occurrence still to come", entry.schedule, entry=entry.name)
     if gap is not None and entry.jitter_ms >= gap:
         expected = f"less than the shortest gap between occurrences ({gap / 1000:g} s)"
@@ -101,8 +101,7 @@ def revised(
     occurrence, so that writing the same entry again, as every deployment does, postpones nothing.
 
     Parameters:
-        were: as for :func:`same_timing`.
-        walk_on: as for :func:`plan`.
+        were, walk_on: as for :func:`same_timing` and :func:`plan`.
     """
     nominal = state.nominal
     timing_changed = not same_timing(before, state, after, now, zone, were)
@@ -145,14 +144,13 @@ def plan(entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkO
     Parameters:
         walk_on: how far to look for missed occurrences one by one; the plan of the next round goes on from there.
     """
-    if state.nominal is None or state.paused or not entry.enabled:
+    if state.nominal is None or state.paused or not entry.enabled or isinstance(entry.schedule, Manual):
         return Plan((), state.nominal, 0)
     if _is_simple(entry) and state.nominal <= now and not isinstance(state.nominal, Question):
         upcoming = next_ms(entry.rule(zone), state.nominal)
         if upcoming is None or upcoming > now:
             return Plan((state.nominal,), upcoming, 0)
-    delay = _offset(entry, state.nominal, zone)
-    plan = _planned(entry, state, now, zone, delay, walk_on)
+    plan = _planned(entry, state, now, zone, _offset(entry, state.nominal, zone), walk_on)
     last = plan.emit[-1] if plan.emit else state.nominal
     forgiving = entry.misfire.policy != "skip" and entry.misfire.grace is None
     if forgiving and last > state.nominal and last + _offset(entry, last, zone) > now:
@@ -236,7 +234,9 @@ def due_time(entry: Entry, state: EntryState, zone: tzinfo) -> int | None:
 
 def score(entry: Entry, nominal: int | None, zone: tzinfo) -> int | None:
     """Nominal time plus jitter, in epoch ms."""
-    return None if nominal is None else min(nominal + _offset(entry, nominal, zone), MAX_MS)
+    if nominal is None or isinstance(entry.schedule, Manual):  # whatever its state says
+        return None
+    return min(nominal + _offset(entry, nominal, zone), MAX_MS)
 
 
 def within(entry: Entry, instant: datetime) -> bool:

@@ -16,7 +16,7 @@ from ..entries.configured import configured
 from ..entries.entry import Entry
 from ..entries.expected import check_trust
 from ..errors import InvalidEntry
-from ..schedules import At
+from ..schedules import At, Manual
 from ..settings import Settings
 from ..storage.json_values import dumps
 from .document import Document, Record
@@ -150,6 +150,8 @@ def _check(app: Celery, document: Document, record: Record, entry: Entry, before
 def _is_over(app: Celery, entry: Entry) -> bool:
     """Whether there is nothing left to run: an entry that was done with and removed must not come back."""
     now = wall_ms()
+    if isinstance(entry.schedule, Manual):
+        return False
     if isinstance(entry.schedule, At) and entry.schedule.ms <= now:
         return True
     return lifecycle.created(entry, now, app.timezone).nominal is None

@@ -5,6 +5,7 @@
 ``{"cron": "0 3 * * *"}``          with ``"tz"`` and ``"seconds"`` where they are given
 ``{"at": "2026-12-01T09:00Z"}``
 ``{"rrule": "FREQ=DAILY"}``        with ``"tz"`` and ``"start"`` where they are given
+``{"manual": true}``
 ``{"crontab": [0, "*/4", …]}``     and all other kinds: as they are stored
 ``30``, ``"30s"``                  Celery's own interval
 =================================  ==========================================================
@@ -89,6 +90,8 @@ def schedule_text(schedule: BaseSchedule) -> str:
     if "crontab" in fields:
         minute, hour, weekday, day, month = (_crontab_field(field) for field in fields["crontab"])
         return f"crontab {minute} {hour} {day} {month} {weekday}"
+    if "manual" in fields:
+        return "manual"
     if "solar" in fields:
         event, latitude, longitude = fields["solar"]
         return f"{event} at {latitude:g}, {longitude:g}"
@@ -173,6 +176,8 @@ def schedule_words(schedule: BaseSchedule) -> list[str]:
         InvalidEntry: it is of a class that cannot be stored.
     """
     fields = schedule_fields(schedule)
+    if "manual" in fields:
+        return ["--manual"]
     kind = next((kind for kind in ("every", "cron", "at", "rrule") if kind in fields), None)
     if kind is None:
         return ["--schedule", json.dumps(fields, ensure_ascii=False)]

@@ -1,7 +1,7 @@
 """Rules of time: pure functions from an instant to the next occurrence."""
 
 from .cron import Cron, cron
-from .intervals import At, Every, at, every
+from .intervals import At, Every, Manual, at, every, manual
 from .occurrences import first_ms, gap_over, next_ms, rule_of, shortest_gap_ms
 from .rrules import RRule, rrule
 from .rule import Question, Rule
@@ -12,6 +12,7 @@ __all__ = [
     "At",
     "Cron",
     "Every",
+    "Manual",
     "Question",
     "RRule",
     "Rule",
@@ -24,6 +25,7 @@ __all__ = [
     "every",
     "first_ms",
     "gap_over",
+    "manual",
     "next_ms",
     "register_schedule",
     "rrule",

@@ -97,7 +97,8 @@ def parse(expression: str, seconds: str = "last", written: str | None = None) ->
         running=runs_every_hour(parser.items(hour, HOUR)),
     )
     if times.never:
-        raise InvalidEntry("schedule", "an expression that matches some day", parser.expression)
+        hint = "what is run by hand only has the schedule manual()"
+        raise InvalidEntry("schedule", "an expression that matches some day", parser.expression, hint=hint)
     return times
 
 

@@ -1,8 +1,9 @@
-"""Schedules measured in elapsed time: every so often, and once."""
+"""Schedules that no clock on a wall has a part in: every so often, once, and by hand only."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -50,6 +51,11 @@ def at(instant: datetime) -> At:
         InvalidEntry: the datetime is naive.
     """
     return At(instant)
+
+
+def manual() -> Manual:
+    """Never run by itself, but only when somebody asks for it: by ``Schedules.run_now`` or ``redbeat run``."""
+    return Manual()
 
 
 def interval_ms(value: object, *, exact: bool = True) -> int:
@@ -174,3 +180,26 @@ class At(RuleSchedule):
 
     def __repr__(self) -> str:
         return f"at(datetime.fromisoformat({self.instant.isoformat()!r}))"
+
+
+class Manual(RuleSchedule):
+    """The schedule that `manual` makes: it has no occurrence."""
+
+    @classmethod
+    def stored(cls, obj: Mapping[str, Any]) -> Manual:
+        """That of a stored form."""
+        if obj["manual"] is not True:
+            raise InvalidEntry("schedule.manual", "true", obj["manual"])
+        return cls()
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        return None
+
+    def _key(self) -> tuple[object, ...]:
+        return ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Manual, ()
+
+    def __repr__(self) -> str:
+        return "manual()"

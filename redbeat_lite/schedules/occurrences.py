@@ -14,7 +14,7 @@ from ..instants import YEAR, from_ms, to_ms
 from .celery_schedules import AnsweringRule, ForeignRule, RelativeRule
 from .clock_changes import CountedRule
 from .cron import Cron, crontab_rule
-from .intervals import At, Every, interval_ms
+from .intervals import At, Every, Manual, interval_ms
 from .rrules import RecurrenceRule, RRule
 from .rule import SAMPLE, Question, Rule
 from .solar_events import SolarRule
@@ -37,7 +37,7 @@ def rule_of(schedule_: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
     found = coerce_schedule(schedule_)
     if isinstance(found, (Cron, RRule)):
         return found.in_zone(zone)
-    if isinstance(found, (Every, At)):
+    if isinstance(found, (Every, At, Manual)):
         return found
     if type(found) is crontab:
         return crontab_rule(found, zone)

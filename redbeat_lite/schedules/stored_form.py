@@ -5,6 +5,7 @@
 ``{"cron": "0 3 * * *"}``              `cron`; with ``"tz"`` and ``"seconds"`` where they are given
 ``{"at": 1767225600000}``              `at`, in milliseconds since 1970
 ``{"rrule": "FREQ=DAILY"}``            `rrule`; with ``"tz"`` and ``"start"`` where they are given
+``{"manual": true}``                   `manual`
 ``{"crontab": [0, "*/4", "*", …]}``    Celery's, fields as written, in the order of its arguments
 ``{"schedule": 30.0}``                 Celery's, in seconds; ``"relative": true`` where it is
 ``{"solar": ["sunset", 52.5, 13.4]}``  Celery's
@@ -29,7 +30,7 @@ from celery.schedules import BaseSchedule, ParseException, crontab, schedule, so
 from ..errors import InvalidEntry
 from ..instants import MAX_MS, MIN_MS, from_ms
 from .cron import Cron
-from .intervals import At, Every, at, interval_ms
+from .intervals import At, Every, Manual, at, interval_ms
 from .rrules import RRule
 
 S = TypeVar("S", bound=BaseSchedule)
@@ -67,7 +68,7 @@ def register_schedule(
     """
     if not (isinstance(cls, type) and issubclass(cls, BaseSchedule)):
         raise InvalidEntry("cls", "a subclass of celery.schedules.BaseSchedule", cls)
-    if cls in (*_CELERYS, Every, Cron, At, RRule):
+    if cls in (*_CELERYS, Every, Cron, At, RRule, Manual):
         raise InvalidEntry("cls", "a class without a stored form of its own", cls)
     _custom[name or f"{cls.__module__}.{cls.__qualname__}"] = _Custom(cls, encode, decode)
 
@@ -284,6 +285,7 @@ _ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
     Cron: _encode_cron,
     At: lambda found: {"at": found.ms},
     RRule: _encode_rrule,
+    Manual: lambda found: {"manual": True},
     crontab: _encode_crontab,
     schedule: _encode_celery_interval,
     solar: lambda found: {"solar": [found.event, found.lat, found.lon]},
@@ -293,6 +295,7 @@ _DECODERS: dict[str, tuple[Callable[[Mapping[str, Any]], BaseSchedule], tuple[st
     "cron": (_decode_cron, ("tz", "seconds", "resolved")),
     "at": (_decode_at, ()),
     "rrule": (_decode_rrule, ("tz", "start")),
+    "manual": (Manual.stored, ()),
     "crontab": (_decode_crontab, ()),
     "schedule": (_decode_celery_interval, ("relative",)),
     "solar": (_decode_solar, ()),

@@ -17,7 +17,7 @@ import redis
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
-from redbeat_lite import Expect, Misfire, Once, Schedules, at, cron, every, register_schedule, rrule
+from redbeat_lite import Expect, Misfire, Once, Schedules, at, cron, every, manual, register_schedule, rrule
 from redbeat_lite.cli.output import distance, table
 from redbeat_lite.entries.words import span
 from redbeat_lite.interchange.schedule_text import duration_text, schedule_text, schedule_words, seconds_from
@@ -39,6 +39,7 @@ SCHEDULES = {
     "--rrule 'FREQ=DAILY;COUNT=3' --rrule-start 2090-01-01T09:00:00+00:00": rrule(
         "FREQ=DAILY;COUNT=3", start=datetime(2090, 1, 1, 9, tzinfo=UTC)
     ),
+    "--manual": manual(),
     """--schedule '{"crontab": [0, "*/4", "mon,tue", "*", "*"]}'""": crontab(0, "*/4", "mon,tue"),
     """--schedule '{"schedule": 30.0}'""": schedule(30),
     """--schedule '{"solar": ["sunset", 52.5, 13.4]}'""": solar("sunset", 52.5, 13.4),
@@ -79,6 +80,8 @@ class TestSchedules:
             ((), "say when it runs"),
             (("--every", "3q"), "every: expected seconds, or a length of time"),
             (("--every", "5s", "--cron", "* * * * *"), "expected one schedule, got '--every and --cron'"),
+            (("--every", "5s", "--manual"), "expected one schedule, got '--every and --manual'"),
+            (("--cron", "0 0 31 2 *"), "(what is run by hand only has the schedule manual())"),
             (("--every", "5s", "--tz", "UTC"), "--tz beside --cron or --at or --rrule, got '--tz every'"),
             (("--align",), "--align beside --every, got '--align alone'"),
             (("--cron", "H * * * *", "--spread"), "--spread beside --every, got '--spread cron'"),
@@ -481,3 +484,15 @@ def test_schedules_are_told_in_a_few_words() -> None:
     ]
     assert schedule_text(crontab(0, "*/4", "mon,tue")) == "crontab 0 */4 * * mon,tue"
     assert schedule_text(solar("sunset", 52.5, 13.4)) == "sunset at 52.5, 13.4"
+
+
+def test_what_is_run_by_hand_only_is_told_so(cli: Cli, schedules: Schedules) -> None:
+    assert cli("add", "hand", "add", "--manual").out == "added 'hand'; next run: manual\n"
+    schedules.add("tick", "add", every(60))
+    assert cli("list", "--status", "manual").lines[1].split() == ["hand", "add", "manual", "-", "manual"]
+    assert cli("show", "hand", "--json").json["status"] == "manual"
+    assert cli("next", "hand").out == "'hand' is run by hand only.\n"
+    assert "hand" not in cli("next").out
+    cli("edit", "hand", "--every", "5m")
+    cli("edit", "hand", "--manual")
+    assert schedules["hand"].next_run_at is None

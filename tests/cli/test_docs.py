@@ -86,10 +86,11 @@ def test_every_command_prints_what_the_page_shows(
                 if "redbeat why" in block.text:
                     client.delete(KEYS.changes, KEYS.changed)  # these have the server's time, which goes on
                 if block.language == "console":
-                    _follow(app, block.text, run_cli)
+                    follow(app, block.text, run_cli)
 
 
-def _follow(app: Celery, text: str, run_cli: Callable[..., Said]) -> None:
+def follow(app: Celery, text: str, run_cli: Callable[..., Said]) -> None:
+    """Type the commands of a block; what they print has to be what it shows."""
     for part in re.split(r"^\$ celery -A proj redbeat ", text, flags=re.MULTILINE)[1:]:
         command, _, shown = part.partition("\n")
         said = run_cli(app, *shlex.split(command), code=_EXITS.get(command, 0))

@@ -11,7 +11,7 @@ import pytest
 import redis
 from celery import Celery, chain, signature
 
-from redbeat_lite import Entry, InvalidEntry, Scheduler, Schedules, at, cron, every
+from redbeat_lite import Entry, InvalidEntry, Scheduler, Schedules, at, cron, every, manual
 from redbeat_lite.entries.definition import decode
 from tests.support.frozen import NOW, Clock
 
@@ -29,6 +29,8 @@ NAME = "expected text of 1 to 200 characters without control characters, got "
 STORABLE = "expected a value that JSON or kombu's JSON types can hold (see kombu.utils.json.register_type), got "
 
 LENGTH = "expected None, or positive seconds or a timedelta, at most a year (31536000 s), got "
+
+NEVER = "beside manual(), which is never due, got "
 
 #: What is wrong -> how add() is called instead of add("a", "t", 60), and what its error says after "entry 'a': ".
 CASES: dict[str, tuple[dict[str, Any], str]] = {
@@ -74,6 +76,27 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"once": True, "on_conflict": "wait"},
         "on_conflict: expected a known field, got 'wait' (it belongs into once: {'on_conflict': ...})",
     ),
+    **{
+        f"{field} beside manual()": (
+            {"schedule": manual(), field: value},
+            f"{field}: expected no {field} {NEVER}",
+        )
+        for field, value in {
+            "start_at": NOW,
+            "end_at": NOW,
+            "misfire": "skip",
+            "max_runs": 3,
+            "jitter": 5,
+            "remove_when_done": True,
+        }.items()
+    },
+    **{
+        f"{field} beside manual()": (
+            {"schedule": manual(), "expect": {field: 5}},
+            f"expect.{field}: expected no expect.{field} {NEVER}5",
+        )
+        for field in ("start_within", "finish_within", "succeed_every")
+    },
     "arguments beside a signature": (
         {"task": signature("add", (1,)), "args": (2,)},
         "args: expected none beside a signature, which has its own, got (2,)",

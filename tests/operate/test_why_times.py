@@ -5,14 +5,36 @@ from __future__ import annotations
 import pytest
 from celery.schedules import schedule
 
-from redbeat_lite import Entry, at, cron, every, rrule
+from redbeat_lite import Entry, at, cron, every, manual, rrule
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.instants import to_ms
 from redbeat_lite.operate.why.occurrences import Span, around
 from redbeat_lite.schedules import next_ms
 from tests.operate.histories import ADDED, BERLIN, MISSED, NIGHT, RAN, History, change, run, status, t
 
+BY_HAND = {"fields": {"schedule": manual()}, "state": {"nominal": None, "last": None, "count": 0}}
+
 HISTORIES = {
+    "it is run by hand only, and nobody has told of a run": History(
+        "'nightly' is run by hand only, and no run of it is recorded.\n"
+        "It was added by alice@desk (cli) at 2026-02-01 01:00:00+01:00.\n"
+        "No next one comes: it is run by hand only.",
+        at=None,
+        **BY_HAND,
+    ),
+    "it is run by hand only, and was": History(
+        "'nightly' did run for 2026-03-01 03:00:00+01:00, and succeeded.\n"
+        "It went to w1@a, began at 2026-03-01 03:00:01+01:00 and took 1 min 2 s.\n"
+        "No next one comes: it is run by hand only.",
+        at=None,
+        known={"runs": (RAN,)},
+        **BY_HAND,
+    ),
+    "it is run by hand only, and was not at that time": History(
+        "'nightly' had no occurrence at 2026-03-02 03:00:00+01:00.\nIt is run by hand only.",
+        known={"runs": (RAN,)},
+        **BY_HAND,
+    ),
     "its schedule has no such time": History(
         "'nightly' had no occurrence at 2026-03-02 04:00:00+01:00.\n"
         "Its schedule is cron('0 3 * * *', tz='Europe/Berlin'): the nearest are 2026-03-02 03:00:00+01:00 "

@@ -8,6 +8,7 @@ from datetime import datetime
 from ...entries.entry import Entry
 from ...instants import from_ms, to_ms
 from ...runs.run import Run
+from ...schedules import Manual
 from .absence import gone, of_absence
 from .case import HERE, TIMING, Case
 from .explanation import Explanation
@@ -32,15 +33,17 @@ def explain(case: Case, instant: datetime | None, *, to_second: bool = False) ->
     if entry is None:
         return gone(case, None)
     last = _last(case, entry)
-    found = _none_yet(case) if last is None else _at(case, entry, from_ms(last), Span(last, last + 1))
+    found = _none_yet(case, entry) if last is None else _at(case, entry, from_ms(last), Span(last, last + 1))
     waits = last is not None and (entry.known_state.nominal or last + 1) <= last  # for the one that was told of
     told = [each for each in upcoming(case, entry) if each not in found.reasons and not (waits and each.kind == "next")]
     return replace(found, reasons=(*found.reasons, *told))
 
 
-def _none_yet(case: Case) -> Explanation:
+def _none_yet(case: Case, entry: Entry) -> Explanation:
     change = case.last(None, *HERE)
     reasons = () if change is None else (case.told(change, change.action),)
+    if isinstance(entry.schedule, Manual):
+        return Explanation(f"{case.name} is run by hand only, and no run of it is recorded.", reasons)
     return Explanation(f"{case.name} has had no occurrence yet.", reasons)
 
 
@@ -81,6 +84,8 @@ def _single(case: Case, entry: Entry | None, instant: datetime, asked: Span, nea
 
 def _last(case: Case, entry: Entry) -> int | None:
     """The last occurrence that should have been: by the rule and by what the entry remembers."""
+    if isinstance(entry.schedule, Manual):
+        return next((to_ms(run.scheduled_at) for run in case.evidence.runs if run.count == 1), None)
     state, now = entry.known_state, to_ms(case.now)
     new = state.last is None and not state.skipped and state.nominal is not None and state.nominal > now
     if state.finished or new or (entry.start_ms is not None and entry.start_ms > now):

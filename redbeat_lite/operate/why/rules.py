@@ -10,6 +10,7 @@ from ...entries.clock_change_words import hazard
 from ...entries.entry import Entry
 from ...entries.lifecycle import score
 from ...instants import from_ms, to_ms
+from ...schedules import Manual
 from ...schedules.clock_changes import ZonedRule, first_passing
 from .case import RULE, Case
 from .explanation import Explanation, Reason
@@ -37,6 +38,8 @@ def no_occurrence(case: Case, entry: Entry, instant: datetime, near: Around | No
 
 def _nearest(case: Case, entry: Entry, near: Around) -> str:
     found = [case.when(ms) for ms in (near.before, near.after) if ms is not None]
+    if isinstance(entry.schedule, Manual):
+        return "It is run by hand only."
     told = f"the nearest {'is' if len(found) == 1 else 'are'} {' and '.join(found)}" if found else "it has none at all"
     return f"Its schedule is {entry.schedule!r}: {told}."
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...entries.entry import Entry
 from ...entries.words import counted
-from ...schedules import Question
+from ...schedules import Manual, Question
 from .case import HERE, RULE, STATE, Case
 from .explanation import Reason, full
 
@@ -14,7 +14,9 @@ from .explanation import Reason, full
 def upcoming(case: Case, entry: Entry) -> Iterator[Reason]:
     """When it comes, or why it does not, and what is in its way."""
     state, refused = entry.known_state, case.refused
-    if state.paused:
+    if isinstance(entry.schedule, Manual):
+        yield Reason("next", "No next one comes: it is run by hand only.", None, RULE)
+    elif state.paused:
         yield paused_now(case, entry)
     elif not entry.enabled:
         yield Reason("next", "No next one comes: it is disabled.", None, STATE)
