@@ -12,6 +12,8 @@ from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
 from ..entries.message import Occurrence, emission, evaluated, expires_with_gap, lock_life_ms
+from ..entries.sendable import check_arguments
+from ..errors import InvalidEntry
 from ..instants import delay_ms
 from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, queue_of, take
 from ..once.store import LockStore
@@ -25,34 +27,56 @@ if TYPE_CHECKING:
 #: Milliseconds that the message of an extra run lives at least, whatever the entry's interval: somebody waits for it.
 _SHORTEST = 60_000
 
+#: Message header: that arguments were given for this run alone.
+ARGUMENTS_HEADER = "redbeat_other_arguments"
 
-def publish_extra(app: Celery, entry: Entry, locks: LockStore, zone: tzinfo, settings: Settings) -> str:
-    """Publish one task with the entry's own arguments and options, and return its id.
+
+def publish_extra(
+    app: Celery, entry: Entry, locks: LockStore, zone: tzinfo, settings: Settings, given: dict[str, Any]
+) -> str:
+    """Publish one task with the entry's own options, and arguments where none are given; return its id.
 
     Parameters:
+        given: ``args`` and ``kwargs`` of this run, where it has others than the entry.
         zone: the app's time zone. A message that says ``"interval"`` lives for the gap after the entry's next run, and
             for a minute at least.
         settings: of the app.
 
     Raises:
+        InvalidEntry: what is given cannot be sent, is not what the task takes, or makes no key of the once-lock.
         ConfigOwned: the entry holds what cannot be stored, and this app's configuration does not have it.
     """
-    check_complete(entry, *entry.local)
+    check_complete(entry, *set(entry.local) - given.keys())
+    task_id, task = str(uuid4()), app.tasks.get(entry.task)
+    if given:
+        _give(app, task, entry, given)
     now = wall_ms()
     gap = lifecycle.gap_ms(entry, entry.known_state.nominal, now, zone, briefly()) if expires_with_gap(entry) else None
     life = None if gap is None else max(gap, _SHORTEST) + settings.slack_ms
-    task_id, task = str(uuid4()), app.tasks.get(entry.task)
     entry.args, entry.kwargs = evaluated(entry)
     with _once_lock(
         entry, task_id, task, locks, delay_ms(entry.options, now), lock_life_ms(entry, life, now)
     ) as headers:
-        emitted = emission(Occurrence(entry, task_id, now, life, headers), now, expect=settings.expect)
+        extra = {**(headers or {}), ARGUMENTS_HEADER: True} if given else headers
+        emitted = emission(Occurrence(entry, task_id, now, life, extra), now, expect=settings.expect)
         options = {**emitted.options, "retry": entry.options.get("retry")}
         if task is not None:
             task.apply_async(entry.args, entry.kwargs, **options)
         else:
             app.send_task(entry.task, entry.args, entry.kwargs, **options)
     return task_id
+
+
+def _give(app: Celery, task: Any, entry: Entry, given: dict[str, Any]) -> None:
+    """Give an entry the arguments of one run, if they can be sent and its task takes them."""
+    entry.args, entry.kwargs = evaluated(entry.replace(**given))
+    check_arguments(entry, app)
+    try:
+        if task is not None and task.typing:
+            task.__header__(*entry.args, **entry.kwargs)
+    except TypeError as exc:
+        field, expected = next(iter(given)), f"what {entry.task} takes"
+        raise InvalidEntry(field, expected, given, entry=entry.name, hint=str(exc)) from None
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from ..storage.lazy import lazy
 from .field_types import Policies
 from .read_side import ReadSide
 from .run_now import publish_extra
-from .writer import Writer
+from .writer import Writer, storable_note
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -177,20 +177,27 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         """
         return self._writer.resume(name, catch_up=catch_up)
 
-    def run_now(self, name: str) -> str:
-        """Publish one extra task with the entry's own arguments and options, and return its id. The plan is untouched.
+    def run_now(self, name: str, *, args: Any = None, kwargs: Any = None, note: str = "") -> str:
+        """Publish one extra task with the entry's own options, and return its id. The plan is untouched.
 
         It takes the entry's once-lock; where another task holds that, the worker does as the policy says.
 
+        Parameters:
+            args, kwargs: for this run alone, in place of the entry's; ``None`` for the entry's.
+            note: why, for the record of changes.
+
         Raises:
+            InvalidEntry: ``args`` or ``kwargs`` cannot be sent, or the task does not take them; ``note`` is too long.
             EntryNotFound: there is none.
             ConfigOwned: it holds what cannot be stored, and this app's configuration does not have it.
             kombu.exceptions.OperationalError: the broker cannot be reached.
         """
-        locks = LockStore(self._store.backend.client, self._settings.key_prefix)
-        task_id = publish_extra(self._app, self[name], locks, self._zone, self._settings)
+        locks, told = LockStore(self._store.backend.client, self._settings.key_prefix), storable_note(name, note)
+        given = {field: value for field, value in {"args": args, "kwargs": kwargs}.items() if value is not None}
+        task_id = publish_extra(self._app, self[name], locks, self._zone, self._settings, given)
+        what = f"task {task_id}" + (" with other arguments" if given else "") + (f": {told}" if told else "")
         with suppress(*FAULTS):  # what is sent is sent, whether or not anybody is told
-            self._store.record(line_of(self._writer.who, "run now", f"task {task_id}"), [name])
+            self._store.record(line_of(self._writer.who, "run now", what), [name])
         return task_id
 
     def acknowledge(self, id: str, note: str) -> Incident:

@@ -170,9 +170,7 @@ class Writer:
 
     def pause(self, name: str, note: str) -> Entry:
         """Stop an entry from firing; returns it with its state."""
-        if not isinstance(note, str) or len(note) > MAX_NOTE:
-            raise InvalidEntry("note", f"text of at most {MAX_NOTE} characters", note, entry=name)
-        storable = note.encode("utf-8", "replace").decode()
+        storable = storable_note(name, note)
         line = line_of(self.who, "paused", storable)
         return self._restate(name, lambda entry: lifecycle.paused(entry.known_state, storable), line)
 
@@ -268,6 +266,13 @@ class Writer:
         edit = edit_of(entry, entry.known_state, self._zone, expected=expected, definition=definition, line=line)
         entry.due = edit.score
         return edit
+
+
+def storable_note(name: str, note: object) -> str:
+    """A note to what is done with an entry, as it can be stored; raises InvalidEntry if it is none."""
+    if not isinstance(note, str) or len(note) > MAX_NOTE:
+        raise InvalidEntry("note", f"text of at most {MAX_NOTE} characters", note, entry=name)
+    return note.encode("utf-8", "replace").decode()
 
 
 def _check_runtime(entry: Entry) -> None:

@@ -85,9 +85,8 @@ def next_(
     elif name and isinstance(found[0].schedule, Manual):
         say(f"{name!r} is run by hand only.")
     else:
-        asked = (
-            ", but for what schedules say that are asked when the time has come" if any(map(_is_asked, found)) else ""
-        )
+        unknown = ", but for what schedules say that are asked when the time has come"
+        asked = unknown if any(map(_is_asked, found)) else ""
         say(f"Nothing runs until {when(last, shown or zone)}{asked}.")
 
 

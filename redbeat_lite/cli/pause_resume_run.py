@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from kombu.exceptions import OperationalError
@@ -12,6 +12,7 @@ from ..errors import RedbeatError, text_of
 from ..settings import Settings
 from ..storage.connections import FAULTS
 from .command import Command, json_option, name_argument, schedules_of
+from .entry_options import ARRAY, OBJECT
 from .entry_output import tell
 from .exit_codes import ServerFailure
 from .output import echo_json, say
@@ -58,20 +59,24 @@ def resume(ctx: click.Context, name: str, catch_up: bool, as_json: bool) -> None
 
 @click.command(cls=Command)
 @name_argument
+@click.option("--args", type=ARRAY, metavar="JSON", help="Other arguments, for this run alone: '[1, \"two\"]'.")
+@click.option("--kwargs", type=OBJECT, metavar="JSON", help="The same by name: '{\"x\": 1}'.")
+@click.option("--note", default="", help="Why, for the record of changes.")
 @json_option
 @click.pass_context
-def run(ctx: click.Context, name: str, as_json: bool) -> None:
-    """Send one extra task now, with the entry's arguments and options. Its plan is untouched.
+def run(ctx: click.Context, /, name: str, as_json: bool, **given: Any) -> None:
+    """Send one extra task now, with the entry's options, and its arguments if none are given. Its plan is untouched.
 
     \b
-    Example:
+    Examples:
       celery -A proj redbeat run nightly
+      celery -A proj redbeat run nightly --kwargs '{"x": 1}' --note "once more"
     """
     schedules = schedules_of(ctx)
     _ = schedules[name]  # so that what fails from here on is the broker's affair
     _hurry(ctx.obj.app)
     try:
-        task_id = schedules.run_now(name)
+        task_id = schedules.run_now(name, **given)
     except RedbeatError:
         raise
     except _UNSENT as exc:

@@ -9,8 +9,7 @@ from celery.schedules import crontab
 
 from ..once.lock_key import digest
 from ..once.policy import Once
-from ..schedules import Manual
-from ..schedules.cron import Cron
+from ..schedules import Cron, Manual
 from ..schedules.misfire import Misfire
 from ..settings import MAX_NAME, Settings
 from .entry import Entry

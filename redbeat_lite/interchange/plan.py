@@ -150,11 +150,9 @@ def _check(app: Celery, document: Document, record: Record, entry: Entry, before
 def _is_over(app: Celery, entry: Entry) -> bool:
     """Whether there is nothing left to run: an entry that was done with and removed must not come back."""
     now = wall_ms()
-    if isinstance(entry.schedule, Manual):
-        return False
     if isinstance(entry.schedule, At) and entry.schedule.ms <= now:
         return True
-    return lifecycle.created(entry, now, app.timezone).nominal is None
+    return not isinstance(entry.schedule, Manual) and lifecycle.created(entry, now, app.timezone).nominal is None
 
 
 def _text(entry: Entry) -> str:

@@ -5,7 +5,6 @@
 ``{"cron": "0 3 * * *"}``          with ``"tz"`` and ``"seconds"`` where they are given
 ``{"at": "2026-12-01T09:00Z"}``
 ``{"rrule": "FREQ=DAILY"}``        with ``"tz"`` and ``"start"`` where they are given
-``{"manual": true}``
 ``{"crontab": [0, "*/4", …]}``     and all other kinds: as they are stored
 ``30``, ``"30s"``                  Celery's own interval
 =================================  ==========================================================

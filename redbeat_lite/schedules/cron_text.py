@@ -97,8 +97,9 @@ def parse(expression: str, seconds: str = "last", written: str | None = None) ->
         running=runs_every_hour(parser.items(hour, HOUR)),
     )
     if times.never:
-        hint = "what is run by hand only has the schedule manual()"
-        raise InvalidEntry("schedule", "an expression that matches some day", parser.expression, hint=hint)
+        raise InvalidEntry(
+            "schedule", "an expression that matches some day", parser.expression, hint="to run by hand: manual()"
+        )
     return times
 
 

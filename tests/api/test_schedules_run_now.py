@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 import redis
 from celery import Celery
+from celery.beat import BeatLazyFunc
 from kombu.exceptions import OperationalError
 
-from redbeat_lite import EntryNotFound, Scheduler, Schedules, at, every
+from redbeat_lite import ConfigOwned, EntryNotFound, InvalidEntry, Once, Scheduler, Schedules, at, every
 from tests.support.frozen import NOW, Clock
+from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.messages import queued
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -94,3 +97,85 @@ class TestRunNow:
         assert not client.keys("*once:lock*")
         schedules.run_now("a")
         assert queued(client)[0].headers["redbeat_once"]["queued"] is True
+
+
+OTHERS = "redbeat_other_arguments"
+
+#: What is given, and what is said of it.
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no list": ({"args": "abc"}, "args: expected a list or tuple, got 'abc' (one argument is written (value,))"),
+    "no dict": ({"kwargs": [1]}, "kwargs: expected a dict, got [1]"),
+    "what no message holds": ({"args": (1, object)}, "args[1]: expected a value that "),
+    "what the task does not take": (
+        {"kwargs": {"z": 1}},
+        "kwargs: expected what add takes, got {'kwargs': {'z': 1}} (add() got an unexpected keyword argument 'z')",
+    ),
+    "too much": (
+        {"args": (1, 2, 3)},
+        "args: expected what add takes, got {'args': (1, 2, 3)} (add() takes from 0 to 2 ",
+    ),
+    "a note that is none": ({"note": 5}, "note: expected text of at most 1000 characters, got 5"),
+}
+
+
+class TestOtherArguments:
+    def test_they_are_for_this_run_alone_and_its_message_and_the_record_say_so(
+        self, schedules: Schedules, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", every(60), (1,), {"y": 2}, {"headers": {"team": "x"}})
+        ids = [
+            schedules.run_now("a"),
+            schedules.run_now("a", args=(7,), note="after the import"),
+            schedules.run_now("a", args=(), kwargs={"x": 5}),
+            schedules.run_now("a", note="once more"),
+        ]
+        messages = {message.id: message for message in queued(client)}
+        assert [(messages[each].args, messages[each].kwargs, messages[each].headers.get(OTHERS)) for each in ids] == [
+            ([1], {"y": 2}, None),
+            ([7], {"y": 2}, True),
+            ([], {"x": 5}, True),
+            ([1], {"y": 2}, None),
+        ]
+        assert {message.headers["team"] for message in messages.values()} == {"x"}
+        assert (schedules["a"].args, schedules["a"].kwargs, schedules["a"].version) == ((1,), {"y": 2}, 1)
+        assert [change.note for change in reversed(schedules.changes())][1:] == [
+            f"task {ids[0]}",
+            f"task {ids[1]} with other arguments: after the import",
+            f"task {ids[2]} with other arguments",
+            f"task {ids[3]}: once more",
+        ]
+
+    @pytest.mark.parametrize("case", REFUSED)
+    def test_what_is_wrong_is_told_and_nothing_is_done(
+        self, schedules: Schedules, client: redis.Redis, case: str
+    ) -> None:
+        given, says = REFUSED[case]
+        schedules.add("a", "add", every(60), once=True)
+        with pytest.raises(InvalidEntry) as caught:
+            schedules.run_now("a", **given)
+        assert str(caught.value).startswith(f"entry 'a': {says}")
+        assert queued(client) == []
+        assert not client.keys("*once:lock*")
+        assert [change.action for change in schedules.changes()] == ["added"]
+
+    def test_the_key_of_the_once_lock_is_made_of_them(self, schedules: Schedules, client: redis.Redis) -> None:
+        schedules.add("a", "add", every(60), (1,), once=Once(key="{x}", scope="queue"))
+        for given in ({}, {"args": (2,)}, {"args": (2, 3)}):
+            schedules.run_now("a", **given)
+        told = [message.headers["redbeat_once"] for message in reversed(queued(client))]
+        assert sorted((each["key"], each["queued"]) for each in told) == [
+            ("add:1", True),
+            ("add:2", False),
+            ("add:2", True),
+        ]
+
+    def test_they_take_the_place_of_what_only_the_configuration_knows(
+        self, make_app: MakeApp, make_beat: MakeBeat, schedules: Schedules, client: redis.Redis
+    ) -> None:
+        lazy = {"task": "add", "schedule": 60, "args": (BeatLazyFunc(lambda: 3),)}
+        own = one_turn(make_app(beat_schedule={"a": lazy}, redbeat_lite_owner="other"), make_beat)
+        with pytest.raises(ConfigOwned):
+            schedules.run_now("a", kwargs={"y": 2})
+        schedules.run_now("a", args=(1,))
+        own.run_now("a", kwargs={"y": 2})
+        assert sorted((message.args, message.kwargs) for message in queued(client)) == [([1], {}), ([3], {"y": 2})]

@@ -24,6 +24,7 @@ from redbeat_lite.interchange.schedule_text import duration_text, schedule_text,
 from redbeat_lite.storage.refused import Refused
 from tests.cli.conftest import Cli, Said
 from tests.support.beats import KEYS
+from tests.support.messages import queued
 from tests.support.server import Server, free_port
 from tests.support.stopwatch import Stopwatch
 
@@ -81,7 +82,7 @@ class TestSchedules:
             (("--every", "3q"), "every: expected seconds, or a length of time"),
             (("--every", "5s", "--cron", "* * * * *"), "expected one schedule, got '--every and --cron'"),
             (("--every", "5s", "--manual"), "expected one schedule, got '--every and --manual'"),
-            (("--cron", "0 0 31 2 *"), "(what is run by hand only has the schedule manual())"),
+            (("--cron", "0 0 31 2 *"), "(to run by hand: manual())"),
             (("--every", "5s", "--tz", "UTC"), "--tz beside --cron or --at or --rrule, got '--tz every'"),
             (("--align",), "--align beside --every, got '--align alone'"),
             (("--cron", "H * * * *", "--spread"), "--spread beside --every, got '--spread cron'"),
@@ -496,3 +497,14 @@ def test_what_is_run_by_hand_only_is_told_so(cli: Cli, schedules: Schedules) -> 
     cli("edit", "hand", "--every", "5m")
     cli("edit", "hand", "--manual")
     assert schedules["hand"].next_run_at is None
+
+
+def test_one_run_has_other_arguments_and_a_note(cli: Cli, schedules: Schedules, client: redis.Redis) -> None:
+    schedules.add("hand", "add", manual(), (1,))
+    words = ("run", "hand", "--args", "[1, 2]", "--kwargs", "{}", "--note", "after the import")
+    task_id = cli(*words, "--json").json["task_id"]
+    [message] = queued(client)
+    assert (message.id, message.args) == (task_id, [1, 2])
+    assert schedules.changes()[0].note == f"task {task_id} with other arguments: after the import"
+    assert "expected JSON array" in cli("run", "hand", "--args", "{}", code=1).err
+    assert "kwargs: expected what add takes" in cli("run", "hand", "--kwargs", '{"z": 1}', code=1).err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +43,14 @@ def reindex(index: str) -> None: ...
 
 def test_an_entry_is_run_by_hand(do: Callable[[str], dict[str, Any]], client: redis.Redis) -> None:
     schedules: Schedules = do("Run an entry by hand")["schedules"]
-    assert [message.kwargs for message in queued(client)] == [{"index": "all"}] * 2
     schedules.pause("reindex")
     schedules.run_now("reindex")
-    assert [message.headers["expires"] for message in queued(client)] == [None] * 3
+    sent = queued(client)
+    told = [
+        (each.kwargs["index"], each.headers.get("redbeat_other_arguments"), each.headers["expires"]) for each in sent
+    ]
+    assert Counter(told) == {("all", None, None): 2, ("orders", True, None): 2}
+    keys = {each.headers["redbeat_once"]["key"]: each.kwargs["index"] for each in sent}
+    assert sorted(keys.values()) == ["all", "orders"]
+    notes = [change.note.partition(" with ")[2] for change in schedules.changes() if change.action == "run now"]
+    assert notes == ["", "other arguments: once more", "other arguments: after the import", ""]

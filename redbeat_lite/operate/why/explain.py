@@ -42,9 +42,9 @@ def explain(case: Case, instant: datetime | None, *, to_second: bool = False) ->
 def _none_yet(case: Case, entry: Entry) -> Explanation:
     change = case.last(None, *HERE)
     reasons = () if change is None else (case.told(change, change.action),)
-    if isinstance(entry.schedule, Manual):
-        return Explanation(f"{case.name} is run by hand only, and no run of it is recorded.", reasons)
-    return Explanation(f"{case.name} has had no occurrence yet.", reasons)
+    by_hand = isinstance(entry.schedule, Manual)
+    verdict = "is run by hand only, and no run of it is recorded" if by_hand else "has had no occurrence yet"
+    return Explanation(f"{case.name} {verdict}.", reasons)
 
 
 def _at(case: Case, entry: Entry | None, instant: datetime, asked: Span) -> Explanation:
