@@ -2,47 +2,93 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
-from redbeat_lite import Schedules
+from redbeat_lite import Schedules, every
 from tests.cli.conftest import Said
 from tests.cli.test_docs import follow
 from tests.support.messages import queued
 from tests.support.pages import blocks
 from tests.support.processes import ROOT
+from tests.support.server import Server
+from tests.support.stopwatch import Stopwatch
 
 PAGE = ROOT / "docs" / "howto.md"
+ASYNCIO = "Use it from asyncio and FastAPI"
+
+MakeApp = Callable[..., Celery]
+Names = dict[str, Any]
+
+
+def do(heading: str, app: Celery, run_cli: Callable[..., Said] | None = None) -> Names:
+    """Do what a section says of an app, whose schedule is in use; returns the names that its Python has made."""
+    names: Names = {"app": app, "schedules": Schedules(app)}
+    names["schedules"].add("sync", "shop.sync", every(3600))
+    for block in blocks(PAGE, heading):
+        if block.language == "python":
+            exec(compile(block.text, f"{PAGE.name}, line {block.line}", "exec", dont_inherit=True), names)
+        if block.language == "console":
+            assert run_cli is not None
+            follow(app, block.text, run_cli)
+    return names
 
 
 @pytest.fixture
-def do(make_app: Callable[..., Celery], run_cli: Callable[..., Said]) -> Callable[[str], dict[str, Any]]:
-    """Does what a section says, and returns the names that its Python has made."""
+def hung(own_server: Callable[..., Server]) -> Iterator[Server]:
+    """A server that can be frozen, and is thawed at last."""
+    server = own_server()
+    yield server
+    server.thaw()
 
-    def done(heading: str) -> dict[str, Any]:
-        app = make_app(timezone="Europe/Berlin", result_expires=None)
-        app.task(name="shop.reindex", shared=False)(reindex)
-        names: dict[str, Any] = {"app": app, "schedules": Schedules(app)}
-        for block in blocks(PAGE, heading):
-            if block.language == "python":
-                exec(compile(block.text, f"{PAGE.name}, line {block.line}", "exec"), names)
-            if block.language == "console":
-                follow(app, block.text, run_cli)
-        return names
 
-    return done
+async def beside_ticks(call: Awaitable[Any]) -> tuple[Any, int]:
+    """What a call returns, and how often the loop got round to something else meanwhile, a hundred times a second."""
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    [result] = await asyncio.gather(call, return_exceptions=True)
+    ticking.cancel()
+    return result, ticks
+
+
+async def post(api: Any, path: str) -> tuple[int, Any]:
+    """What an ASGI application answers, with what status."""
+    said: list[Any] = []
+
+    async def receive() -> Names:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Names) -> None:
+        said.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
+    await api({**scope, "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http"}, receive, send)
+    return said[0]["status"], json.loads(b"".join(each.get("body", b"") for each in said[1:]))
 
 
 def reindex(index: str) -> None: ...
 
 
-def test_an_entry_is_run_by_hand(do: Callable[[str], dict[str, Any]], client: redis.Redis) -> None:
-    schedules: Schedules = do("Run an entry by hand")["schedules"]
+def test_an_entry_is_run_by_hand(make_app: MakeApp, run_cli: Callable[..., Said], client: redis.Redis) -> None:
+    app = make_app(timezone="Europe/Berlin", result_expires=None)
+    app.task(name="shop.reindex", shared=False)(reindex)
+    schedules: Schedules = do("Run an entry by hand", app, run_cli)["schedules"]
     schedules.pause("reindex")
     schedules.run_now("reindex")
     sent = queued(client)
@@ -54,3 +100,55 @@ def test_an_entry_is_run_by_hand(do: Callable[[str], dict[str, Any]], client: re
     assert sorted(keys.values()) == ["all", "orders"]
     notes = [change.note.partition(" with ")[2] for change in schedules.changes() if change.action == "run now"]
     assert notes == ["", "other arguments: once more", "other arguments: after the import", ""]
+
+
+@pytest.fixture
+def web(make_app: MakeApp, hung: Server) -> Names:
+    """What the section on asyncio has made."""
+    return do(ASYNCIO, make_app(broker_url=hung.url, result_expires=None))
+
+
+def test_from_asyncio_a_call_is_somebodys_and_a_server_that_hangs_holds_up_no_other(web: Names, hung: Server) -> None:
+    result, _ = asyncio.run(beside_ticks(web["pause"]("sync", "ada")))
+    assert result is None
+    change = web["schedules"].changes()[0]
+    assert (change.action, change.actor, change.note) == ("paused", "ada", "on request")
+    hung.freeze()
+    with Stopwatch() as watch:
+        result, ticks = asyncio.run(beside_ticks(web["pause"]("sync", "ada")))
+    assert isinstance(result, RedisError)
+    assert ticks > 50
+    assert watch.took > 3.9
+    watch.at_most(4.5)
+
+
+def test_a_route_runs_an_entry_and_answers_where_the_server_hangs(web: Names, hung: Server) -> None:
+    status, body = asyncio.run(post(web["api"], "/entries/sync/run"))
+    assert (status, *body) == (200, "task_id")
+    assert web["schedules"].changes()[0].actor == "the shop's page"
+    assert asyncio.run(post(web["api"], "/entries/none/run")) == (404, {"detail": "no entry 'none'"})
+    hung.freeze()
+    ((status, body), ticks) = asyncio.run(beside_ticks(post(web["api"], "/entries/sync/run")))
+    assert (status, body) == (503, {"detail": "the schedule cannot be reached"})
+    assert ticks > 50
+
+
+def test_a_call_is_given_up_as_soon_as_the_page_says(web: Names, hung: Server) -> None:
+    schedules = Schedules(web["app"])
+    assert schedules["sync"].name == "sync"
+    hung.freeze()
+    with Stopwatch() as watch, pytest.raises(RedisError):
+        schedules.pause("sync")
+    assert watch.took > 0.9
+    watch.at_most(1.5)
+
+
+def test_a_publish_is_given_up_as_soon_as_the_page_says(web: Names, hung: Server, server: Server) -> None:
+    web["app"].conf.redbeat_lite_url = server.url
+    schedules = Schedules(web["app"])
+    schedules.add("sync", "shop.sync", every(3600))
+    schedules.run_now("sync")
+    hung.freeze()
+    with Stopwatch() as watch, pytest.raises(OperationalError):
+        schedules.run_now("sync")
+    watch.at_most(6.5)
