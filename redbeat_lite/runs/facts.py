@@ -29,7 +29,7 @@ class Deadline(NamedTuple):
     Parameters:
         what: ``"start"``, ``"finish"`` or ``"success"``; where an incident is open that this ends, a worker tells by
             ``"begun"`` and ``"ended"`` that a run has in time.
-        nominal: of the run; ``None`` for a success, which may be of any.
+        nominal: of the run; ``None`` for a success, which may be of any, and for what has found no room so far.
         name: of the entry.
         at: epoch milliseconds.
         since: from when on its time counts, by the entry as it is now; ``None``: as it was then.

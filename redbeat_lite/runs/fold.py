@@ -123,8 +123,12 @@ class _Fold:
             return
         if since is not None and since + within > deadline.at:
             self._deadlines[deadline.member] = since + within  # The entry has been given more time.
-        elif nominal is None:
+        elif deadline.what == "success":
             self._success(deadline, expect, within)
+        elif nominal is None:
+            kind: Kind = "missed" if deadline.what == "start" else "too_long"
+            done = "begun" if kind == "missed" else "ended"
+            self._open_case(kind, deadline.name, f"a run has not {done} within {within / 1000:g} s", None)
         elif deadline.told is not None:
             self._result(deadline, expect, deadline.told)
         else:

@@ -11,7 +11,7 @@ from ..storage.keys import Keys
 from ..storage.replies import text
 from ..storage.scripts import Scripts
 from ..storage.stored import Term, check_term
-from .facts import Deadline, Decision, End, Failures
+from .facts import Deadline, Decision, End, Failures, member
 from .feed import Line
 from .incident import Case
 from .keys import RunKeys
@@ -31,6 +31,10 @@ _MOST = 1000
 
 #: One change for ``runs/incidents.lua``: what, of what, and a value.
 Change = tuple[str, str, str | int]
+
+#: By which deadline what finds no room is looked at again, and after how many milliseconds.
+_NO_ROOM = {"missed": "start", "not_consumed": "start", "too_long": "finish", "no_success": "success"}
+_AGAIN_MS = 60_000
 
 
 class Look(NamedTuple):
@@ -188,7 +192,13 @@ def changes_of(decision: Decision, look: Look, now: int) -> list[Change]:
     """What to write for a decision; the deadlines of the look have had their time."""
     changes: list[Change] = [("done", each.member, each.at) for each in look.overdue]
     changes += [("end", case.field, now) for case in decision.closed]
-    changes += [("open", case.field, case.encode()) for case in decision.opened]
+    room = _MOST - len(look.cases)
+    for case in decision.opened:
+        room -= bool(case.name)
+        if room >= 0 or not case.name:
+            changes.append(("open", case.field, case.encode()))
+        elif case.kind in _NO_ROOM:
+            changes.append(("set", member(_NO_ROOM[case.kind], None, case.name), now + _AGAIN_MS))
     changes += [("count", case.field, case.encode()) for case in decision.counted]
     for name, failures in decision.failures.items():
         changes.append(("fails", name, f"{failures.times}|{failures.nominal}" if failures.times else ""))
@@ -227,8 +237,8 @@ def _deadline(member: str, at: int) -> Deadline:
 def _row(members: Sequence[bytes], deadline: Deadline) -> Row | None:
     """The row of a run; of several for one nominal time that which has begun."""
     rows = []
-    for member in members:
+    for raw in members:
         with suppress(ValueError, KeyError):
-            rows.append(Row.decode(text(member), deadline.nominal or 0))
+            rows.append(Row.decode(text(raw), deadline.nominal or 0))
     rows = [row for row in rows if not row.is_range]
     return max(rows, key=lambda row: row.begin is not None, default=None)

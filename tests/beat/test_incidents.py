@@ -239,6 +239,21 @@ def test_an_incident_opens_again_while_its_end_is_still_being_told(stage: Stage)
     assert len({each.id for each in stage.listener.heard}) == 2
 
 
+def test_what_finds_no_room_is_looked_at_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incident_store, "_MOST", 1)
+    for name, expect in {"a": START, "b": START, "c": Expect(finish_within=30)}.items():
+        stage.schedules.add(name, "add", every(3600), expect=expect)
+    stage.turn(3600, 33)
+    assert [each.entry for each in stage.schedules.incidents()] == ["c"]
+    assert stage.deadlines().keys() == {"start||a", "start||b"}
+    stage.schedules.remove("c")
+    stage.fails_over()
+    stage.turn(63)
+    [found] = stage.schedules.incidents()
+    assert (found.entry, found.kind, found.text) == ("a", "missed", "a run has not begun within 30 s")
+    assert stage.deadlines().keys() == {"start||b"}
+
+
 def test_nobody_is_told_of_a_paused_entry_or_of_one_that_is_removed(stage: Stage) -> None:
     for name in ("paused", "removed", "gone"):
         stage.schedules.add(name, "add", every(60), expect=START)

@@ -17,6 +17,7 @@ end
 
 -- Take away the deadlines of a run that began or ended in time, or came to nothing, as its fate tells: the leader looks at
 -- those that are left. Where an incident is open that this ends, the leader is told: by a deadline that is over at once.
+-- What has found no room to be opened is over, too.
 -- takes as record() does, and when the run began, ms after its nominal time; nil: it has not
 local function clear(whole, fate, begin)
   local letter, name = fate[1], fate[4]
@@ -24,7 +25,7 @@ local function clear(whole, fate, begin)
   local function settle(what, at, over, moment, told, ...)
     local in_time = at and moment and fate[5] + moment <= tonumber(at)
     if in_time or (at and over) then
-      redis.call('ZREM', whole[2], what .. run)
+      redis.call('ZREM', whole[2], what .. run, what .. (in_time and '||' .. name or run))
     end
     for _, case in ipairs(in_time and redis.call('HMGET', whole[3], ...) or {}) do
       if case then
