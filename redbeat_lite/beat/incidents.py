@@ -100,6 +100,9 @@ class IncidentWatch:
         """
         goes_on, self._pause = self._pause < PERIOD, PERIOD
         if not self._leader.leading:
+            # What this process knows will be old when it leads again.
+            self._deadlines.recorded = True
+            self._since.clear()
             return
         try:
             self._looks += not goes_on

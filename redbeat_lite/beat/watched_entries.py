@@ -33,7 +33,7 @@ class Found(NamedTuple):
     @property
     def watched(self) -> Watched:
         expect = replace(self.expect, succeed_every=None) if self.expect and self.state.finished else self.expect
-        return Watched(expect, self.state.paused or not self.entry.enabled)
+        return Watched(expect, self.state.paused or not self.entry.enabled, self.state.generation)
 
 
 class WatchedEntries:

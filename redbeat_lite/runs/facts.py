@@ -57,17 +57,20 @@ def member(what: str, nominal: int | None, name: str) -> str:
 
 
 class Watched(NamedTuple):
-    """What an entry expects, and whether nobody is to be told, as it is paused or disabled."""
+    """What an entry expects, whether nobody is to be told, as it is paused or disabled, and its generation."""
 
     expect: Expect | None
     muted: bool = False
+    generation: str = ""
 
 
 class Failures(NamedTuple):
-    """How many failures there were in a row, and the nominal time of the last one: a run fails once."""
+    """How many failures there were in a row in a generation of the entry, and the nominal time of the last one: a run
+    fails once."""
 
     times: int = 0
     nominal: int | None = None
+    generation: str = ""
 
 
 class Seen(NamedTuple):

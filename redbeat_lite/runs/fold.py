@@ -72,6 +72,11 @@ class _Fold:
     def _expected(self, name: str) -> Expect | None:
         return self._seen.watched.get(name, Watched(None)).expect
 
+    def _generation(self, name: str) -> str:
+        """Another one once an entry of this name has been removed and added."""
+        watched = self._seen.watched.get(name)
+        return watched.generation if watched is not None else ""
+
     def _end(self, end: End) -> None:
         expect = self._expected(end.name)
         if expect is None:
@@ -102,11 +107,16 @@ class _Fold:
             self._close("too_long", end.name, end.nominal)
 
     def _failed(self, expect: Expect, end: End) -> None:
-        known = self._failures.get(end.name) or self._seen.failures.get(end.name) or Failures()
+        known, generation = (
+            self._failures.get(end.name) or self._seen.failures.get(end.name),
+            self._generation(end.name),
+        )
+        if known is None or known.generation != generation:
+            known = Failures()
         if known.nominal == end.nominal:
             return
         times = known.times + 1
-        self._failures[end.name] = Failures(times, end.nominal)
+        self._failures[end.name] = Failures(times, end.nominal, generation)
         if times >= expect.failures:
             often = "" if times == 1 else f" {times} times in a row"
             why = f": {end.error}" if end.error else ""
@@ -215,11 +225,12 @@ class _Fold:
                 self._close(kind, name)
 
     def _drop_unexpected(self) -> None:
-        """Close the incidents of entries that are gone, paused or disabled, or expect something else by now."""
+        """Close the incidents of entries that are gone or others, paused or disabled, or expect something else."""
         for kind, name in [*self._open]:
             watched = self._seen.watched.get(name, Watched(None))
             is_expected = kind not in _FIELDS or getattr(watched.expect, _FIELDS[kind], None) is not None
-            if watched.muted or not is_expected:
+            is_another = kind in _FIELDS and self._open[kind, name].generation != watched.generation
+            if watched.muted or is_another or not is_expected:
                 self._close(kind, name)
 
     def _open_case(self, kind: Kind, name: str, text: str, nominal: int | None, times: int = 0) -> None:
@@ -229,7 +240,8 @@ class _Fold:
             if times or nominal is None or known.nominal is None or nominal > known.nominal:
                 self._open[kind, name] = known._replace(text=text, times=times or known.times + 1, nominal=nominal)
         else:
-            self._open[kind, name] = Case(kind, name, self._seen.now, text, times or 1, nominal)
+            generation = self._generation(name) if kind in _FIELDS else ""
+            self._open[kind, name] = Case(kind, name, self._seen.now, text, times or 1, nominal, generation=generation)
 
     def _close(self, kind: Kind, name: str, nominal: int | None = None) -> None:
         case = self._open.get((kind, name))

@@ -72,6 +72,7 @@ class Case(NamedTuple):
         times: how often it was found.
         nominal: nominal time of the run that it was opened for; none before it can close it.
         told: whether the hooks were told that it is open.
+        generation: of the entry; one that was removed and added is another.
         the others: as for :class:`Incident`.
     """
 
@@ -84,6 +85,7 @@ class Case(NamedTuple):
     note: str | None = None
     told: bool = False
     until: int | None = None
+    generation: str = ""
 
     @property
     def key(self) -> Key:
@@ -105,7 +107,8 @@ class Case(NamedTuple):
         for name, ms in (("nominal", self.nominal), ("until", self.until)):
             if ms is not None:
                 stored[name] = str(ms)
-        return dumps({**stored, **({"told": True} if self.told else {}), **({"note": self.note} if self.note else {})})
+        more = {"told": self.told, "note": self.note, "generation": self.generation}
+        return dumps({**stored, **{field: value for field, value in more.items() if value}})
 
     @classmethod
     def decode(cls, field: str, raw: bytes) -> Self:
@@ -123,7 +126,8 @@ class Case(NamedTuple):
             note, told = stored.get("note"), bool(stored.get("told"))
             since, times = int(stored["since"]), int(stored["count"])
             from_ms(since), from_ms(until or 0)
-            return cls(kind, name, since, str(stored["text"]), times, nominal, note, told, until)
+            generation = stored.get("generation", "")
+            return cls(kind, name, since, str(stored["text"]), times, nominal, note, told, until, generation)
         except (CorruptEntry, AttributeError, KeyError, TypeError, OverflowError) as exc:
             raise ValueError(f"no incident: {exc}") from None
 

@@ -15,10 +15,10 @@ key                     type    holds
 ``{p}:runs:deadlines``  zset    ``what|nominal time|entry`` -> when the leader looks whether a run has begun, or ended,
                                 and ``success||entry`` -> when one has to have succeeded, epoch ms; for entries that
                                 expect something, some 100 of each at most, without runs that were in time; where an
-                                incident is open that these end, ``begun`` or ``ended`` ``|nominal time|entry`` -> 0; and
-                                ``start`` or ``finish`` ``||entry`` of what has found no room among the incidents so far
-``{p}:runs:failures``   hash    entry -> its failures in a row, and the nominal time of the last one; for those that
-                                expect something; lives for 35 days after the last failure
+                                incident is open that these end, ``begun`` or ``ended`` ``|nominal time|entry`` -> 0;
+                                ``start`` or ``finish`` ``||entry`` of what has found no room among the incidents
+``{p}:runs:failures``   hash    entry -> its failures in a row, the nominal time of the last one, its generation;
+                                for those that expect something; lives for 35 days after the last failure
 ======================  ======  ======================================================================================
 """
 

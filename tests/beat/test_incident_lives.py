@@ -1,0 +1,42 @@
+"""What an entry, or a beat, that is there again takes over from before: nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from redbeat_lite import Expect, every
+from tests.beat.incident_stage import Stage
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_an_entry_that_is_removed_and_added_at_once_begins_anew(stage: Stage, failures: int) -> None:
+    expect = Expect(failures=failures)
+    stage.schedules.add("e", "add", every(60), expect=expect)
+    for _ in range(2):
+        stage.turn(60)
+        stage.worker.tells("e", "failed")
+        stage.turn()
+    stage.schedules.remove("e")
+    stage.schedules.add("e", "add", every(60), expect=expect)
+    stage.turn()
+    assert stage.schedules.incidents() == []
+    stage.turn(60)
+    stage.worker.tells("e", "failed")
+    stage.turn()
+    assert [each.count for each in stage.schedules.incidents()] == [1] * (failures == 1)
+
+
+def test_who_leads_again_does_not_go_by_who_recorded_then(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(60), expect=Expect(start_within=30))
+    stage.worker.is_gone()
+    stage.look()
+    stage.turn(60)
+    assert not stage.deadlines()
+    stage.beat.leader.resign()
+    stage.look()
+    stage.clock.forward(60)
+    stage.beat.leader.acquire()
+    stage.beat.run_due()
+    assert stage.deadlines()
