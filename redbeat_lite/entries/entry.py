@@ -162,6 +162,8 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
             raise InvalidEntry("end_at", f"an instant not before start_at ({self.start_at.isoformat()})", self.end_at)
 
     def _check_recorded(self) -> None:
+        if self.expect and self.remove_when_done:
+            raise InvalidEntry("expect", "None or False beside remove_when_done: it is looked at later", self.expect)
         if self.expect and self.history == 0:
             raise InvalidEntry("history", "at least 1 beside expect, which goes by what is recorded", 0)
 

@@ -20,9 +20,9 @@ def expected_of(entry: Entry, default: Expect | None) -> Expect | None:
     """What is expected of an entry's runs.
 
     Parameters:
-        default: what is expected of entries that do not say.
+        default: what is expected of entries that do not say, and are still there when it is looked at.
     """
-    return (default if entry.expect is None else entry.expect) or None
+    return (default if entry.expect is None and not entry.remove_when_done else entry.expect) or None
 
 
 def check_expectation(entry: Entry, now: int, zone: tzinfo) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from redbeat_lite import Expect, every
+from redbeat_lite import Expect, InvalidEntry, every
+from redbeat_lite.runs.run import EXPECT_HEADER
 from tests.beat.incident_stage import Stage
+from tests.support.messages import of_entry
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -40,3 +42,15 @@ def test_who_leads_again_does_not_go_by_who_recorded_then(stage: Stage) -> None:
     stage.beat.leader.acquire()
     stage.beat.run_due()
     assert stage.deadlines()
+
+
+@pytest.mark.parametrize("stage", [{"redbeat_lite_expect": {"start_within": 30}}], indirect=True)
+def test_nothing_is_expected_of_an_entry_that_goes_with_its_last_run(stage: Stage) -> None:
+    stage.schedules.add("stays", "add", every(60))
+    stage.schedules.add("goes", "add", every(60), max_runs=2, remove_when_done=True)
+    stage.turn(60, 20)
+    assert [each.rpartition("|")[2] for each in stage.deadlines()] == ["stays"]
+    assert [EXPECT_HEADER in of_entry(stage.client, name)[0].headers for name in ("stays", "goes")] == [True, False]
+    assert stage.schedules.update("goes", expect=False).expect is False
+    with pytest.raises(InvalidEntry, match="beside remove_when_done"):
+        stage.schedules.update("goes", expect=Expect(failures=2))

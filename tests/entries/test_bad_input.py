@@ -256,6 +256,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"expect": {"start_within": 5}, "history": 0},
         "history: expected at least 1 beside expect, which goes by what is recorded, got 0",
     ),
+    "an expectation of what goes at its end": (
+        {"expect": {"failures": 2}, "remove_when_done": True},
+        "expect: expected None or False beside remove_when_done: it is looked at later, got Expect(",
+    ),
     "no runs": ({"max_runs": 0}, "max_runs: expected None or a whole number from 1, got 0"),
     "runs that are a truth": ({"max_runs": True}, "max_runs: expected None or a whole number from 1, got True"),
     "enabled of a wrong type": ({"enabled": 1}, "enabled: expected True or False, got 1"),
