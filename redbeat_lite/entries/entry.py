@@ -18,10 +18,10 @@ from ..schedules import Manual, Rule, encode_schedule, rule_of
 from ..schedules.misfire import Misfire
 from ..storage.changes import Change
 from . import fields
-from .by_hand import check_manual
 from .fields import DEFINITION_FIELDS
 from .recorded import Recorded
 from .state import EntryState, task_id
+from .together import check_together
 
 _REQUIRED = {
     "task": "the name of a task, a task, a signature or a Pipeline",
@@ -118,9 +118,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
             self.remove_when_done = fields.of_type("remove_when_done", remove_when_done, bool)
             self.history = fields.as_history(history)
             self.expect = Expect.of(expect)
-            self._check_window()
-            self._check_recorded()
-            check_manual(self)
+            check_together(self)
         except InvalidEntry as exc:
             raise exc.of(self.name) from None
         self.state: EntryState | None = None
@@ -156,16 +154,6 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
                 hint = None if required in written else "the field is missing"
                 raise InvalidEntry(required, expected, None, entry=str(name), hint=hint)
         return cls(name, **written, app=app)
-
-    def _check_window(self) -> None:
-        if self.start_at and self.end_at and self.end_at < self.start_at:
-            raise InvalidEntry("end_at", f"an instant not before start_at ({self.start_at.isoformat()})", self.end_at)
-
-    def _check_recorded(self) -> None:
-        if self.expect and self.remove_when_done:
-            raise InvalidEntry("expect", "None or False beside remove_when_done: it is looked at later", self.expect)
-        if self.expect and self.history == 0:
-            raise InvalidEntry("history", "at least 1 beside expect, which goes by what is recorded", 0)
 
     # -- what the plan needs ------------------------------------------------------------------------------------------
 

@@ -97,9 +97,8 @@ def parse(expression: str, seconds: str = "last", written: str | None = None) ->
         running=runs_every_hour(parser.items(hour, HOUR)),
     )
     if times.never:
-        raise InvalidEntry(
-            "schedule", "an expression that matches some day", parser.expression, hint="to run by hand: manual()"
-        )
+        hint = "to run by hand only, write manual()"
+        raise InvalidEntry("schedule", "an expression that matches some day", parser.expression, hint=hint)
     return times
 
 

@@ -17,8 +17,6 @@ Decoding builds only these: nothing in the text can name code to run.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -32,11 +30,12 @@ from ..instants import MAX_MS, MIN_MS, from_ms
 from .cron import Cron
 from .intervals import At, Every, Manual, at, interval_ms
 from .rrules import RRule
+from .stored_values import jsonable, number, seconds, text, whole, zone
 
 S = TypeVar("S", bound=BaseSchedule)
 _CELERYS = (schedule, crontab, solar)
 #: Celery's crontab takes lists; none needs more than the minutes of an hour.
-_MAX_LIST, _MAX_TEXT = 60, 500
+_MAX_LIST = 60
 
 
 class _Custom(NamedTuple):
@@ -82,7 +81,7 @@ def coerce_schedule(value: object) -> BaseSchedule:
     if isinstance(value, BaseSchedule):
         return value
     if isinstance(value, (int, float, timedelta)) and not isinstance(value, bool):
-        interval_ms(value if isinstance(value, timedelta) else _number(value), exact=False)
+        interval_ms(value if isinstance(value, timedelta) else number(value), exact=False)
         # Celery's own class, so that tools which know it find what they expect.
         return schedule(value)
     raise InvalidEntry("schedule", "seconds, a timedelta or a schedule", value, hint=_hint(value))
@@ -106,7 +105,7 @@ def encode_schedule(found: BaseSchedule) -> dict[str, Any]:
     """
     for name, custom in _custom.items():
         if type(found) is custom.cls:
-            return {"custom": name, "data": _jsonable(custom.encode(found), found)}
+            return {"custom": name, "data": jsonable(custom.encode(found), found)}
     encode = _ENCODERS.get(type(found))
     if encode is None:
         hint = "register its class with register_schedule" if isinstance(found, BaseSchedule) else None
@@ -148,9 +147,9 @@ def _encode_every(found: Every) -> dict[str, Any]:
 
 
 def _decode_every(obj: Mapping[str, Any]) -> Every:
-    interval = timedelta(milliseconds=_whole(obj["every"]))
+    interval = timedelta(milliseconds=whole(obj["every"]))
     found = Every(interval, align=obj.get("align", False), spread=obj.get("spread", False))
-    return found.as_kept(_whole(obj["resolved"])) if "resolved" in obj else found
+    return found.as_kept(whole(obj["resolved"])) if "resolved" in obj else found
 
 
 def _encode_cron(found: Cron) -> dict[str, Any]:
@@ -163,13 +162,13 @@ def _encode_cron(found: Cron) -> dict[str, Any]:
 
 
 def _decode_cron(obj: Mapping[str, Any]) -> Cron:
-    found = Cron(_text(obj["cron"]), tz=_zone(obj), seconds=obj.get("seconds", "last")).as_kept(obj.get("resolved"))
+    found = Cron(text(obj["cron"]), tz=zone(obj), seconds=obj.get("seconds", "last")).as_kept(obj.get("resolved"))
     _ = found.resolved is None or found.times  # raises where it is no expression
     return found
 
 
 def _decode_at(obj: Mapping[str, Any]) -> At:
-    ms = _whole(obj["at"])
+    ms = whole(obj["at"])
     if not MIN_MS <= ms <= MAX_MS:
         raise InvalidEntry("schedule", "an instant of the years 1 to 9999", ms)
     return at(from_ms(ms))
@@ -185,7 +184,7 @@ def _encode_rrule(found: RRule) -> dict[str, Any]:
 
 
 def _decode_rrule(obj: Mapping[str, Any]) -> RRule:
-    return RRule.stored(_text(obj["rrule"]), _zone(obj), obj.get("start"))
+    return RRule.stored(text(obj["rrule"]), zone(obj), obj.get("start"))
 
 
 def _encode_crontab(found: crontab) -> dict[str, Any]:
@@ -208,10 +207,10 @@ def _decode_crontab(obj: Mapping[str, Any]) -> crontab:
 
 def _crontab_field(field: object) -> Any:
     if isinstance(field, str):
-        return _text(field)
+        return text(field)
     if isinstance(field, list) and 0 < len(field) <= _MAX_LIST:
-        return [_whole(number) for number in field]
-    return _whole(field)
+        return [whole(each) for each in field]
+    return whole(field)
 
 
 def _encode_celery_interval(found: schedule) -> dict[str, Any]:
@@ -223,16 +222,16 @@ def _decode_celery_interval(obj: Mapping[str, Any]) -> schedule:
     relative = obj.get("relative", False)
     if not isinstance(relative, bool):
         raise InvalidEntry("schedule", "relative as true or false", relative)
-    return schedule(_seconds(obj["schedule"]), relative)
+    return schedule(seconds(obj["schedule"]), relative)
 
 
 def _decode_solar(obj: Mapping[str, Any]) -> solar:
     event, lat, lon = obj["solar"]
-    return solar(_text(event), _number(lat), _number(lon))
+    return solar(text(event), number(lat), number(lon))
 
 
 def _decode_custom(obj: Mapping[str, Any]) -> BaseSchedule:
-    custom = _custom.get(_text(obj["custom"]))
+    custom = _custom.get(text(obj["custom"]))
     if custom is None:
         near = get_close_matches(obj["custom"], _custom, n=1)
         hint = f"did you mean {near[0]}?" if near else "import the module that calls register_schedule"
@@ -241,43 +240,6 @@ def _decode_custom(obj: Mapping[str, Any]) -> BaseSchedule:
     if not isinstance(found, custom.cls):
         raise InvalidEntry("schedule", f"a {custom.cls.__name__} from its decoder", found)
     return found
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidEntry("schedule", "a whole number", value)
-    return value
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InvalidEntry("schedule", "a number", value)
-    return value
-
-
-def _seconds(value: object) -> float:
-    # The bounds of an interval are the rule's business; timedelta has some of its own.
-    if abs(number := _number(value)) > 86_400 * 999_999_999:
-        raise InvalidEntry("schedule", "an interval of at most 100 years", value)
-    return number
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or len(value) > _MAX_TEXT:
-        raise InvalidEntry("schedule", f"a text of at most {_MAX_TEXT} characters", value)
-    return value
-
-
-def _zone(obj: Mapping[str, Any]) -> str | None:
-    return None if obj.get("tz") is None else _text(obj["tz"])
-
-
-def _jsonable(data: object, found: BaseSchedule) -> object:
-    try:
-        json.dumps(data, allow_nan=False)
-    except (TypeError, ValueError):
-        raise InvalidEntry("schedule", f"JSON-able data from the encoder of {type(found).__name__}", data) from None
-    return data
 
 
 _ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {

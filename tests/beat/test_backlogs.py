@@ -65,11 +65,13 @@ class Batches(list[list[str]]):
         self.told: list[str] = []
         commit, progress = LeaderStore.commit, beat.leader.progress
 
-        def noted(store: LeaderStore, term: Term, now: int, advances: Sequence[Advance]) -> list[bool | str]:
+        def noted(
+            store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], deadlines: str
+        ) -> list[bool | str]:
             self.append([advance.name.decode() for advance in advances])
             self.seconds.append(watch.seconds)
             watch.seconds = 0.0
-            return commit(store, term, now, advances)
+            return commit(store, term, now, advances, deadlines)
 
         def heard(doing: object, within: float = 0.0) -> None:
             self.told.append(str(doing))

@@ -88,9 +88,11 @@ class TestMisfires:
         clock.forward(600)
         steps, commit = [], LeaderStore.commit
 
-        def noted(store: LeaderStore, term: Term, now: int, advances: Sequence[Advance]) -> list[bool | str]:
+        def noted(
+            store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], deadlines: str
+        ) -> list[bool | str]:
             steps.append(sum(len(advance.commands) for advance in advances))
-            return commit(store, term, now, advances)
+            return commit(store, term, now, advances, deadlines)
 
         monkeypatch.setattr(LeaderStore, "commit", noted)
         inner_beat.run_due()

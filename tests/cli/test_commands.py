@@ -82,7 +82,7 @@ class TestSchedules:
             (("--every", "3q"), "every: expected seconds, or a length of time"),
             (("--every", "5s", "--cron", "* * * * *"), "expected one schedule, got '--every and --cron'"),
             (("--every", "5s", "--manual"), "expected one schedule, got '--every and --manual'"),
-            (("--cron", "0 0 31 2 *"), "(to run by hand: manual())"),
+            (("--cron", "0 0 31 2 *"), "(to run by hand only, write manual())"),
             (("--every", "5s", "--tz", "UTC"), "--tz beside --cron or --at or --rrule, got '--tz every'"),
             (("--align",), "--align beside --every, got '--align alone'"),
             (("--cron", "H * * * *", "--spread"), "--spread beside --every, got '--spread cron'"),

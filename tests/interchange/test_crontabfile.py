@@ -158,4 +158,4 @@ def test_files_that_are_none_are_refused_in_one_line(tmp_path: Path) -> None:
 def test_a_day_that_never_comes_is_left_out_with_what_to_write_instead(tmp_path: Path) -> None:
     [left] = read(tmp_path, "0 0 31 2 * /usr/bin/reindex\n", task="ops.run").values()
     assert isinstance(left, Left)
-    assert left.reason.endswith("(to run by hand: manual())")
+    assert left.reason.endswith("(to run by hand only, write manual())")

@@ -66,6 +66,7 @@ class Request:
     def __init__(self, task: Any, token: str, retries: int = 0, name: str = "id") -> None:
         self.id, self.task, self.app = name, task, task.app
         self.worker_pid: int | None = None
+        self.time_start: float | None = None
         self.request_dict = {"id": name, "args": ("k",), "kwargs": {}, "retries": retries, DELIVERY: {"token": token}}
 
 
@@ -154,7 +155,7 @@ def test_two_threads_that_meet_share_the_departures(app: Celery, monkeypatch: py
 
 def test_a_departure_that_goes_wrong_is_not_awaited_for_ever(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     departures, hold = Departures.of(app), Hold(Held("token", "id", 0, 1_000), None)
-    request = SimpleNamespace(worker_pid=GONE)
+    request = SimpleNamespace(worker_pid=GONE, request_dict={}, time_start=None)
 
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
