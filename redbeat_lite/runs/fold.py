@@ -74,8 +74,7 @@ class _Fold:
 
     def _generation(self, name: str) -> str:
         """Another one once an entry of this name has been removed and added."""
-        watched = self._seen.watched.get(name)
-        return watched.generation if watched is not None else ""
+        return self._seen.watched.get(name, Watched(None)).generation
 
     def _end(self, end: End) -> None:
         expect = self._expected(end.name)
@@ -107,11 +106,9 @@ class _Fold:
             self._close("too_long", end.name, end.nominal)
 
     def _failed(self, expect: Expect, end: End) -> None:
-        known, generation = (
-            self._failures.get(end.name) or self._seen.failures.get(end.name),
-            self._generation(end.name),
-        )
-        if known is None or known.generation != generation:
+        known = self._failures.get(end.name) or self._seen.failures.get(end.name) or Failures()
+        generation = self._generation(end.name)
+        if known.generation != generation:
             known = Failures()
         if known.nominal == end.nominal:
             return
