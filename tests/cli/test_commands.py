@@ -127,7 +127,6 @@ class TestFields:
             *("--once", '{"scope": "run", "lease": 9}', "--misfire", '{"policy": "all", "limit": 3}'),
             *("--jitter", "90s", "--start-at", "2090-01-01", "--end-at", "2091-01-01T00:00Z", "--max-runs", "7"),
             *("--description", "words", "--disabled", "--remove-when-done", "--history", "3"),
-            *("--expect", "start_within=30s,failures=3,trust=workers"),
         )
         entry = schedules["x"]
         assert (entry.args, entry.kwargs, entry.options) == ((Decimal("0.1"),), {"y": 2}, {"queue": "slow"})
@@ -136,13 +135,14 @@ class TestFields:
         assert entry.start_at == datetime(2089, 12, 31, 23, tzinfo=UTC)
         assert entry.end_at == datetime(2091, 1, 1, tzinfo=UTC)
         assert (entry.enabled, entry.remove_when_done, entry.history) == (False, True, 3)
-        assert entry.expect == Expect(start_within=30, failures=3)
         shown = cli("show", "x")
         assert "status            disabled" in shown.out
         assert "jitter            90 s" in shown.out
         assert "expires           600 s" in shown.out
         assert 'misfire           {"policy": "all", "limit": 3}' in shown.out
         cli("edit", "x", "--expires", "none", "--end-at", "none", "--enabled", "--keep-when-done", "--once", "false")
+        cli("edit", "x", "--expect", "start_within=30s,failures=3,trust=workers")
+        assert schedules["x"].expect == Expect(start_within=30, failures=3)
         cli("edit", "x", "--history", "none", "--expect", "false")
         entry = schedules["x"]
         assert (entry.expires, entry.end_at, entry.enabled, entry.remove_when_done) == (None, None, True, False)

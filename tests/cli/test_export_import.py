@@ -63,7 +63,6 @@ def fill(schedules: Schedules) -> None:
         end_at=LATER + timedelta(days=9),
         max_runs=3,  # type: ignore[arg-type]
         description="Every night, äöü \x1b",
-        remove_when_done=True,
         history=7,
         expect={"start_within": 30, "succeed_every": 100_000_000 / 4},
     )

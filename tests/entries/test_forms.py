@@ -73,7 +73,7 @@ expectations = st.sampled_from([None, False]) | st.builds(
 
 @st.composite
 def entries(draw: Any) -> Entry:
-    window = sorted([draw(instants), draw(instants)])
+    window, goes = sorted([draw(instants), draw(instants)]), draw(st.booleans())
     return Entry(
         draw(names),
         draw(names),
@@ -92,9 +92,9 @@ def entries(draw: Any) -> Entry:
         max_runs=draw(st.none() | st.integers(1, 10**9)),
         enabled=draw(st.booleans()),
         description=draw(text),
-        remove_when_done=draw(st.booleans()),
+        remove_when_done=goes,
         history=draw(st.none() | st.integers(1, 1000)),
-        expect=draw(expectations),
+        expect=None if goes else draw(expectations),
     )
 
 
