@@ -59,7 +59,7 @@ class WatchedEntries:
                     state = state_of(stored)
                 except CorruptEntry:
                     continue
-                found[name] = Found(entry, state, self._deadlines.expected(entry), self._deadlines.history(entry))
+                found[name] = Found(entry, state, self._deadlines.expected(entry), self._deadlines.kept(entry)[0])
         return found
 
     def _entry(self, name: str, stored: Stored) -> Entry | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 
@@ -39,8 +40,9 @@ class Advances:
             after = lifecycle.failed(state, job.error, job.plan)
             retry = now + 1000 * lifecycle.retry_delay(after.attempts)
             return Advance(job.stored.name, state.guard, after.encode(), retry)
-        commands, deadlines, history = job.commands, list[int | str](), self._deadlines.history(entry)
-        if job.plan.emit and (expect := self._deadlines.expected(entry)):
+        commands, history, expect = job.commands, *self._deadlines.kept(entry)
+        deadlines: Sequence[int | str] = ()
+        if expect is not None and job.plan.emit:
             deadlines = self._deadlines.of(job, expect, now)
             if deadlines and not commands:
                 runs = [f"{nominal}|{entry.name}" for nominal in job.plan.emit]

@@ -40,10 +40,12 @@ class Deadlines:
         """What is expected of an entry's runs."""
         return expected_of(entry, self._default)
 
-    def history(self, entry: Entry) -> int:
-        """How many of its runs are recorded."""
+    def kept(self, entry: Entry) -> tuple[int, Expect | None]:
+        """How many of an entry's runs are recorded, and what is expected of them."""
+        expect = self._default if entry.expect is None else entry.expect
+        expect = self.expected(entry) if expect else None
         history = self._history if entry.history is None else entry.history
-        return history or int(self.expected(entry) is not None)
+        return history or int(expect is not None), expect
 
     def of(self, job: Job, expect: Expect, now: int) -> list[int | str]:
         """The deadlines of what was sent at ``now`` (epoch ms), as the commit sets them: when, what, when, ..."""
