@@ -65,7 +65,8 @@ def _of_fold(rule: ZonedRule, instant: datetime) -> str | None:
     if local.replace(fold=0).utcoffset() == local.replace(fold=1).utcoffset():
         return None
     shown = f"{local:%H:%M} comes twice"
-    if rule.walls.running:
+    # One with a time of day has only what an RDATE added in the second.
+    if rule.walls.running or local.fold:
         return f"{shown}; this is the {'second' if local.fold else 'first'} time"
     return f"{shown}; it runs the first time"
 

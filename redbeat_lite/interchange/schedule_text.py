@@ -4,7 +4,7 @@
 ``{"every": "1h30m"}``             with ``"align": true`` or ``"spread": true`` where it is
 ``{"cron": "0 3 * * *"}``          with ``"tz"`` and ``"seconds"`` where they are given
 ``{"at": "2026-12-01T09:00Z"}``
-``{"rrule": "FREQ=DAILY"}``        with ``"tz"`` and ``"start"`` where they are given
+``{"rrule": "FREQ=DAILY"}``        with ``"tz"`` and ``"start"`` where they are given; lines in one, or in several
 ``{"crontab": [0, "*/4", …]}``     and all other kinds: as they are stored
 ``30``, ``"30s"``                  Celery's own interval
 =================================  ==========================================================
@@ -95,7 +95,12 @@ def schedule_text(schedule: BaseSchedule) -> str:
         event, latitude, longitude = fields["solar"]
         return f"{event} at {latitude:g}, {longitude:g}"
     kind = "cron" if "cron" in fields else "rrule" if "rrule" in fields else "custom"
-    return f"{kind} {fields[kind]}{zone}"
+    return f"{kind} {_in_one_line(fields[kind])}{zone}"
+
+
+def _in_one_line(text: str) -> str:
+    """A recurrence with a space between its lines, which reads as well."""
+    return " ".join(text.split())
 
 
 def resolved_text(schedule: BaseSchedule) -> str | None:
@@ -180,7 +185,7 @@ def schedule_words(schedule: BaseSchedule) -> list[str]:
     kind = next((kind for kind in ("every", "cron", "at", "rrule") if kind in fields), None)
     if kind is None:
         return ["--schedule", json.dumps(fields, ensure_ascii=False)]
-    words = [f"--{kind}", fields[kind]]
+    words = [f"--{kind}", _in_one_line(fields[kind])]
     for field, name in (("tz", "--tz"), ("seconds", "--cron-seconds"), ("start", "--rrule-start")):
         if field in fields:
             words += [name, fields[field]]

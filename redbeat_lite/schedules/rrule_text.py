@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ..errors import InvalidEntry
 from .recurrence import FREQUENCIES, Parts
@@ -15,7 +15,10 @@ from .recurrence import FREQUENCIES, Parts
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 #: Counting further than this is done by the entry's max_runs, which needs no look ahead.
 MAX_COUNT = 10_000
-_MAX_LENGTH = 500
+#: EXDATEs and RDATEs together. One left out costs a look at the next: this many are still less than one long search.
+MAX_DATES = 100
+_MAX_LENGTH = 4000
+_LINE = re.compile("(DTSTART|RRULE|RDATE|EXDATE)[;:]", re.IGNORECASE)
 _BOUNDS = {
     "BYMONTH": (1, 12, False),
     "BYMONTHDAY": (1, 31, True),
@@ -31,6 +34,17 @@ _NAMES = ("FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", *_BOUNDS)
 _NOT_IN = {"BYWEEKNO": FREQUENCIES[1:], "BYYEARDAY": ("MONTHLY", "WEEKLY", "DAILY"), "BYMONTHDAY": ("WEEKLY",)}
 
 
+class Date(NamedTuple):
+    """A DTSTART, RDATE or EXDATE as it is written."""
+
+    #: Aware where it has a Z, else local.
+    time: datetime
+    #: The TZID.
+    zone: str | None
+    #: Whether it is a DATE, without a time of day; `time` is its midnight then.
+    whole_day: bool
+
+
 @dataclass(frozen=True)
 class RuleText:
     """A recurrence as text: its parts, and the start if the text has one (naive where it is local time)."""
@@ -40,41 +54,66 @@ class RuleText:
     zone: str | None
     #: UNTIL given in UTC, as RFC 5545 wants it where there is a zone; a local one is in the parts.
     until: datetime | None
+    added: tuple[Date, ...] = ()
+    left_out: tuple[Date, ...] = ()
+
+
+def unfolded(text: str) -> str:
+    """The text with one line for each property: what calendars have folded, or words apart, is put together."""
+    return "".join(f"\n{word}" if _LINE.match(word) else word for word in text.split()).lstrip()
 
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> RuleText:
-    """The recurrence of ``FREQ=…;…``, or of the lines ``DTSTART:…`` and ``RRULE:…``.
+    """The recurrence of ``FREQ=…;…``, or of a line ``RRULE:…``, with lines DTSTART, RDATE and EXDATE or without.
 
     Raises:
-        InvalidEntry: anything RFC 5545 does not allow, and sets of several rules or dates.
+        InvalidEntry: anything RFC 5545 does not allow, and sets of several rules.
     """
     if len(text) > _MAX_LENGTH:
         raise InvalidEntry("schedule", f"a recurrence of at most {_MAX_LENGTH} characters", text)
-    start, zone, rule = None, None, None
-    for line in text.upper().split():
+    rule: str | None = None
+    start: Date | None = None
+    dates: _Dates = {"RDATE": (), "EXDATE": ()}
+    for line in text.split():
         name, colon, value = line.rpartition(":")
-        if name in ("", "RRULE") and rule is None and bool(colon) == bool(name):
-            rule = value
-        elif name.partition(";")[0] == "DTSTART" and start is None:
-            # Names of zones, unlike everything else, have upper and lower case.
-            original = text[text.upper().index(name) :][: len(name)]
-            start, zone = _start(value, original, text)
+        kind = name.upper().partition(";")[0]
+        if name.upper() in ("", "RRULE") and rule is None and bool(colon) == bool(name):
+            rule = value.upper()
+        elif kind == "DTSTART" and start is None:
+            start = _date(value, name, text)
+        elif kind in dates:
+            dates[kind] += tuple(_date(each, name, text) for each in value.split(","))
         else:
-            hint = "an EXDATE or a second rule is another entry, or a condition in the task"
-            raise InvalidEntry("schedule", "one DTSTART and one RRULE", line, hint=hint)
+            raise InvalidEntry("schedule", "one DTSTART and one RRULE", line, hint="a second rule is another entry")
     if not rule:
         _refuse(text, "an RRULE", None)
-    return _Reader(text, rule).read(start, zone)
+    _check_dates(dates, start, text)
+    found = _Reader(text, rule).read()
+    if start is not None:
+        found = replace(found, start=start.time, zone=start.zone)
+    return replace(found, added=dates["RDATE"], left_out=dates["EXDATE"])
 
 
-def _start(value: str, name: str, text: str) -> tuple[datetime, str | None]:
-    params = name.split(";")[1:]
-    zone = next((param[5:] for param in params if param[:5].upper() == "TZID="), None)
-    instant = _date_time(value, text)
-    if instant.tzinfo is not None and zone is not None:
-        _refuse(text, "a DTSTART with a zone or with Z, not with both", None)
-    return instant, zone
+_Dates = dict[str, tuple[Date, ...]]
+
+
+def _check_dates(dates: _Dates, start: Date | None, text: str) -> None:
+    every = dates["RDATE"] + dates["EXDATE"]
+    if len(every) > MAX_DATES:
+        _refuse(text, f"at most {MAX_DATES} dates in RDATE and EXDATE, not {len(every)}", None)
+    if any(each.whole_day and each.zone for each in every):
+        _refuse(text, "dates without TZID, or with a time of day", None)
+    if any(each.whole_day for each in dates["RDATE"]) and not (start and start.whole_day):
+        _refuse(text, "an RDATE with a time of day", "a date alone goes with a DTSTART that is one")
+
+
+def _date(value: str, name: str, text: str) -> Date:
+    zone = next((param[5:] for param in name.split(";")[1:] if param[:5].upper() == "TZID="), None)
+    found = _date_time(value.upper(), text)
+    if found.tzinfo is not None and zone is not None:
+        _refuse(text, f"{name.upper().partition(';')[0]} with a zone or with Z, not with both", None)
+    return Date(found, zone, whole_day=len(value) == 8)
 
 
 def _date_time(value: str, text: str) -> datetime:
@@ -96,7 +135,7 @@ class _Reader:
         self.text = text
         self.given = self._split(rule)
 
-    def read(self, start: datetime | None, zone: str | None) -> RuleText:
+    def read(self) -> RuleText:
         freq = self.given.get("FREQ", "")
         if freq not in FREQUENCIES:
             near = get_close_matches(freq, FREQUENCIES, n=1)
@@ -113,7 +152,7 @@ class _Reader:
             byday=self._by_day(freq),
             **{name.lower(): self._numbers(name) for name in _BOUNDS},
         )
-        return RuleText(parts, start, zone, None if local is not None else until)
+        return RuleText(parts, None, None, None if local is not None else until)
 
     def _split(self, rule: str) -> dict[str, str]:
         given: dict[str, str] = {}

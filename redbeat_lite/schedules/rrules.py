@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from itertools import islice, pairwise
 from typing import Any
 
 from ..errors import InvalidEntry
-from ..instants import MAX_MS, aware, from_ms, to_ms
+from ..instants import EPOCH, MAX_MS, aware, from_ms, to_ms
 from .clock_changes import ZonedRule, first_passing
 from .recurrence import Parts, Recurrence, TooManySteps
-from .rrule_text import RuleText, parse
+from .rrule_dates import Instants, LeftOut, with_dates
+from .rrule_text import RuleText, parse, unfolded
 from .rule import SAMPLE, RuleSchedule
 from .zones import portable, wall_at, zone_name, zone_of
 
 #: Where a rule without a start counts from: a Monday, the first of a month and of a year, at midnight.
 ANCHOR = datetime(2001, 1, 1)  # a wall-clock time
+_MS = timedelta(milliseconds=1)
 _BEGINNING = datetime.min  # noqa: DTZ901  # a wall-clock time, before any start
+#: From here on each zone has a local time.
+_FIRST = datetime(1, 1, 3)  # a wall-clock time
 #: Days, hours, minutes or seconds that are looked at, at most, to learn when a rule begins or where its COUNT ends:
 #: a fifth of a second, or up to a whole one for many positions. A daily rule with the largest COUNT: a thirtieth.
 STEPS = 60_000
@@ -29,10 +35,14 @@ STEPS = 60_000
 def rrule(text: str, *, tz: str | tzinfo | None = None, start: datetime | None = None) -> RRule:
     """Run by an RFC 5545 recurrence, such as ``"FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17;BYMINUTE=0;BYSECOND=0"``.
 
-    The text is the rule alone, or a ``DTSTART`` line and an ``RRULE`` line. Times are those on the wall, and meet clock
-    changes as those of `cron` do: a rule with hours is *fixed*; one that counts hours, minutes or seconds is *running*.
+    The text is the rule alone, or the line ``RRULE:…``; lines with ``DTSTART``, ``RDATE`` and ``EXDATE`` may stand
+    beside it. Times are those on the wall, and meet clock changes as those of `cron` do: a rule with hours is *fixed*;
+    one that counts hours, minutes or seconds is *running*.
     What a rule leaves open (its time of day, the phase of an INTERVAL) it takes from its start. Without one that is
     Monday, 2001-01-01T00:00, on the wall.
+
+    Up to 100 dates are left out (``EXDATE``) or added (``RDATE``): local times, instants (with a ``Z`` or another
+    zone's ``TZID``), or whole days (``EXDATE:20261225``). See `redbeat_lite.schedules.rrule_dates`.
 
     Parameters:
         tz: the zone of the wall; by default the ``TZID`` of the text, or else that of the Celery app.
@@ -50,7 +60,7 @@ class RRule(RuleSchedule):
     def __init__(self, text: str, *, tz: str | tzinfo | None = None, start: datetime | None = None) -> None:
         if not isinstance(text, str):
             raise InvalidEntry("schedule", "a recurrence as text", text, hint='for example "FREQ=DAILY;BYHOUR=9"')
-        self.text = "\n".join(text.split())
+        self.text = unfolded(text)
         self.start = None if start is None else aware("start", start)
         self.parsed = parse(self.text)
         self.zone = self._zone(tz)
@@ -102,10 +112,10 @@ class RRule(RuleSchedule):
             raise InvalidEntry("schedule", "a recurrence with a start", self.text, hint=hint)
         rule = self.in_zone(self.zone or UTC)
         try:
-            first = next(rule.walls.walls(_BEGINNING, STEPS), None)
+            something = rule.has_any()
         except TooManySteps:
             raise self._too_costly() from None
-        if first is None:
+        if not something:
             raise InvalidEntry("schedule", "a recurrence that matches something", self.text)
 
     def _too_costly(self) -> InvalidEntry:
@@ -129,43 +139,66 @@ def _rrule(text: str, tz: str | None, start: datetime | None) -> RRule:
 
 
 class RecurrenceRule(ZonedRule):
-    """A recurrence in a zone, which may end at an instant."""
+    """A recurrence in a zone, which may end at an instant, with what dates leave out of it and add to it."""
 
-    __slots__ = ("_until",)
-    walls: Recurrence
+    __slots__ = ("_dates", "_until")
+    walls: Recurrence | LeftOut
 
-    def __init__(self, walls: Recurrence, zone: tzinfo, until: datetime | None) -> None:
+    def __init__(self, walls: Recurrence | LeftOut, zone: tzinfo, until: datetime | None, dates: Instants) -> None:
         super().__init__(walls, zone)
         self._until = MAX_MS if until is None else to_ms(until)
+        self._dates = dates
 
     def next_after(self, instant: datetime) -> datetime | None:
-        found = super().next_after(instant)
-        return None if found is None or to_ms(found) > self._until else found
+        found = self.next_ms((instant - EPOCH) // _MS)
+        return None if found is None else from_ms(found)
 
     def next_ms(self, ms: int) -> int | None:
         found = super().next_ms(ms)
-        return None if found is None or found > self._until else found
+        while found in self._dates.left_out:
+            found = super().next_ms(found)
+        following = bisect_right(self._dates.added, ms)
+        upcoming = [*self._dates.added[following : following + 1]]
+        if found is not None and found <= self._until:
+            upcoming.append(found)
+        return min(upcoming, default=None)
+
+    def has_any(self) -> bool:
+        """Whether the rule has any occurrence, or the dates add one.
+
+        Raises:
+            TooManySteps: it is not found within `STEPS`.
+        """
+        with suppress(OverflowError, ValueError):  # local time beyond the years 1 to 9999
+            return bool(self._dates.added) or next(self._from(_FIRST), None) is not None
+        return False
 
     def shortest_gap_ms(self, ms: int) -> int | None:
         """How close the first occurrences after an instant come; None when there are no two."""
         found: list[int] = []
         # One search for all of them, and no more steps than that of a definition: each alone may be a long one.
         with suppress(TooManySteps, OverflowError, ValueError):  # the latter: local time beyond the years 1 to 9999
-            for wall in islice(self.walls.walls(wall_at(self.zone, from_ms(ms)), STEPS), SAMPLE + 1):
-                found.append(to_ms(first_passing(self.zone, wall)))
+            found.extend(islice(self._from(wall_at(self.zone, from_ms(ms))), SAMPLE + 1))
+        added = self._dates.added[bisect_right(self._dates.added, ms) :]
         # Times that a gap of the clock swallowed are one occurrence.
-        gaps = (later - earlier for earlier, later in pairwise(found) if earlier < later <= self._until)
-        return min(gaps, default=None)
+        every = sorted({*added, *(each for each in found if each <= self._until)})
+        return min((later - earlier for earlier, later in pairwise(every)), default=None)
+
+    def _from(self, wall: datetime) -> Iterator[int]:
+        found = (to_ms(first_passing(self.zone, each)) for each in self.walls.walls(wall, STEPS))
+        return (ms for ms in found if ms not in self._dates.left_out)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RecurrenceRule) and self._until == other._until and super().__eq__(other) is True
+        same = isinstance(other, RecurrenceRule) and (self._until, self._dates) == (other._until, other._dates)
+        return same and super().__eq__(other) is True
 
     __hash__ = ZonedRule.__hash__
 
 
 @lru_cache(maxsize=1024)
 def _zoned(parsed: RuleText, start: datetime, zone: tzinfo) -> RecurrenceRule:
-    return RecurrenceRule(Recurrence(_without_count(parsed.parts, start), start), zone, parsed.until)
+    walls, dates = with_dates(Recurrence(_without_count(parsed.parts, start), start), parsed, zone)
+    return RecurrenceRule(walls, zone, parsed.until, dates)
 
 
 @lru_cache(maxsize=1024)

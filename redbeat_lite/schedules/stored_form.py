@@ -184,7 +184,7 @@ def _encode_rrule(found: RRule) -> dict[str, Any]:
 
 
 def _decode_rrule(obj: Mapping[str, Any]) -> RRule:
-    return RRule.stored(text(obj["rrule"]), zone(obj), obj.get("start"))
+    return RRule.stored(obj["rrule"], zone(obj), obj.get("start"))
 
 
 def _encode_crontab(found: crontab) -> dict[str, Any]:

@@ -41,6 +41,9 @@ SCHEDULES = {
         "FREQ=DAILY;COUNT=3", start=datetime(2090, 1, 1, 9, tzinfo=UTC)
     ),
     "--manual": manual(),
+    "--rrule 'RRULE:FREQ=DAILY EXDATE:20900102,20900104 RDATE:20900102T150000Z' --tz Asia/Tokyo": rrule(
+        "RRULE:FREQ=DAILY\nEXDATE:20900102,20900104\nRDATE:20900102T150000Z", tz="Asia/Tokyo"
+    ),
     """--schedule '{"crontab": [0, "*/4", "mon,tue", "*", "*"]}'""": crontab(0, "*/4", "mon,tue"),
     """--schedule '{"schedule": 30.0}'""": schedule(30),
     """--schedule '{"solar": ["sunset", 52.5, 13.4]}'""": solar("sunset", 52.5, 13.4),

@@ -35,6 +35,7 @@ KINDS = {
     "cron-seconds": cron("30 0 3 * * *", seconds="first"),
     "at": at(LATER + timedelta(milliseconds=1)),
     "rrule": rrule("FREQ=MONTHLY;BYDAY=-1FR", tz="Europe/Berlin", start=LATER),
+    "rrule-dates": rrule("RRULE:FREQ=DAILY\nEXDATE:20900102\nRDATE;TZID=Asia/Tokyo:20900102T120000", tz="UTC"),
     "crontab": crontab(0, "*/4", day_of_week=[1, 2], month_of_year="1"),
     "schedule": schedule(30, relative=True),
     "solar": solar("sunset", 52.5, 13.4),
@@ -90,14 +91,14 @@ class TestExport:
         state = f"{version}|{generation}|{nominal}|{int(nominal) - 250}|12|3|0|0|" + '{"error":"no broker"}'
         client.hset("{redbeat-lite}:state", name, state)
         before = held(client)
-        assert cli("export", str(file)).err == f"exported 15 entries to {file}, 0 left out\n"
+        assert cli("export", str(file)).err == f"exported 16 entries to {file}, 0 left out\n"
         schedules.clear()
         cli("import", str(file))
         assert len(schedules) == 0, "that was only a look"
-        assert "15 imported, 0 the same, 0 left out" in cli("import", str(file), "--apply").out
+        assert "16 imported, 0 the same, 0 left out" in cli("import", str(file), "--apply").out
         assert held(client) == before
         assert (schedules["every"].total_run_count, schedules["every"].last_error) == (12, "no broker")
-        assert "0 imported, 15 the same, 0 left out" in cli("import", str(file), "--apply").out
+        assert "0 imported, 16 the same, 0 left out" in cli("import", str(file), "--apply").out
         assert held(client) == before
 
     def test_what_was_sent_is_no_difference_and_is_kept(
@@ -361,10 +362,10 @@ class TestPlan:
         schedules.update("full", remove_when_done=False)
         cli("export", str(file))
         schedules.clear()
-        assert cli("plan", str(file)).lines[-1] == "15 to add, 0 to change, 0 to remove; 0 the same."
+        assert cli("plan", str(file)).lines[-1] == "16 to add, 0 to change, 0 to remove; 0 the same."
         cli("apply", str(file))
         assert cli("plan", str(file), "--prune", "--exit-code").out == (
-            "0 to add, 0 to change, 0 to remove; 15 the same.\n"
+            "0 to add, 0 to change, 0 to remove; 16 the same.\n"
         )
 
     def test_the_difference_is_shown_field_by_field_and_then_made_none(
