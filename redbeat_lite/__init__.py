@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .runs.run import Run
     from .scheduler import Scheduler
     from .schedules import at, cron, every, manual, register_schedule, rrule
+    from .schedules.calendars import Calendar
     from .schedules.misfire import Misfire
     from .storage.changes import Change
 
@@ -61,6 +62,7 @@ _HOMES = {
         "UnsupportedFormat",
     ),
     "expect": ("Expect",),
+    "schedules.calendars": ("Calendar",),
     "schedules.misfire": ("Misfire",),
     "once.errors": ("LockLost", "LockUnavailable", "OnceRejected", "OnceSkipped"),
     "once.installation": ("install",),
@@ -83,6 +85,7 @@ _HOMES = {
 _HOME_OF = {name: f".{home}" for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Calendar",
     "Change",
     "ConfigOwned",
     "ConfigurationError",

@@ -26,3 +26,4 @@ class Policies(TypedDict, total=False):
     remove_when_done: bool
     history: int | None
     expect: Expect | Mapping[str, Any] | Literal[False] | None
+    calendar: str | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ..actors import check_actor
@@ -18,6 +19,7 @@ from ..runs.incident import Incident
 from ..storage.changes import line_of
 from ..storage.connections import FAULTS
 from ..storage.lazy import lazy
+from .calendars import Calendars
 from .field_types import Policies
 from .read_side import ReadSide
 from .run_now import publish_extra
@@ -50,6 +52,11 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
     @lazy
     def _writer(self) -> Writer:
         return Writer(self._app, self._store, self._reader, self._zone, self._settings.slack_ms, self._actor)
+
+    @lazy
+    def calendars(self) -> Calendars:
+        """The stored :class:`Calendar` objects, as a mapping from name to calendar; see :class:`Calendars`."""
+        return Calendars(self._store, self._zone, lambda: self._writer.who)
 
     def add(
         self,
@@ -91,7 +98,8 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
             EntryExists: names were taken, the message says which; all others are stored.
             ConfigOwned: as for :meth:`add`; entries of earlier round trips are stored.
         """
-        checked = [self._writer.checked(entry, replaces=replace, warn=False) for entry in entries]
+        find = cache(self._writer.calendars.find)
+        checked = [self._writer.checked(entry, replaces=replace, warn=False, calendar=find) for entry in entries]
         self._writer.warn_of_unknown_tasks(checked)
         if not replace:
             self._writer.create(checked)

@@ -17,11 +17,14 @@ from ..entries.entry import Entry
 from ..entries.expected import check_trust
 from ..entries.fields import check_destination
 from ..entries.message import alive_at_once
+from ..entries.on_calendar import give_calendar
 from ..entries.sameness import keep_resolved
 from ..entries.sendable import check_arguments, check_options
 from ..entries.state import MAX_NOTE, EntryState
 from ..entries.stored_entry import edit_of, removal
 from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
+from ..schedules.calendars import Calendar
+from ..storage.calendars import CalendarStore
 from ..storage.changes import Action, Line, line_of
 from ..storage.patience import briefly
 from ..storage.store import TRIES, Store
@@ -57,6 +60,7 @@ class Writer:
     ) -> None:
         self._app = app
         self._store = store
+        self.calendars = CalendarStore(store)
         self._reader = reader
         self._zone = zone
         self._slack = slack
@@ -67,13 +71,21 @@ class Writer:
         """Who writes here and now."""
         return who(self._actor)
 
-    def checked(self, entry: Entry, *, replaces: bool = False, warn: bool = True) -> Entry:
+    def checked(
+        self,
+        entry: Entry,
+        *,
+        replaces: bool = False,
+        warn: bool = True,
+        calendar: Callable[[str], Calendar] | None = None,
+    ) -> Entry:
         """The entry, if nothing is wrong with it that can be told before it is written, or that ``encode`` tells.
 
         Parameters:
             replaces: it may take the place of a stored one. That has ended, perhaps, since it was stored: then the same
                 schedule with the same end is as right as it was.
             warn: whether to log a task that this app does not have; who has many entries warns for all of them.
+            calendar: finds the stored calendar of a name, for who has many entries; by default it is read.
 
         Raises:
             InvalidEntry: a field is wrong.
@@ -81,6 +93,7 @@ class Writer:
         if not isinstance(entry, Entry):
             raise InvalidEntry("entry", "an Entry", entry)
         found = partial(self._found, entry.name) if replaces else lambda: None
+        give_calendar(entry, calendar or self.calendars.find, wall_ms(), self._zone, found)
         lifecycle.check(entry, wall_ms(), self._zone, found)
         check_trust(entry, self._app)
         check_options(entry)

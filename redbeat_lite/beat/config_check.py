@@ -12,10 +12,12 @@ from ..entries.configured import config_entry, configured
 from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.expected import check_trust
+from ..entries.on_calendar import give_calendar
 from ..entries.sendable import check_options
 from ..entries.stored_entry import readable_parts
 from ..errors import InvalidEntry, describe, text_of
 from ..settings import Settings
+from ..storage.calendars import CalendarStore
 from ..storage.store import Store
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class ConfigCheck:
         self._store = store
         self._settings = settings
         self._zone = zone
+        self._calendars = CalendarStore(store)
 
     def entry(self, name: str, fields: Any, now: int) -> Entry:
         """The entry of this name.
@@ -49,7 +52,9 @@ class ConfigCheck:
             InvalidEntry: it is refused. What a user wrote may raise anything else, too.
         """
         entry = config_entry(self._settings, name, fields, app=self._app)
-        lifecycle.check(entry, now, self._zone, partial(self._stored, name))
+        replaced = partial(self._stored, name)
+        give_calendar(entry, self._calendars.find, now, self._zone, replaced)
+        lifecycle.check(entry, now, self._zone, replaced)
         check_trust(entry, self._app)
         check_options(entry)
         encode(entry, allow_local=True)

@@ -87,6 +87,7 @@ def field_options(command: _F) -> _F:
         click.option("--remove-when-done/--keep-when-done", default=None, help="What becomes of it once finished."),
         click.option("--history", metavar="N", help='Remember so many of its last runs; or "none": as the app\'s do.'),
         click.option("--expect", metavar="EXPECT", help='"start_within=30s,failures=3", JSON, "false" or "none".'),
+        click.option("--calendar", metavar="NAME", help='Not on the days of this calendar; or "none".'),
     )
     for option in reversed(options):
         command = option(command)
@@ -150,7 +151,7 @@ def fields_of(given: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
         "history": _whole,
         "expect": _expectation,
     }
-    may_be_none = ("expires", "start_at", "end_at", "max_runs", "history", "expect")
+    may_be_none = ("expires", "start_at", "end_at", "max_runs", "history", "expect", "calendar")
     fields: dict[str, Any] = {}
     for field, value in given.items():
         if value is None:

@@ -26,6 +26,7 @@ _COMMANDS = {
     "quarantine": ("quarantine", "quarantine"),
     "locks": ("locks", "locks"),
     "pipelines": ("pipelines", "pipelines"),
+    "calendars": ("calendars", "calendars"),
     "watch": ("watch", "watch"),
     "export": ("export_import", "export_"),
     "plan": ("plan_apply", "plan"),

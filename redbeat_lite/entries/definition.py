@@ -10,6 +10,7 @@ from ..errors import CorruptEntry, InvalidEntry, UnsupportedFormat, text_of
 from ..expect import Expect
 from ..once.policy import Once
 from ..schedules import decode_schedule, encode_schedule
+from ..schedules.calendars import Calendar
 from ..schedules.misfire import Misfire
 from ..storage.json_values import MAX_BYTES, dumps, loads, pack, unpack
 from ..storage.keys import FORMAT
@@ -96,6 +97,12 @@ def _keep(value: Any, field: str = "") -> Any:
     return value
 
 
+def _calendar(value: Any, field: str) -> Any:
+    if not isinstance(value, Calendar):
+        raise InvalidEntry(field, "a calendar that is stored", value)
+    return value.encode()
+
+
 _ENCODERS: dict[str, Callable[[Any, str], Any]] = {
     "schedule": lambda value, field: encode_schedule(value),
     "args": lambda value, field: pack([*value], field),
@@ -113,6 +120,7 @@ _ENCODERS: dict[str, Callable[[Any, str], Any]] = {
     "remove_when_done": _keep,
     "history": _keep,
     "expect": lambda value, field: value and value.encode(),
+    "calendar": _calendar,
 }
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {
@@ -132,4 +140,5 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "remove_when_done": _keep,
     "history": _keep,
     "expect": Expect.decode,
+    "calendar": Calendar.decode,
 }

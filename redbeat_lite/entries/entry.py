@@ -15,6 +15,7 @@ from ..expect import Expect
 from ..once.policy import Once
 from ..public import public
 from ..schedules import Manual, Rule, encode_schedule, rule_of
+from ..schedules.calendars import without
 from ..schedules.misfire import Misfire
 from ..storage.changes import Change
 from . import fields
@@ -55,6 +56,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         history: how many of its last runs are remembered, 0 to 1,000; ``None`` for what ``redbeat_lite_history`` says.
         expect: an :class:`Expect` or a mapping of its fields: what must become of its runs; ``False`` for nothing,
             ``None`` for what ``redbeat_lite_expect`` says.
+        calendar: the name of a stored :class:`Calendar`, on whose days nothing runs; of an entry that was read, itself.
         relative: Celery's own flag for interval schedules.
         app: the Celery app; its time zone counts for schedules that carry none.
 
@@ -93,6 +95,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         remove_when_done: bool = False,
         history: int | None = None,
         expect: Any = None,
+        calendar: Any = None,
         relative: bool = False,
         app: Any = None,
     ) -> None:
@@ -118,6 +121,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
             self.remove_when_done = fields.of_type("remove_when_done", remove_when_done, bool)
             self.history = fields.as_history(history)
             self.expect = Expect.of(expect)
+            self.calendar = fields.as_calendar(calendar, self.schedule)
             check_together(self)
         except InvalidEntry as exc:
             raise exc.of(self.name) from None
@@ -160,7 +164,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
     def rule(self, zone: tzinfo) -> Rule:
         """The schedule as a pure rule; ``zone`` counts where the schedule carries none."""
         if self._rule is None or self._rule[0] is not zone:
-            self._rule = (zone, rule_of(self.schedule, zone))
+            self._rule = (zone, without(rule_of(self.schedule, zone), self.calendar))
         return self._rule[1]
 
     _rule: tuple[tzinfo, Rule] | None = None
@@ -179,8 +183,6 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
     def jitter_ms(self) -> int:
         """``jitter`` in milliseconds."""
         return round(self.jitter * 1000)
-
-    # -- read-only state ----------------------------------------------------------------------------------------------
 
     @property
     def known_state(self) -> EntryState:

@@ -17,12 +17,15 @@ from ..entries import lifecycle
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
+from ..entries.on_calendar import calendar_name, on
 from ..entries.sameness import keep_resolved
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, parts_of, readable_parts, shown_name
 from ..errors import CorruptEntry, InvalidEntry
 from ..instants import from_ms
+from ..schedules.calendars import Calendar
 from ..settings import Settings
+from ..storage.calendars import CalendarStore
 from ..storage.changes import Action
 from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, Edit, Stored, chunks
@@ -51,6 +54,7 @@ def export(app: Celery) -> dict[str, Any]:
     return {
         "redbeat_lite": __version__,
         "exported_at": from_ms(wall_ms()).isoformat(),
+        "calendars": [calendar.encode() for calendar in CalendarStore(store).all().values()],
         "entries": sorted(records, key=lambda record: str(record["name"])),
         "left_out": left,
     }
@@ -93,6 +97,8 @@ class Restore:
         self._settings = Settings.from_app(app)
         self._store = Store.of(self._settings)
         self._zone: tzinfo = app.timezone
+        self._stored = CalendarStore(self._store)
+        self._known: dict[str, Calendar] = {}
 
     def plan(self, document: Document) -> list[Restored]:
         """What :meth:`apply` would do. Writes nothing.
@@ -100,11 +106,14 @@ class Restore:
         Raises:
             BadFile: an entry of the file is wrong; names the path of its field.
         """
+        self._known = {calendar.name: calendar for calendar in document.calendars} | self._stored.all()
         entries = [self._entry(document, record) for record in document.records]
         return [found for chunk in chunks(entries, PAGE) for found in self._planned(chunk)]
 
     def apply(self, planned: Sequence[Restored]) -> None:
         """Store what was planned, 1,000 entries in a round trip. Interrupted and repeated, it does the rest."""
+        for calendar in self._known.values():
+            self._stored.restore(calendar)
         self._remember_config_names(planned)
         left = [each for each in planned if each.edit is not None]
         for _ in range(TRIES):
@@ -121,6 +130,9 @@ class Restore:
     def _entry(self, document: Document, record: Record) -> Entry:
         try:
             entry = entry_from(self._settings, record.name, record.fields, app=self._app)
+            if entry.calendar is not None:
+                name = calendar_name(entry)
+                entry = on(entry, self._known.get(name) or self._stored.find(name))
             encode(entry)
             if "state" in record.fields:
                 entry.rule(self._zone)

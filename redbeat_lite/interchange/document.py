@@ -15,6 +15,7 @@ from typing import Any
 
 from ..entries.fields import is_name
 from ..errors import InvalidEntry, RedbeatError, shorten
+from ..schedules.calendars import Calendar
 
 #: Characters of a key in a path; all of most names.
 _KEY = 250
@@ -46,10 +47,12 @@ class Document:
     Parameters:
         path: for messages.
         records: its entries, in their order; no name comes twice.
+        calendars: those of an export.
     """
 
     path: str
     records: tuple[Record, ...]
+    calendars: tuple[Calendar, ...] = ()
 
     def wrong(self, record: Record, fault: InvalidEntry) -> BadFile:
         """The error that names a field by its path in the file, and the entry where the path does not."""
@@ -87,7 +90,10 @@ def read_document(path: str, text: str) -> Document:
         if record.name in records:
             raise BadFile(f"{path}: {_place(key)}: entry {record.name!r} comes a second time")
         records[record.name] = record
-    return Document(path, tuple(records.values()))
+    try:
+        return Document(path, tuple(records.values()), tuple(map(Calendar.decode, root.get("calendars") or ())))
+    except (InvalidEntry, TypeError) as exc:
+        raise BadFile(f"{path}: calendars: {exc}") from None
 
 
 def _place(key: int | str) -> str:

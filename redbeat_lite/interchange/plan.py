@@ -6,7 +6,9 @@ their configuration, and what is not in the file stays unless it is to be pruned
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from ..api.schedules import Schedules
@@ -15,10 +17,13 @@ from ..entries import lifecycle
 from ..entries.configured import configured
 from ..entries.entry import Entry
 from ..entries.expected import check_trust
+from ..entries.on_calendar import give_calendar
 from ..errors import InvalidEntry
 from ..schedules import At, Manual
 from ..settings import Settings
+from ..storage.calendars import CalendarStore
 from ..storage.json_values import dumps
+from ..storage.store import Store
 from .document import Document, Record
 from .records import entry_fields, entry_from
 
@@ -71,8 +76,8 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
         BadFile: an entry of the file is wrong; names the path of its field.
     """
     schedules = Schedules(app)
-    wanted = _wanted(app, document)
     stored = dict(schedules.items())
+    wanted = _wanted(app, document, stored)
     found = FilePlan()
     for record, entry in wanted:
         before = stored.get(record.name)
@@ -109,12 +114,14 @@ def apply_plan(app: Celery, planned: FilePlan) -> None:
             schedules.remove(change.name, missing_ok=True)
 
 
-def _wanted(app: Celery, document: Document) -> list[tuple[Record, Entry]]:
+def _wanted(app: Celery, document: Document, stored: Mapping[str, Entry]) -> list[tuple[Record, Entry]]:
     settings = Settings.from_app(app)
+    find = cache(CalendarStore(Store.of(settings)).find)
     wanted = []
     for record in document.records:
         try:
             entry = entry_from(settings, record.name, record.fields, app=app)
+            give_calendar(entry, find, wall_ms(), app.timezone, partial(stored.get, record.name))
             _check_stays(entry)
             entry_fields(entry)
         except InvalidEntry as exc:

@@ -17,6 +17,7 @@ from ..entries.state import MAX_COUNT, MAX_NOTE, EntryState
 from ..errors import CorruptEntry, InvalidEntry
 from ..instants import from_ms, to_ms
 from ..schedules import Question
+from ..schedules.calendars import Calendar
 from ..settings import Settings
 from ..storage.json_values import loads, unpack
 from .schedule_text import instant_from, schedule_fields, schedule_from, seconds_from
@@ -46,6 +47,7 @@ _DEFAULTS: dict[str, Any] = {
     "remove_when_done": False,
     "history": None,
     "expect": None,
+    "calendar": None,
 }
 
 
@@ -170,6 +172,8 @@ def _read(field: str, value: Any) -> Any:
             raise InvalidEntry(field, f"values that can be read ({exc})", value) from None
     if field in ("start_at", "end_at"):
         return None if value is None else instant_from(field, value)
+    if field == "calendar" and isinstance(value, Mapping):
+        return Calendar.decode(value)
     if field in ("expires", "jitter") and isinstance(value, str) and value != "interval":
         return seconds_from(field, value)
     return value

@@ -17,7 +17,7 @@ from ..instants import EPOCH, MAX_MS, MIN_MS, from_ms
 from .wall_times import before, floor_second
 from .zones import jump_between, offset_at, stretches, zone_name
 
-_SECOND = timedelta(seconds=1)
+_SECOND, _MS = timedelta(seconds=1), timedelta(milliseconds=1)
 #: The first and last day of ``datetime`` have no local time in every zone.
 _FIRST_MS, _LAST_MS = MIN_MS + 2 * 86_400_000, MAX_MS - 2 * 86_400_000
 
@@ -126,7 +126,8 @@ class ZonedRule:
         self._hash = hash((walls, zone_name(zone)))
 
     def next_after(self, instant: datetime) -> datetime | None:
-        return next_instant(self.walls, self.zone, instant)
+        found = self.next_ms((instant - EPOCH) // _MS)
+        return None if found is None else from_ms(found)
 
     def next_ms(self, ms: int) -> int | None:
         if not _FIRST_MS < ms < _LAST_MS:
@@ -135,7 +136,7 @@ class ZonedRule:
         return None if found is None else _second(found) * 1000
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ZonedRule):
+        if not isinstance(other, ZonedRule) or type(other) is not type(self):
             return NotImplemented
         return self is other or (self.zone_name == other.zone_name and self.walls == other.walls)
 

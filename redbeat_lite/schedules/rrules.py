@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from itertools import islice, pairwise
 from typing import Any
 
 from ..errors import InvalidEntry
-from ..instants import EPOCH, MAX_MS, aware, from_ms, to_ms
+from ..instants import MAX_MS, aware, from_ms, to_ms
 from .clock_changes import ZonedRule, first_passing
 from .recurrence import Parts, Recurrence, TooManySteps
 from .rrule_dates import Instants, LeftOut, with_dates
@@ -23,7 +23,6 @@ from .zones import portable, wall_at, zone_name, zone_of
 
 #: Where a rule without a start counts from: a Monday, the first of a month and of a year, at midnight.
 ANCHOR = datetime(2001, 1, 1)  # a wall-clock time
-_MS = timedelta(milliseconds=1)
 _BEGINNING = datetime.min  # noqa: DTZ901  # a wall-clock time, before any start
 #: From here on each zone has a local time.
 _FIRST = datetime(1, 1, 3)  # a wall-clock time
@@ -148,10 +147,6 @@ class RecurrenceRule(ZonedRule):
         super().__init__(walls, zone)
         self._until = MAX_MS if until is None else to_ms(until)
         self._dates = dates
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        found = self.next_ms((instant - EPOCH) // _MS)
-        return None if found is None else from_ms(found)
 
     def next_ms(self, ms: int) -> int | None:
         found = super().next_ms(ms)

@@ -27,6 +27,7 @@ key                   type     holds
                                which the leader knows this database again over its connection to the broker;
                                ``feed``, the id up to which a leader has read the ends of runs
 ``{p}:quarantine``    hash     name -> JSON of the error, the definition and the state that could not be used
+``{p}:calendars``     hash     name of a calendar -> JSON of its name with its revision, its last date and its days
 ``{p}:changes``       stream   the record of changes: the last 10,000 lines, about, each of what one call has done
                                (:mod:`redbeat_lite.storage.changes`)
 ``{p}:changed``       hash     name -> the last change of this entry, with the version and the generation that it left;
@@ -58,6 +59,7 @@ class Keys:
     beats: str
     meta: str
     quarantine: str
+    calendars: str
     changes: str
     changed: str
     wake: str

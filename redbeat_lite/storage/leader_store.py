@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..actors import BEAT
 from .changes import line_of
 from .refused import Refused
 from .replies import text
-from .store import TRIES, Store
-from .stored import CUT, PAGE, Advance, Bad, Edit, Mark, Stored, Term, check_term, chunks, due_of, entries_of, score_of
+from .store import Store
+from .stored import CUT, Advance, Bad, Mark, Stored, Term, check_term, due_of, entries_of, score_of
 
 #: Bytes of texts in one reply to the leader, about: several times that is taken in the server while it is made.
 _REPLY = 16_000_000
@@ -64,20 +64,6 @@ class LeaderStore(Store):
         reply = self._run("schedule/commit", where + list(lists), args)
         check_term(reply)
         return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
-
-    def rewrite(self, names: Iterable[str | bytes], decide: Callable[[Stored], Sequence[Edit]], term: Term) -> None:
-        """Make the edits that ``decide`` finds for what is stored; asks it anew about those that changed meanwhile.
-
-        Raises:
-            Lost: the term is over; what is left of the edits was not written.
-        """
-        for chunk in chunks(names, PAGE):
-            left: Sequence[str | bytes] = chunk
-            for _ in range(TRIES):
-                edits = [edit for stored in self.read(left) for edit in decide(stored)]
-                left = [edit.name for edit, done in zip(edits, self.put(edits, term), strict=True) if not done]
-                if not left:
-                    break
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:
         """Set these entries aside, unless they were changed since they were read; tells of each whether it was.
@@ -136,7 +122,7 @@ class LeaderStore(Store):
             Lost: the term is over, nothing was removed.
         """
         keys = self.keys
-        hashes = (keys.entries, keys.state, keys.meta, keys.quarantine, keys.changed)
+        hashes = (keys.entries, keys.state, keys.meta, keys.quarantine, keys.calendars, keys.changed)
         kinds = {keys.changes: "stream", keys.due: "zset", **dict.fromkeys(hashes, "hash"), **others}
         line = line_of(BEAT, "removed", "keys of a foreign type")
         args = (*term, line.change, *kinds.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Self
 
@@ -154,6 +154,30 @@ class Store:
             _check_format(reply)
             done += [result == "1" for result in text(reply[1])]
         return done
+
+    def rewrite(
+        self,
+        names: Iterable[str | bytes],
+        decide: Callable[[Stored], Sequence[Edit]],
+        term: Term | None = None,
+        at_once: int = PAGE,
+    ) -> None:
+        """Make the edits that ``decide`` finds for what is stored; asks it anew about those that changed meanwhile.
+
+        Parameters:
+            term: as for :meth:`put`.
+            at_once: how many entries are edited in one script.
+
+        Raises:
+            Lost: the term is over; what is left of the edits was not written.
+        """
+        for chunk in chunks(names, at_once):
+            left: Sequence[str | bytes] = chunk
+            for _ in range(TRIES):
+                edits = [edit for stored in self.read(left) for edit in decide(stored)]
+                left = [edit.name for edit, done in zip(edits, self.put(edits, term), strict=True) if not done]
+                if not left:
+                    break
 
     def quarantined(self) -> dict[str, dict[str, Any]]:
         """Everything in quarantine: name -> record with ``error``, ``definition``, ``state``, ``at``."""

@@ -360,3 +360,14 @@ class TestLease:
         client.hset(KEYS.meta, "format", 2)
         assert self.acquire(backend, "one") == [-1, 2]
         assert not client.exists(KEYS.leader)
+
+
+def test_a_calendar_is_stored_where_it_is_as_it_was_read(backend: Backend, client: redis.Redis) -> None:
+    def store(before: str, after: str) -> bool:
+        return bool(backend.scripts.run("schedule/calendar", [KEYS.calendars], ["closed", before, after]))
+
+    assert store("", "one")
+    assert store("", "one")  # sent again by who lost the reply
+    assert not store("", "two")
+    assert store("one", "two")
+    assert client.hgetall(KEYS.calendars) == {b"closed": b"two"}

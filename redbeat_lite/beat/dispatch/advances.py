@@ -68,7 +68,7 @@ def decided_against(job: Job) -> list[tuple[Row, int | None]]:
     sent, rows = job.state.last, list[tuple[Row, int | None]]()
     for outcome, group in groupby(sorted(decided, key=itemgetter(0)), key=itemgetter(1)):
         ranges = [each for each, _ in group]
-        first, last = ranges[0].first, ranges[-1].last
+        first, last = ranges[0].first, max(each.last for each in ranges)
         if outcome is None:
             sent = last
         else:

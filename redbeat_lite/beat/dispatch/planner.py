@@ -12,6 +12,7 @@ from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.fields import check_destination
 from ...entries.message import life_ms, lock_life_ms
+from ...entries.on_calendar import on, with_left_out
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, shown_name, state_of
 from ...errors import describe
@@ -151,11 +152,12 @@ class Planner:
             if own is None:
                 error = f"holds what only the beat of {entry.owner!r} knows"
                 return Job(stored, entry, state, Plan((), state.nominal, 0), Ahead(None, None), error=error)
-            entry = own
+            entry = own if own.calendar == entry.calendar else on(own, entry.calendar)
         plan = lifecycle.plan(entry, state, now, self._zone, time.is_left_for)
         if not has_a_turn and not plan.emit and plan.next is not None and plan.next <= now:
             # It has its turn in another batch, and begins there: a few steps are not worth a line in the log each time.
             plan = Plan((), state.nominal, 0)
+        plan = with_left_out(entry, state, plan, self._zone)
         job = Job(stored, entry, state, plan, self._ahead(entry, state, plan, now))
         if entry.once is not None:
             job.wanted = [self._claim(job, entry.once, nominal, now) for nominal in plan.emit]

@@ -12,7 +12,7 @@ from ...beat.status import Status, read
 from ...settings import Settings
 from ...storage.driver_check import check_driver
 from ...storage.store import Store
-from . import entries, messages, run_times, server
+from . import calendars, entries, messages, run_times, server
 from .finding import SEVERITIES, Finding
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     yield from entries.unattended(settings, store, status)
     yield from run_times.clock_changes(app.timezone, readable)
     yield from run_times.hot_spots(app.timezone, readable)
+    yield from calendars.calendars(store, readable)
     yield from messages.confirms(app)
     yield from messages.worker_clocks(status, settings.clock_slack)
     yield from messages.lifetimes(app, readable, settings.clock_slack)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from ...entries.entry import Entry
+from ...entries.on_calendar import left_out_words
 from ...instants import from_ms, to_ms
 from ...runs.run import Run
 from ...schedules import Manual
@@ -52,7 +53,9 @@ def _at(case: Case, entry: Entry | None, instant: datetime, asked: Span) -> Expl
     if entry is not None and near is not None and skipped(instant) and not stands_in(case, entry, asked.begin):
         # What runs at the end of what the clocks skip runs there every day.
         return no_occurrence(case, entry, instant, Around(near.before, None, near.at or near.after))
-    if (run := _single(case, entry, instant, asked, near)) is not None:
+    run = _single(case, entry, instant, asked, near)
+    free = entry is not None and left_out_words(entry, asked.begin, asked.end, case.zone) is not None
+    if run is not None and not (free and run.outcome == "skipped"):
         return with_moves(case, of_run(case, run, to_ms(run.scheduled_at)))
     if entry is None:
         return gone(case, instant)

@@ -9,6 +9,7 @@ from datetime import datetime
 from ...entries.clock_change_words import hazard
 from ...entries.entry import Entry
 from ...entries.lifecycle import score
+from ...entries.on_calendar import left_out_words
 from ...instants import from_ms, to_ms
 from ...schedules import Manual
 from ...schedules.clock_changes import ZonedRule, first_passing
@@ -30,7 +31,10 @@ def no_occurrence(case: Case, entry: Entry, instant: datetime, near: Around | No
         why = "Only its app knows its schedule." if known else "Its schedule counts each run from the one before."
         verdict = f"Whether {case.name} had an occurrence at {case.when(instant)} is not recorded any more."
         return Explanation(verdict, (Reason("rule", why, None, RULE), *changed))
-    reasons = [*_clock(case, entry, instant, near), Reason("rule", _nearest(case, entry, near), None, RULE)]
+    span = Span.of(instant, to_second=False)
+    words = left_out_words(entry, span.begin, span.end, case.zone)
+    left_out = [] if words is None else [Reason("calendar", words, None, RULE)]
+    reasons = [*left_out, *_clock(case, entry, instant, near), Reason("rule", _nearest(case, entry, near), None, RULE)]
     today = " by its schedule of today" if changed else ""
     at = f"{instant:%Y-%m-%d %H:%M:%S}, which the clocks skip" if skipped(instant) else case.when(instant)
     return Explanation(f"{case.name} had no occurrence at {at}{today}.", (*reasons, *changed))
