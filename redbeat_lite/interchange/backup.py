@@ -17,7 +17,7 @@ from ..entries import lifecycle
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
-from ..entries.on_calendar import calendar_name, on
+from ..entries.on_calendar import calendar_name, moved, on
 from ..entries.sameness import keep_resolved
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, parts_of, readable_parts, shown_name
@@ -130,13 +130,15 @@ class Restore:
     def _entry(self, document: Document, record: Record) -> Entry:
         try:
             entry = entry_from(self._settings, record.name, record.fields, app=self._app)
-            if entry.calendar is not None:
+            if (written := entry.calendar) is not None:
                 name = calendar_name(entry)
                 entry = on(entry, self._known.get(name) or self._stored.find(name))
             encode(entry)
             if "state" in record.fields:
                 entry.rule(self._zone)
-                entry.state = state_from(record.fields["state"])
+                entry.state = state = state_from(record.fields["state"])
+                if entry.calendar != written:  # what it waits for may be left out by now
+                    entry.state = replace(moved(entry, state, wall_ms(), self._zone), version=state.version)
             else:
                 lifecycle.check(entry, wall_ms(), self._zone)
                 entry.state = lifecycle.created(entry, wall_ms(), self._zone)
