@@ -1,9 +1,10 @@
 """Nominal times of the last occurrences that were sent, as the state of an entry carries them.
 
 The text is made of deltas that go back in time, in hexadecimal milliseconds: the first from the state's ``last`` to the
-newest, which is the same instant, and each further one from an occurrence to the one before it. ``0,3e8,7d0`` says:
-sent for ``last``, for a second before it, and for three seconds before it. It is empty where nothing was sent in this
-generation, by which task ids are named, or nobody has kept it.
+newest, which is the same instant, and each further one from an occurrence to the one before it; of equal ones in a row
+there is one, with their number in decimal. ``0,3e8*2,7d0`` says: sent for ``last``, for one and for two seconds before
+it, and for four. It is empty where nothing was sent in this generation, by which task ids are named, or nobody has kept
+it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..instants import MAX_MS, MIN_MS
+from ..settings import MAX_HISTORY
 
-_is_text = re.compile(r"[0-9a-f,-]*").fullmatch
+_is_text = re.compile(r"[0-9a-f,*-]*").fullmatch
 
 #: How notes begin that hold nothing else, which end with the next quotation mark and a brace.
 _OPENS = '{"sent":"'
 _BEGINS, _AROUND = len(_OPENS), len(_OPENS) + 2
+
+#: Of the number of equal deltas.
+_DIGITS = len(str(MAX_HISTORY))
+_numbers = re.compile(rf"\*([0-9]{{1,{_DIGITS}}})(?=,|$)").findall
 
 
 def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int) -> str:
@@ -33,11 +39,46 @@ def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int
     if not history:
         return ""
     for nominal in emitted:
-        deltas = f"0,{nominal - last:x}{deltas[1:]}" if deltas and last is not None else "0"
+        deltas = _one_more(deltas, nominal - last, history) if deltas and last is not None else "0"
         last = nominal
-    if (commas := deltas.count(",")) < history:
-        return deltas
-    return deltas.rsplit(",", commas + 1 - history)[0]
+    return deltas
+
+
+def _one_more(deltas: str, delta: int, history: int) -> str:
+    head, _, rest = deltas[2:].partition(",")
+    step, _, times = head.partition("*")
+    new, number = f"{delta:x}", 1
+    if step == new:
+        number += _number(times)
+    elif head:
+        rest = deltas[2:]
+    left = history - 1 - number
+    if left <= 0:
+        rest, number = "", history - 1
+    elif rest:
+        rest = _first(rest, left)
+    newest = f"0,{new}" if number == 1 else f"0,{new}*{number}" if number else "0"
+    return f"{newest},{rest}" if rest else newest
+
+
+def _first(deltas: str, number: int) -> str:
+    """At most so many of a text without a beginning, the oldest of which goes first."""
+    excess = deltas.count(",") + 1 - number
+    if "*" in deltas:
+        excess += sum(max(int(times), 1) - 1 for times in _numbers(deltas))
+    while excess > 0:
+        newer, _, oldest = deltas.rpartition(",")
+        step, _, times = oldest.partition("*")
+        these = _number(times) - excess
+        excess -= _number(times)
+        oldest = f"{step}*{these}" if these > 1 else step if these == 1 else ""
+        deltas = f"{newer},{oldest}" if newer and oldest else newer or oldest
+    return deltas
+
+
+def _number(times: str) -> int:
+    # Whatever else stands there, nobody here has written it.
+    return max(int(times), 1) if times.isdecimal() and times.isascii() and len(times) <= _DIGITS else 1
 
 
 def times(deltas: str, last: int | None) -> tuple[int, ...]:
@@ -45,14 +86,17 @@ def times(deltas: str, last: int | None) -> tuple[int, ...]:
     found: list[int] = []
     if last is None or not deltas:
         return ()
-    for delta in deltas.split(","):
+    for group in deltas.split(","):
+        step, _, number = group.partition("*")
         try:
-            last -= int(delta, 16)
+            delta = int(step, 16)
         except ValueError:
             break
-        if not MIN_MS <= last <= MAX_MS:
-            break
-        found.append(last)
+        for _ in range(min(_number(number), MAX_HISTORY - len(found))):
+            last -= delta
+            if not MIN_MS <= last <= MAX_MS:
+                return tuple(found)
+            found.append(last)
     return tuple(found)
 
 

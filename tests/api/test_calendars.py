@@ -270,8 +270,7 @@ def test_what_is_left_out_has_a_row_once_it_is_past(
     assert schedules["a"].total_run_count == 6
     # A row that is of one occurrence says no more than the calendar does.
     assert [run.count for run in schedules.runs("b", outcome="skipped")] == [1, 2]
-    entry, evidence = gather(make_app(), "b")
-    said = explain(entry, march(7), evidence, NOW + timedelta(days=6), UTC)
+    said = explain(gather(make_app(), "b", NOW + timedelta(days=6), UTC), march(7))
     assert next(reason.sentence for reason in said.reasons) == "Its calendar closed@1 leaves out 2026-03-07."
 
 
@@ -297,8 +296,8 @@ def test_a_run_that_was_sent_is_told_of_although_its_day_is_left_out_now(
     clock.forward(86_400)
     make_beat(make_app()).run_due()
     schedules.calendars["closed"] = days(3)
-    entry, evidence = gather(make_app(), "a")
-    assert "no occurrence" not in explain(entry, march(3), evidence, NOW + timedelta(days=1), UTC).verdict
+    case = gather(make_app(), "a", NOW + timedelta(days=1), UTC)
+    assert "no occurrence" not in explain(case, march(3)).verdict
 
 
 def test_what_is_no_calendar_in_redis_is_passed_over_and_replaced(schedules: Schedules, client: redis.Redis) -> None:

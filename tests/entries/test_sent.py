@@ -21,7 +21,7 @@ from tests.support.examples import examples
 NOW = 1_772_453_239_000
 
 #: What a plan sends, as gaps in ms: nothing, as where a once-lock leaves it out, one, or all that were missed.
-plans = st.lists(st.lists(st.integers(50, 10**9), max_size=4), max_size=30)
+plans = st.lists(st.lists(st.sampled_from([1000, 60_000]) | st.integers(50, 10**9), max_size=4), max_size=30)
 
 
 def stored(state: EntryState) -> EntryState:
@@ -81,7 +81,7 @@ def test_what_the_release_before_has_written_is_read_and_begins_anew() -> None:
 
 
 def test_a_longer_history_than_there_is_room_for_loses_its_oldest() -> None:
-    far = [*range(0, MAX_MS, MAX_MS // 1000)][:1000]
+    far = [each + number % 2 for number, each in enumerate(range(0, MAX_MS, MAX_MS // 1000))][:1000]
     state = sent(EntryState.new(0), far, 1000)
     assert state.sent == tuple(reversed(far))
     full = lifecycle.failed(lifecycle.paused(state, "\x01" * MAX_NOTE), "\x01" * MAX_NOTE, Plan((), 0, 0))
@@ -92,8 +92,31 @@ def test_a_longer_history_than_there_is_room_for_loses_its_oldest() -> None:
     assert kept == state.sent[: len(kept)]
 
 
+def test_an_interval_takes_the_room_of_one_delta() -> None:
+    state = EntryState.new(NOW)
+    for number in range(50):
+        state = sent(state, [NOW + 1000 * number], 20)
+    assert state.encode().endswith('{"sent":"0,3e8*19"}')
+    assert state.sent == tuple(NOW + 1000 * number for number in range(49, 29, -1))
+    assert sent(state, [NOW + 51_000], 20).encode().endswith('{"sent":"0,7d0,3e8*18"}')
+    assert sent(state, [NOW + 50_000], 3).encode().endswith('{"sent":"0,3e8*2"}')
+    assert sent(state, [NOW + 50_000], 1).encode().endswith('{"sent":"0"}')
+
+
 @pytest.mark.parametrize(
-    "found", ['"0,xyz"', '"0,3e8,"', '"0,\\u00e9"', '"0,\\""', "7", '["0"]', '"0,ffffffffffffffff"', '"\u2603"']
+    "found",
+    [
+        '"0,xyz"',
+        '"0,3e8*x"',
+        '"0,3e8*' + 5000 * "9" + '"',
+        '"0,3e8,"',
+        '"0,\\u00e9"',
+        '"0,\\""',
+        "7",
+        '["0"]',
+        '"0,ffffffffffffffff"',
+        '"\u2603"',
+    ],
 )
 @pytest.mark.parametrize("beside", ["", ',"note":"why"'])
 def test_what_cannot_be_read_stops_no_entry(found: str, beside: str) -> None:
