@@ -69,8 +69,9 @@ def test_a_leader_stopped_in_the_middle_of_its_work_loses_and_doubles_nothing(
     """But for the one message that may be under way where each goes out by itself."""
     first = beat(PROJ_CONF=conf(batch_size=batch, dispatch=dispatch))
     leads(first, client)
-    due = datetime.now(UTC) + timedelta(seconds=0.5)
+    due = datetime.now(UTC) + timedelta(seconds=2)
     schedules.add_many(Entry(f"entry-{n}", "proj.add", every(3600), start_at=due, expires=None) for n in range(1000))
+    assert datetime.now(UTC) < due, "what is added later runs an hour later"
     eventually(lambda: client.llen("celery") >= 40, what="the middle of the dispatch")
     stops(first, number)
     assert client.llen("celery") < 1000
