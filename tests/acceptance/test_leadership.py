@@ -96,7 +96,7 @@ def test_a_leader_frozen_in_the_middle_of_a_batch_doubles_nothing_when_it_thaws(
     leads(frozen, client)
     successor = beat(PROJ_CONF=settings)
     successor.says("standing by")
-    due = datetime.now(UTC) + timedelta(seconds=1)
+    due = datetime.now(UTC) + timedelta(seconds=2)
     schedules.add_many(Entry(f"entry-{n}", "proj.add", every(3600), start_at=due, expires=None) for n in range(1000))
     eventually(lambda: client.llen("celery") >= 40, what="the middle of the dispatch")
     frozen.signal(signal.SIGSTOP)
