@@ -59,7 +59,8 @@ class WatchedEntries:
                     state = state_of(stored)
                 except CorruptEntry:
                     continue
-                found[name] = Found(entry, state, self._deadlines.expected(entry), self._deadlines.kept(entry)[0])
+                history, expect = self._deadlines.kept(entry)
+                found[name] = Found(entry, state, expect, history)
         return found
 
     def _entry(self, name: str, stored: Stored) -> Entry | None:

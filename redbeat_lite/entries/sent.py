@@ -46,19 +46,16 @@ def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int
 
 def _one_more(deltas: str, delta: int, history: int) -> str:
     head, _, rest = deltas[2:].partition(",")
-    step, _, times = head.partition("*")
-    new, number = f"{delta:x}", 1
-    if step == new:
-        number += _number(times)
-    elif head:
-        rest = deltas[2:]
-    left = history - 1 - number
-    if left <= 0:
-        rest, number = "", history - 1
-    elif rest:
-        rest = _first(rest, left)
-    newest = f"0,{new}" if number == 1 else f"0,{new}*{number}" if number else "0"
-    return f"{newest},{rest}" if rest else newest
+    newest = f"{delta:x}"
+    step, number = _read(head)
+    if step == newest:
+        number = min(number + 1, history - 1)
+    else:
+        number, rest = min(1, history - 1), deltas[2:]
+    older = _first(rest, history - 1 - number) if rest else ""
+    if not number:
+        return "0"
+    return f"0,{_group(newest, number)},{older}" if older else f"0,{_group(newest, number)}"
 
 
 def _first(deltas: str, number: int) -> str:
@@ -68,17 +65,23 @@ def _first(deltas: str, number: int) -> str:
         excess += sum(max(int(times), 1) - 1 for times in _numbers(deltas))
     while excess > 0:
         newer, _, oldest = deltas.rpartition(",")
-        step, _, times = oldest.partition("*")
-        these = _number(times) - excess
-        excess -= _number(times)
-        oldest = f"{step}*{these}" if these > 1 else step if these == 1 else ""
-        deltas = f"{newer},{oldest}" if newer and oldest else newer or oldest
+        step, these = _read(oldest)
+        left = _group(step, max(these - excess, 0))
+        excess -= these
+        deltas = f"{newer},{left}" if newer and left else newer or left
     return deltas
 
 
-def _number(times: str) -> int:
+def _read(group: str) -> tuple[str, int]:
+    """A delta, and how many of it there are in a row."""
+    step, _, times = group.partition("*")
     # Whatever else stands there, nobody here has written it.
-    return max(int(times), 1) if times.isdecimal() and times.isascii() and len(times) <= _DIGITS else 1
+    is_number = times.isdecimal() and times.isascii() and len(times) <= _DIGITS
+    return step, max(int(times), 1) if is_number else 1
+
+
+def _group(step: str, number: int) -> str:
+    return f"{step}*{number}" if number > 1 else step if number else ""
 
 
 def times(deltas: str, last: int | None) -> tuple[int, ...]:
@@ -87,12 +90,12 @@ def times(deltas: str, last: int | None) -> tuple[int, ...]:
     if last is None or not deltas:
         return ()
     for group in deltas.split(","):
-        step, _, number = group.partition("*")
+        step, number = _read(group)
         try:
             delta = int(step, 16)
         except ValueError:
             break
-        for _ in range(min(_number(number), MAX_HISTORY - len(found))):
+        for _ in range(min(number, MAX_HISTORY - len(found))):
             last -= delta
             if not MIN_MS <= last <= MAX_MS:
                 return tuple(found)

@@ -25,18 +25,10 @@ def test_a_chain_whose_member_is_skipped_ends(proj: Proj, key: str, busy: Any) -
         result.get(timeout=15)
 
 
-def test_a_chord_whose_member_is_skipped_ends(proj: Proj, key: str, busy: Any) -> None:
-    busy("skip")
-    result = chord([proj.tasks.skip.si(key), proj.tasks.add.si(1)])(proj.tasks.collect.s(key))
-    with pytest.raises(OnceSkipped):
-        result.get(timeout=15)
-    with pytest.raises(ChordError, match="OnceSkipped"):
-        proj.app.AsyncResult(result.id).get(timeout=15)
-
-
-def test_a_chord_whose_member_is_skipped_at_publish_ends(proj: Proj, key: str, busy: Any) -> None:
-    busy("queue_skip")
-    result = chord([proj.tasks.queue_skip.si(key), proj.tasks.add.si(1)])(proj.tasks.collect.s(key))
+@pytest.mark.parametrize("task", ["skip", "queue_skip"], ids=["when it is taken", "at publish"])
+def test_a_chord_whose_member_is_skipped_ends(proj: Proj, key: str, busy: Any, task: str) -> None:
+    busy(task)
+    result = chord([getattr(proj.tasks, task).si(key), proj.tasks.add.si(1)])(proj.tasks.collect.s(key))
     with pytest.raises(OnceSkipped):
         result.get(timeout=15)
     with pytest.raises(ChordError, match="OnceSkipped"):

@@ -36,14 +36,9 @@ class Deadlines:
         #: When something that has to be recorded was last expected, epoch milliseconds; ``None``: not since it is.
         self.wanted: int | None = None
 
-    def expected(self, entry: Entry) -> Expect | None:
-        """What is expected of an entry's runs."""
-        return expected_of(entry, self._default)
-
     def kept(self, entry: Entry) -> tuple[int, Expect | None]:
         """How many of an entry's runs are recorded, and what is expected of them."""
-        expect = self._default if entry.expect is None else entry.expect
-        expect = self.expected(entry) if expect else None
+        expect = expected_of(entry, self._default)
         history = self._history if entry.history is None else entry.history
         return history or int(expect is not None), expect
 
