@@ -18,7 +18,6 @@ from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.instants import to_ms
 from redbeat_lite.schedules import (
     Question,
-    Rule,
     at,
     coerce_schedule,
     cron,
@@ -28,18 +27,11 @@ from redbeat_lite.schedules import (
     rule_of,
     shortest_gap_ms,
 )
+from tests.support.rules import occurrences
 
 BERLIN = ZoneInfo("Europe/Berlin")
 T = datetime(2026, 5, 5, 5, 5, 5, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-
-
-def occurrences(rule: Rule, start: datetime, count: int) -> list[datetime]:
-    found: list[datetime] = []
-    instant: datetime | None = start
-    while len(found) < count and (instant := rule.next_after(instant)) is not None:
-        found.append(instant)
-    return found
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,10 @@ import pytest
 from celery.schedules import crontab
 
 from redbeat_lite.errors import InvalidEntry
-from redbeat_lite.schedules import Rule, cron, rule_of
+from redbeat_lite.schedules import cron, rule_of
+from tests.support.rules import occurrences
 
 BERLIN = ZoneInfo("Europe/Berlin")
-
-
-def occurrences(rule: Rule, start: datetime, count: int) -> list[datetime]:
-    found: list[datetime] = []
-    instant: datetime | None = start
-    while len(found) < count and (instant := rule.next_after(instant)) is not None:
-        found.append(instant)
-    return found
 
 
 def local(expression: str, zone: str, start: datetime, count: int) -> list[str]:

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from redbeat_lite.entries.clock_change_words import hazard
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.instants import to_ms
-from redbeat_lite.schedules import Rule, decode_schedule, encode_schedule, rrule, rule_of, shortest_gap_ms
+from redbeat_lite.schedules import decode_schedule, encode_schedule, rrule, rule_of, shortest_gap_ms
 from redbeat_lite.schedules.recurrence import Recurrence
 from redbeat_lite.schedules.rrule_text import MAX_DATES
 from tests.support.examples import examples
+from tests.support.rules import occurrences
 
 BERLIN = ZoneInfo("Europe/Berlin")
 #: One that never changes its clocks, so that dateutil and this package mean the same by every local time.
@@ -37,14 +38,6 @@ RULES = (
     "FREQ=WEEKLY;BYDAY=SA,SU,WE;BYHOUR=9,10;BYMINUTE=20",
     "FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1",
 )
-
-
-def occurrences(rule: Rule, after: datetime, count: int) -> list[datetime]:
-    found: list[datetime] = []
-    instant: datetime | None = after
-    while len(found) < count and (instant := rule.next_after(instant)) is not None:
-        found.append(instant)
-    return found
 
 
 def walls(text: str, after: str, count: int, zone: ZoneInfo = BERLIN) -> list[str]:

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.instants import to_ms
-from redbeat_lite.schedules import Rule, decode_schedule, next_ms, rrule, rule_of, shortest_gap_ms
+from redbeat_lite.schedules import decode_schedule, next_ms, rrule, rule_of, shortest_gap_ms
 from redbeat_lite.schedules.recurrence import _DayFilter
 from redbeat_lite.schedules.rrules import STEPS
 from tests.support.examples import examples
+from tests.support.rules import occurrences
 
 BERLIN = ZoneInfo("Europe/Berlin")
 START = datetime(2026, 1, 31, 10, 20, 30, tzinfo=UTC)
@@ -62,14 +63,6 @@ def texts(draw: st.DrawFn) -> str:
     if freq not in ("WEEKLY", "MINUTELY") and any(name[:2] == "BY" for name in parts) and draw(st.booleans()):
         parts["BYSETPOS"] = draw(numbers(1, 3, negative=True))
     return ";".join(f"{name}={value}" for name, value in parts.items())
-
-
-def occurrences(rule: Rule, after: datetime, count: int) -> list[datetime]:
-    found: list[datetime] = []
-    instant: datetime | None = after
-    while len(found) < count and (instant := rule.next_after(instant)) is not None:
-        found.append(instant)
-    return found
 
 
 @examples(60)
