@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
@@ -27,3 +27,4 @@ class Policies(TypedDict, total=False):
     history: int | None
     expect: Expect | Mapping[str, Any] | Literal[False] | None
     calendar: str | None
+    tags: Collection[str]

@@ -88,6 +88,7 @@ def field_options(command: _F) -> _F:
         click.option("--history", metavar="N", help='Remember so many of its last runs; or "none": as the app\'s do.'),
         click.option("--expect", metavar="EXPECT", help='"start_within=30s,failures=3", JSON, "false" or "none".'),
         click.option("--calendar", metavar="NAME", help='Not on the days of this calendar; or "none".'),
+        click.option("--tags", metavar="TAG,...", help='Words by which it is selected with others; or "none".'),
     )
     for option in reversed(options):
         command = option(command)
@@ -150,6 +151,7 @@ def fields_of(given: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
         "max_runs": _whole,
         "history": _whole,
         "expect": _expectation,
+        "tags": lambda field, value: () if value == _NONE else value.split(","),
     }
     may_be_none = ("expires", "start_at", "end_at", "max_runs", "history", "expect", "calendar")
     fields: dict[str, Any] = {}

@@ -121,6 +121,7 @@ _ENCODERS: dict[str, Callable[[Any, str], Any]] = {
     "history": _keep,
     "expect": lambda value, field: value and value.encode(),
     "calendar": _calendar,
+    "tags": lambda value, field: pack([*value], field),
 }
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {
@@ -141,4 +142,5 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "history": _keep,
     "expect": Expect.decode,
     "calendar": Calendar.decode,
+    "tags": _keep,
 }

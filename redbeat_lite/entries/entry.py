@@ -57,6 +57,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         expect: an :class:`Expect` or a mapping of its fields: what must become of its runs; ``False`` for nothing,
             ``None`` for what ``redbeat_lite_expect`` says.
         calendar: the name of a stored :class:`Calendar`, on whose days nothing runs; of an entry that was read, itself.
+        tags: up to 20 words by which it is selected with others; kept sorted.
         relative: Celery's own flag for interval schedules.
         app: the Celery app; its time zone counts for schedules that carry none.
 
@@ -96,6 +97,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         history: int | None = None,
         expect: Any = None,
         calendar: Any = None,
+        tags: Any = (),
         relative: bool = False,
         app: Any = None,
     ) -> None:
@@ -122,6 +124,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
             self.history = fields.as_history(history)
             self.expect = Expect.of(expect)
             self.calendar = fields.as_calendar(calendar, self.schedule)
+            self.tags = fields.as_tags(tags)
             check_together(self)
         except InvalidEntry as exc:
             raise exc.of(self.name) from None

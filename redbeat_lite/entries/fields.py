@@ -42,6 +42,7 @@ DEFINITION_FIELDS = (
     "history",
     "expect",
     "calendar",
+    "tags",
 )
 
 #: That, and Celery's own flag for interval schedules.
@@ -52,6 +53,9 @@ _ONCE = frozenset(field.name for field in dataclasses.fields(Once))
 
 #: After how many seconds a message may expire or become due at the latest: that instant must be one that can be told.
 LONGEST = 100 * YEAR
+
+#: Tags of an entry, and the characters of one of them.
+MAX_TAGS, MAX_TAG = 20, 100
 
 #: Canvases: they are several tasks, and an entry is one.
 _CANVASES = ("celery.chain", "celery.group", "celery.chord")
@@ -187,6 +191,17 @@ def as_history(value: Any) -> int | None:
     if value is not None and (type(value) is not int or not 0 <= value <= MAX_HISTORY):
         raise InvalidEntry("history", f"None or a whole number from 0 to {MAX_HISTORY}", value)
     return value
+
+
+def as_tags(value: Any) -> tuple[str, ...]:
+    expected = f"up to {MAX_TAGS} different texts of 1 to {MAX_TAG} characters without commas and control characters"
+    tags = tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (value,)
+    if len(set(map(str, tags))) != len(tags) or len(tags) > MAX_TAGS:
+        raise InvalidEntry("tags", expected, value)
+    for tag in tags:
+        if not is_plain(tag, MAX_TAG) or "," in tag:
+            raise InvalidEntry("tags", expected, tag)
+    return tuple(sorted(tags))
 
 
 def brings_arguments(task: Any) -> bool:

@@ -48,6 +48,7 @@ _DEFAULTS: dict[str, Any] = {
     "history": None,
     "expect": None,
     "calendar": None,
+    "tags": [],
 }
 
 

@@ -130,6 +130,7 @@ class TestFields:
             *("--once", '{"scope": "run", "lease": 9}', "--misfire", '{"policy": "all", "limit": 3}'),
             *("--jitter", "90s", "--start-at", "2090-01-01", "--end-at", "2091-01-01T00:00Z", "--max-runs", "7"),
             *("--description", "words", "--disabled", "--remove-when-done", "--history", "3"),
+            *("--tags", "tenant:42,billing"),
         )
         entry = schedules["x"]
         assert (entry.args, entry.kwargs, entry.options) == ((Decimal("0.1"),), {"y": 2}, {"queue": "slow"})
@@ -138,6 +139,7 @@ class TestFields:
         assert entry.start_at == datetime(2089, 12, 31, 23, tzinfo=UTC)
         assert entry.end_at == datetime(2091, 1, 1, tzinfo=UTC)
         assert (entry.enabled, entry.remove_when_done, entry.history) == (False, True, 3)
+        assert entry.tags == ("billing", "tenant:42")
         shown = cli("show", "x")
         assert "status            disabled" in shown.out
         assert "jitter            90 s" in shown.out
@@ -146,10 +148,10 @@ class TestFields:
         cli("edit", "x", "--expires", "none", "--end-at", "none", "--enabled", "--keep-when-done", "--once", "false")
         cli("edit", "x", "--expect", "start_within=30s,failures=3,trust=workers")
         assert schedules["x"].expect == Expect(start_within=30, failures=3)
-        cli("edit", "x", "--history", "none", "--expect", "false")
+        cli("edit", "x", "--history", "none", "--expect", "false", "--tags", "none")
         entry = schedules["x"]
         assert (entry.expires, entry.end_at, entry.enabled, entry.remove_when_done) == (None, None, True, False)
-        assert (entry.once, entry.max_runs, entry.history) == (None, 7, None)
+        assert (entry.once, entry.max_runs, entry.history, entry.tags) == (None, 7, None, ())
         assert entry.expect is False
 
     def test_an_edit_of_nothing_is_refused(self, cli: Cli, schedules: Schedules) -> None:

@@ -94,6 +94,7 @@ def entries(draw: Any) -> Entry:
         description=draw(text),
         remove_when_done=goes,
         history=draw(st.none() | st.integers(1, 1000)),
+        tags=draw(st.sets(names.map(lambda tag: tag.replace(",", ".")[:100]), max_size=3)),
         expect=None if goes else draw(expectations),
     )
 

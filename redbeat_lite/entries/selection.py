@@ -1,0 +1,70 @@
+"""Which entries a person means who names many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from ..errors import InvalidEntry
+from .entry import Entry
+from .fields import as_tags
+
+#: What makes a name a pattern, as of file names: any text, any character, one of these.
+_WILD = frozenset("*?[")
+
+
+class Selection(NamedTuple):
+    """Those entries of which all holds that is given; none of it is all entries.
+
+    Parameters:
+        name: pattern of names, as of files: ``billing-*``.
+        tag: one of the entry's tags.
+        task: pattern of names of tasks.
+    """
+
+    name: str = "*"
+    tag: str | None = None
+    task: str = "*"
+
+    @classmethod
+    def of(cls, name: object = "*", tag: object = None, task: object = "*") -> Selection:
+        """The selection, checked.
+
+        Raises:
+            InvalidEntry: names the field.
+        """
+        for field, value in {"name": name, "task": task}.items():
+            if not isinstance(value, str) or not value:
+                raise InvalidEntry(field, "a name, or a pattern such as billing-*", value)
+        return cls(str(name), None if tag is None else as_tags(tag)[0], str(task))
+
+    @classmethod
+    def one(cls, name: str) -> Selection:
+        """The entry of this name alone, whatever characters it has."""
+        return cls("".join(f"[{char}]" if char in _WILD else char for char in name))
+
+    def covers(self, entry: Entry) -> bool:
+        """Whether an entry is one of them."""
+        return self.matches(entry.name, entry.task, entry.tags)
+
+    def matches(self, name: str, task: str, tags: Collection[str]) -> bool:
+        """Whether an entry of this name, task and tags is one of them."""
+        if self.tag is not None and self.tag not in tags:
+            return False
+        return fnmatchcase(name, self.name) and fnmatchcase(task, self.task)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether there is no entry that is none of them."""
+        return self == Selection()
+
+    def __str__(self) -> str:
+        told = [self.name] if self.name != "*" or self.is_all else []
+        told += [f"tag {self.tag}"] if self.tag is not None else []
+        return ", ".join([*told, f"task {self.task}"] if self.task != "*" else told)
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name can mean several."""
+    return not _WILD.isdisjoint(name)
