@@ -53,7 +53,8 @@ class _Fold:
     def decision(self) -> Decision:
         for end in self._seen.ends:
             self._end(end)
-        for each in self._seen.overdue:
+        # Those of the end last: of a run that is missed it is not said, too, that it has not ended.
+        for each in sorted(self._seen.overdue, key=lambda each: each.what == "finish"):
             # A success that has just been read has set it anew; a result has told of its run already.
             if each.member not in self._deadlines and each.member not in self._dropped:
                 self._overdue(each)

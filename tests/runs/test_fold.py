@@ -253,6 +253,11 @@ def test_what_was_found_again_is_over_with_a_run_as_late_as_that() -> None:
     assert news(fold(seen(again, end("succeeded", C), expect=START))) == {"-missed:e": ""}
 
 
+def test_a_message_that_is_gone_is_one_incident_though_start_and_end_are_due_at_once() -> None:
+    both = Deadline("finish", A, "e", A + 30_000), start(None)
+    assert [each.kind for each in fold(seen(*both, expect=Expect(30, 30))).opened] == ["missed"]
+
+
 @pytest.mark.parametrize("facts", [[start(row("expired", None))], [end("expired", begin=None)]])
 def test_a_run_is_found_once(facts: list[Any]) -> None:
     [opened] = fold(seen(end("expired", begin=None), expect=START)).opened
