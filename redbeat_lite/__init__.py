@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         RedbeatError,
         UnsupportedFormat,
     )
-    from .expect import Expect
+    from .expect import Expect, Pause
     from .once.errors import LockLost, LockUnavailable, OnceRejected, OnceSkipped
     from .once.installation import install
     from .once.lock_context import lock
@@ -61,7 +61,7 @@ _HOMES = {
         "RedbeatError",
         "UnsupportedFormat",
     ),
-    "expect": ("Expect",),
+    "expect": ("Expect", "Pause"),
     "schedules.calendars": ("Calendar",),
     "schedules.misfire": ("Misfire",),
     "once.errors": ("LockLost", "LockUnavailable", "OnceRejected", "OnceSkipped"),
@@ -103,6 +103,7 @@ __all__ = [
     "Once",
     "OnceRejected",
     "OnceSkipped",
+    "Pause",
     "Pipeline",
     "PipelineNotFound",
     "PipelineRun",

@@ -1,8 +1,9 @@
-"""What must become of the runs of an entry: the expectation, as plain data."""
+"""What must become of the runs of an entry, and what follows where they fail, as plain data."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -14,7 +15,7 @@ from .errors import InvalidEntry
 from .instants import YEAR
 from .public import public
 
-#: Most failures in a row that an expectation may pass over.
+#: Most failures in a row that an expectation or a policy may pass over.
 _MOST_FAILURES = 1000
 
 
@@ -49,8 +50,7 @@ class Expect:
         start, finish = self.start_within, self.finish_within
         if start is not None and finish is not None and finish < start:  # type: ignore[operator]  # both are seconds
             raise InvalidEntry("expect.finish_within", f"not less than start_within ({start:g} s)", finish)
-        if type(self.failures) is not int or not 1 <= self.failures <= _MOST_FAILURES:
-            raise InvalidEntry("expect.failures", f"a whole number from 1 to {_MOST_FAILURES}", self.failures)
+        _check_failures("expect.failures", self.failures)
         if self.trust not in ("workers", "backend"):
             raise InvalidEntry("expect.trust", "'workers' or 'backend'", self.trust)
         if self.trust == "backend" and not self.longest:
@@ -112,6 +112,46 @@ class Expect:
     def success_ms(self) -> int | None:
         """``succeed_every`` in milliseconds."""
         return _ms(self.succeed_every)
+
+
+@public
+@dataclass(frozen=True)
+class Pause:
+    """What ``on_failure`` does: an entry whose runs fail is paused.
+
+    Parameters:
+        after: 1 to 1,000; so many runs in a row that failed, were rejected or lost their worker.
+
+    Raises:
+        InvalidEntry: ``after`` is wrong.
+    """
+
+    after: int
+
+    def __post_init__(self) -> None:
+        _check_failures("on_failure.after", self.after)
+
+    @classmethod
+    def of(cls, value: object) -> Pause | None:
+        """Read what a user wrote as ``on_failure=``: ``None``, a policy, or its text.
+
+        Raises:
+            InvalidEntry: it is something else.
+        """
+        if value is None or isinstance(value, Pause):
+            return value
+        after = re.fullmatch("pause:([0-9]{1,9})", value) if isinstance(value, str) else None
+        if after is None:
+            raise InvalidEntry("on_failure", 'None, Pause(after=3) or "pause:3"', value)
+        return cls(int(after[1]))
+
+    def __str__(self) -> str:
+        return f"pause:{self.after}"
+
+
+def _check_failures(field: str, value: object) -> None:
+    if type(value) is not int or not 1 <= value <= _MOST_FAILURES:
+        raise InvalidEntry(field, f"a whole number from 1 to {_MOST_FAILURES}", value)
 
 
 def _seconds(name: str, value: object) -> float | None:

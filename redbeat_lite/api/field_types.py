@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
-from ..expect import Expect
+from ..expect import Expect, Pause
 from ..once.policy import Once
 from ..schedules.misfire import Misfire
 
@@ -26,5 +26,6 @@ class Policies(TypedDict, total=False):
     remove_when_done: bool
     history: int | None
     expect: Expect | Mapping[str, Any] | Literal[False] | None
+    on_failure: Pause | str | None
     calendar: str | None
     tags: Collection[str]

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
 
+from ..actors import BEAT
 from ..clock import wall_ms
+from ..entries import lifecycle
+from ..entries.stored_entry import edit_of, readable_parts
+from ..entries.words import counted
 from ..events import IncidentClosed, IncidentOpened
 from ..instants import from_ms
 from ..runs.facts import Deadline, Seen
@@ -16,9 +20,10 @@ from ..runs.fold import fold
 from ..runs.incident import Case, Key, Kind
 from ..runs.incident_store import Change, IncidentStore, Look, changes_of
 from ..settings import Settings
+from ..storage.changes import line_of
 from ..storage.lazy import lazy
 from ..storage.store import Store
-from ..storage.stored import Lost, Term
+from ..storage.stored import Edit, Lost, Stored, Term
 from ..threads import Ticker
 from .announcer import Mark
 from .asked_results import AskedResults
@@ -68,7 +73,7 @@ class IncidentWatch:
     """
 
     def __init__(self, app: Celery, settings: Settings, leader: Leader, vitals: Vitals, deadlines: Deadlines) -> None:
-        self._settings = settings
+        self._settings, self._zone = settings, app.timezone
         self._leader = leader
         self._vitals = vitals
         self._deadlines = deadlines
@@ -138,7 +143,8 @@ class IncidentWatch:
             if count >= _ATTEMPTS
         }
         watched = {name: each.watched for name, each in found.items()}
-        expecting = [name for name, each in watched.items() if each.expect is not None]
+        expecting = [name for name, each in watched.items() if each.expect or each.on_failure]
+        self._pause_failing({each.name: each for each in look.overdue if each.what.startswith("pause ")}, term)
         overdue, again = self._overdue(look, found, now)
         look = look._replace(overdue=[each for each in look.overdue if each.member not in again])
         self._undecided += len(again)
@@ -155,9 +161,27 @@ class IncidentWatch:
             self._vitals.on_ends(look.ends, self._store.backend.client)
         return changed is None or changed > 0 or look.more
 
+    def _pause_failing(self, failed: Mapping[str, Deadline], term: Term) -> None:
+        """Pause entries whose runs have failed too often, unless somebody has paused or resumed them since."""
+
+        def edits(stored: Stored) -> list[Edit]:
+            entry, state = readable_parts(stored)
+            if entry is None or state is None or entry.on_failure is None or state.paused:
+                return []
+            last = failed[entry.name]
+            if last.what != f"pause {state.generation}" or (last.nominal or 0) <= state.forgiven:
+                return []
+            note = f"paused after {counted(entry.on_failure.after, 'failure', 'failures')} in a row"
+            line = line_of(BEAT, "paused", note)
+            return [edit_of(entry, lifecycle.paused(state, note), self._zone, expected=stored.state, line=line)]
+
+        self._store.rewrite(failed, edits, term)
+
     def _overdue(self, look: Look, found: Mapping[str, Found], now: int) -> tuple[list[Deadline], set[str]]:
         """The deadlines to decide on, with what is known of their runs, and the members of those to look at again."""
-        overdue = [each for each in look.overdue if each.name in found and found[each.name].expect is not None]
+        overdue = [
+            each for each in look.overdue if " " not in each.what and each.name in found and found[each.name].expect
+        ]
         if not self._heard.records:
             # What is not recorded may have been done all the same: that nobody records is the one incident.
             if any(not found[each.name].trusts for each in overdue):

@@ -33,7 +33,8 @@ class Found(NamedTuple):
     @property
     def watched(self) -> Watched:
         expect = replace(self.expect, succeed_every=None) if self.expect and self.state.finished else self.expect
-        return Watched(expect, self.state.paused or not self.entry.enabled, self.state.generation)
+        muted, state = self.state.paused or not self.entry.enabled, self.state
+        return Watched(expect, muted, state.generation, self.entry.on_failure, state.forgiven)
 
 
 class WatchedEntries:

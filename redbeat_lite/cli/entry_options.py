@@ -87,6 +87,7 @@ def field_options(command: _F) -> _F:
         click.option("--remove-when-done/--keep-when-done", default=None, help="What becomes of it once finished."),
         click.option("--history", metavar="N", help='Remember so many of its last runs; or "none": as the app\'s do.'),
         click.option("--expect", metavar="EXPECT", help='"start_within=30s,failures=3", JSON, "false" or "none".'),
+        click.option("--on-failure", metavar="POLICY", help='"pause:3": pause it after so many in a row; or "none".'),
         click.option("--calendar", metavar="NAME", help='Not on the days of this calendar; or "none".'),
         click.option("--tags", metavar="TAG,...", help='Words by which it is selected with others; or "none".'),
     )
@@ -153,7 +154,7 @@ def fields_of(given: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
         "expect": _expectation,
         "tags": lambda field, value: () if value == _NONE else value.split(","),
     }
-    may_be_none = ("expires", "start_at", "end_at", "max_runs", "history", "expect", "calendar")
+    may_be_none = ("expires", "start_at", "end_at", "max_runs", "history", "expect", "on_failure", "calendar")
     fields: dict[str, Any] = {}
     for field, value in given.items():
         if value is None:

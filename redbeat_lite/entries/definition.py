@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ..errors import CorruptEntry, InvalidEntry, UnsupportedFormat, text_of
-from ..expect import Expect
+from ..expect import Expect, Pause
 from ..once.policy import Once
 from ..schedules import decode_schedule, encode_schedule
 from ..schedules.calendars import Calendar
@@ -120,6 +120,7 @@ _ENCODERS: dict[str, Callable[[Any, str], Any]] = {
     "remove_when_done": _keep,
     "history": _keep,
     "expect": lambda value, field: value and value.encode(),
+    "on_failure": lambda value, field: str(value),
     "calendar": _calendar,
     "tags": lambda value, field: pack([*value], field),
 }
@@ -141,6 +142,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "remove_when_done": _keep,
     "history": _keep,
     "expect": Expect.decode,
+    "on_failure": Pause.of,
     "calendar": Calendar.decode,
     "tags": _keep,
 }

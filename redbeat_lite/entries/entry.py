@@ -11,7 +11,7 @@ from celery.schedules import BaseSchedule
 
 from .. import instants
 from ..errors import InvalidEntry
-from ..expect import Expect
+from ..expect import Expect, Pause
 from ..once.policy import Once
 from ..public import public
 from ..schedules import Manual, Rule, encode_schedule, rule_of
@@ -56,6 +56,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         history: how many of its last runs are remembered, 0 to 1,000; ``None`` for what ``redbeat_lite_history`` says.
         expect: an :class:`Expect` or a mapping of its fields: what must become of its runs; ``False`` for nothing,
             ``None`` for what ``redbeat_lite_expect`` says.
+        on_failure: a :class:`Pause` or its text, such as ``"pause:3"``: pause it after so many failures in a row.
         calendar: the name of a stored :class:`Calendar`, on whose days nothing runs; of an entry that was read, itself.
         tags: up to 20 words by which it is selected with others; kept sorted.
         relative: Celery's own flag for interval schedules.
@@ -96,6 +97,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         remove_when_done: bool = False,
         history: int | None = None,
         expect: Any = None,
+        on_failure: Any = None,
         calendar: Any = None,
         tags: Any = (),
         relative: bool = False,
@@ -123,6 +125,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
             self.remove_when_done = fields.of_type("remove_when_done", remove_when_done, bool)
             self.history = fields.as_history(history)
             self.expect = Expect.of(expect)
+            self.on_failure = Pause.of(on_failure)
             self.calendar = fields.as_calendar(calendar, self.schedule)
             self.tags = fields.as_tags(tags)
             check_together(self)

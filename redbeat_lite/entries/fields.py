@@ -41,6 +41,7 @@ DEFINITION_FIELDS = (
     "remove_when_done",
     "history",
     "expect",
+    "on_failure",
     "calendar",
     "tags",
 )
@@ -213,8 +214,7 @@ def expanded(task: Any, args: Any, kwargs: Any, options: Any) -> tuple[Any, Any,
     """Task, arguments and options, from a signature or a pipeline if ``task`` is one of these."""
     if isinstance(task, CallableSignature):
         if task.task in _CANVASES:
-            hint = "a task of yours may start it, and several tasks in stages are a redbeat_lite.Pipeline"
-            raise InvalidEntry("task", "one task", task, hint=hint)
+            raise InvalidEntry("task", "one task", task, hint="several tasks in stages are a redbeat_lite.Pipeline")
         for field, value in (("args", args), ("kwargs", kwargs)):
             if value:
                 raise InvalidEntry(field, "none beside a signature, which has its own", value)

@@ -129,7 +129,8 @@ def resumed(
 ) -> EntryState:
     """The state after a resumption; what was missed counts as misfires with ``catch_up``, else as not scheduled."""
     nominal = state.nominal if catch_up else ahead(entry, state, now, zone, walk_on)
-    return state.edited(paused=False, note="", nominal=nominal)
+    forgiven = max(now, state.last or now) if entry.on_failure else 0
+    return state.edited(paused=False, note="", nominal=nominal, forgiven=forgiven)
 
 
 def ahead(entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
@@ -175,14 +176,8 @@ def _planned(entry: Entry, state: EntryState, now: int, zone: tzinfo, delay: int
 
 def _is_simple(entry: Entry) -> bool:
     """Whether nothing but the schedule has a say in a single occurrence that is due."""
-    misfire = entry.misfire
-    return (
-        misfire.policy != "skip"
-        and misfire.grace is None
-        and entry.max_runs is None
-        and entry.end_at is None
-        and not entry.jitter
-    )
+    is_free = entry.misfire.grace is None and entry.max_runs is None and entry.end_at is None
+    return is_free and entry.misfire.policy != "skip" and not entry.jitter
 
 
 def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0) -> EntryState:
@@ -197,6 +192,7 @@ def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0)
         paused=state.paused,
         note=state.note,
         deltas=and_sent(state.deltas, state.last, done.emit, history),
+        forgiven=state.forgiven,
     )
 
 

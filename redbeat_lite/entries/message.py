@@ -107,7 +107,7 @@ def emission(occurrence: Occurrence, now: int, *, expect: Expect | None, traced:
         **(options.get("headers") or {}),
         **headers(entry.name, occurrence.nominal),
         **({} if entry.history is None else {HISTORY_HEADER: entry.history}),
-        **({EXPECT_HEADER: True} if expected_of(entry, expect) else {}),
+        **({EXPECT_HEADER: True} if entry.on_failure or expected_of(entry, expect) else {}),
         **(occurrence.extra or {}),
     }
     # A retry inside the publish could go on for longer than publish_timeout; the dispatcher has its own.

@@ -57,6 +57,7 @@ class EntryState:
         note: why.
         error: what the last failed publish said.
         deltas: the last occurrences that were sent, as a text; :attr:`sent` reads it.
+        forgiven: nominal time up to which failures do not count for ``on_failure``, as it was resumed; 0: all do.
     """
 
     version: int
@@ -70,6 +71,7 @@ class EntryState:
     note: str = ""
     error: str = ""
     deltas: str = ""
+    forgiven: int = 0
     _guard: str = field(default="", init=False, repr=False, compare=False)
 
     @classmethod
@@ -119,9 +121,10 @@ class EntryState:
 
     def _notes(self, room: int) -> str:
         asked = self.nominal.asked if isinstance(self.nominal, Question) else None
-        if not self.note and not self.error and asked is None:
+        if not self.note and not self.error and asked is None and not self.forgiven:
             return notes_of(self.deltas, room) if self.deltas else ""
         notes = {"note": self.note or None, "error": self.error or None, "asked": asked}
+        notes["forgiven"] = self.forgiven or None
         text = dumps({key: value for key, value in notes.items() if value is not None})
         deltas = shortened(self.deltas, room - len(text.encode()) - len(',"sent":""'))
         return f'{text[:-1]},"sent":{dumps(deltas)}}}' if deltas else text
@@ -152,6 +155,7 @@ class EntryState:
                 str(extra.get("note", "")) if extra is not None else "",
                 str(extra.get("error", "")) if extra is not None else "",
                 beside_others(extra.get("sent")) if extra is not None else deltas or "",
+                (extra is not None and _instant(str(extra.get("forgiven", "")))) or 0,
             )
         except (ValueError, AttributeError, CorruptEntry) as exc:
             raise CorruptEntry(f"state is not readable: {exc}") from exc

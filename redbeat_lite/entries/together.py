@@ -11,7 +11,7 @@ from ..schedules.misfire import Misfire
 
 #: What goes by occurrences, of which `manual()` has none, with what each is where nobody has asked for anything.
 _UNSET: dict[str, Any] = {"misfire": Misfire.of("coalesce"), "jitter": 0.0, "remove_when_done": False}
-_UNSET |= dict.fromkeys(("start_at", "end_at", "max_runs"))
+_UNSET |= dict.fromkeys(("start_at", "end_at", "max_runs", "on_failure"))
 
 
 def check_together(entry: Any) -> None:
@@ -22,10 +22,11 @@ def check_together(entry: Any) -> None:
     """
     if entry.start_at and entry.end_at and entry.end_at < entry.start_at:
         raise InvalidEntry("end_at", f"an instant not before start_at ({entry.start_at.isoformat()})", entry.end_at)
-    if entry.expect and entry.remove_when_done:
-        raise InvalidEntry("expect", "None or False beside remove_when_done: it is looked at later", entry.expect)
-    if entry.expect and entry.history == 0:
-        raise InvalidEntry("history", "at least 1 beside expect, which goes by what is recorded", 0)
+    for field in ("expect", "on_failure"):
+        if (value := getattr(entry, field)) and entry.remove_when_done:
+            raise InvalidEntry(field, "none beside remove_when_done: it is looked at later", value)
+        if value and entry.history == 0:
+            raise InvalidEntry("history", f"at least 1 beside {field}, which goes by what is recorded", 0)
     if isinstance(entry.schedule, Manual):
         _check_manual(entry)
 

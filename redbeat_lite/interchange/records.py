@@ -47,6 +47,7 @@ _DEFAULTS: dict[str, Any] = {
     "remove_when_done": False,
     "history": None,
     "expect": None,
+    "on_failure": None,
     "calendar": None,
     "tags": [],
 }

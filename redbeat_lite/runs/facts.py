@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..expect import Expect
+from ..expect import Expect, Pause
 from .incident import Case, Key
 from .row import Row
 from .run import Outcome
@@ -28,7 +28,8 @@ class Deadline(NamedTuple):
 
     Parameters:
         what: ``"start"``, ``"finish"`` or ``"success"``; where an incident is open that this ends, a worker tells by
-            ``"begun"`` and ``"ended"`` that a run has in time.
+            ``"begun"`` and ``"ended"`` that a run has in time; ``"pause "`` and the generation of an entry whose runs
+            have failed too often, with this one.
         nominal: of the run; ``None`` for a success, which may be of any, and for what has found no room so far.
         name: of the entry.
         at: epoch milliseconds.
@@ -57,20 +58,28 @@ def member(what: str, nominal: int | None, name: str) -> str:
 
 
 class Watched(NamedTuple):
-    """What an entry expects, whether nobody is to be told, as it is paused or disabled, and its generation."""
+    """What an entry expects, whether nobody is to be told, as it is paused or disabled, and its generation; its policy
+    on failures, and up to which nominal time they do not count for that."""
 
     expect: Expect | None
     muted: bool = False
     generation: str = ""
+    on_failure: Pause | None = None
+    forgiven: int = 0
+
+    def counts(self, nominal: int | None) -> bool:
+        """Whether the failure of this run may pause the entry, or has paused it: it was not resumed since."""
+        return self.on_failure is not None and (nominal or 0) > self.forgiven
 
 
 class Failures(NamedTuple):
     """How many failures there were in a row in a generation of the entry, and the nominal time of the last one: a run
-    fails once."""
+    fails once; and how many of them count for ``on_failure``, for which a run that has expired is none."""
 
     times: int = 0
     nominal: int | None = None
     generation: str = ""
+    strikes: int = 0
 
 
 class Seen(NamedTuple):

@@ -12,6 +12,10 @@ from .run import Outcome
 _FAILED: tuple[Outcome, ...] = ("failed", "rejected", "lost", "expired")
 _NOT_BEGUN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
 
+#: What counts for ``on_failure``, and what is gone by where nothing else is expected; no incident of it is kept.
+_STRIKES: tuple[Outcome, ...] = ("failed", "rejected", "lost")
+_NOTHING = Expect()
+
 #: Of the fates that the result backend tells: those of a body, and those of one that has not ended.
 _BEGUN: tuple[Outcome, ...] = ("running", "retrying", "succeeded", "failed")
 _RUNNING: tuple[Outcome, ...] = ("running", "retrying")
@@ -32,6 +36,7 @@ _FIELDS: dict[Kind, str] = {
     "late": "start_within",
     "too_long": "finish_within",
     "failed": "failures",
+    "paused": "failures",
     "no_success": "succeed_every",
 }
 
@@ -70,15 +75,15 @@ class _Fold:
             self._dropped,
         )
 
-    def _expected(self, name: str) -> Expect | None:
-        return self._seen.watched.get(name, Watched(None)).expect
+    def _watched(self, name: str) -> Watched:
+        return self._seen.watched.get(name, Watched(None))
 
-    def _generation(self, name: str) -> str:
-        """Another one once an entry of this name has been removed and added."""
-        return self._seen.watched.get(name, Watched(None)).generation
+    def _expected(self, name: str) -> Expect | None:
+        return self._watched(name).expect
 
     def _end(self, end: End) -> None:
-        expect = self._expected(end.name)
+        watched = self._watched(end.name)
+        expect = watched.expect or (_NOTHING if watched.on_failure else None)
         if expect is None:
             return
         self._in_time(expect, end)
@@ -90,6 +95,8 @@ class _Fold:
                 self._deadlines[member("success", None, end.name)] = end.at + expect.success_ms
         elif end.outcome in _NOT_BEGUN and end.begin is None and expect.start_ms is not None:
             self._missed(end.name, f"the run of {_told(end.nominal)} has {_ended(end.outcome)}", end.nominal)
+            if watched.on_failure:
+                self._failed(expect, end, 0)
         elif end.outcome in _FAILED:
             self._failed(expect, end)
 
@@ -106,19 +113,23 @@ class _Fold:
         if expect.finish_ms is not None and end.outcome != "retrying" and ended <= expect.finish_ms:
             self._close("too_long", end.name, end.nominal)
 
-    def _failed(self, expect: Expect, end: End) -> None:
+    def _failed(self, expect: Expect, end: End, counts: int = 1) -> None:
+        watched = self._watched(end.name)
         known = self._failures.get(end.name) or self._seen.failures.get(end.name) or Failures()
-        generation = self._generation(end.name)
-        if known.generation != generation:
+        if known.generation != watched.generation:
             known = Failures()
         if known.nominal == end.nominal:
             return
-        times = known.times + 1
-        self._failures[end.name] = Failures(times, end.nominal, generation)
-        if times >= expect.failures:
-            often = "" if times == 1 else f" {times} times in a row"
-            why = f": {end.error}" if end.error else ""
-            self._open_case("failed", end.name, f"{_ended(end.outcome)}{often}{why}", end.nominal, times)
+        times, strikes = known.times + counts, known.strikes if watched.counts(known.nominal) else 0
+        if end.outcome in _STRIKES and watched.counts(end.nominal) and not watched.muted:
+            strikes += 1
+            if watched.on_failure and strikes >= watched.on_failure.after:
+                self._open_case("paused", end.name, f"paused: {_often(end, strikes)}", end.nominal, strikes)
+                # Left to the next look, whoever takes it: this one may not come to it.
+                self._deadlines[member(f"pause {watched.generation}", end.nominal, end.name)] = 0
+        self._failures[end.name] = Failures(times, end.nominal, watched.generation, strikes)
+        if counts and times >= expect.failures:
+            self._open_case("failed", end.name, _often(end, times), end.nominal, times)
 
     def _overdue(self, deadline: Deadline) -> None:
         expect, nominal, since = self._expected(deadline.name), deadline.nominal, deadline.since
@@ -225,10 +236,13 @@ class _Fold:
     def _drop_unexpected(self) -> None:
         """Close the incidents of entries that are gone or others, paused or disabled, or expect something else."""
         for kind, name in [*self._open]:
-            watched = self._seen.watched.get(name, Watched(None))
-            is_expected = kind not in _FIELDS or getattr(watched.expect, _FIELDS[kind], None) is not None
-            is_another = kind in _FIELDS and self._open[kind, name].generation != watched.generation
-            if watched.muted or is_another or not is_expected:
+            watched, case = self._watched(name), self._open[kind, name]
+            if kind == "paused":
+                goes_on = watched.counts(case.nominal)
+            else:
+                is_expected = kind not in _FIELDS or getattr(watched.expect, _FIELDS[kind], None) is not None
+                goes_on = is_expected and not watched.muted and ("paused", name) not in self._open
+            if not goes_on or (kind in _FIELDS and case.generation != watched.generation):
                 self._close(kind, name)
 
     def _open_case(self, kind: Kind, name: str, text: str, nominal: int | None, times: int = 0) -> None:
@@ -238,7 +252,7 @@ class _Fold:
             if times or nominal is None or known.nominal is None or nominal > known.nominal:
                 self._open[kind, name] = known._replace(text=text, times=times or known.times + 1, nominal=nominal)
         else:
-            generation = self._generation(name) if kind in _FIELDS else ""
+            generation = self._watched(name).generation if kind in _FIELDS else ""
             self._open[kind, name] = Case(kind, name, self._seen.now, text, times or 1, nominal, generation=generation)
 
     def _close(self, kind: Kind, name: str, nominal: int | None = None) -> None:
@@ -249,6 +263,10 @@ class _Fold:
 
 def _told(nominal: int) -> str:
     return from_ms(nominal).isoformat(timespec="seconds")
+
+
+def _often(end: End, times: int) -> str:
+    return _ended(end.outcome) + (f" {times} times in a row" if times > 1 else "") + (end.error and f": {end.error}")
 
 
 def _ended(outcome: Outcome) -> str:

@@ -18,6 +18,7 @@ Kind = Literal[
     "late",
     "too_long",
     "failed",
+    "paused",
     "no_success",
     "quarantined",
     "cannot_publish",

@@ -132,8 +132,8 @@ class IncidentStore:
         failures = {}
         for name, raw in zip(names, found, strict=True):
             with suppress(ValueError):
-                times, nominal, generation = text(raw or b"").split("|")
-                failures[name] = Failures(int(times), int(nominal), generation)
+                times, nominal, generation, strikes = text(raw or b"").split("|")
+                failures[name] = Failures(int(times), int(nominal), generation, int(strikes))
         return failures
 
     def quarantined(self, look: Look) -> set[str]:
@@ -201,7 +201,7 @@ def changes_of(decision: Decision, look: Look, now: int) -> list[Change]:
             changes.append(("set", member(_NO_ROOM[case.kind], None, case.name), now + _AGAIN_MS))
     changes += [("count", case.field, case.encode()) for case in decision.counted]
     for name, failures in decision.failures.items():
-        changes.append(("fails", name, "|".join(map(str, failures)) if failures.times else ""))
+        changes.append(("fails", name, "" if failures.nominal is None else "|".join(map(str, failures))))
     changes += [("set", member, at) for member, at in decision.deadlines.items()]
     changes += [("drop", member, "") for member in decision.dropped]
     return changes

@@ -16,9 +16,11 @@ key                     type    holds
                                 and ``success||entry`` -> when one has to have succeeded, epoch ms; for entries that
                                 expect something, some 100 of each at most, without runs that were in time; where an
                                 incident is open that these end, ``begun`` or ``ended`` ``|nominal time|entry`` -> 0;
-                                ``start`` or ``finish`` ``||entry`` of what has found no room among the incidents
-``{p}:runs:failures``   hash    entry -> its failures in a row, the nominal time of the last one, its generation;
-                                for those that expect something; lives for 35 days after the last failure
+                                ``start`` or ``finish`` ``||entry`` of what has found no room among the incidents;
+                                ``pause <generation>|nominal time|entry`` -> 0 of what the leader has to pause
+``{p}:runs:failures``   hash    entry -> its failures in a row, the nominal time of the last one, its generation, and
+                                how many of them count for ``on_failure``; for those that have it, or expect something;
+                                lives for 35 days after the last failure
 ======================  ======  ======================================================================================
 """
 

@@ -17,7 +17,7 @@ import redis
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
-from redbeat_lite import Expect, Misfire, Once, Schedules, at, cron, every, manual, register_schedule, rrule
+from redbeat_lite import Expect, Misfire, Once, Pause, Schedules, at, cron, every, manual, register_schedule, rrule
 from redbeat_lite.cli.output import distance, table
 from redbeat_lite.entries.words import span
 from redbeat_lite.interchange.schedule_text import duration_text, schedule_text, schedule_words, seconds_from
@@ -148,8 +148,12 @@ class TestFields:
         cli("edit", "x", "--expires", "none", "--end-at", "none", "--enabled", "--keep-when-done", "--once", "false")
         cli("edit", "x", "--expect", "start_within=30s,failures=3,trust=workers")
         assert schedules["x"].expect == Expect(start_within=30, failures=3)
-        cli("edit", "x", "--history", "none", "--expect", "false", "--tags", "none")
+        cli("edit", "x", "--on-failure", "pause:3")
+        assert schedules["x"].on_failure == Pause(after=3)
+        assert "on_failure   pause:3" in cli("show", "x").out
+        cli("edit", "x", "--history", "none", "--expect", "false", "--tags", "none", "--on-failure", "none")
         entry = schedules["x"]
+        assert entry.on_failure is None
         assert (entry.expires, entry.end_at, entry.enabled, entry.remove_when_done) == (None, None, True, False)
         assert (entry.once, entry.max_runs, entry.history, entry.tags) == (None, 7, None, ())
         assert entry.expect is False

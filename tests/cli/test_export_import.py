@@ -65,6 +65,7 @@ def fill(schedules: Schedules) -> None:
         max_runs=3,  # type: ignore[arg-type]
         description="Every night, äöü \x1b",
         history=7,
+        on_failure="pause:3",
         tags=["x", "y"],  # type: ignore[arg-type]
         expect={"start_within": 30, "succeed_every": 100_000_000 / 4},
     )

@@ -107,8 +107,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "several tasks": (
         {"task": chain(signature("add", (1,)), signature("add", (2,)))},
-        "task: expected one task, got add(1) | add(2) (a task of yours may start it, and several tasks in stages are a "
-        "redbeat_lite.Pipeline)",
+        "task: expected one task, got add(1) | add(2) (several tasks in stages are a redbeat_lite.Pipeline)",
     ),
     "option expires that is no instant": (
         {"options": {"expires": "tomorrow"}},
@@ -258,8 +257,26 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an expectation of what goes at its end": (
         {"expect": {"failures": 2}, "remove_when_done": True},
-        "expect: expected None or False beside remove_when_done: it is looked at later, got Expect(",
+        "expect: expected none beside remove_when_done: it is looked at later, got Expect(",
     ),
+    "a policy on failures of what goes at its end": (
+        {"on_failure": "pause:3", "remove_when_done": True},
+        "on_failure: expected none beside remove_when_done: it is looked at later, got Pause(after=3)",
+    ),
+    "a policy on failures without a record": (
+        {"on_failure": "pause:3", "history": 0},
+        "history: expected at least 1 beside on_failure, which goes by what is recorded, got 0",
+    ),
+    "an unknown policy on failures": (
+        {"on_failure": "remove:3"},
+        """on_failure: expected None, Pause(after=3) or "pause:3", got 'remove:3'""",
+    ),
+    "a policy on failures that is a number": ({"on_failure": 3}, "on_failure: expected None, Pause(after=3) or"),
+    "a pause after nothing": (
+        {"on_failure": "pause:0"},
+        "on_failure.after: expected a whole number from 1 to 1000, got 0",
+    ),
+    "a pause after ages": ({"on_failure": "pause:1001"}, "on_failure.after: expected a whole number from 1 to 1000"),
     "a tag with a comma": ({"tags": ["a,b"]}, "tags: expected up to 20 different texts of 1 to 100 characters"),
     "a tag twice": ({"tags": ["a", "a"]}, "tags: expected up to 20 different texts"),
     "a tag that is a number": ({"tags": 7}, "tags: expected up to 20 different texts"),

@@ -13,7 +13,7 @@ from celery.schedules import crontab, schedule, solar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redbeat_lite import Entry, Expect, Misfire, Once, at, cron, every, rrule
+from redbeat_lite import Entry, Expect, Misfire, Once, Pause, at, cron, every, rrule
 from redbeat_lite.entries.definition import decode, encode
 from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.errors import CorruptEntry
@@ -96,6 +96,7 @@ def entries(draw: Any) -> Entry:
         history=draw(st.none() | st.integers(1, 1000)),
         tags=draw(st.sets(names.map(lambda tag: tag.replace(",", ".")[:100]), max_size=3)),
         expect=None if goes else draw(expectations),
+        on_failure=None if goes else draw(st.none() | st.builds(Pause, st.integers(1, 1000))),
     )
 
 

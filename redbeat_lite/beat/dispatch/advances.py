@@ -47,6 +47,8 @@ class Advances:
             if deadlines and not commands:
                 runs = [f"{nominal}|{entry.name}" for nominal in job.plan.emit]
                 commands = [("recorded", self._keys.rows(entry.name), run) for run in runs]
+        elif entry.on_failure and job.plan.emit:
+            self._deadlines.wanted = now
         after = lifecycle.dispatched(state, job.plan, len(job.left_out), history)
         ranges = self._ranges(job, history) if history and (job.plan.skipped or job.left_out) else ()
         # The record of a config entry stays: without it, the next reading of the configuration would take the entry for

@@ -40,7 +40,7 @@ class Deadlines:
         """How many of an entry's runs are recorded, and what is expected of them."""
         expect = expected_of(entry, self._default)
         history = self._history if entry.history is None else entry.history
-        return history or int(expect is not None), expect
+        return history or int(bool(expect or entry.on_failure)), expect
 
     def of(self, job: Job, expect: Expect, now: int) -> list[int | str]:
         """The deadlines of what was sent at ``now`` (epoch ms), as the commit sets them: when, what, when, ..."""

@@ -221,7 +221,7 @@ def _kind(entry: Entry, expiry: object) -> Hashable | None:
     """What entries have in common whose messages differ only in names, arguments, ids and times."""
     if entry.local:
         return None
-    own = entry.history, entry.expect is None and not entry.remove_when_done, bool(entry.expect)
+    own = entry.history, entry.expect is None and not entry.remove_when_done, bool(entry.expect or entry.on_failure)
     if not entry.options:
         return entry.task, expiry, own, ""
     try:

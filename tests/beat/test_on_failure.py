@@ -1,0 +1,206 @@
+"""``on_failure=Pause(after=...)``: an entry whose runs fail is paused, and an incident says so until it is resumed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat_lite import InvalidEntry, Pause, Schedules, every, manual
+from redbeat_lite.beat.incidents import LASTING, IncidentWatch
+from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.run import EXPECT_HEADER, Outcome
+from tests.beat.incident_stage import Stage
+from tests.support.messages import of_entry
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+def runs(stage: Stage, *outcomes: Outcome, look: bool = True, **more: Any) -> None:
+    """Let the entry ``e`` run once for each of these, and come to it."""
+    for outcome in outcomes:
+        stage.clock.forward(60)
+        stage.beat.run_due()
+        stage.worker.tells("e", outcome, **more)
+        if look:
+            stage.look()
+
+
+def is_paused(stage: Stage) -> bool:
+    return stage.schedules["e"].paused_note is not None
+
+
+def kinds(stage: Stage) -> list[str]:
+    return [each.kind for each in stage.schedules.incidents()]
+
+
+@pytest.fixture
+def entry(stage: Stage) -> Stage:
+    stage.schedules.add("e", "add", every(60), on_failure=Pause(after=3))
+    return stage
+
+
+def test_failures_in_a_row_pause_an_entry_until_it_is_resumed(entry: Stage) -> None:
+    stage = entry
+    runs(stage, "failed", "lost")
+    assert not is_paused(stage)
+    runs(stage, "rejected", error="why")
+    paused = stage.schedules["e"]
+    assert (paused.paused_note, paused.next_run_at) == ("paused after 3 failures in a row", None)
+    change = stage.schedules.changes("e")[0]
+    assert (change.action, change.actor, change.way, change.note) == ("paused", "beat", "beat", paused.paused_note)
+    [incident] = stage.schedules.incidents()
+    assert (incident.kind, incident.entry, incident.count) == ("paused", "e", 3)
+    assert incident.text == "paused: been rejected 3 times in a row: why"
+    stage.fails_over()
+    stage.turn(3600)
+    stage.listener.hears("paused e")
+    stage.schedules.resume("e")
+    stage.turn()
+    stage.listener.hears("paused e", "-paused e")
+    runs(stage, "failed", "failed")
+    assert not is_paused(stage)
+    runs(stage, "failed")
+    assert is_paused(stage)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "is_too_often"),
+    [
+        (["failed", "failed", "succeeded", "failed", "failed"], False),
+        (["failed", "failed", "revoked", "expired", "skipped"], False),
+        (["failed", "expired", "failed", "revoked", "failed"], True),
+        (["expired", "expired", "expired"], False),
+        (["failed", "lost", "failed", "succeeded"], True),
+    ],
+)
+@pytest.mark.parametrize("expect", [None, {"start_within": 30}])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_is_no_failure_does_not_count_and_a_success_sets_back(
+    stage: Stage, outcomes: list[Outcome], is_too_often: bool, expect: Any, at_once: bool
+) -> None:
+    stage.schedules.add("e", "add", every(60), on_failure="pause:3", expect=expect)
+    for outcome in outcomes:
+        begin = 0.01 if outcome in ("failed", "succeeded") else None
+        runs(stage, outcome, look=not at_once, begin=begin)
+    stage.turn()
+    assert is_paused(stage) == is_too_often
+    assert ("paused" in kinds(stage)) == is_too_often
+    assert expect is not None or kinds(stage) in ([], ["paused"])
+
+
+def test_a_leader_that_dies_before_it_has_paused_leaves_it_to_the_next_one(
+    entry: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = entry
+    with monkeypatch.context() as patched:
+        patched.setattr(IncidentWatch, "_pause_failing", _dies)
+        with pytest.raises(SystemError):
+            runs(stage, "failed", "failed", "failed")
+    assert not is_paused(stage)
+    assert kinds(stage) == ["paused"]
+    stage.is_succeeded()
+    stage.look()
+    assert is_paused(stage)
+
+
+@pytest.mark.parametrize("is_catching_up", [True, False])
+def test_who_has_resumed_it_is_not_overruled_by_a_leader_that_died_after_it_had_paused(
+    entry: Stage, monkeypatch: pytest.MonkeyPatch, is_catching_up: bool
+) -> None:
+    stage, whole = entry, IncidentWatch._pause_failing
+
+    def dies_after(*args: Any) -> None:
+        whole(*args)
+        if args[1]:
+            raise SystemError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IncidentWatch, "_pause_failing", dies_after)
+        with pytest.raises(SystemError):
+            runs(stage, "failed", "failed", "failed")
+    assert is_paused(stage)
+    stage.schedules.resume("e", catch_up=is_catching_up)
+    stage.is_succeeded()
+    stage.turn(1)
+    stage.turn(1)
+    assert not is_paused(stage)
+    assert kinds(stage) == []
+
+
+def test_what_failed_before_it_was_resumed_does_not_count_again(entry: Stage) -> None:
+    stage = entry
+    runs(stage, "failed", "failed")
+    stage.schedules.pause("e")
+    stage.schedules.resume("e")
+    stage.schedules.update("e", description="edited since")
+    runs(stage, "failed", "failed")
+    assert not is_paused(stage)
+    runs(stage, "lost")
+    assert is_paused(stage)
+    stage.schedules.resume("e")
+    for _ in range(3):
+        stage.worker.tells("e", "failed")  # a copy of the run that was lost
+        stage.turn()
+    assert not is_paused(stage)
+
+
+def test_another_entry_of_the_name_is_not_paused_for_the_one_before(
+    entry: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = entry
+    with monkeypatch.context() as patched:
+        patched.setattr(IncidentWatch, "_pause_failing", _dies)
+        with pytest.raises(SystemError):
+            runs(stage, "failed", "failed", "failed")
+    stage.schedules.remove("e")
+    stage.schedules.add("e", "add", every(60), on_failure=Pause(after=3))
+    stage.is_succeeded()
+    stage.turn()
+    assert not is_paused(stage)
+    assert kinds(stage) == []
+
+
+def test_it_counts_what_is_expected_by_the_same_failures(stage: Stage, client: redis.Redis) -> None:
+    stage.schedules.add("e", "add", every(60), on_failure=Pause(after=3), expect={"failures": 2})
+    runs(stage, "failed", "expired")
+    assert kinds(stage) == ["failed"]
+    runs(stage, "failed")
+    generation = stage.schedules["e"].generation
+    counted: Any = client.hget(RunKeys("redbeat-lite").failures, "e")
+    assert counted.decode().split("|")[::2] == ["3", generation]
+    assert counted.endswith(b"|2")
+    runs(stage, "failed")
+    assert kinds(stage) == ["paused"]  # which says more than that they failed
+
+
+def test_where_nobody_records_that_is_told(entry: Stage, client: redis.Redis) -> None:
+    stage = entry
+    stage.turn(60)
+    assert of_entry(client, "e")[-1].headers[EXPECT_HEADER] is True
+    stage.worker.is_gone()
+    for _ in range(LASTING + 1):
+        stage.turn(60)
+    assert kinds(stage) == ["nobody_records"]
+
+
+def test_where_there_is_no_room_for_an_incident_the_entry_is_paused_nevertheless(
+    entry: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat_lite.runs.incident_store._MOST", 0)
+    runs(entry, "failed", "failed", "failed")
+    entry.clock.forward(3)
+    entry.look()
+    assert is_paused(entry)
+    assert kinds(entry) == []
+
+
+def test_manual_entries_have_no_policy(schedules: Schedules) -> None:
+    with pytest.raises(InvalidEntry, match=r"on_failure: expected no on_failure beside manual\(\)"):
+        schedules.add("m", "add", manual(), on_failure=Pause(after=3))
+
+
+def _dies(_self: IncidentWatch, failed: Any, *_: Any) -> None:
+    if failed:
+        raise SystemError
