@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .actors import acting_as
     from .api.schedules import Schedules
     from .entries.entry import Entry
+    from .entries.freezes import Freeze
     from .entries.preview import Upcoming
     from .errors import (
         ConfigOwned,
@@ -50,6 +51,7 @@ _HOMES = {
     "actors": ("acting_as",),
     "api.schedules": ("Schedules",),
     "entries.entry": ("Entry",),
+    "entries.freezes": ("Freeze",),
     "errors": (
         "ConfigOwned",
         "ConfigurationError",
@@ -95,6 +97,7 @@ __all__ = [
     "EntryExists",
     "EntryNotFound",
     "Expect",
+    "Freeze",
     "Incident",
     "InvalidEntry",
     "LockLost",

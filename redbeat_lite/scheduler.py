@@ -107,7 +107,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             slack=settings.slack_ms,
             deadlines=self._aside.deadlines,
             tasks=lambda name: app.tasks.get(name),
-            local=self._upkeep.local,
+            upkeep=self._upkeep,
         )
         self._failure: BaseException | None = None
         self._exit_code = 0

@@ -21,6 +21,7 @@ from ..storage.connections import FAULTS
 from ..storage.lazy import lazy
 from .calendars import Calendars
 from .field_types import Policies
+from .freezes import FreezeList
 from .read_side import ReadSide
 from .run_now import publish_extra
 from .writer import Writer, storable_note
@@ -57,6 +58,11 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
     def calendars(self) -> Calendars:
         """The stored :class:`Calendar` objects, as a mapping from name to calendar; see :class:`Calendars`."""
         return Calendars(self._store, self._zone, lambda: self._writer.who)
+
+    @lazy
+    def freezes(self) -> FreezeList:
+        """The :class:`Freeze` objects that have not ended; see :class:`FreezeList`."""
+        return FreezeList(self._store, lambda: self._writer.who)
 
     def add(
         self,

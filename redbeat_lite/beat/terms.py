@@ -71,6 +71,7 @@ class Terms:
         self.introduced = True
 
     def _stand_by(self) -> None:
+        self._upkeep.freezing.look()
         if not self.standing_by:
             self.standing_by = True
             self._vitals.standing_by()

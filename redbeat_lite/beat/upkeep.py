@@ -12,6 +12,7 @@ from ..storage.leader_store import LeaderStore
 from ..storage.stored import Term
 from .clock_watch import ClockWatch
 from .config_entries import ConfigEntries
+from .freezing import Freezing
 from .leader import Leader
 from .owners import Owners
 from .repair import Repair
@@ -47,6 +48,7 @@ class Upkeep:
         self._repair = Repair(store, zone, leader.progress)
         self._replanning = Replanning(store, zone, self._config.get, leader.progress)
         self._clock = ClockWatch()
+        self.freezing = Freezing(store, zone, leader.progress)
 
     def local(self, name: str) -> Entry | None:
         """The config entry of this name, with what cannot be stored."""

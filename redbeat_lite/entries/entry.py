@@ -134,6 +134,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         self.state: EntryState | None = None
         self.due: int | None = None
         self.owner: str | None = None
+        self.frozen_until: datetime | None = None  #: known to who asks :attr:`Schedules.freezes` for it
         self.last_change: Change | None = None
         self.local: tuple[str, ...] = ()
         #: What was noted of the runs of a schedule that cannot be stored; see :mod:`redbeat_lite.entries.sameness`.

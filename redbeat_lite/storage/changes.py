@@ -34,6 +34,8 @@ Action = Literal[
     "run now",
     "lock cleared",
     "term begun",
+    "frozen",
+    "thawed",
 ]
 
 #: A field of a definition before and after an edit, in their stored form; ``None``: it had its default, or is left out.
@@ -54,7 +56,8 @@ class Change:
     Parameters:
         at: when, by the server's clock.
         action: ``"added"``, ``"edited"``, ``"removed"``, ``"paused"``, ``"resumed"``, ``"quarantined"``,
-            ``"released"``, ``"discarded"``, ``"run now"``, ``"lock cleared"`` or ``"term begun"``.
+            ``"released"``, ``"discarded"``, ``"run now"``, ``"lock cleared"``, ``"term begun"``, ``"frozen"`` or
+            ``"thawed"``.
         actor: who did it.
         way: ``"api"``, ``"cli"``, ``"config"`` or ``"beat"``.
         names: of the entries, the first 20, in some 500 bytes; the key of a lock that was cleared; keys

@@ -12,7 +12,7 @@ from .changes import line_of
 from .refused import Refused
 from .replies import text
 from .store import Store
-from .stored import CUT, Advance, Bad, Mark, Stored, Term, check_term, due_of, entries_of, score_of
+from .stored import CUT, Advance, Bad, Mark, Stored, Term, check_revision, check_term, due_of, entries_of, score_of
 
 #: Bytes of texts in one reply to the leader, about: several times that is taken in the server while it is made.
 _REPLY = 16_000_000
@@ -21,38 +21,45 @@ _REPLY = 16_000_000
 class LeaderStore(Store):
     """The store of the beat that leads."""
 
-    def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None]:
+    def peek(self, term: Term, now: int, limit: int, revision: bytes = b"") -> tuple[list[Stored], int | None]:
         """What is due at ``now`` (epoch ms), earliest first, and when the next entry comes if nothing is.
 
         Parameters:
             limit: how many entries at most; large ones fill a reply earlier.
+            revision: of the freezes that are known.
 
         Raises:
             Lost: the term is over.
+            Refrozen: there is another revision.
         """
         keys = self.keys
-        where = (keys.leader, keys.due, keys.entries, keys.state)
-        reply = self._run("schedule/peek", where, (*term, now, limit, CUT, _REPLY))
+        where = (keys.leader, keys.due, keys.entries, keys.state, keys.meta)
+        reply = self._run("schedule/peek", where, (*term, now, limit, CUT, _REPLY, revision))
         check_term(reply)
+        check_revision(reply)
         if len(reply) == 2:
             return [], score_of(reply[1][1]) if reply[1] else None
         return entries_of(reply[1:]), None
 
-    def commit(self, term: Term, now: int, advances: Sequence[Advance], deadlines: str = "") -> list[bool | str]:
+    def commit(
+        self, term: Term, now: int, advances: Sequence[Advance], deadlines: str = "", revision: bytes = b"|"
+    ) -> list[bool | str]:
         """Advance entries; tells of each whether it was (``True``), was changed meanwhile (``False``), or why not.
 
         Parameters:
             deadlines: the key of those that advances have.
+            revision: of the freezes that they were planned under; by default another one does not matter.
 
         Raises:
             Lost: the term is over, nothing was written.
+            Refrozen: there is another revision.
         """
         keys = self.keys
         lists: dict[str, int] = {}
         where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta]
         told = [advance.deadlines for advance in advances]
         place, told_as = (lists.setdefault(deadlines, 6), json.dumps(told)) if any(told) else ("", "")
-        args: list[Any] = [*term, now, os.urandom(16).hex(), place, told_as]
+        args: list[Any] = [*term, now, os.urandom(16).hex(), place, told_as, revision]
         for name, guard, state, score, commands, ranges, _ in advances:
             args += (name, guard, state or "", due_of(score), len(commands) + len(ranges))
             for command, target, value in (*commands, *ranges) if ranges else commands:
@@ -63,6 +70,7 @@ class LeaderStore(Store):
                     args += (command, target, value)
         reply = self._run("schedule/commit", where + list(lists), args)
         check_term(reply)
+        check_revision(reply)
         return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:

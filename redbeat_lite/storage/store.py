@@ -232,6 +232,20 @@ class Store:
         if not names <= known:
             self.set_config_names(owner, known | names)
 
+    def freezes(self) -> bytes:
+        """The text of the freezes, of :class:`~redbeat_lite.entries.freezes.Freezes`; empty if there never was one."""
+        return self._client.hget(self.keys.meta, "freezes") or b""
+
+    def set_freezes(self, before: bytes, after: bytes, line: Line | None = None) -> bool:
+        """Store the text of the freezes and wake the beat, if it is still the one that was read; tells whether."""
+        told = ("", "") if line is None else (line.change, dumps(line.fields))
+        keys = (self.keys.meta, self.keys.changes)
+        return bool(self._run("schedule/freezes", keys, (before, after, self.keys.wake, *told)))
+
+    def due_at(self, score: int) -> list[bytes]:
+        """The names of entries with this very due time, epoch ms."""
+        return [*self._client.zrangebyscore(self.keys.due, score, score)]
+
     def set_config_names(self, owner: str, names: Iterable[str], term: Term | None = None) -> None:
         """Remember which config entries ``owner`` has stored.
 

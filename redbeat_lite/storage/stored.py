@@ -99,6 +99,10 @@ class Lost(Exception):
     """This term is over: somebody else leads, or the lease is gone."""
 
 
+class Refrozen(Exception):
+    """The freezes are of another revision, and nothing was done; its argument is their text."""
+
+
 def score_of(raw: Any) -> int | None:
     if raw is None:
         return None
@@ -130,3 +134,8 @@ def chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
 def check_term(reply: Any) -> None:
     if reply[0] == 0:
         raise Lost
+
+
+def check_revision(reply: Any) -> None:
+    if reply[0] == -1:
+        raise Refrozen(reply[1])

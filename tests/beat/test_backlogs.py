@@ -66,12 +66,12 @@ class Batches(list[list[str]]):
         commit, progress = LeaderStore.commit, beat.leader.progress
 
         def noted(
-            store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], deadlines: str
+            store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], *args: Any
         ) -> list[bool | str]:
             self.append([advance.name.decode() for advance in advances])
             self.seconds.append(watch.seconds)
             watch.seconds = 0.0
-            return commit(store, term, now, advances, deadlines)
+            return commit(store, term, now, advances, *args)
 
         def heard(doing: object, within: float = 0.0) -> None:
             self.told.append(str(doing))

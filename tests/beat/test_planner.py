@@ -13,6 +13,7 @@ from redbeat_lite import Entry, every
 from redbeat_lite.beat.dispatch import planner as planner_module
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.definition import encode
+from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.storage.stored import Stored
 
@@ -39,7 +40,7 @@ def planner(**instead: Any) -> Planner:
 
 
 def planned(own: Planner, due: Stored) -> Entry:
-    [job], bad = own.plan([due], NOW)
+    [job], bad = own.plan([due], NOW, Freezes())
     assert bad == []
     return job.entry
 
@@ -76,11 +77,11 @@ def test_long_messages_make_short_batches() -> None:
     """Each is there several times over until it is sent: in this process, on its way, in the script, in the queue."""
     own = planner()
     due = [stored(f"e{number}", size=50_000, misfire="all") for number in range(50)]
-    jobs, bad = own.plan(due, NOW + 99 * 60_000)
+    jobs, bad = own.plan(due, NOW + 99 * 60_000, Freezes())
     assert bad == []
     assert 1 < len(jobs) < 10
     assert {len(job.plan.emit) for job in jobs} == {100}
-    assert len(own.plan(due, NOW)[0]) == 50
+    assert len(own.plan(due, NOW, Freezes())[0]) == 50
 
 
 def test_whoever_asks_what_takes_so_long_is_told_the_entry() -> None:
@@ -89,6 +90,6 @@ def test_whoever_asks_what_takes_so_long_is_told_the_entry() -> None:
     asked: list[str] = []
     own = planner(progress=told.append, tasks=lambda name: asked.append(str(told[-1])))
     locked = encode(Entry("any", "add", every(60), once=True)).encode()
-    own.plan([Stored(name, NOW, locked, STATE) for name in (b"a", b"b", b"c")], NOW)
+    own.plan([Stored(name, NOW, locked, STATE) for name in (b"a", b"b", b"c")], NOW, Freezes())
     assert asked == ["planning 'a'", "planning 'b'", "planning 'c'"]
     assert len(told) == 1

@@ -89,10 +89,10 @@ class TestMisfires:
         steps, commit = [], LeaderStore.commit
 
         def noted(
-            store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], deadlines: str
+            store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], *args: Any
         ) -> list[bool | str]:
             steps.append(sum(len(advance.commands) for advance in advances))
-            return commit(store, term, now, advances, deadlines)
+            return commit(store, term, now, advances, *args)
 
         monkeypatch.setattr(LeaderStore, "commit", noted)
         inner_beat.run_due()

@@ -1,8 +1,8 @@
 """The scripts that write entries against a model, whatever happens in whatever order.
 
-Only what was planned advances, of two writers one wins, and a call that is sent again because its reply was lost is
-done once. The record of changes tells what the writers did, each call that did something in one line, and nothing else.
-What is decided against becomes rows, of which those that adjoin are one.
+Only what was planned advances, under the freezes as they are; of two writers one wins, and a call that is sent again
+because its reply was lost is done once. The record of changes tells what the writers did, each call that did something
+in one line, and nothing else. What is decided against becomes rows, of which those that adjoin are one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.keys import Keys
 from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.scripts import Scripts
-from redbeat_lite.storage.stored import Advance, Command, Edit, Lost, Term
+from redbeat_lite.storage.stored import Advance, Command, Edit, Lost, Refrozen, Term
 from tests.support.examples import examples
 from tests.support.server import Server
 
@@ -44,7 +44,7 @@ DECIDED: dict[int, Outcome] = {1: "left out", 2: "left out", 4: "left out", 5: "
 TOLD = {0: ("s", ()), 3: ("r", ("finish",))}
 
 #: What can happen between a peek and its commit, or at any other moment.
-WHAT = ("create", "edit", "race", "remove", "peek", "commit", "commit_stale", "turn", "turn")
+WHAT = ("create", "edit", "race", "remove", "freeze", "peek", "commit", "commit_stale", "turn", "turn")
 
 #: What becomes of the reply. A client that loses it sends the same again, and somebody else may have been faster.
 REPLIES = ("arrives", "is lost", "is lost, and somebody edits the entry in between")
@@ -94,13 +94,14 @@ class Model:
         self.last: dict[str, tuple[str, str]] = {}
         self.rows: dict[str, list[Row]] = {name: [] for name in NAMES}
         self.deadlines: dict[str, int] = {}
+        self.freezes = self.known = b""  #: the revision that is stored, and the one that the leader knows
 
     def do(self, what: str, name: str, reply: str) -> None:
         edited: list[EntryState] = []
         if reply == "is lost":
             self.line.loses = lambda: None
         elif reply != "arrives" and what != "peek":
-            self.line.loses = lambda: self.edit_behind_our_back(name, edited)
+            self.line.loses = lambda: self.change_behind_our_back(what, name, edited)
         getattr(self, what)(name)
         self.line.loses = None
         if edited:
@@ -134,8 +135,17 @@ class Model:
             self.told(name, "removed", "alice")
             assert self.store.put([removal]) == [False]
 
+    def freeze(self, _: str) -> None:
+        before, self.freezes = self.freezes, b"r%d|[]" % len(self.lines)
+        assert self.store.set_freezes(before, self.freezes, line_of(ALICE, "frozen"))
+        self.lines.append(("", "frozen", "alice"))
+
     def peek(self, _: str) -> None:
-        due, _upcoming = self.store.peek(Term("leader", 1), 10**6, 10)
+        if self.known != self.freezes:
+            with pytest.raises(Refrozen, match=self.freezes.decode()[:-3]):
+                self.store.peek(Term("leader", 1), 10**6, 10, self.known[:-3])
+            self.known = self.freezes
+        due, _upcoming = self.store.peek(Term("leader", 1), 10**6, 10, self.known[:-3])
         self.planned = {each.name.decode(): EntryState.decode(each.state or b"") for each in due}
         assert self.planned == self.states
 
@@ -143,7 +153,13 @@ class Model:
         for name, before in self.planned.items():
             if told := told_before(before):
                 self.line.client.zadd(f"told:{name}", {f"id|{told[0]}|1|1|0|0-1": before.nominal or 0})
-        results = self.store.commit(Term("leader", 1), 0, self.advances(), "deadlines")
+        as_known = self.known == self.freezes
+        try:
+            results = self.store.commit(Term("leader", 1), 0, self.advances(), "deadlines", self.known[:-3])
+        except Refrozen:
+            assert not as_known
+            return
+        assert as_known
         for (name, before), result in zip(self.planned.items(), results, strict=True):
             assert result == (self.states.get(name) == before)
             if result:
@@ -187,7 +203,9 @@ class Model:
             for name, before in self.planned.items()
         ]
 
-    def edit_behind_our_back(self, name: str, edited: list[EntryState]) -> None:
+    def change_behind_our_back(self, what: str, name: str, edited: list[EntryState]) -> None:
+        if what in ("commit", "turn"):
+            self.freeze(name)
         [stored] = self.store.read([name])
         if stored.state is not None:
             before = EntryState.decode(stored.state)
@@ -276,7 +294,8 @@ def test_only_what_is_as_planned_advances_and_is_sent(
         assert all(0 < client.pttl(RUNS.rows(name)) <= LIFE_MS for name in NAMES if model.rows[name])
         assert client.zcard(KEYS.due) == client.hlen(KEYS.entries) == len(model.states)
         lines = [of_stream(*each) for each in client.xrange(KEYS.changes)]
-        assert [(each.names, each.action, each.actor) for each in lines] == [((n,), *rest) for n, *rest in model.lines]
+        told = [((name,) if name else (), *rest) for name, *rest in model.lines]
+        assert [(each.names, each.action, each.actor) for each in lines] == told
         assert {each.fields for each in lines if each.action == "edited"} <= {(("n", "1", "2"),)}
         last = {name.decode(): of_entry(name.decode(), text) for name, text in client.hgetall(KEYS.changed).items()}
         assert {name: (each.action, each.actor) for name, each in last.items()} == model.last

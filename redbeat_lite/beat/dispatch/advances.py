@@ -40,6 +40,8 @@ class Advances:
             after = lifecycle.failed(state, job.error, job.plan)
             retry = now + 1000 * lifecycle.retry_delay(after.attempts)
             return Advance(job.stored.name, state.guard, after.encode(), retry)
+        if job.frozen and job.plan.next == state.nominal:
+            return Advance(job.stored.name, state.guard, state.encode(), job.ahead.score)
         commands, history, expect = job.commands, *self._deadlines.kept(entry)
         deadlines: Sequence[int | str] = ()
         if expect is not None and job.plan.emit:

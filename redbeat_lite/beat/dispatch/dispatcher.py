@@ -9,6 +9,7 @@ tried again later, under the same task id.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import tzinfo
 from typing import Any
 
@@ -17,15 +18,15 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import NoPermissionError, ResponseError
 
 from ...clock import elapsed, wall_ms
-from ...entries.entry import Entry
 from ...entries.message import Occurrence
 from ...errors import describe, text_of
 from ...once.claims import headers as once_headers
 from ...once.store import LockStore
 from ...runs.keys import RunKeys
 from ...storage.leader_store import LeaderStore
-from ...storage.stored import Command, Lost, Stored, Term
+from ...storage.stored import Command, Lost, Refrozen, Stored, Term
 from ..leader import Leader
+from ..upkeep import Upkeep
 from ..vitals import Vitals
 from .advances import Advances
 from .broker import BrokerDown
@@ -57,7 +58,7 @@ class Dispatcher:
         slack: by how many milliseconds the clocks of beats and workers may differ.
         deadlines: as for :class:`.Advances`.
         tasks: the app's registered tasks by name.
-        local: finds the config entry of a name, for those that hold what cannot be stored.
+        upkeep: knows the freezes, and the config entries that hold what cannot be stored.
     """
 
     def __init__(
@@ -73,11 +74,12 @@ class Dispatcher:
         slack: int,
         deadlines: Deadlines,
         tasks: Callable[[str], Any],
-        local: Callable[[str], Entry | None],
+        upkeep: Upkeep,
     ) -> None:
         self._store = store
         self._leader = leader
         self._publisher = publisher
+        self._freezing = upkeep.freezing
         self._claiming = Claiming(locks)
         self._reports = Reports(vitals, zone)
         self._advances = Advances(RunKeys(store.keys.prefix), deadlines)
@@ -87,7 +89,7 @@ class Dispatcher:
         #: What is out and not committed, with its term and its time: the messages of these jobs, and of nothing else.
         self._out: tuple[Term, int, list[Job]] | None = None
         self._planner = Planner(
-            zone=zone, tasks=tasks, local=local, prefix=store.keys.prefix, slack=slack, progress=leader.progress
+            zone=zone, tasks=tasks, local=upkeep.local, prefix=store.keys.prefix, slack=slack, progress=leader.progress
         )
 
     def run(self) -> int | None:
@@ -104,12 +106,12 @@ class Dispatcher:
         while True:
             term, now = self._leader.term, wall_ms()
             self._leader.progress("looking for due entries")
-            due, upcoming = self._store.peek(term, now, self._batch_size)
+            due, upcoming = self._freezing.peek(term, now, self._batch_size)
             if not due:
                 return upcoming
             if elapsed() - began > _TURN or self._lost_parts(due):
                 return now
-            with no_collection():
+            with no_collection(), suppress(Refrozen):  # what is not frozen by now is found again at once
                 self._dispatch(term, due, now)
 
     def _lost_parts(self, due: list[Stored]) -> bool:
@@ -122,7 +124,7 @@ class Dispatcher:
         return True
 
     def _dispatch(self, term: Term, due: list[Stored], now: int) -> None:
-        jobs, bad = self._planner.plan(due, now)
+        jobs, bad = self._planner.plan(due, now, self._freezing.known)
         if bad:
             done = self._store.quarantine(term, bad)
             self._reports.set_aside(each for each, is_done in zip(bad, done, strict=True) if is_done)
@@ -154,11 +156,9 @@ class Dispatcher:
             Lost: the term is over.
         """
         out, self._out = self._out, None
-        if out is None or not out[2]:
-            return
-        term, now, jobs = out[0], out[1], list(out[2])
-        results = store.commit(term, now, [self._advances.of(job, now) for job in jobs], self._advances.deadlines)
-        self._reports.committed(job for job, done in zip(jobs, results, strict=True) if done)
+        if out is not None:
+            term, now, jobs = out
+            self._reports.committed(job for job, done in self._advance(store, term, now, [*jobs]) if done)
 
     # -- publish ------------------------------------------------------------------------------------------------------
 
@@ -171,7 +171,8 @@ class Dispatcher:
         line_holds, at_once = True, self._publisher.at_once
         if at_once:
             self._out = term, now, tried
-        with self._publisher.batch(self._before_publish) as publish:
+        # What a message that is only filled in, for the commit to send, need not care about.
+        with self._publisher.batch(lambda each: self._still_leading(f"publishing {each.entry.name!r}")) as publish:
             self._reports.goes_out(self._publisher.mode)
             for job in jobs:
                 try:
@@ -202,10 +203,6 @@ class Dispatcher:
                 return self._failed(job, exc)
             job.commands = [*job.commands, *commands] if job.commands else commands
         return True
-
-    def _before_publish(self, occurrence: Occurrence) -> None:
-        """What a message that is only filled in, for the commit to send, need not care about."""
-        self._still_leading(f"publishing {occurrence.entry.name!r}")
 
     def _still_leading(self, doing: str) -> None:
         if not self._leader.leading:
@@ -253,9 +250,9 @@ class Dispatcher:
             # Also if the commit fails: its reply may be all that was lost.
             job.out = not job.error
         try:
-            results = self._advance(term, now, jobs)
+            results = self._advance(self._store, term, now, jobs, self._publisher.one_step)
             self._out = None
-        except Lost:
+        except (Lost, Refrozen):
             for job in jobs:
                 job.out = not job.error and not job.commands  # which nobody has sent
             raise
@@ -282,13 +279,15 @@ class Dispatcher:
             elif job.commands:
                 job.out = False  # Edited or removed meanwhile, so nothing was sent.
         if refused:
-            self._advance(term, now, refused)
+            self._advance(self._store, term, now, refused)
         self._reports.committed(advanced)
 
-    def _advance(self, term: Term, now: int, jobs: Sequence[Job]) -> Iterable[tuple[Job, bool | str]]:
-        if not jobs:
-            return ()
-        results = self._store.commit(term, now, [self._advances.of(job, now) for job in jobs], self._advances.deadlines)
+    def _advance(
+        self, store: LeaderStore, term: Term, now: int, jobs: Sequence[Job], one_step: bool = False
+    ) -> Iterable[tuple[Job, bool | str]]:
+        steps = [self._advances.of(job, now) for job in jobs]
+        revision = self._freezing.known.revision if one_step else b"|"  # what is out is out
+        results = store.commit(term, now, steps, self._advances.deadlines, revision) if steps else []
         return zip(jobs, results, strict=True)
 
     def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:

@@ -11,6 +11,7 @@ from ...clock import elapsed
 from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.fields import check_destination
+from ...entries.freezes import Freezes
 from ...entries.message import life_ms, lock_life_ms
 from ...entries.on_calendar import on, with_left_out
 from ...entries.state import EntryState, task_id
@@ -82,6 +83,7 @@ class Job:
     commands: Sequence[Command] = ()
     error: str = ""
     out: bool = False  #: published, or left to the commit to send
+    frozen: bool = False  #: a freeze has decided
 
     def id_of(self, nominal: int) -> str:
         return task_id(self.entry.name, self.state.generation, nominal)
@@ -118,8 +120,8 @@ class Planner:
         self._decoded: dict[bytes, tuple[bytes, Entry]] = {}
         self._room = _CACHE
 
-    def plan(self, due: Iterable[Stored], now: int) -> tuple[list[Job], list[Bad]]:
-        """What to do about these entries at ``now`` (epoch ms), and those that cannot be used.
+    def plan(self, due: Iterable[Stored], now: int, freezes: Freezes) -> tuple[list[Job], list[Bad]]:
+        """What to do about these entries at ``now`` (epoch ms) under these freezes, and those that cannot be used.
 
         Stops where there is enough to send for one batch, or it has taken long enough; the rest stays due.
         """
@@ -135,7 +137,7 @@ class Planner:
                 reported = spent
                 self._progress(doing)
             try:
-                jobs.append(self._job(stored, now, time, has_a_turn=spent < _WALKING))
+                jobs.append(self._job(stored, now, time, freezes, has_a_turn=spent < _WALKING))
                 emitted = len(jobs[-1].plan.emit)
                 messages += emitted
                 size += emitted * len(stored.definition or b"")
@@ -144,7 +146,7 @@ class Planner:
         _take_turns(jobs, now)
         return jobs, bad
 
-    def _job(self, stored: Stored, now: int, time: _Time, *, has_a_turn: bool) -> Job:
+    def _job(self, stored: Stored, now: int, time: _Time, freezes: Freezes, *, has_a_turn: bool) -> Job:
         state = state_of(stored)
         entry = self._entry(stored)
         if entry.local:
@@ -153,6 +155,10 @@ class Planner:
                 error = f"holds what only the beat of {entry.owner!r} knows"
                 return Job(stored, entry, state, Plan((), state.nominal, 0), Ahead(None, None), error=error)
             entry = own if own.calendar == entry.calendar else on(own, entry.calendar)
+        if freezes.all and (decided := freezes.decide(entry, state, now, self._zone)) is not None:
+            plan, until = decided
+            ahead = self._ahead(entry, state, plan, now) if until is None else Ahead(until, None)
+            return Job(stored, entry, state, plan, ahead, frozen=True)
         plan = lifecycle.plan(entry, state, now, self._zone, time.is_left_for)
         if not has_a_turn and not plan.emit and plan.next is not None and plan.next <= now:
             # It has its turn in another batch, and begins there: a few steps are not worth a line in the log each time.

@@ -57,8 +57,9 @@ class Reports:
         """A commit has advanced this entry: say what a person should know of it."""
         name, plan = job.entry.name, job.plan
         if plan.skipped and not job.error:
-            missed, policy = counted(plan.skipped, "occurrence", "occurrences"), job.entry.misfire.policy
-            logger.warning("beat: %r missed %s, left out by its policy %r", name, missed, policy)
+            missed = counted(plan.skipped, "occurrence", "occurrences")
+            by = "a freeze" if job.frozen else f"its policy {job.entry.misfire.policy!r}"
+            logger.warning("beat: %r missed %s, left out by %s", name, missed, by)
         if plan.next is None and not job.error:
             logger.info("beat: %r has finished", name)
 

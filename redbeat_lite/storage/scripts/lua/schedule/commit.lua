@@ -6,27 +6,33 @@
 -- KEYS[6..] lists of the broker, rows of entries, and the deadlines
 -- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] id of this call: the reply to the last one is kept in meta, and
 -- a leader that lost it and sends the call again is given the same  ARGV[5] index-of-KEYS of the deadlines  ARGV[6] JSON,
--- '' for none: for each entry a list of ms, member, ..., of which those are set that are not there; then for each entry,
--- none of them twice:
+-- '' for none: for each entry a list of ms, member, ..., of which those are set that are not there
+-- ARGV[7] the revision of the freezes that this was planned under, '|' where another one does not matter; then for each
+-- entry, none of them twice:
 --   name, guard (what its state must begin with), new state or '' to remove it, new due time, number of commands,
 --   and for each command: 'lpush' index-of-KEYS payload | 'pexpire' index-of-KEYS ms | 'publish' channel payload
 --     | 'range' index-of-KEYS 'rows-to-keep ms-that-they-live last-nominal-time-sent-before row'
 --     | 'recorded' index-of-KEYS 'nominal-time|entry': of a message that was out before, not those that its rows make idle
 -- returns {0} this term is over
+--       | {-1, freezes} they are of another revision, nothing was written
 --       | {1, result, ...} per entry: 1 advanced, 0 not what was planned, text: its messages were refused, because of this
-local last = redis.call('HGET', KEYS[5], 'commit') or ''
+local known = redis.call('HMGET', KEYS[5], 'commit', 'freezes')
+local last, freezes = known[1] or '', known[2] or ''
 if string.find(last, ARGV[4], 1, true) == 1 then
   return cjson.decode(string.sub(last, #ARGV[4] + 1))
 end
 if not leads(KEYS[1], ARGV[1], ARGV[2]) then
   return {0}
 end
+if ARGV[7] ~= '|' and ARGV[7] ~= string.match(freezes, '^[^|]*') then
+  return {-1, freezes}
+end
 -- Written first: a server that takes no writes says so before anything is out.
 redis.call('HSET', KEYS[5], 'clock', ARGV[3])
 local due, entries, state = KEYS[2], KEYS[3], KEYS[4]
 
 local first, names = {}, {}
-local i = 7
+local i = 8
 while i <= #ARGV do
   first[#first + 1], names[#names + 1] = i, ARGV[i]
   i = i + 5 + 3 * tonumber(ARGV[i + 4])

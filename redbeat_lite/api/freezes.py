@@ -1,0 +1,117 @@
+"""Freezes as users see them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+
+from ..actors import Who
+from ..clock import wall_ms
+from ..entries.entry import Entry
+from ..entries.freezes import Freeze, Freezes
+from ..entries.selection import Selection
+from ..errors import EntryChanged, EntryNotFound, InvalidEntry
+from ..instants import YEAR, aware, from_ms, to_ms
+from ..storage.changes import Line, line_of
+from ..storage.store import TRIES, Store
+from .writer import storable_note
+
+#: As many as there may be: each is looked at for each entry that is due.
+_MOST = 100
+
+
+class FreezeList:
+    """The freezes that hold, as :attr:`Schedules.freezes` has them; every process sees the same."""
+
+    def __init__(self, store: Store, who: Callable[[], Who]) -> None:
+        self._store, self._who = store, who
+
+    def __iter__(self) -> Iterator[Freeze]:
+        """The oldest first."""
+        return (each for each in self._known().all if each.holds(wall_ms()))
+
+    def add(
+        self,
+        name: str = "*",
+        *,
+        tag: str | None = None,
+        task: str = "*",
+        until: datetime | None = None,
+        seconds: float | timedelta | None = None,
+        mode: str = "hold",
+        note: str = "",
+    ) -> Freeze:
+        """Keep entries from firing for a time. None is edited; messages that are out, and retries, go on.
+
+        Once this has returned, nothing goes out that is sent in one step with the schedule; with a broker elsewhere,
+        nothing later than the batch that is under way.
+
+        Parameters:
+            name, task: patterns, as of files: ``billing-*``.
+            tag: one of the entry's tags.
+            until: aware; when it ends.
+            seconds: for how long it holds, or a timedelta; in the place of ``until``.
+            mode: ``"hold"``: of what was due meanwhile each entry's misfire policy decides; ``"skip"``: it is skipped.
+            note: why.
+
+        Raises:
+            InvalidEntry: a parameter is wrong, or there are 100.
+        """
+        now, selection = wall_ms(), Selection.of(name, tag, task)
+        if (until is None) == (seconds is None):
+            raise InvalidEntry("until", "either until or seconds", (until, seconds))
+        if mode not in ("hold", "skip"):
+            raise InvalidEntry("mode", '"hold" or "skip"', mode)
+        end = _after(now, seconds) if until is None else to_ms(aware("until", until))
+        if end <= now:
+            raise InvalidEntry("until", "an instant still to come", until)
+        whose, told, id = self._who(), storable_note(name, note), os.urandom(3).hex()
+        freeze = Freeze(id, *selection, from_ms(now), from_ms(end), mode, told, whose.actor)
+        fields = {"id": id, **selection._asdict(), "until": freeze.until.isoformat(), "mode": mode}
+        line = line_of(whose, "frozen", told, tuple((field, None, value) for field, value in fields.items()))
+        self._change(lambda found: [*(each for each in found if each.id != id), freeze], line)
+        return freeze
+
+    def thaw(self, id: str) -> None:
+        """End a freeze before its time.
+
+        Raises:
+            EntryNotFound: no freeze of this id holds.
+        """
+        now = wall_ms()
+
+        def thawed(found: tuple[Freeze, ...]) -> list[Freeze]:
+            if not any(each.id == id and each.holds(now) for each in found):
+                raise EntryNotFound(f"no freeze {id!r} holds")
+            return [each._replace(thawed=from_ms(now)) if each.id == id else each for each in found]
+
+        self._change(thawed, line_of(self._who(), "thawed", "", (("id", None, id),)))
+
+    def marked(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """These entries, each told until when it is frozen."""
+        known, now = self._known(), wall_ms()
+        for entry in entries:
+            until = known.until(now, entry)
+            entry.frozen_until = None if until is None else from_ms(until)
+            yield entry
+
+    def _known(self) -> Freezes:
+        return Freezes.of(self._store.freezes())
+
+    def _change(self, decide: Callable[[tuple[Freeze, ...]], list[Freeze]], line: Line) -> None:
+        for _ in range(TRIES):
+            known = self._known()
+            later = known.replaced(*decide(known.all))
+            if len(later.all) > _MOST:
+                raise InvalidEntry("freezes", f"at most {_MOST} of them", len(later.all))
+            if self._store.set_freezes(known.text, later.text, line):
+                return
+        raise EntryChanged("the freezes are being changed too often")
+
+
+def _after(now: int, seconds: object) -> int:
+    length = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+    if isinstance(length, bool) or not isinstance(length, (int, float)) or not 0 < length < 1000 * YEAR:
+        raise InvalidEntry("seconds", "more than 0 seconds, or a timedelta", seconds)
+    return now + round(1000 * length)

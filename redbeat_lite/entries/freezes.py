@@ -1,0 +1,108 @@
+"""Freezes: what keeps selected entries from firing for a time, and edits none of them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from datetime import datetime, tzinfo
+from typing import Any, NamedTuple
+
+from ..errors import CorruptEntry, InvalidEntry
+from ..instants import from_ms, to_ms
+from ..public import public
+from ..schedules import Question
+from ..schedules.misfire import Plan, Range
+from ..schedules.missed import by_count, missed_of
+from ..storage.json_values import dumps, loads
+from . import lifecycle
+from .entry import Entry
+from .selection import Selection
+from .state import EntryState
+
+
+@public
+class Freeze(NamedTuple):
+    """A time in which some entries do not fire.
+
+    Parameters:
+        id: by which it is thawed.
+        name, tag, task: which entries: patterns of names and of tasks, and one of their tags.
+        since, until: when it was made, and when it ends unless it is thawed.
+        mode: ``"hold"``: of what was due meanwhile each entry's misfire policy decides; ``"skip"``: it is skipped.
+        note, actor: why, and who made it.
+        thawed: when it was ended early; ``None``: it was not.
+    """
+
+    id: str
+    name: str
+    tag: str | None
+    task: str
+    since: datetime
+    until: datetime
+    mode: str = "hold"
+    note: str = ""
+    actor: str = ""
+    thawed: datetime | None = None
+
+    @property
+    def selection(self) -> Selection:
+        return Selection(self.name, self.tag, self.task)
+
+    @property
+    def end(self) -> datetime:
+        return self.thawed or self.until
+
+    def holds(self, now: int) -> bool:
+        """Whether it has not ended at ``now`` (epoch ms)."""
+        return self.thawed is None and to_ms(self.until) > now
+
+
+class Freezes(NamedTuple):
+    """All freezes of a schedule: those that hold, and those of which the end is still to be seen to.
+
+    They are stored as ``text``: a revision, ``|``, and JSON. It is never removed: where there is none, it was lost.
+    """
+
+    all: tuple[Freeze, ...] = ()
+    text: bytes = b""
+
+    @classmethod
+    def of(cls, text: bytes) -> Freezes:
+        """Those of a text; none where it is garbage."""
+        with suppress(InvalidEntry, TypeError, ValueError, OverflowError, CorruptEntry):
+            return cls(tuple(_decoded(*each) for each in loads(text.partition(b"|")[2])), text)
+        return cls((), text)
+
+    def replaced(self, *freezes: Freeze) -> Freezes:
+        """The next revision, which has these."""
+        stored = [[to_ms(v) if isinstance(v, datetime) else v for v in each] for each in freezes]
+        return Freezes(freezes, f"{os.urandom(8).hex()}|{dumps(stored)}".encode())
+
+    @property
+    def revision(self) -> bytes:
+        return self.text.partition(b"|")[0]
+
+    def until(self, now: int, entry: Entry | None = None) -> int | None:
+        """When the last of those ends that hold an entry, or all there are, at ``now``; ``None``: none. Epoch ms."""
+        holding = (each for each in self.all if each.holds(now))
+        covering = (each for each in holding if (each.selection.covers(entry) if entry else each.selection.is_all))
+        return max((to_ms(each.until) for each in covering), default=None)
+
+    def decide(self, entry: Entry, state: EntryState, now: int, zone: tzinfo) -> tuple[Plan, int | None] | None:
+        """What becomes of a due entry, and until when it is put off; ``None``: they leave it alone."""
+        skipping = (each for each in self.all if each.mode == "skip" and not each.holds(now))
+        end = max((to_ms(each.end) for each in skipping if each.selection.covers(entry)), default=0)
+        due, nominal = lifecycle.due_time(entry, state, zone), state.nominal
+        # One that has to be asked is asked at the end: nobody knows what it has left out.
+        if due is None or due >= end or nominal is None or isinstance(nominal, Question):
+            until = self.until(now, entry)
+            return None if until is None else (Plan((), nominal, 0), until)
+        missed = missed_of(entry.rule(zone), nominal, min(end - 1, entry.end_ms or end), by_count)
+        ranges = (Range(nominal, missed.last(), missed.total()),)
+        return Plan((), lifecycle.ahead(entry, state, end - 1, zone), missed.total(), ranges), None
+
+
+def _decoded(id: str, name: str, tag: str | None, task: str, since: int, until: int, *others: Any) -> Freeze:
+    mode, note, actor, thawed = others
+    ended = None if thawed is None else from_ms(thawed)
+    return Freeze(id, *Selection.of(name, tag, task), from_ms(since), from_ms(until), mode, note, actor, ended)

@@ -1,0 +1,67 @@
+"""The scripts that keep to freezes, each against a real server by its contract."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from redbeat_lite.actors import Who
+from redbeat_lite.entries.state import EntryState
+from redbeat_lite.storage.changes import line_of, of_stream
+from redbeat_lite.storage.leader_store import LeaderStore
+from redbeat_lite.storage.stored import Advance, Edit, Refrozen, Term
+from tests.storage.test_scripts import backend, leading, store, wake_messages
+from tests.support.beats import KEYS
+from tests.support.messages import heard
+
+__all__ = ["backend", "leading", "store"]
+
+FROZEN = line_of(Who("ada", "cli"), "frozen", "deploy", (("until", None, "noon"),))
+
+
+def test_freezes_are_stored_where_they_are_as_they_were_read(store: LeaderStore, client: redis.Redis) -> None:
+    pubsub = wake_messages(client)
+    assert store.freezes() == b""
+    assert store.set_freezes(b"", b"r1|[]", FROZEN)
+    assert heard(pubsub) == b"freezes"
+    assert store.set_freezes(b"", b"r1|[]", FROZEN), "sent again, as where the reply was lost"
+    assert not store.set_freezes(b"", b"r2|[]", FROZEN)
+    assert store.set_freezes(b"r1|[]", b"r2|[]")
+    assert store.freezes() == b"r2|[]"
+    [line] = [of_stream(*each) for each in client.xrange(KEYS.changes)]
+    assert (line.action, line.actor, line.note, line.fields) == ("frozen", "ada", "deploy", (("until", None, "noon"),))
+    pubsub.close()
+
+
+def test_peek_tells_of_another_revision_and_reads_nothing_then(store: LeaderStore, leading: Term) -> None:
+    store.put([Edit("a", None, EntryState.new(1000).encode(), "{}", 1000)])
+    assert len(store.peek(leading, 3000, 10)[0]) == 1
+    store.set_freezes(b"", b"r1|[]")
+    for known in (b"", b"r", b"r1|", b"r12"):
+        with pytest.raises(Refrozen) as caught:
+            store.peek(leading, 3000, 10, known)
+        assert caught.value.args == (b"r1|[]",)
+    assert len(store.peek(leading, 3000, 10, b"r1")[0]) == 1
+    assert store.peek(leading, 3000, 0, b"r1") == ([], 1000)
+
+
+def test_commit_refuses_what_was_planned_under_another_revision(
+    store: LeaderStore, leading: Term, client: redis.Redis
+) -> None:
+    state = EntryState.new(1000)
+    store.put([Edit("a", None, state.encode(), "{}", 1000)])
+    step = Advance(b"a", state.guard, EntryState.new(2000).encode(), 2000, (("lpush", "queue", "m"),))
+    store.set_freezes(b"", b"r1|[]")
+    for known in (b"", b"r", b"r2"):
+        with pytest.raises(Refrozen):
+            store.commit(leading, 1000, [step], revision=known)
+    assert not client.exists("queue")
+    assert store.commit(leading, 1000, [step], revision=b"r1") == [True]
+    assert store.commit(leading, 1000, [step]) == [False], "whatever the revision, for what is out"
+    assert client.llen("queue") == 1
+
+
+@pytest.mark.parametrize("number", [0, 3, 25_000])
+def test_the_names_of_one_due_time_are_read_in_slices(store: LeaderStore, client: redis.Redis, number: int) -> None:
+    client.zadd(KEYS.due, {"before": 999, "after": 1001, **{f"e{at}": 1000 for at in range(number)}})
+    assert sorted(store.due_at(1000)) == sorted(f"e{at}".encode() for at in range(number))
