@@ -29,7 +29,7 @@ class FreezeList:
 
     def __iter__(self) -> Iterator[Freeze]:
         """The oldest first."""
-        return (each for each in self._known().all if each.holds(wall_ms()))
+        return (each for each in self.known().all if each.holds(wall_ms()))
 
     def add(
         self,
@@ -90,18 +90,19 @@ class FreezeList:
 
     def marked(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """These entries, each told until when it is frozen."""
-        known, now = self._known(), wall_ms()
+        known, now = self.known(), wall_ms()
         for entry in entries:
             until = known.until(now, entry)
             entry.frozen_until = None if until is None else from_ms(until)
             yield entry
 
-    def _known(self) -> Freezes:
+    def known(self) -> Freezes:
+        """All that is stored of them."""
         return Freezes.of(self._store.freezes())
 
     def _change(self, decide: Callable[[tuple[Freeze, ...]], list[Freeze]], line: Line) -> None:
         for _ in range(TRIES):
-            known = self._known()
+            known = self.known()
             later = known.replaced(*decide(known.all))
             if len(later.all) > _MOST:
                 raise InvalidEntry("freezes", f"at most {_MOST} of them", len(later.all))

@@ -10,6 +10,7 @@ from .. import instants
 from ..clock import wall_ms
 from ..entries.entry import Entry
 from ..entries.fields import is_name
+from ..entries.freezes import Freezes
 from ..entries.preview import Upcoming, upcoming
 from ..runs.incident import Incident
 from ..runs.incident_store import IncidentStore
@@ -121,7 +122,9 @@ class ReadSide(Mapping[str, Entry]):
         """
         check_count("limit", limit)
         last = instants.to_ms(instants.aware("until", until))
-        return upcoming(self._reader.all(), now=wall_ms(), until=last, limit=limit, zone=self._zone, walk_on=briefly())
+        known = Freezes.of(self._store.freezes())
+        bounds = {"now": wall_ms(), "until": last, "limit": limit}
+        return upcoming(self._reader.all(), **bounds, zone=self._zone, walk_on=briefly(), freezes=known)
 
     def runs(
         self,

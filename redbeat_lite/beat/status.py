@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ..entries.freezes import Freeze, Freezes
 from ..errors import CorruptEntry
 from ..instants import EPOCH, from_ms
 from ..once.keys import OnceKeys
@@ -83,13 +84,14 @@ class Status:
         leader: who leads; ``None`` while nobody does.
         standbys: who does not lead, those included that fell silent within the last hour.
         last_tick: the last sign of life of the loop of any leader; ``None`` if there never was one.
-        lag: seconds by which the first entry in line is late.
+        lag: seconds by which the first entry in line is late; 0 while all is frozen, and so is ``overdue``.
         overdue: entries that are late by more than a second.
         entries: how many are stored.
         quarantined: how many are set aside.
         clocks: by how many seconds the clock of each worker with ``install()`` is ahead of the server's, negative where
             it is behind. Those heard of within the last minute, by their node names.
         refused: what the leader has refused of its configuration, or the last one to lead.
+        freezes: those that hold.
     """
 
     now: datetime
@@ -102,6 +104,7 @@ class Status:
     quarantined: int
     clocks: Mapping[str, float]
     refused: Refused
+    freezes: tuple[Freeze, ...] = ()
 
     @property
     def silence(self) -> float | None:
@@ -155,19 +158,22 @@ def _status(
     quarantined: int,
     workers: list[bytes],
     refused: bytes,
+    freezes: bytes,
 ) -> Status:
-    fields = _pairs(leader)
+    fields, known = _pairs(leader), Freezes.of(freezes)
+    late = head and known.until(now) is None
     return Status(
         now=from_ms(now),
         leader=_leader(fields),
         standbys=tuple(_standbys(_pairs(beats), fields.get(b"token"), now)),
         last_tick=_instant(ticked),
-        lag=max(now - float(head[1]), 0.0) / 1000 if head else 0.0,
-        overdue=overdue,
+        lag=max(now - float(head[1]), 0.0) / 1000 if late else 0.0,
+        overdue=overdue if late else 0,
         entries=entries,
         quarantined=quarantined,
         clocks={name: said.ahead for name, said in heard_of(_pairs(workers), now / 1000).items()},
         refused=Refused.decode(refused),
+        freezes=tuple(each for each in known.all if each.holds(now)),
     )
 
 

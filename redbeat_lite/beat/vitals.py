@@ -34,6 +34,7 @@ class Vitals:
         self.dispatch = ""  #: how messages go out, in words
         self.entries = self.due = 0  #: stored, and due by now, as the last renewal saw it
         self.refused = 0  #: config entries that were, when the configuration was read last
+        self.freezes: Callable[[], int] = lambda: 0  #: how many of them the leader knows
         self.unpublished: set[str] = set()  #: entries of which a publish has failed lately
         self.incidents: Mapping[str, int] = {}  #: how many are open of each kind, as the last look saw it
         #: Given the ends of runs that the leader reads, in the thread that does, with the client that it uses.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import click
 
 #: What an entry may be doing, as filters and JSON name it.
-STATUSES = ("waiting", "paused", "disabled", "manual", "finished")
+STATUSES = ("waiting", "paused", "disabled", "manual", "finished", "frozen")
 
 
 def status(entry: Entry) -> str:
@@ -28,12 +28,13 @@ def status(entry: Entry) -> str:
         return "disabled"
     if isinstance(entry.schedule, Manual):
         return "manual"
-    return "finished" if entry.finished else "waiting"
+    return "finished" if entry.finished else "frozen" if entry.frozen_until else "waiting"
 
 
 def next_run(entry: Entry, zone: tzinfo) -> str:
     """When an entry runs next, or why it does not."""
-    return when(entry.next_run_at, zone) or status(entry)
+    frozen = f"frozen until {when(entry.frozen_until, zone)}" if status(entry) == "frozen" else ""
+    return frozen or when(entry.next_run_at, zone) or status(entry)
 
 
 def tell(ctx: click.Context, entry: Entry, done: str, in_json: bool) -> None:
@@ -54,6 +55,7 @@ def as_json(entry: Entry) -> dict[str, Any]:
         "source": entry.source,
         "status": status(entry),
         "paused_note": entry.paused_note,
+        "frozen_until": entry.frozen_until,
         "next_run_at": entry.next_run_at,
         "last_run_at": entry.last_run_at,
         "total_run_count": entry.total_run_count,
@@ -78,6 +80,7 @@ def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
         ("schedule", _words(entry)),
         ("resolved", resolved_text(entry.schedule)),
         ("status", status(entry) + (f": {entry.paused_note}" if entry.paused_note else "")),
+        ("frozen until", _with_distance(entry.frozen_until, zone)),
         ("next run", _with_distance(entry.next_run_at, zone)),
         ("last run", last or "never"),
         ("runs", entry.total_run_count),

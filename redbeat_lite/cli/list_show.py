@@ -69,7 +69,7 @@ def list_(
     """
     schedules = schedules_of(ctx)
     if pattern or task or source or wanted or failed:
-        found = _matching(schedules.values(), pattern, task, source, wanted)
+        found = _matching(schedules.freezes.marked(schedules.values()), pattern, task, source, wanted)
         if failed:
             found = (entry for entry in found if entry.failures_in_a_row)
         if order == "name":
@@ -77,7 +77,7 @@ def list_(
         page = [*islice(found, offset, offset + limit)]
         more = next(found, None) is not None
     else:
-        page = schedules.list(offset, limit, order)  # type: ignore[arg-type]  # click has checked it
+        page = [*schedules.freezes.marked(schedules.list(offset, limit, order))]  # type: ignore[arg-type]  # click has checked it
         more = offset + limit < len(schedules)
     history = Settings.from_app(ctx.obj.app).history
     if as_json:
@@ -161,7 +161,7 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
       celery -A proj redbeat show nightly --json
     """
     schedules = schedules_of(ctx)
-    entry, refused = schedules[name], schedules.refused().get(name)
+    [entry], refused = schedules.freezes.marked([schedules[name]]), schedules.refused().get(name)
     runs, unreadable = _last_runs(schedules, name)
     if as_json:
         told_of = {"runs": runs, "last_change": entry.last_change, "refused": refused}

@@ -26,6 +26,7 @@ from .output import echo_json, say, table, terminal_width, when
 
 if TYPE_CHECKING:
     from ..entries.entry import Entry
+    from ..entries.freezes import Freezes
 
 #: How far to look if nobody says: a day of everything, or as far as an entry's next runs may lie.
 _DAY, _AGE = timedelta(days=1), timedelta(days=3653)
@@ -77,7 +78,7 @@ def next_(
     if last < first:
         raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
     found = [schedules[name]] if name else [*schedules.values()]
-    runs = [*islice(_between(found, first, last, zone, shown), limit)]
+    runs = [*islice(_between(found, first, last, zone, shown, schedules.freezes.known()), limit)]
     if as_json:
         echo_json([_json(run) for run in runs])
     elif runs:
@@ -96,11 +97,11 @@ def _is_asked(entry: Entry) -> bool:
 
 
 def _between(
-    entries: Iterable[Entry], first: datetime, last: datetime, zone: tzinfo, shown: tzinfo | None
+    entries: Iterable[Entry], first: datetime, last: datetime, zone: tzinfo, shown: tzinfo | None, freezes: Freezes
 ) -> Iterator[_Run]:
     start, walk_on = to_ms(first), briefly()
     ready = {entry.name: _ahead(entry, start, zone, walk_on) for entry in entries}
-    for run in walk(ready.values(), now=to_ms(datetime.now(UTC)), zone=zone, walk_on=walk_on):
+    for run in walk(ready.values(), now=to_ms(datetime.now(UTC)), zone=zone, walk_on=walk_on, freezes=freezes):
         if run.at > last:
             return
         if run.at >= first:

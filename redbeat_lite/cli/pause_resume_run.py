@@ -8,6 +8,7 @@ import click
 from kombu.exceptions import OperationalError
 
 from ..beat.dispatch.broker import broker_connection, publish_timeouts
+from ..entries.selection import Selection
 from ..errors import RedbeatError, text_of
 from ..settings import Settings
 from ..storage.connections import FAULTS
@@ -15,6 +16,7 @@ from .command import Command, json_option, name_argument, schedules_of
 from .entry_options import ARRAY, OBJECT
 from .entry_output import tell
 from .exit_codes import ServerFailure
+from .freezes import froze
 from .output import echo_json, say
 
 if TYPE_CHECKING:
@@ -27,16 +29,22 @@ _UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS, ValueError)
 @click.command(cls=Command)
 @name_argument
 @click.option("--note", default="", help="Why, for those who come after.")
+@click.option("--for", "length", metavar="LENGTH", help="For so long, by a freeze of this one: 30m, 2h, 2d.")
 @click.pass_context
-def pause(ctx: click.Context, name: str, note: str) -> None:
+def pause(ctx: click.Context, name: str, note: str, length: str | None) -> None:
     """Stop an entry from firing. It keeps its history, and stays paused over restarts.
 
     \b
-    Example:
+    Examples:
       celery -A proj redbeat pause nightly --note "until the disk is replaced"
+      celery -A proj redbeat pause nightly --for 2h
     """
-    schedules_of(ctx).pause(name, note)
-    say(f"paused {name!r}")
+    if length is None:
+        schedules_of(ctx).pause(name, note)
+        say(f"paused {name!r}")
+        return
+    _ = schedules_of(ctx)[name]
+    froze(ctx, Selection.one(name).name, length=length, note=note)
 
 
 @click.command(cls=Command)

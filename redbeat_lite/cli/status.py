@@ -54,6 +54,7 @@ def _as_json(found: Status) -> dict[str, object]:
         {"host": each.host, "pid": each.pid, "owner": each.owner} for each in found.standbys if each.well
     ]
     del fields["standbys"]
+    fields["freezes"] = [each._asdict() for each in found.freezes]
     return fields
 
 
@@ -71,6 +72,8 @@ def _lines(found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
     yield "quarantined", found.quarantined
     yield "workers", f"{len(found.clocks)} with install()"
     yield "refused", "\n".join(_of_refused(found.refused))
+    for each in found.freezes:
+        yield "frozen", f"{each.selection}, until {when(each.until, zone)} ({distance(each.until, found.now)})"
     for worker, ahead in sorted(found.clocks.items()):
         if abs(ahead) >= CLOCK_OFF:
             yield "clock", f"that of worker {worker} is {span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"

@@ -90,6 +90,8 @@ class Freezes(NamedTuple):
 
     def decide(self, entry: Entry, state: EntryState, now: int, zone: tzinfo) -> tuple[Plan, int | None] | None:
         """What becomes of a due entry, and until when it is put off; ``None``: they leave it alone."""
+        if not self.all:
+            return None
         skipping = (each for each in self.all if each.mode == "skip" and not each.holds(now))
         end = max((to_ms(each.end) for each in skipping if each.selection.covers(entry)), default=0)
         due, nominal = lifecycle.due_time(entry, state, zone), state.nominal

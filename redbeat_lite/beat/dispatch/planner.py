@@ -155,7 +155,7 @@ class Planner:
                 error = f"holds what only the beat of {entry.owner!r} knows"
                 return Job(stored, entry, state, Plan((), state.nominal, 0), Ahead(None, None), error=error)
             entry = own if own.calendar == entry.calendar else on(own, entry.calendar)
-        if freezes.all and (decided := freezes.decide(entry, state, now, self._zone)) is not None:
+        if (decided := freezes.decide(entry, state, now, self._zone)) is not None:
             plan, until = decided
             ahead = self._ahead(entry, state, plan, now) if until is None else Ahead(until, None)
             return Job(stored, entry, state, plan, ahead, frozen=True)

@@ -50,6 +50,7 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     readable, unreadable = entries.sorted_out(Reader(app, settings, store), islice(store.pages(), LIMIT))
     yield from _not_looked_at(status)
     yield from entries.overdue(app, status, readable)
+    yield from entries.frozen(status)
     yield from entries.failing(readable)
     yield from entries.unreadable(unreadable)
     yield from entries.quarantined(store)

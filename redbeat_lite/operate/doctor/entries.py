@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,10 @@ from .finding import Finding
 
 if TYPE_CHECKING:
     from celery import Celery
+
+
+#: How long a freeze may last from now on without a word.
+_LONG = timedelta(days=7)
 
 
 def sorted_out(reader: Reader, found: Iterable[Stored]) -> tuple[list[Entry], dict[str, str]]:
@@ -49,6 +54,19 @@ def unreadable(wrong: Mapping[str, str]) -> Iterator[Finding]:
             "Add them anew, or restore them from a backup. Those of a newer redbeat_lite need that version here.",
             tuple(wrong),
         )
+
+
+def frozen(status: Status) -> Iterator[Finding]:
+    """Freezes of everything, and those that hold for more than a week to come."""
+    for each in status.freezes:
+        if each.selection.is_all or each.until - status.now > _LONG:
+            yield Finding(
+                "freeze",
+                "warning",
+                f"{each.selection}: frozen by {each.actor} until {each.until.isoformat()}",
+                "Nothing of it runs by itself until then.",
+                f"Nothing, if that is meant; else: celery -A ... redbeat thaw {each.id}",
+            )
 
 
 def overdue(app: Celery, status: Status, entries: Sequence[Entry]) -> Iterator[Finding]:

@@ -129,6 +129,9 @@ def _outstanding(case: Case, entry: Entry, nominal: int) -> Explanation:
         unknown = Reason("disabled", "Who disabled it, and when, is not recorded.", None, STATE)
         reason = unknown if by is None else case.told(by, "disabled")
         return _answer(nominal, f"{case.name} did not run at {at}: it is disabled.", reason)
+    if case.frozen(case.now):
+        verdict = f"{case.name} has not run yet for {at}: it is frozen."
+        return _answer(nominal, verdict, *case.hindrances(case.now))
     due = due_time(entry, state, case.zone)
     if state.nominal == nominal and due is not None and due > now:
         put_off = Reason("jitter", f"Its jitter puts it off to {case.when(due)}.", from_ms(due), STATE)

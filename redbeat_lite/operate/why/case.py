@@ -9,6 +9,7 @@ from typing import Any
 
 from ...beat.status import Status
 from ...entries.entry import Entry
+from ...entries.freezes import Freeze
 from ...entries.state import task_id
 from ...entries.words import change_words, in_zone
 from ...instants import from_ms, to_ms
@@ -61,6 +62,7 @@ class Case:
         unrecorded: whether somebody has changed it since the last of them.
         since: from when on changes are recorded; ``None`` where none is.
         gaps: times without a leader.
+        freezes: those that are recorded, of whichever entries.
         quarantine: the record of the entry in quarantine; ``None`` if it is not there.
         refused: what is wrong with the entry as ``beat_schedule`` has it.
         queue: where its messages go.
@@ -78,6 +80,7 @@ class Case:
     unrecorded: bool = False
     since: datetime | None = None
     gaps: tuple[Gap, ...] = ()
+    freezes: tuple[Freeze, ...] = ()
     quarantine: Mapping[str, Any] | None = None
     refused: str | None = None
     queue: str = "celery"
@@ -132,6 +135,11 @@ class Case:
             sentence = f"It was changed after {self.when(last.at)}; by whom and when is not recorded."
             yield Reason("not recorded", sentence, None, STATE)
 
+    def frozen(self, instant: datetime) -> list[Freeze]:
+        """The freezes of the entry in which an instant lies."""
+        lasting = [each for each in self.freezes if each.since <= instant < each.end]
+        return [each for each in lasting if self.entry is not None and each.selection.covers(self.entry)]
+
     def hindrances(self, instant: datetime, began: datetime | None = None) -> Iterator[Reason]:
         """What is recorded that kept an occurrence of an instant from being sent in time.
 
@@ -143,6 +151,11 @@ class Case:
                 then = f"at {self.when(gap.end)} {gap.who} began to lead" if gap.end else "nobody leads yet"
                 sentence = f"Nobody led: a leader last gave a sign of life at {self.when(gap.begin)}, and {then}."
                 yield Reason("no leader", sentence, gap.begin, CHANGES if gap.end else "status")
+        for freeze in self.frozen(instant):
+            if began is None or freeze.end <= began:
+                note = f": {freeze.note}" if freeze.note else ""
+                sentence = f"{freeze.actor} froze {freeze.selection} until {self.when(freeze.end)}{note}"
+                yield Reason("frozen", full(sentence), freeze.since, CHANGES)
         pause, resumption = self.paused_at(instant), self.first(instant, "resumed")
         if pause is not None and (began is None or (resumption is not None and resumption.at <= began)):
             yield self.told(pause, "paused")

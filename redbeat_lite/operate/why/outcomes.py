@@ -22,6 +22,7 @@ _VERDICTS = {
     "rejected": "{} did not run for {}: a worker rejected its message",
     "lost": "{} did not run to its end for {}: the process that ran it died",
     "skipped": "{} did not run for {}: its misfire policy left that out",
+    "frozen": "{} did not run for {}: a freeze left that out",
     "left out": "{} did not run for {}: its once-lock was held",
     "unknown": "whether {} ran for {} is not recorded: it was sent, and nobody told what became of it",
 }
@@ -35,8 +36,10 @@ def of_run(case: Case, run: Run, nominal: int) -> Explanation:
         run: that of the occurrence, or of a range in which it lies.
         nominal: its nominal time, epoch milliseconds.
     """
-    verdict = _VERDICTS[run.outcome].format(case.name, case.when(nominal))
-    reasons = _REASONS.get(run.outcome, _of_attempt)(case, run, nominal)
+    frozen = run.outcome == "skipped" and any(each.mode == "skip" for each in case.frozen(from_ms(nominal)))
+    outcome = "frozen" if frozen else run.outcome
+    verdict = _VERDICTS[outcome].format(case.name, case.when(nominal))
+    reasons = _REASONS.get(outcome, _of_attempt)(case, run, nominal)
     return Explanation(f"{verdict[0].upper()}{verdict[1:]}.", tuple(reasons), from_ms(nominal))
 
 
@@ -119,5 +122,6 @@ _REASONS: dict[str, Callable[[Case, Run, int], Iterator[Reason]]] = {
     "waiting": _of_message,
     "expired": _of_message,
     "skipped": _of_misfire,
+    "frozen": lambda case, run, nominal: case.hindrances(from_ms(nominal)),
     "left out": _of_once,
 }

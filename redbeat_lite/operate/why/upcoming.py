@@ -22,6 +22,8 @@ def upcoming(case: Case, entry: Entry) -> Iterator[Reason]:
         yield Reason("next", "No next one comes: it is disabled.", None, STATE)
     elif state.nominal is None:
         yield Reason("next", f"No next one comes: {ended(case, entry)}.", None, STATE)
+    elif case.frozen(case.now):
+        yield from case.hindrances(case.now)
     else:
         yield _due(case, entry, state.nominal)
         yield from leaderless(case)

@@ -4,7 +4,7 @@
 -- ARGV[1] ms after its due time from which an entry counts as overdue
 -- returns {now_ms, {field, value, ...} of the leader or {}, {beat, since when in ms it is silent, ...},
 --          last sign of life of a leader's loop in ms or '', entries, overdue, {name, due time} of the first or {}, quarantined,
---          {worker, its report, ...}, what is refused of the leader's configuration, JSON or ''}
+--          {worker, its report, ...}, what is refused of the leader's configuration, JSON or '', the freezes or ''}
 local now = now_ms()
 return {
   now,
@@ -17,4 +17,5 @@ return {
   redis.call('HLEN', KEYS[6]),
   redis.call('HGETALL', KEYS[7]),
   redis.call('HGET', KEYS[3], 'refused') or '',
+  redis.call('HGET', KEYS[3], 'freezes') or '',
 }

@@ -1,0 +1,78 @@
+"""``freeze``, ``freezes`` and ``thaw``: entries that do not fire for a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..entries.words import counted
+from ..interchange.schedule_text import seconds_from
+from .command import Command, json_option, schedules_of
+from .entry_options import instant_of
+from .output import echo_json, echo_table, say, when
+
+
+@click.command(cls=Command)
+@click.argument("pattern")
+@click.option("--tag", help="Only entries with this tag.")
+@click.option("--task", default="*", help="Only entries whose task matches this pattern.")
+@click.option("--for", "length", metavar="LENGTH", help="For how long: 30m, 2h, 1h30m, 2d.")
+@click.option("--until", metavar="INSTANT", help="Until when, in the place of --for.")
+@click.option("--skip", is_flag=True, help="Leave out what is due meanwhile, whatever misfire policies say.")
+@click.option("--note", default="", help="Why, for those who come after.")
+@click.pass_context
+def freeze(ctx: click.Context, /, pattern: str, until: str | None, skip: bool, **given: Any) -> None:
+    """Keep the entries whose names match PATTERN from firing for a time. None is edited, and what is out goes on.
+
+    \b
+    Examples:
+      celery -A proj redbeat freeze '*' --for 2h --note deploy
+      celery -A proj redbeat freeze '*' --tag billing --until "2026-12-01 06:00" --skip
+    """
+    end = None if until is None else instant_of("until", until, ctx.obj.app.timezone)
+    froze(ctx, pattern, until=end, mode="skip" if skip else "hold", **given)
+
+
+def froze(ctx: click.Context, name: str, *, length: str | None, **given: Any) -> None:
+    """Freeze what these say, and tell."""
+    schedules = schedules_of(ctx)
+    made = schedules.freezes.add(name, seconds=None if length is None else seconds_from("for", length), **given)
+    covers = made.selection.covers
+    found = len(schedules) if made.selection.is_all else sum(map(covers, schedules.values()))
+    until = when(made.until, ctx.obj.app.timezone)
+    say(f"froze {made.selection} until {until}: {counted(found, 'entry', 'entries')}; to end it: thaw {made.id}")
+
+
+@click.command(cls=Command)
+@json_option
+@click.pass_context
+def freezes(ctx: click.Context, as_json: bool) -> None:
+    """List the freezes that hold.
+
+    \b
+    Example:
+      celery -A proj redbeat freezes
+    """
+    found, zone = [*schedules_of(ctx).freezes], ctx.obj.app.timezone
+    if as_json:
+        echo_json([each._asdict() for each in found])
+    elif found:
+        rows = [(each.id, each.selection, when(each.until, zone), each.mode, each.actor, each.note) for each in found]
+        echo_table(("FREEZE", "ENTRIES", "UNTIL", "MODE", "BY", "NOTE"), rows, rigid=("FREEZE", "UNTIL"))
+    else:
+        say("Nothing is frozen.")
+
+
+@click.command(cls=Command)
+@click.argument("id")
+@click.pass_context
+def thaw(ctx: click.Context, id: str) -> None:
+    """End a freeze before its time. What was due meanwhile is decided on as at its end.
+
+    \b
+    Example:
+      celery -A proj redbeat thaw 3f9a1c
+    """
+    schedules_of(ctx).freezes.thaw(id)
+    say(f"thawed {id!r}")

@@ -1,0 +1,186 @@
+"""Freezes where people meet them: the calls, the commands, and who tells of them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import EntryNotFound, Freeze, InvalidEntry, Schedules, cron, every
+from redbeat_lite.beat.status import status
+from redbeat_lite.operate.doctor import examine
+from tests.cli.conftest import Cli
+from tests.support.beats import KEYS
+
+HOUR = timedelta(hours=1)
+
+
+def run(cli: Cli, *words: str, code: int = 0) -> str:
+    said = cli(*words, code=code)
+    return " ".join((said.out + said.err).split())
+
+
+@pytest.fixture
+def billing(schedules: Schedules) -> Schedules:
+    """Three entries."""
+    schedules.add("billing-a", "add", cron("0 9 * * *", tz="UTC"), tags=("money",))
+    schedules.add("billing-b", "add", every(60), tags=("money", "fast"))
+    schedules.add("other[1]", "add", every(60))
+    return schedules
+
+
+def soon() -> datetime:
+    return (datetime.now(UTC) + HOUR).replace(microsecond=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "until: expected either until or seconds, got (None, None)"),
+        ({"seconds": 5, "until": soon()}, "expected either until or seconds"),
+        ({"seconds": 0}, "seconds: expected more than 0 seconds, or a timedelta, got 0"),
+        ({"seconds": "2h"}, "seconds: expected more than 0"),
+        ({"seconds": float("nan")}, "seconds: expected more than 0"),
+        ({"seconds": timedelta(days=-1)}, "seconds: expected more than 0"),
+        ({"until": datetime(2026, 1, 1)}, "until: expected an aware datetime"),
+        (
+            {"until": datetime(2020, 1, 1, tzinfo=UTC)},
+            "until: expected an instant still to come, got datetime.datetime(2020",
+        ),
+        ({"seconds": 5, "mode": "drop"}, 'mode: expected "hold" or "skip", got \'drop\''),
+        ({"seconds": 5, "name": ""}, "name: expected a name, or a pattern such as billing-*, got ''"),
+        ({"seconds": 5, "task": None}, "task: expected a name, or a pattern"),
+        ({"seconds": 5, "tag": "a,b"}, "tags: expected"),
+        ({"seconds": 5, "note": 7}, "note: expected text"),
+    ],
+)
+def test_what_is_wrong_is_named(schedules: Schedules, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidEntry) as caught:
+        schedules.freezes.add(**given)
+    assert words in str(caught.value)
+    assert [*schedules.freezes] == []
+
+
+def test_freezes_are_made_listed_and_thawed(schedules: Schedules) -> None:
+    until = soon()
+    first = schedules.freezes.add("billing-*", tag="money", task="a*", until=until, mode="skip", note="why")
+    second = schedules.freezes.add(seconds=HOUR)
+    assert [*schedules.freezes] == [first, second]
+    assert first[1:4] == ("billing-*", "money", "a*")
+    assert (first.until, first.mode, first.note, first.thawed) == (until, "skip", "why", None)
+    assert second.until - second.since == HOUR
+    schedules.freezes.thaw(first.id)
+    for gone in (first.id, "nobody"):
+        with pytest.raises(EntryNotFound, match=f"no freeze '{gone}' holds"):
+            schedules.freezes.thaw(gone)
+    assert [*schedules.freezes] == [second]
+    frozen, thawed = [each for each in schedules.changes() if each.action in ("frozen", "thawed")][::-1][::2]
+    assert (frozen.note, {field: after for field, _, after in frozen.fields}["until"]) == (
+        "why",
+        until.isoformat(),
+    )
+    assert (thawed.action, thawed.fields) == ("thawed", (("id", None, first.id),))
+
+
+def test_there_are_at_most_a_hundred(schedules: Schedules, client: redis.Redis) -> None:
+    known = schedules.freezes.known()
+    now = datetime.now(UTC).replace(microsecond=0)
+    many = known.replaced(*(Freeze(f"{n}", "a", None, "*", now, now + HOUR) for n in range(99)))
+    client.hset(KEYS.meta, "freezes", many.text)
+    schedules.freezes.add(seconds=5)
+    with pytest.raises(InvalidEntry, match="freezes: expected at most 100 of them, got 101"):
+        schedules.freezes.add(seconds=5)
+
+
+def test_two_who_freeze_at_once_both_do(schedules: Schedules, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, made = schedules.freezes.known, list[Freeze]()
+
+    def raced() -> Any:
+        found = known()
+        if not made:
+            made.append(Schedules(schedules._app).freezes.add("b", seconds=5))
+        return found
+
+    monkeypatch.setattr(schedules.freezes, "known", raced)
+    mine = schedules.freezes.add("a", seconds=5)
+    assert [*Schedules(schedules._app).freezes] == [*made, mine]
+
+
+def test_commands(cli: Cli, billing: Schedules) -> None:
+    assert run(cli, "freezes") == "Nothing is frozen."
+    said = run(cli, "freeze", "billing-*", "--tag", "fast", "--for", "2h", "--note", "deploy")
+    [made] = billing.freezes
+    assert said.startswith("froze billing-*, tag fast until ")
+    assert said.endswith(f": 1 entry; to end it: thaw {made.id}")
+    assert (made.until - made.since, made.mode, made.note) == (2 * HOUR, "hold", "deploy")
+    [listed] = json.loads(cli("freezes", "--json").out)
+    assert (listed["id"], listed["tag"], listed["until"]) == (made.id, "fast", made.until.isoformat())
+    assert f"{made.id} billing-*, tag fast" in run(cli, "freezes")
+    assert run(cli, "thaw", made.id) == f"thawed '{made.id}'"
+    assert "no freeze" in run(cli, "thaw", made.id, code=1)
+    assert "3 entries" in run(cli, "freeze", "*", "--until", soon().isoformat(), "--skip")
+    assert [each.mode for each in billing.freezes] == ["skip"]
+    assert "either until or seconds" in run(cli, "freeze", "*", code=1)
+    assert "a length of time" in run(cli, "freeze", "*", "--for", "soon", code=1)
+
+
+def test_a_pause_for_a_time_is_a_freeze_of_that_one(cli: Cli, billing: Schedules) -> None:
+    assert ": 1 entry;" in run(cli, "pause", "other[1]", "--for", "2h", "--note", "disk")
+    [made] = billing.freezes
+    assert (made.selection.covers(billing["other[1]"]), made.note) == (True, "disk")
+    assert billing["other[1]"].paused_note is None
+    assert "no entry 'nobody' is stored" in run(cli, "pause", "nobody", "--for", "2h", code=1)
+
+
+def test_who_looks_is_told(cli: Cli, app: Celery, billing: Schedules) -> None:
+    made = billing.freezes.add("billing-*", seconds=HOUR, note="deploy")
+    assert status(app).freezes == (made,)
+    assert "frozen billing-*, until" in run(cli, "status")
+    assert json.loads(cli("status", "--json").out)["freezes"][0]["id"] == made.id
+    listed = json.loads(cli("list", "--status", "frozen", "--json").out)
+    assert {each["name"]: each["frozen_until"] for each in listed} == dict.fromkeys(
+        ("billing-a", "billing-b"), made.until.isoformat()
+    )
+    assert "frozen until" in run(cli, "list", "billing-a")
+    assert "frozen until" not in run(cli, "list", "other*")
+    assert "status frozen" in run(cli, "show", "billing-b")
+    assert "freeze" not in [each.check for each in examine(app)]
+    assert "froze billing-* until" in run(cli, "why", "billing-b")
+    billing.freezes.thaw(made.id)
+    assert "froze" not in run(cli, "why", "billing-b")
+    assert status(app).freezes == ()
+
+
+@pytest.mark.parametrize("given", [{"name": "*", "seconds": 60}, {"name": "a", "seconds": timedelta(days=8)}])
+def test_the_doctor_tells_of_freezes_that_may_be_forgotten(
+    app: Celery, schedules: Schedules, given: dict[str, Any]
+) -> None:
+    made = schedules.freezes.add(**given)
+    [finding] = [each for each in examine(app) if each.check == "freeze"]
+    assert finding.what.startswith(f"{made.name}: frozen by {made.actor} until ")
+    assert f"thaw {made.id}" in finding.todo
+
+
+def test_while_all_is_frozen_nothing_is_late(app: Celery, schedules: Schedules, client: redis.Redis) -> None:
+    schedules.add("a", "add", every(60))
+    client.zadd(KEYS.due, {"a": 1000})
+    assert status(app).overdue == 1
+    schedules.freezes.add(seconds=60)
+    assert (status(app).overdue, status(app).lag) == (0, 0.0)
+
+
+def test_what_is_frozen_comes_at_the_end(cli: Cli, schedules: Schedules) -> None:
+    schedules.add("held", "add", every(60))
+    schedules.add("left-out", "add", every(60))
+    held = schedules.freezes.add("held", seconds=1000)
+    schedules.freezes.add("left-out", seconds=1000, mode="skip")
+    found = schedules.upcoming(held.until + timedelta(seconds=90))
+    first = {name: next(each for each in found if each.name == name) for name in ("held", "left-out")}
+    assert first["held"].at == held.until > first["held"].nominal
+    assert held.until < first["left-out"].at == first["left-out"].nominal
+    [row] = json.loads(cli("next", "held", "--limit", "1", "--json").out)
+    assert row["at"] == held.until.isoformat()

@@ -1,0 +1,82 @@
+"""``why``, held against histories: an entry that was, or is, frozen; and what is recorded of freezes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from celery import Celery
+
+from redbeat_lite import Freeze, Schedules, every
+from redbeat_lite.instants import from_ms
+from redbeat_lite.operate.why.gather import gather
+from tests.operate.histories import MISSED, NIGHT, NOW, RAN, History, run, t
+
+NIGHTLY = Freeze("f1", "night*", None, "*", t(2, 2), t(2, 6), "hold", "deploy", "ada@desk")
+OTHERS = NIGHTLY._replace(name="poll")
+FROZE = "ada@desk froze night* until 2026-03-02 06:00:00+01:00: deploy."
+
+HISTORIES = {
+    "a freeze left it out": History(
+        f"'nightly' did not run for 2026-03-02 03:00:00+01:00: a freeze left that out.\n{FROZE}",
+        known={"runs": (run(NIGHT, "skipped"), RAN), "freezes": (NIGHTLY._replace(mode="skip"),)},
+    ),
+    "it was held, and its policy left it out": History(
+        "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left that out.\n"
+        "It was missed, and with 'skip' an occurrence may be 5 s late, or a quarter of the time to the next.\n" + FROZE,
+        fields={"misfire": "skip"},
+        known={"runs": (run(NIGHT, "skipped"), RAN), "freezes": (OTHERS, NIGHTLY)},
+    ),
+    "it was held, and ran after the thaw": History(
+        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "It began at 2026-03-02 05:00:01+01:00.\n" + FROZE.replace("06:00", "05:00"),
+        known={
+            "runs": (run(NIGHT, "succeeded", began_at=t(2, 5, 0, 1)),),
+            "freezes": (NIGHTLY._replace(thawed=t(2, 5)), OTHERS),
+        },
+    ),
+    "it ran late, but that was not for the freeze": History(
+        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\nIt began at 2026-03-02 05:00:01+01:00.",
+        known={"runs": (run(NIGHT, "succeeded", began_at=t(2, 5, 0, 1)),), "freezes": (NIGHTLY, OTHERS)},
+    ),
+    "it is frozen, and waits": History(
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is frozen.\n" + FROZE,
+        state=MISSED,
+        now=t(2, 5),
+        known={"freezes": (NIGHTLY,)},
+    ),
+    "what comes next is frozen": History(
+        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\nIt took 5 s.\n"
+        "ada@desk froze night* until 2026-03-02 18:00:00+01:00: deploy.",
+        at=None,
+        known={
+            "runs": (run(NIGHT, "succeeded", seconds=5.0),),
+            "freezes": (NIGHTLY._replace(since=t(2, 13), until=t(2, 18)),),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+def test_what_is_said(history: History) -> None:
+    assert [*history.told()] == history.says.split("\n")
+
+
+def test_without_the_freeze_it_is_not_spoken_of() -> None:
+    for history in HISTORIES.values():
+        assert not any("froze" in line for line in replace(history, known={**history.known, "freezes": ()}).told())
+
+
+def test_the_record_of_changes_tells_of_freezes_that_are_over(app: Celery, schedules: Schedules) -> None:
+    schedules.add("a", "add", every(60))
+    made = [schedules.freezes.add(name, tag=tag, seconds=60, note="n") for name, tag in (("a", None), ("b*", "t"))]
+    schedules.freezes.thaw(made[0].id)
+    thawed = next(each.at for each in schedules.changes() if each.action == "thawed")
+    told = gather(app, "a", NOW, app.timezone).freezes
+    assert [each._replace(since=NOW) for each in told] == [
+        made[1]._replace(since=NOW),
+        made[0]._replace(since=NOW, thawed=thawed),
+    ]
+    assert abs(told[0].since - made[1].since) < timedelta(seconds=5)
+    assert from_ms(0) < told[1].end <= thawed
