@@ -25,7 +25,8 @@ key                   type     holds
                                ``zones``, JSON list of the time zones by which entries are planned; ``ahead``, not
                                empty: a clock reading by which some are that is ahead of the leader's; ``mark``, by
                                which the leader knows this database again over its connection to the broker;
-                               ``feed``, the id up to which a leader has read the ends of runs
+                               ``feed``, the id up to which a leader has read the ends of runs; ``freezes``, the text of
+                               :class:`redbeat_lite.entries.freezes.Freezes`
 ``{p}:quarantine``    hash     name -> JSON of the error, the definition and the state that could not be used
 ``{p}:calendars``     hash     name of a calendar -> JSON of its name with its revision, its last date and its days
 ``{p}:changes``       stream   the record of changes: the last 10,000 lines, about, each of what one call has done

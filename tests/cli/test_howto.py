@@ -14,7 +14,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from redbeat_lite import Schedules, every
+from redbeat_lite import Schedules, actors, every
 from tests.cli.conftest import Said
 from tests.cli.test_docs import follow
 from tests.support.messages import queued
@@ -100,6 +100,12 @@ def test_an_entry_is_run_by_hand(make_app: MakeApp, run_cli: Callable[..., Said]
     assert sorted(keys.values()) == ["all", "orders"]
     notes = [change.note.partition(" with ")[2] for change in schedules.changes() if change.action == "run now"]
     assert notes == ["", "other arguments: once more", "other arguments: after the import", ""]
+
+
+def test_entries_are_frozen(make_app: MakeApp, run_cli: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actors, "_user_at_host", lambda: "ada@laptop")
+    schedules: Schedules = do("Freeze entries for a time", make_app(result_expires=None), run_cli)["schedules"]
+    assert [(each.name, each.mode) for each in schedules.freezes] == [("billing-*", "hold"), ("sync", "hold")]
 
 
 @pytest.fixture
