@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .schedules import at, cron, every, manual, register_schedule, rrule
     from .schedules.calendars import Calendar
     from .schedules.misfire import Misfire
+    from .storage.backfills import Backfill
     from .storage.changes import Change
 
 _HOMES = {
@@ -81,12 +82,14 @@ _HOMES = {
     "entries.preview": ("Upcoming",),
     "runs.incident": ("Incident",),
     "scheduler": ("Scheduler",),
+    "storage.backfills": ("Backfill",),
     "storage.changes": ("Change",),
     "schedules": ("at", "cron", "every", "manual", "register_schedule", "rrule"),
 }
 _HOME_OF = {name: f".{home}" for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Backfill",
     "Calendar",
     "Change",
     "ConfigOwned",

@@ -16,6 +16,7 @@ from redis.exceptions import AuthenticationError, MovedError, ResponseError
 from .beat import parent
 from .beat.announcer import Announcer
 from .beat.aside import Aside
+from .beat.backfills import Backfills
 from .beat.dispatch.broker import BrokerDown
 from .beat.dispatch.dispatcher import Dispatcher
 from .beat.dispatch.prepared import obstacle
@@ -96,12 +97,10 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             obstacle=lambda channel: obstacle(self, sys.modules[__name__], app, channel),
         )
         self._aside = Aside(app, settings, self.leader, vitals)
+        sending = self.leader, self._publisher, locks, vitals
         self._dispatcher = Dispatcher(
             store,
-            self.leader,
-            self._publisher,
-            locks,
-            vitals,
+            *sending,
             zone=zone,
             batch_size=settings.batch_size,
             slack=settings.slack_ms,
@@ -109,11 +108,11 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             tasks=lambda name: app.tasks.get(name),
             upkeep=self._upkeep,
         )
+        self._backfills = Backfills(app, store, settings, *sending, self._upkeep.local)
         self._failure: BaseException | None = None
         self._exit_code = 0
         self._outage = Outage(vitals, settings.lease)
-        self._ticking = False
-        self._closing = False
+        self._ticking = self._closing = False
         self._farewell = Farewell()
         super().__init__(app, schedule={}, max_interval=max_interval, **kwargs)
         self.apply_async = self._apply_async  # type: ignore[method-assign]  # what apply_entry calls
@@ -215,6 +214,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
                 return min(waiting, float(self.max_interval))
             self._upkeep.go_on(self.leader.term)
             upcoming = self._dispatcher.run()
+            again = self._backfills.go_on(upcoming)
         except Lost:
             # A flush takes away what kombu has declared, too, and who leads next may find the broker to be another one.
             self._publisher.close()
@@ -224,7 +224,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             return 0.0
         if self._upkeep.unfinished:
             return 0.0
-        longest = min(self.max_interval, self._upkeep.look_again_in)
+        longest = min(self.max_interval, self._upkeep.look_again_in, again)
         if upcoming is None:
             return float(longest)
         return min(max((upcoming - wall_ms()) / 1000, 0.0), float(longest))

@@ -19,6 +19,7 @@ from ..runs.incident import Incident
 from ..storage.changes import line_of
 from ..storage.connections import FAULTS
 from ..storage.lazy import lazy
+from .backfills import Backfills
 from .calendars import Calendars
 from .field_types import Policies
 from .freezes import FreezeList
@@ -63,6 +64,11 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
     def freezes(self) -> FreezeList:
         """The :class:`Freeze` objects that have not ended; see :class:`FreezeList`."""
         return FreezeList(self._store, lambda: self._writer.who)
+
+    @lazy
+    def backfills(self) -> Backfills:
+        """Occurrences of the past that are sent late, or once more; see :class:`Backfills`."""
+        return Backfills(self._reader, self._zone, lambda: self._writer.who)
 
     def add(
         self,

@@ -39,6 +39,7 @@ class LeaderStatus:
         dispatch: how messages go out, in words; empty before the first one.
         failing_for: seconds for which it has not been able to use the server or the broker; ``None`` if it can.
         why: what it could not do.
+        backfill_left: occurrences that backfills have still to send.
         owner: whose configuration it knows; empty if it does not say.
     """
 
@@ -53,6 +54,7 @@ class LeaderStatus:
     failing_for: float | None = None
     why: str = ""
     owner: str = ""
+    backfill_left: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,7 @@ def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
         dispatch=str(report.get("dispatch", "")),
         failing_for=None if failing is None else _count(failing) / 1000,
         why=str(report.get("why", "")),
+        backfill_left=_count(report.get("backfill_left")),
         owner=beat.owner if (beat := beat_of(fields.get(b"token", b""))) is not None else "",
     )
 

@@ -33,6 +33,7 @@ class Vitals:
         self.sent = self.failed = self.skipped = 0  #: occurrences since this process first led
         self.dispatch = ""  #: how messages go out, in words
         self.entries = self.due = 0  #: stored, and due by now, as the last renewal saw it
+        self.backfill_left = 0  #: occurrences of backfills that run
         self.refused = 0  #: config entries that were, when the configuration was read last
         self.freezes: Callable[[], int] = lambda: 0  #: how many of them the leader knows
         self.unpublished: set[str] = set()  #: entries of which a publish has failed lately
@@ -121,7 +122,7 @@ class Vitals:
         """What the renewal leaves in Redis for :mod:`redbeat_lite.beat.status`, as JSON."""
         since = self._failing_since
         report: dict[str, Any] = {"sent": self.sent, "failed": self.failed, "skipped": self.skipped}
-        report["dispatch"] = self.dispatch
+        report |= {"dispatch": self.dispatch, "backfill_left": self.backfill_left}
         if since is not None:
             report |= {"failing_ms": round(1000 * (elapsed() - since)), "why": self._why}
         return dumps(report)

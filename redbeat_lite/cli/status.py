@@ -94,6 +94,8 @@ def _of_leader(leader: LeaderStatus, found: Status, zone: tzinfo) -> Iterator[tu
     yield "failed", leader.failed
     yield "left out", leader.skipped
     yield "dispatch", leader.dispatch or "nothing was sent yet"
+    if leader.backfill_left:
+        yield "backfills", f"{leader.backfill_left} left to send"
     if leader.failing_for is not None:
         yield "trouble", f"{leader.why}, for {span(leader.failing_for)}"
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from ..instants import from_ms
 from ..runs.row import Row, run_of
-from ..runs.run import NOT_DONE, Run
+from ..runs.run import BACKFILLED, NOT_DONE, Run
 
 
 class Recorded:
@@ -38,6 +38,6 @@ class Recorded:
 
         One that has not ended, or that was not to run, is neither.
         """
-        outcomes = [row.outcome for row in self.rows]
+        outcomes = [row.outcome for row in self.rows if row.task_id[14:15] != BACKFILLED]
         since = outcomes.index("succeeded") if "succeeded" in outcomes else len(outcomes)
         return sum(outcome in NOT_DONE for outcome in outcomes[:since])

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from ..errors import CorruptEntry
 from ..instants import MAX_MS, MIN_MS
+from ..runs.run import BACKFILLED
 from ..schedules import Question
 from ..storage.json_values import dumps, loads
 from .sent import alone_in, beside_others, notes_of, shortened, times
@@ -199,3 +200,9 @@ def task_id(name: str, generation: str, nominal: int) -> str:
     # What uuid5() gives, at a third of its price: the beat names every message.
     digits = sha1(_PREFIX + f"{name}\0{generation}\0{nominal}".encode(), usedforsecurity=False).hexdigest()
     return f"{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{_VARIANTS[digits[16]]}{digits[17:20]}-{digits[20:32]}"
+
+
+def backfill_id(name: str, generation: str, nominal: int, again: int) -> str:
+    """The one id of an occurrence that backfills send, which says so; the live one of that time has another."""
+    found = task_id(f"{name}\0backfill\0{again}", generation, nominal)
+    return f"{found[:14]}{BACKFILLED}{found[15:]}"

@@ -16,6 +16,7 @@ from .feed import Line
 from .incident import Case
 from .keys import RunKeys
 from .row import LIFE_MS, Row
+from .run import BACKFILLED
 
 #: Lines of the feed, and deadlines, of one look.
 PAGE = 500
@@ -222,6 +223,8 @@ def _end(line: bytes, fields: Mapping[bytes, bytes]) -> End | None:
     except (KeyError, ValueError, OverflowError):
         return None  # Anybody may have written it.
     row = told.row
+    if row.task_id[14:15] == BACKFILLED:
+        return None  # Nothing is expected of it, and it is no failure of a run that is.
     return End(at, told.name, row.nominal, row.outcome, row.begin, row.duration, told.error or "")
 
 

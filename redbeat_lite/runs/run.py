@@ -32,6 +32,12 @@ HISTORY_HEADER = "redbeat_history"
 #: Message header: something is expected of the run.
 EXPECT_HEADER = "redbeat_expect"
 
+#: Message header: the id of the backfill that a message is of.
+BACKFILL_HEADER = "redbeat_backfill"
+
+#: The version of the task ids of backfills, which are UUIDs: those of live occurrences have 5.
+BACKFILLED = "8"
+
 #: Message headers that tell which run of which entry a message is for. Other schedulers write the first one, too.
 RUN_HEADERS = ("periodic_task_name", "scheduled_at", HISTORY_HEADER, EXPECT_HEADER)
 

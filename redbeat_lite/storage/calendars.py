@@ -68,8 +68,8 @@ class CalendarStore:
         self._client.hdel(self._store.keys.calendars, name)
 
     def _change(self, name: str, before: bytes, after: str) -> bool:
-        scripts = self._store.backend.scripts
-        return bool(scripts.run("schedule/calendar", [self._store.keys.calendars], [name, before, after]))
+        keys, args = [self._store.keys.calendars], ["", "", name, before, after, name, after]
+        return bool(self._store.backend.scripts.run("schedule/exchange", keys, args) == [1])
 
 
 def _read(raw: bytes | None) -> Calendar | None:

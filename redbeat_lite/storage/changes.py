@@ -32,6 +32,7 @@ Action = Literal[
     "released",
     "discarded",
     "run now",
+    "backfill",
     "lock cleared",
     "term begun",
     "frozen",
@@ -56,8 +57,8 @@ class Change:
     Parameters:
         at: when, by the server's clock.
         action: ``"added"``, ``"edited"``, ``"removed"``, ``"paused"``, ``"resumed"``, ``"quarantined"``,
-            ``"released"``, ``"discarded"``, ``"run now"``, ``"lock cleared"``, ``"term begun"``, ``"frozen"`` or
-            ``"thawed"``.
+            ``"released"``, ``"discarded"``, ``"run now"``, ``"backfill"``, ``"lock cleared"``, ``"term begun"``,
+            ``"frozen"`` or ``"thawed"``.
         actor: who did it.
         way: ``"api"``, ``"cli"``, ``"config"`` or ``"beat"``.
         names: of the entries, the first 20, in some 500 bytes; the key of a lock that was cleared; keys

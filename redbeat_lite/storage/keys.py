@@ -29,6 +29,9 @@ key                   type     holds
                                :class:`redbeat_lite.entries.freezes.Freezes`
 ``{p}:quarantine``    hash     name -> JSON of the error, the definition and the state that could not be used
 ``{p}:calendars``     hash     name of a calendar -> JSON of its name with its revision, its last date and its days
+``{p}:backfills``     hash     id -> JSON of a backfill (:mod:`redbeat_lite.storage.backfills`); ``running``, drawn
+                               anew when the leader has something to send; ``covered:<again>:<name>`` -> JSON of an
+                               entry's generation, and of ranges of nominal times, epoch ms, all of which were sent
 ``{p}:changes``       stream   the record of changes: the last 10,000 lines, about, each of what one call has done
                                (:mod:`redbeat_lite.storage.changes`)
 ``{p}:changed``       hash     name -> the last change of this entry, with the version and the generation that it left;
@@ -61,6 +64,7 @@ class Keys:
     meta: str
     quarantine: str
     calendars: str
+    backfills: str
     changes: str
     changed: str
     wake: str

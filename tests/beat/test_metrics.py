@@ -39,6 +39,8 @@ NAMES = {
     "redbeat_lite_entries": "gauge",
     "redbeat_lite_due": "gauge",
     "redbeat_lite_refused": "gauge",
+    "redbeat_lite_backfill_left": "gauge",
+    "redbeat_lite_freezes": "gauge",
     "redbeat_lite_incidents": "gauge",
 }
 

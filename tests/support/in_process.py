@@ -26,7 +26,7 @@ KEY = "{redbeat-lite}:"
 OURS = tuple(
     KEY + part
     for part in (
-        *("due", "entries", "state", "leader", "meta", "quarantine", "calendars", "changes", "changed"),
+        *("due", "entries", "state", "leader", "meta", "quarantine", "calendars", "backfills", "changes", "changed"),
         *("once:fence", "once:index", "once:workers"),
         *("runs:incidents", "runs:closed", "runs:deadlines", "runs:feed"),
     )

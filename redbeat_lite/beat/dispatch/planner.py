@@ -16,7 +16,7 @@ from ...entries.message import life_ms, lock_life_ms
 from ...entries.on_calendar import on, with_left_out
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, shown_name, state_of
-from ...errors import describe
+from ...errors import ConfigOwned, describe
 from ...instants import delay_ms
 from ...once.claims import Claim, queue_of
 from ...once.policy import Once
@@ -148,14 +148,13 @@ class Planner:
 
     def _job(self, stored: Stored, now: int, time: _Time, freezes: Freezes, *, has_a_turn: bool) -> Job:
         state = state_of(stored)
-        entry = self._entry(stored)
-        if entry.local:
-            own = self._local(entry.name)
-            if own is None:
-                error = f"holds what only the beat of {entry.owner!r} knows"
-                return Job(stored, entry, state, Plan((), state.nominal, 0), Ahead(None, None), error=error)
-            entry = own if own.calendar == entry.calendar else on(own, entry.calendar)
-        if (decided := freezes.decide(entry, state, now, self._zone)) is not None:
+        try:
+            entry = self.entry(stored)
+        except ConfigOwned as exc:
+            return Job(
+                stored, self._entry(stored), state, Plan((), state.nominal, 0), Ahead(None, None), error=str(exc)
+            )
+        if freezes.all and (decided := freezes.decide(entry, state, now, self._zone)) is not None:
             plan, until = decided
             ahead = self._ahead(entry, state, plan, now) if until is None else Ahead(until, None)
             return Job(stored, entry, state, plan, ahead, frozen=True)
@@ -166,7 +165,7 @@ class Planner:
         plan = with_left_out(entry, state, plan, self._zone)
         job = Job(stored, entry, state, plan, self._ahead(entry, state, plan, now))
         if entry.once is not None:
-            job.wanted = [self._claim(job, entry.once, nominal, now) for nominal in plan.emit]
+            job.wanted = [self.claim(entry, entry.once, job.id_of(nominal), now, job) for nominal in plan.emit]
         return job
 
     def _ahead(self, entry: Entry, state: EntryState, plan: Plan, now: int) -> Ahead:
@@ -180,6 +179,15 @@ class Planner:
             return Ahead(score, life)
         instead = lifecycle.ahead(entry, state, now, self._zone, _few)
         return Ahead(score, life, (instead, lifecycle.score(entry, instead, self._zone)))
+
+    def entry(self, stored: Stored) -> Entry:
+        """A stored entry, with what cannot be stored; raises ConfigOwned where that is not known here."""
+        entry = self._entry(stored)
+        if not entry.local:
+            return entry
+        if (own := self._local(entry.name)) is None:
+            raise ConfigOwned(f"holds what only the beat of {entry.owner!r} knows")
+        return own if own.calendar == entry.calendar else on(own, entry.calendar)
 
     def _entry(self, stored: Stored) -> Entry:
         known = self._decoded.get(stored.name)
@@ -196,20 +204,21 @@ class Planner:
         self._decoded[stored.name] = (definition, entry)
         return entry
 
-    def _claim(self, job: Job, once: Once, nominal: int, now: int) -> Claim:
-        entry, task, delay = job.entry, self._tasks(job.entry.task), delay_ms(job.entry.options, now)
+    def claim(self, entry: Entry, once: Once, task_id: str, now: int, job: Job | None = None) -> Claim:
+        """What a message of an entry wants; without a job one that has no end."""
+        task, delay = self._tasks(entry.task), delay_ms(entry.options, now)
         return Claim(
             entry.name,
             entry.task,
             entry.args,
             entry.kwargs,
             once,
-            job.id_of(nominal),
+            task_id,
             task=task,
             queue=queue_of(task, entry.task, entry.args, entry.kwargs, entry.options),
             delay_ms=delay,
-            life_ms=lock_life_ms(entry, job.ahead.life, now),
-            yields_ms=_until_the_next(job, now, delay),
+            life_ms=lock_life_ms(entry, job.ahead.life if job else None, now),
+            yields_ms=_until_the_next(job, now, delay) if job else 0,
         )
 
 

@@ -1,0 +1,162 @@
+"""Backfills as users start and stop them; the leading beat sends them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, tzinfo
+from itertools import islice
+from typing import Any, cast
+
+from ..actors import Who
+from ..clock import wall_ms
+from ..entries.backfilling import times
+from ..errors import EntryChanged, EntryNotFound, InvalidEntry
+from ..instants import aware, from_ms, to_ms
+from ..once.keys import OnceKeys
+from ..once.worker_reports import heard_of
+from ..storage.backfills import Backfill, BackfillStore
+from ..storage.changes import line_of
+from ..storage.replies import server_ms, text
+from ..storage.store import TRIES
+from .reader import Reader, check_complete
+from .writer import storable_note
+
+#: Occurrences of one backfill, how many of them may be out at once, messages a second, separate ranges of an entry,
+#: backfills that have not ended and those that have: at most.
+_LONGEST, _ACTIVE, _FASTEST, _RANGES, _RUNNING, _ENDED = 100_000, 1000, 1000, 1000, 100, 100
+
+
+class Backfills:
+    """The backfills of a schedule, as :attr:`Schedules.backfills` has them; every process sees the same.
+
+    Those that have not ended, and the last hundred that have: iterated over from the oldest on, or found by their ids.
+    """
+
+    def __init__(self, reader: Reader, zone: tzinfo, who: Callable[[], Who]) -> None:
+        self._reader, self._store, self._zone, self._who = reader, reader.store, zone, who
+        self._backfills, self._client = BackfillStore(reader.store), cast(Any, reader.store.backend.client)
+
+    def start(
+        self,
+        name: str,
+        start: datetime,
+        end: datetime,
+        *,
+        max_active: int | None = 1,
+        rate: float = 10,
+        again: int = 0,
+        note: str = "",
+        dry_run: bool = False,
+    ) -> Backfill:
+        """Have all occurrences of an entry sent between two instants of the past, both included, oldest first.
+
+        They are those of its schedule as it is, whether they were sent when they were due or not; what a backfill has
+        sent is not sent again. One instant twice is the nominal time of one run, whatever the schedule.
+
+        Parameters:
+            max_active: how many may be out at once that no worker has recorded the end of, up to 1,000; ``None``: it
+                goes by ``rate`` alone.
+            rate: messages a second without ``max_active``, up to 1,000.
+            again: 1 and so on, to send what was sent under the numbers before.
+            note: why, for those who come after.
+            dry_run: return what would be started, without an id, and start nothing.
+
+        Raises:
+            EntryNotFound: there is no such entry.
+            InvalidEntry: a parameter is wrong, nothing or too much is to be sent, or no worker records.
+            ConfigOwned: its schedule cannot be stored, and this app's configuration does not have it.
+        """
+        entry, client = self._reader.whole(name), self._client
+        check_complete(entry, "schedule")
+        first, last = (to_ms(aware(field, value)) for field, value in (("start", start), ("end", end)))
+        _check("start", "an instant not after the end", start, first <= last)
+        _check("end", "an instant that is not to come", end, last <= wall_ms())
+        _check(
+            "max_active", f"1 to {_ACTIVE}, or None", max_active, max_active is None or _whole(max_active, 1, _ACTIVE)
+        )
+        in_bounds = not isinstance(rate, bool) and isinstance(rate, (int, float)) and 0.001 <= rate <= _FASTEST
+        _check("rate", f"0.001 to {_FASTEST} messages a second", rate, in_bounds)
+        _check("again", "a whole number from 0", again, _whole(again, 0, 10**6))
+        heard = heard_of(client.hgetall(OnceKeys(self._store.keys.prefix).workers), server_ms(client) / 1000)
+        expected = "None, as no worker that records runs was heard of within a minute"
+        hint = "with None it sends `rate` messages a second, whatever becomes of them"
+        is_told = max_active is None or any(said.records for said in heard.values())
+        _check("max_active", expected, max_active, is_told, hint)
+        told, generation, span = (
+            storable_note(name, note),
+            entry.known_state.generation,
+            (from_ms(first), from_ms(last)),
+        )
+        wanted = Backfill(
+            "", name, *span, max_active, rate, again, told, self._who().actor, from_ms(wall_ms()), generation
+        )
+        _, covered = self._backfills.read(wanted)
+        found = [*islice(times(wanted, covered, entry, entry.known_state, self._zone), _LONGEST + 1)]
+        expected = f"a range with 1 to {_LONGEST:,} occurrences that no backfill has sent"
+        hint = "`again` counted up sends them once more"
+        _check("start", expected, f"{len(found):,} of {entry.schedule!r}", 0 < len(found) <= _LONGEST, hint)
+        _check("again", "one under which less was sent here and there", again, len(covered) < _RANGES)
+        wanted = replace(wanted, start=from_ms(found[0]), end=from_ms(found[-1]), total=len(found))
+        return wanted if dry_run else self._started(wanted)
+
+    def pause(self, id: str) -> Backfill:
+        """Send nothing of it for now; raises EntryNotFound where there is none that runs."""
+        return self._changed(id, "paused", lambda found: replace(found, paused=True))
+
+    def resume(self, id: str) -> Backfill:
+        """Go on with it, and wait for nothing that is out: its end may have been lost; raises as :meth:`pause`."""
+        return self._changed(id, "resumed", lambda found: replace(found, paused=False, active=()))
+
+    def cancel(self, id: str) -> Backfill:
+        """Send nothing of it any more; raises as :meth:`pause`."""
+        return self._changed(id, "cancelled", lambda found: replace(found, ended="cancelled"))
+
+    def __getitem__(self, id: str) -> Backfill:
+        """The backfill of this id; raises EntryNotFound, a ``KeyError``, where there is none."""
+        try:
+            return self._backfills.all()[id]
+        except KeyError:
+            raise EntryNotFound(f"no backfill {id!r} is stored") from None
+
+    def __iter__(self) -> Iterator[Backfill]:
+        return iter(self._backfills.all().values())
+
+    def _started(self, wanted: Backfill) -> Backfill:
+        client, key, known = self._client, self._store.keys.backfills, [*self]
+        wanted = replace(wanted, id=os.urandom(4).hex(), feed=f"{server_ms(client)}-0")
+        running = sum(not each.ended for each in known)
+        _check("start", f"at most {_RUNNING} backfills that have not ended", running + 1, running < _RUNNING)
+        self._backfills.change(None, wanted)
+        self._tell(wanted, f"started, {wanted.total} from {wanted.start.isoformat()} to {wanted.end.isoformat()}")
+        gone = [each.id for each in known if each.ended][:-_ENDED]
+        for field in map(text, client.hkeys(key)):
+            if field.startswith("covered:") and not self._store.exists(field.split(":", 2)[2]):
+                gone.append(field)
+        if gone:
+            client.hdel(key, *gone)
+        return wanted
+
+    def _changed(self, id_: str, action: str, change: Callable[[Backfill], Backfill]) -> Backfill:
+        for _ in range(TRIES):
+            if (found := self[id_]).ended:
+                raise EntryNotFound(f"backfill {id_!r} has ended: {found.ended}")
+            if self._backfills.change(found, after := change(found)):
+                self._tell(after, action)
+                return after
+        raise EntryChanged(f"backfill {id_!r} is being changed too often")
+
+    def _tell(self, backfill: Backfill, what: str) -> None:
+        note = f": {backfill.note}" if backfill.note else ""
+        self._store.record(line_of(self._who(), "backfill", f"{backfill.id} {what}{note}"), [backfill.name])
+        self._client.publish(self._store.keys.wake, "backfill")
+
+
+def _check(field: str, expected: str, value: object, is_right: bool, hint: str | None = None) -> None:
+    if not is_right:
+        raise InvalidEntry(field, expected, value, hint=hint)
+
+
+def _whole(value: Any, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
