@@ -12,6 +12,7 @@ from typing import Any, cast
 from ..actors import Who
 from ..clock import wall_ms
 from ..entries.backfilling import times
+from ..entries.state import storable_note
 from ..errors import EntryChanged, EntryNotFound, InvalidEntry
 from ..instants import aware, from_ms, to_ms
 from ..once.keys import OnceKeys
@@ -21,7 +22,6 @@ from ..storage.changes import line_of
 from ..storage.replies import server_ms, text
 from ..storage.store import TRIES
 from .reader import Reader, check_complete
-from .writer import storable_note
 
 #: Occurrences of one backfill, how many of them may be out at once, messages a second, separate ranges of an entry,
 #: backfills that have not ended and those that have: at most.

@@ -19,10 +19,7 @@ from ..storage.calendars import CalendarStore
 from ..storage.changes import line_of
 from ..storage.json_values import dumps, loads
 from ..storage.store import Store
-from ..storage.stored import Edit, Stored
-
-#: Entries that are edited in one script.
-_AT_ONCE = 500
+from ..storage.stored import AT_ONCE, Edit, Stored
 
 
 class Calendars(MutableMapping[str, Calendar]):
@@ -62,7 +59,7 @@ class Calendars(MutableMapping[str, Calendar]):
             self._store.record(line_of(self._who(), "edited", f"calendar {stored}, until {stored.until}"), [])
         decide = partial(self._edits, calendar=stored)
         behind = (each.name for each in self._store.pages() if decide(each))
-        self._store.rewrite(behind, decide, at_once=_AT_ONCE)
+        self._store.rewrite(behind, decide, at_once=AT_ONCE)
 
     def __delitem__(self, name: str) -> None:
         """Remove a calendar that no entry names.

@@ -11,11 +11,11 @@ from ..clock import wall_ms
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze, Freezes
 from ..entries.selection import Selection
+from ..entries.state import storable_note
 from ..errors import EntryChanged, EntryNotFound, InvalidEntry
 from ..instants import YEAR, aware, from_ms, to_ms
 from ..storage.changes import Line, line_of
 from ..storage.store import TRIES, Store
-from .writer import storable_note
 
 #: As many as there may be: each is looked at for each entry that is due.
 _MOST = 100

@@ -128,7 +128,7 @@ class ReadSide(Mapping[str, Entry]):
 
     def runs(
         self,
-        name: str | None = None,
+        name: str | Collection[str] | None = None,
         *,
         outcome: Outcome | Collection[Outcome] | None = None,
         since: datetime | None = None,
@@ -142,7 +142,8 @@ class ReadSide(Mapping[str, Entry]):
 
         Parameters:
             name: of an entry, or of one that was removed and left runs behind. ``None``: of all entries what workers
-                have seen the end of, the last to end first, and without asking the result backend.
+                have seen the end of, the last to end first, and without asking the result backend; several names: of
+                these.
             outcome: only runs of this outcome, or of these.
             since, until: aware; only runs with a nominal time between these.
             limit: how many at most.
@@ -154,7 +155,9 @@ class ReadSide(Mapping[str, Entry]):
         check_count("limit", limit)
         wanted = Wanted.of(outcome, since, until, limit)
         history = RunHistory(self._reader)
-        return history.of_all(wanted) if name is None else history.of_entry(name, wanted)
+        if name is None or (isinstance(name, Collection) and not isinstance(name, str)):
+            return history.of_all(wanted, name and frozenset(name))
+        return history.of_entry(name, wanted)
 
     def incidents(self, *, closed: bool = False, limit: int = 100) -> Incidents:
         """The incidents that are open, the oldest first; or those that were closed last, the newest first.

@@ -85,9 +85,10 @@ class RunHistory:
         self._settings = reader.settings
         self._store = RunStore(reader.store.backend.client, reader.store.keys.prefix)
 
-    def of_all(self, wanted: Wanted) -> list[Run]:
-        """What has ended of all entries, the last to end first."""
-        return [*islice(self._ended(wanted), wanted.limit)]
+    def of_all(self, wanted: Wanted, names: Collection[str] | None) -> list[Run]:
+        """What has ended of all entries, or of these, the last to end first."""
+        found = (run for run in self._ended(wanted) if names is None or run.name in names)
+        return [*islice(found, wanted.limit)]
 
     def of_entry(self, name: str, wanted: Wanted) -> list[Run]:
         """The runs of one entry, the newest first.

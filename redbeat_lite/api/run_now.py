@@ -1,13 +1,13 @@
-"""One extra run of an entry, besides its plan."""
+"""Extra runs of entries, besides their plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import tzinfo
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from ..actors import Who
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
@@ -17,9 +17,11 @@ from ..errors import InvalidEntry
 from ..instants import delay_ms
 from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, queue_of, take
 from ..once.store import LockStore
-from ..settings import Settings
+from ..storage.changes import line_of
+from ..storage.connections import FAULTS
 from ..storage.patience import briefly
-from .reader import check_complete
+from ..storage.stored import AT_ONCE, chunks
+from .reader import Reader, check_complete
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -31,29 +33,43 @@ _SHORTEST = 60_000
 ARGUMENTS_HEADER = "redbeat_other_arguments"
 
 
-def publish_extra(
-    app: Celery, entry: Entry, locks: LockStore, zone: tzinfo, settings: Settings, given: dict[str, Any]
-) -> str:
-    """Publish one task with the entry's own options, and arguments where none are given; return its id.
+def run_by_hand(reader: Reader, who: Who, entries: Sequence[Entry], given: dict[str, Any], note: str) -> dict[str, str]:
+    """Publish one task of each entry, with its own options, and arguments where none are given; return their ids.
 
     Parameters:
         given: ``args`` and ``kwargs`` of this run, where it has others than the entry.
-        zone: the app's time zone. A message that says ``"interval"`` lives for the gap after the entry's next run, and
-            for a minute at least.
-        settings: of the app.
+        note: for the record of changes.
 
     Raises:
         InvalidEntry: what is given cannot be sent, is not what the task takes, or makes no key of the once-lock.
-        ConfigOwned: the entry holds what cannot be stored, and this app's configuration does not have it.
+        ConfigOwned: one holds what cannot be stored, and this app's configuration does not have it; none was sent.
     """
-    check_complete(entry, *set(entry.local) - given.keys())
-    task_id, task = str(uuid4()), app.tasks.get(entry.task)
+    for entry in entries:
+        check_complete(entry, *set(entry.local) - given.keys())
+    sent: dict[str, str] = {}
+    try:
+        for entry in entries:
+            sent[entry.name] = _publish(reader, entry, given)
+    finally:
+        for names in chunks(sent, AT_ONCE):
+            what = f"task {sent[names[0]]}" if len(names) == 1 else f"{len(names)} tasks"
+            what += (" with other arguments" if given else "") + (f": {note}" if note else "")
+            with suppress(*FAULTS):  # what is sent is sent, whether or not anybody is told
+                reader.store.record(line_of(who, "run now", what), names)
+    return sent
+
+
+def _publish(reader: Reader, entry: Entry, given: dict[str, Any]) -> str:
+    app, settings, task_id = reader.app, reader.settings, str(uuid4())
+    task = app.tasks.get(entry.task)
     if given:
         _give(app, task, entry, given)
     now = wall_ms()
-    gap = lifecycle.gap_ms(entry, entry.known_state.nominal, now, zone, briefly()) if expires_with_gap(entry) else None
+    nominal, zone = entry.known_state.nominal, app.timezone
+    gap = lifecycle.gap_ms(entry, nominal, now, zone, briefly()) if expires_with_gap(entry) else None
     life = None if gap is None else max(gap, _SHORTEST) + settings.slack_ms
     entry.args, entry.kwargs = evaluated(entry)
+    locks = LockStore(reader.store.backend.client, settings.key_prefix)
     with _once_lock(
         entry, task_id, task, locks, delay_ms(entry.options, now), lock_life_ms(entry, life, now)
     ) as headers:
@@ -88,18 +104,8 @@ def _once_lock(
         yield None
         return
     queue = queue_of(task, entry.task, entry.args, entry.kwargs, entry.options)
-    claim = Claim(
-        entry.name,
-        entry.task,
-        entry.args,
-        entry.kwargs,
-        entry.once,
-        task_id,
-        task=task,
-        queue=queue,
-        delay_ms=delay,
-        life_ms=life,
-    )
+    given = (entry.name, entry.task, entry.args, entry.kwargs, entry.once, task_id)
+    claim = Claim(*given, task=task, queue=queue, delay_ms=delay, life_ms=life)
     [taken] = take(locks, [claim])
     try:
         yield {ONCE_HEADER: once_header(claim.key, claim.once, queued=claim.once.at_publish and taken)}

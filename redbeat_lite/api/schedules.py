@@ -11,21 +11,21 @@ from ..actors import check_actor
 from ..entries.configured import entry_with_defaults
 from ..entries.definition import encode
 from ..entries.entry import Entry
-from ..entries.state import MAX_NOTE
+from ..entries.selection import Selection
+from ..entries.state import storable_note
 from ..errors import EntryNotFound, InvalidEntry
-from ..once.store import LockStore
 from ..public import public
 from ..runs.incident import Incident
 from ..storage.changes import line_of
-from ..storage.connections import FAULTS
 from ..storage.lazy import lazy
 from .backfills import Backfills
 from .calendars import Calendars
 from .field_types import Policies
 from .freezes import FreezeList
 from .read_side import ReadSide
-from .run_now import publish_extra
-from .writer import Writer, storable_note
+from .run_now import run_by_hand
+from .selected import Selected
+from .writer import Writer
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -97,9 +97,7 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         fields = {"task": task, "schedule": schedule, "args": args, "kwargs": kwargs, "options": options, **policies}
         entry = entry_with_defaults(self._settings, name, fields, app=self._app)
         self._writer.checked(entry, replaces=replace)
-        if replace:
-            return self._writer.replace(entry)
-        self._writer.create([entry])
+        (self._writer.replace if replace else self._writer.create)([entry])
         return entry
 
     def add_many(self, entries: Iterable[Entry], *, replace: bool = False) -> None:
@@ -118,13 +116,13 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
             return
         for entry in checked:
             encode(entry)
-        self._writer.replace_many(checked)
+        self._writer.replace(checked)
 
     def __setitem__(self, name: str, entry: Entry) -> None:
         """Create or replace, as :meth:`add` with ``replace``."""
         if not isinstance(entry, Entry) or entry.name != name:
             raise InvalidEntry("entry", f"an Entry named {name!r}", entry)
-        self._writer.replace(self._writer.checked(entry, replaces=True))
+        self._writer.replace([self._writer.checked(entry, replaces=True)])
 
     def update(self, name: str, *, if_version: int | None = None, **changes: Any) -> Entry:  # type: ignore[override]
         """Change the named fields of an entry and leave the others; returns the entry as it is now.
@@ -212,13 +210,22 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
             ConfigOwned: it holds what cannot be stored, and this app's configuration does not have it.
             kombu.exceptions.OperationalError: the broker cannot be reached.
         """
-        locks, told = LockStore(self._store.backend.client, self._settings.key_prefix), storable_note(name, note)
+        told = storable_note(name, note)
         given = {field: value for field, value in {"args": args, "kwargs": kwargs}.items() if value is not None}
-        task_id = publish_extra(self._app, self[name], locks, self._zone, self._settings, given)
-        what = f"task {task_id}" + (" with other arguments" if given else "") + (f": {told}" if told else "")
-        with suppress(*FAULTS):  # what is sent is sent, whether or not anybody is told
-            self._store.record(line_of(self._writer.who, "run now", what), [name])
-        return task_id
+        return run_by_hand(self._reader, self._writer.who, [self[name]], given, told)[name]
+
+    def select(self, name: str = "*", *, tag: str | None = None, task: str | None = None) -> Selected:
+        """Entries that are read, changed or run together: those of which all holds that is given.
+
+        Parameters:
+            name: pattern of names, as of files: ``billing-*``.
+            tag: one of the entry's tags.
+            task: pattern of names of tasks.
+
+        Raises:
+            InvalidEntry: names what is wrong.
+        """
+        return Selected(Selection.of(name, tag, "*" if task is None else task), self._reader, self._writer)
 
     def acknowledge(self, id: str, note: str) -> Incident:
         """Say of an open incident who has taken it up; returns it.
@@ -231,9 +238,7 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
             EntryNotFound: no incident of this id is open.
             InvalidEntry: the note is empty or too long.
         """
-        if not isinstance(note, str) or not 1 <= len(note) <= MAX_NOTE:
-            raise InvalidEntry("note", f"text of 1 to {MAX_NOTE} characters", note)
-        storable = note.encode("utf-8", "replace").decode()
+        storable = storable_note(None, note, least=1)
         for case in self._incidents.open():
             if case.id == id and self._incidents.acknowledge(case, storable):
                 return case._replace(note=storable).shown()

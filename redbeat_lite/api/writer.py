@@ -20,15 +20,16 @@ from ..entries.message import alive_at_once
 from ..entries.on_calendar import give_calendar
 from ..entries.sameness import keep_resolved
 from ..entries.sendable import check_arguments, check_options
-from ..entries.state import MAX_NOTE, EntryState
+from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import edit_of, removal
+from ..entries.words import listed
 from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from ..schedules.calendars import Calendar
 from ..storage.calendars import CalendarStore
 from ..storage.changes import Action, Line, line_of
 from ..storage.patience import briefly
 from ..storage.store import TRIES, Store
-from ..storage.stored import PAGE, Edit, Stored, chunks
+from ..storage.stored import PAGE, Edit, Stored
 from .reader import Reader, check_complete
 
 if TYPE_CHECKING:
@@ -145,26 +146,14 @@ class Writer:
         done = self._store.put(edits)
         taken = [entry.name for entry, ok in zip(entries, done, strict=True) if not ok]
         if taken:
-            names = ", ".join(map(repr, taken[:10])) + (f" and {len(taken) - 10} more" if len(taken) > 10 else "")
-            raise EntryExists(f"already stored: {names}; pass replace=True to overwrite")
+            raise EntryExists(f"already stored: {listed(taken, 10)}; pass replace=True to overwrite")
 
-    def replace(self, entry: Entry) -> Entry:
-        """Store an entry over one of its name, or as new; returns it with its state."""
-        for _ in range(TRIES):
-            [stored] = self._store.read([entry.name])
-            if self._store.put([self._replacement(entry, stored)]) == [True]:
-                return entry
-        raise EntryChanged(f"entry {entry.name!r} is being changed too often to be replaced")
-
-    def replace_many(self, entries: Iterable[Entry]) -> None:
-        """As :meth:`replace`, in two round trips for a page of entries."""
-        for chunk in chunks(entries, PAGE):
-            stored = self._store.read([entry.name for entry in chunk])
-            edits = [self._replacement(entry, old) for entry, old in zip(chunk, stored, strict=True)]
-            done = self._store.put(edits)
-            for entry, ok in zip(chunk, done, strict=True):
-                if not ok:  # the beat advanced it at this very moment
-                    self.replace(entry)
+    def replace(self, entries: Iterable[Entry]) -> None:
+        """Store entries over those of their names, or as new; they get their state. Two round trips for a page."""
+        given = {entry.name: entry for entry in entries}
+        made = self._store.rewrite(given, lambda old: [self._replacement(given[old.name.decode()], old)], at_once=PAGE)
+        if left := len(given) - len(made):
+            raise EntryChanged(f"{left} entries are being changed too often to be replaced")
 
     def update(self, name: str, changes: Mapping[str, Any], if_version: int | None) -> Entry:
         """Change these fields of a runtime entry, if it has this version; returns it with its state."""
@@ -189,15 +178,15 @@ class Writer:
 
     def resume(self, name: str, *, catch_up: bool) -> Entry:
         """Let an entry fire again if it is paused; returns it with its state."""
+        return self._restate(name, partial(self.resumed, catch_up=catch_up), line_of(self.who, "resumed"))
 
-        def resumed(entry: Entry) -> EntryState:
-            state = entry.known_state
-            if not state.paused:
-                return state
-            check_complete(entry, "schedule")
-            return lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up, walk_on=briefly())
-
-        return self._restate(name, resumed, line_of(self.who, "resumed"))
+    def resumed(self, entry: Entry, *, catch_up: bool) -> EntryState:
+        """The state after a resumption; the very same if the entry is not paused."""
+        state = entry.known_state
+        if not state.paused:
+            return state
+        check_complete(entry, "schedule")
+        return lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up, walk_on=briefly())
 
     def remove(self, name: str) -> None:
         """Remove an entry."""
@@ -233,7 +222,7 @@ class Writer:
         def edit(stored: Stored) -> tuple[Entry, Edit]:
             entry = self._reader.entry(stored)
             before, entry.state = entry.state, change(entry)
-            return entry, self._write(entry, stored.state, None, line if entry.state is not before else None)
+            return entry, self.write(entry, stored.state, None, line if entry.state is not before else None)
 
         return self._edit(name, edit)
 
@@ -256,36 +245,31 @@ class Writer:
         if definition.encode() != stored.definition:
             after.state = lifecycle.revised(before, after.state, after, wall_ms(), self._zone, walk_on=briefly())
             line = line_of_write(self.who, stored, definition)
-        return self._write(after, stored.state, definition, line)
+        return self.write(after, stored.state, definition, line)
 
     def _replacement(self, entry: Entry, stored: Stored) -> Edit:
-        before = self._readable(stored)
+        before = self.readable(stored)
         if before is None:
             return self._creation(entry, stored.state, line_of_write(self.who, stored, None))
         _check_runtime(before)
         return self._revision(before, entry, stored)
 
     def _found(self, name: str) -> Entry | None:
-        return self._readable(self._store.read([name])[0])
+        return self.readable(self._store.read([name])[0])
 
-    def _readable(self, stored: Stored) -> Entry | None:
+    def readable(self, stored: Stored) -> Entry | None:
+        """The entry, with its state, if it is there and can be read."""
         return next(self._reader.readable([stored]), None) if stored.definition is not None else None
 
     def _creation(self, entry: Entry, expected: bytes | None, line: Line, definition: str | None = None) -> Edit:
         entry.state = lifecycle.created(entry, wall_ms(), self._zone)
-        return self._write(entry, expected, definition or encode(entry), line)
+        return self.write(entry, expected, definition or encode(entry), line)
 
-    def _write(self, entry: Entry, expected: bytes | None, definition: str | None, line: Line | None) -> Edit:
+    def write(self, entry: Entry, expected: bytes | None, definition: str | None, line: Line | None) -> Edit:
+        """The edit that writes an entry, as :func:`edit_of` makes it."""
         edit = edit_of(entry, entry.known_state, self._zone, expected=expected, definition=definition, line=line)
         entry.due = edit.score
         return edit
-
-
-def storable_note(name: str, note: object) -> str:
-    """A note to what is done with an entry, as it can be stored; raises InvalidEntry if it is none."""
-    if not isinstance(note, str) or len(note) > MAX_NOTE:
-        raise InvalidEntry("note", f"text of at most {MAX_NOTE} characters", note, entry=name)
-    return note.encode("utf-8", "replace").decode()
 
 
 def _check_runtime(entry: Entry) -> None:

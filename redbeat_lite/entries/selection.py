@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from ..errors import InvalidEntry
+from ..storage.json_values import dumps
+from ..storage.stored import Stored
 from .entry import Entry
 from .fields import as_tags
 
@@ -37,12 +39,19 @@ class Selection(NamedTuple):
         for field, value in {"name": name, "task": task}.items():
             if not isinstance(value, str) or not value:
                 raise InvalidEntry(field, "a name, or a pattern such as billing-*", value)
-        return cls(str(name), None if tag is None else as_tags(tag)[0], str(task))
+        return cls(str(name), None if tag is None else as_tags((tag,))[0], str(task))
 
     @classmethod
     def one(cls, name: str) -> Selection:
         """The entry of this name alone, whatever characters it has."""
         return cls("".join(f"[{char}]" if char in _WILD else char for char in name))
+
+    def among(self, page: Iterable[Stored]) -> Iterator[Stored]:
+        """Those that may be meant: as far as can be told without decoding them, which is what takes long."""
+        tag = b"" if self.tag is None else dumps(self.tag).encode()
+        for stored in page:
+            if tag in (stored.definition or b"") and fnmatchcase(stored.name.decode(errors="replace"), self.name):
+                yield stored
 
     def covers(self, entry: Entry) -> bool:
         """Whether an entry is one of them."""

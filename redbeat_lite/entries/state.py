@@ -14,7 +14,7 @@ from hashlib import sha1
 from typing import Any
 from uuid import UUID
 
-from ..errors import CorruptEntry
+from ..errors import CorruptEntry, InvalidEntry
 from ..instants import MAX_MS, MIN_MS
 from ..runs.run import BACKFILLED
 from ..schedules import Question
@@ -164,6 +164,14 @@ class EntryState:
         if not raw.startswith(state.guard.encode()):
             raise CorruptEntry(f"state is not as it is written here: {raw[:60]!r}")
         return state
+
+
+def storable_note(name: str | None, note: object, least: int = 0) -> str:
+    """A note to what is done with an entry, as it can be stored; raises InvalidEntry if it is none."""
+    if not isinstance(note, str) or not least <= len(note) <= MAX_NOTE:
+        bounds = f"{least} to" if least else "at most"
+        raise InvalidEntry("note", f"text of {bounds} {MAX_NOTE} characters", note, entry=name)
+    return note.encode("utf-8", "replace").decode()
 
 
 def _drawn() -> str:

@@ -12,15 +12,12 @@ from ..instants import from_ms
 if TYPE_CHECKING:
     from ..storage.changes import Change
 
-#: Names that a sentence lists; a finding holds all of them.
-_LISTED = 5
 
-
-def listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str], most: int = 5) -> str:
     """Names for a sentence: the first few of them, and how many more."""
     names = [*names]
-    shown = ", ".join(map(repr, names[:_LISTED]))
-    return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED} more"
+    shown = ", ".join(map(repr, names[:most]))
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def counted(number: int, one: str, many: str) -> str:

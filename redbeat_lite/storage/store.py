@@ -161,8 +161,9 @@ class Store:
         decide: Callable[[Stored], Sequence[Edit]],
         term: Term | None = None,
         at_once: int = PAGE,
-    ) -> None:
-        """Make the edits that ``decide`` finds for what is stored; asks it anew about those that changed meanwhile.
+    ) -> list[str | bytes]:
+        """Make the edits that ``decide`` finds for what is stored; asks it anew about those that changed meanwhile;
+        returns the names of those it has edited.
 
         Parameters:
             term: as for :meth:`put`.
@@ -171,13 +172,17 @@ class Store:
         Raises:
             Lost: the term is over; what is left of the edits was not written.
         """
+        made: list[str | bytes] = []
         for chunk in chunks(names, at_once):
             left: Sequence[str | bytes] = chunk
             for _ in range(TRIES):
                 edits = [edit for stored in self.read(left) for edit in decide(stored)]
-                left = [edit.name for edit, done in zip(edits, self.put(edits, term), strict=True) if not done]
+                tried = [*zip(edits, self.put(edits, term), strict=True)]
+                made += [edit.name for edit, done in tried if done]
+                left = [edit.name for edit, done in tried if not done]
                 if not left:
                     break
+        return made
 
     def quarantined(self) -> dict[str, dict[str, Any]]:
         """Everything in quarantine: name -> record with ``error``, ``definition``, ``state``, ``at``."""

@@ -262,7 +262,7 @@ class TestAddMany:
         beat, put, turns = make_beat(app), schedules._store.put, list[float]()
         clock.forward(10)
 
-        def put_after_a_turn(edits: Any) -> list[bool]:
+        def put_after_a_turn(edits: Any, term: Any = None) -> list[bool]:
             if not turns:
                 turns.append(beat.run_due())
             return put(edits)

@@ -414,7 +414,7 @@ class TestPlan:
         path = self.write(file, **entries, **{"old-7": {"task": "add", "schedule": 5}})
         put, calls = Store.put, iter(range(100))
 
-        def interrupted(store: Store, edits: Iterable[Edit]) -> list[bool]:
+        def interrupted(store: Store, edits: Iterable[Edit], term: object = None) -> list[bool]:
             if next(calls) == 3:
                 raise KeyboardInterrupt
             return put(store, edits)

@@ -53,7 +53,14 @@ def test_what_is_meant_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [(("",), "name: expected a name, or a pattern"), ((7,), "got 7"), (("*", "a,b"), "tags"), (("*", None, 3), "task")],
+    [
+        (("",), "name: expected a name, or a pattern"),
+        ((7,), "got 7"),
+        (("*", "a,b"), "tags"),
+        (("*", ["a", "b"]), "tags"),
+        (("*", []), "tags"),
+        (("*", None, 3), "task"),
+    ],
 )
 def test_a_wrong_selection_says_what_is_wrong(given: tuple[Any, ...], said: str) -> None:
     with pytest.raises(InvalidEntry, match=said):

@@ -1,0 +1,87 @@
+"""Entries that are selected together, and what is done with all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from ..entries import lifecycle
+from ..entries.entry import Entry
+from ..entries.selection import Selection
+from ..entries.state import EntryState, storable_note
+from ..entries.stored_entry import removal
+from ..storage.changes import Line, line_of
+from ..storage.replies import texts
+from ..storage.stored import AT_ONCE, Edit, Stored
+from .reader import Reader
+from .run_now import run_by_hand
+from .writer import Writer
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The entries of a selection that can be read, in due order; each call reads them anew.
+
+    They are changed 500 in a script, with one line in the record of changes. What needs no change is left alone, so the
+    same again does the rest of what was interrupted.
+
+    Parameters:
+        selection: which they are.
+    """
+
+    selection: Selection
+    _reader: Reader
+    _writer: Writer
+
+    def __iter__(self) -> Iterator[Entry]:
+        return filter(self.selection.covers, self._reader.readable(self.selection.among(self._reader.store.pages())))
+
+    def names(self) -> list[str]:
+        """Their names."""
+        return [entry.name for entry in self]
+
+    def pause(self, note: str = "") -> list[str]:
+        """Pause those that are not paused, as :meth:`Schedules.pause` does; returns their names."""
+        told = storable_note(None, note)
+        line = line_of(self._writer.who, "paused", told)
+        return self._edit(
+            lambda e: e.known_state if e.known_state.paused else lifecycle.paused(e.known_state, told), line
+        )
+
+    def resume(self, catch_up: bool = False) -> list[str]:
+        """Resume those that are paused, as :meth:`Schedules.resume` does; returns their names.
+
+        Raises:
+            ConfigOwned: as there; none was resumed.
+        """
+        return self._edit(partial(self._writer.resumed, catch_up=catch_up), line_of(self._writer.who, "resumed"))
+
+    def remove(self) -> list[str]:
+        """Remove them, as :meth:`Schedules.remove` does; returns their names."""
+        return self._edit(lambda _: None, line_of(self._writer.who, "removed"))
+
+    def run_now(self, note: str = "") -> dict[str, str]:
+        """Publish an extra task of each, as :meth:`Schedules.run_now` does; returns names with ids of tasks.
+
+        Raises:
+            ConfigOwned: as there; nothing was sent.
+            kombu.exceptions.OperationalError: the broker cannot be reached. Some may be sent; the record of changes has
+                them.
+        """
+        return run_by_hand(self._reader, self._writer.who, [*self], {}, storable_note(None, note))
+
+    def _edit(self, change: Callable[[Entry], EntryState | None], line: Line) -> list[str]:
+        """Bring entries into the state that ``change`` says; ``None`` removes, and the very same is no edit."""
+
+        def edits(stored: Stored) -> list[Edit]:
+            entry = self._writer.readable(stored)
+            if entry is None or not self.selection.covers(entry):
+                return []
+            before, entry.state = entry.state, change(entry)
+            if entry.state is None:
+                return [removal(stored, line)]
+            return [] if entry.state is before else [self._writer.write(entry, stored.state, None, line)]
+
+        names = [entry.name for entry in self if change(entry) is not entry.state]
+        return texts(self._reader.store.rewrite(names, edits, at_once=AT_ONCE))

@@ -1,0 +1,230 @@
+"""Entries that are selected together: by a pattern of names, a tag, a task."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from celery.beat import BeatLazyFunc
+from kombu.exceptions import OperationalError
+
+from redbeat_lite import ConfigOwned, Entry, InvalidEntry, Schedules, every
+from redbeat_lite.entries.selection import Selection
+from redbeat_lite.storage.store import Store
+from redbeat_lite.storage.stored import Stored
+from tests.support.frozen import NOW, Clock
+from tests.support.in_process import MakeApp, MakeBeat
+from tests.support.messages import queued
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+@pytest.fixture
+def shop(schedules: Schedules) -> Schedules:
+    """Two entries of billing, one of them paused, and two others."""
+    schedules.add("billing:b", "shop.bill", every(60), tags=["billing", "tenant:42"])
+    schedules.add("billing:a", "shop.bill", every(30), tags=["billing"])
+    schedules.add("mail", "shop.mail", every(10), tags=["tenant:42"], kwargs={"about": "billing"})
+    schedules.add("other", "add", every(90))
+    schedules.pause("billing:a", "by hand")
+    return schedules
+
+
+def versions(schedules: Schedules) -> dict[str, int]:
+    return {entry.name: entry.version for entry in schedules.values() if entry.version is not None}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "found"),
+    [
+        ("*", {}, ["mail", "billing:b", "other", "billing:a"]),
+        ("billing:*", {}, ["billing:b", "billing:a"]),
+        ("mail", {}, ["mail"]),
+        ("mai", {}, []),
+        ("*", {"tag": "billing"}, ["billing:b", "billing:a"]),
+        ("*", {"tag": "bill"}, []),
+        ("*", {"task": "shop.*"}, ["mail", "billing:b", "billing:a"]),
+        ("*", {"tag": "tenant:42", "task": "shop.mail"}, ["mail"]),
+        ("billing*", {"tag": "tenant:42"}, ["billing:b"]),
+    ],
+)
+def test_those_are_selected_of_which_all_holds(
+    shop: Schedules, name: str, given: dict[str, str], found: list[str]
+) -> None:
+    selected = shop.select(name, **given)
+    assert selected.names() == found
+    assert [(entry.name, entry.version) for entry in selected] == [(each, versions(shop)[each]) for each in found]
+
+
+def test_what_is_wrong_is_named(shop: Schedules) -> None:
+    for given, said in (({"tag": "a,b"}, "tags"), ({"task": ""}, "task: expected"), ({"name": 5}, "name: expected")):
+        with pytest.raises(InvalidEntry, match=said):
+            shop.select(**given)  # type: ignore[arg-type]
+    for call in (shop.select().pause, shop.select().run_now):
+        with pytest.raises(InvalidEntry, match=r"^note: expected text of at most 1000 characters"):
+            call("x" * 1001)
+    assert versions(shop)["mail"] == 1
+
+
+def test_only_what_may_be_meant_is_decoded() -> None:
+    said = Entry("a", "t", 60, tags=['ä"\\']).tags[0]
+    definitions = {b"a": b'{"tags":["\xc3\xa4\\"\\\\"]}', b"b": b'{"tags":["\xc3\xa4"]}', b"c": None, b"\xff": b"{"}
+    page = [Stored(name, None, definition, None) for name, definition in definitions.items()]
+    assert [each.name for each in Selection.of(tag=said).among(page)] == [b"a"]
+    assert [each.name for each in Selection.of("[!a]").among(page)] == [b"b", b"c", b"\xff"]
+
+
+def test_what_cannot_be_read_is_left_out_and_logged(
+    shop: Schedules, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.hset("{redbeat-lite}:entries", "billing:b", '{"v":1,"tags":["billing"]')
+    with caplog.at_level(logging.WARNING):
+        assert shop.select(tag="billing").resume() == ["billing:a"]
+    assert "left out of the list" in caplog.text
+    assert shop.select(tag="billing").remove() == ["billing:a"]
+    assert "billing:b" in shop
+
+
+def test_those_are_paused_that_are_not(shop: Schedules) -> None:
+    assert shop.select(tag="billing").pause("move") == ["billing:b"]
+    assert [shop[name].paused_note for name in ("billing:a", "billing:b", "mail")] == ["by hand", "move", None]
+    assert versions(shop) == {"billing:a": 2, "billing:b": 2, "mail": 1, "other": 1}
+    assert shop.select(tag="billing").pause("again") == []
+    assert versions(shop)["billing:b"] == 2
+    assert shop["billing:b"].next_run_at is None
+
+
+def test_those_are_resumed_that_are_paused(shop: Schedules, clock: Clock) -> None:
+    clock.forward(100)
+    assert shop.select("billing:*").resume() == ["billing:a"]
+    assert (shop["billing:a"].paused_note, shop["billing:a"].next_run_at) == (None, NOW + timedelta(seconds=120))
+    assert shop.select("billing:*").resume() == []
+    assert versions(shop)["billing:a"] == 3
+    shop.select("billing:*").pause()
+    clock.forward(100)
+    shop.select("billing:*").resume(catch_up=True)
+    assert shop["billing:a"].next_run_at == NOW + timedelta(seconds=120)
+
+
+def test_those_are_removed(shop: Schedules) -> None:
+    assert sorted(shop.select(task="shop.*").remove()) == ["billing:a", "billing:b", "mail"]
+    assert [*shop] == ["other"]
+    assert shop.select(task="shop.*").remove() == []
+
+
+def test_those_are_run(shop: Schedules, client: redis.Redis) -> None:
+    sent = shop.select(tag="tenant:42").run_now("once more")
+    assert {message.entry: message.id for message in queued(client)} == sent
+    assert sent.keys() == {"mail", "billing:b"}
+    line = shop.changes()[0]
+    assert (line.action, line.names, line.note) == ("run now", tuple(sent), "2 tasks: once more")
+    assert shop.select(tag="none").run_now() == {}
+    [sent_alone] = shop.select("mail").run_now().values()
+    assert [line.note for line in shop.changes(limit=2)] == [f"task {sent_alone}", "2 tasks: once more"]
+
+
+def test_what_was_sent_is_recorded_where_the_broker_goes_away(
+    shop: Schedules, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, left = shop._app, iter([True, False])
+    publish = app.send_task
+
+    def failing(*args: Any, **options: Any) -> Any:
+        if next(left):
+            return publish(*args, **options)
+        raise OperationalError("gone")
+
+    monkeypatch.setattr(app, "send_task", failing)
+    with pytest.raises(OperationalError):
+        shop.select(task="shop.*").run_now()
+    [message] = queued(client)
+    assert (shop.changes()[0].names, shop.changes()[0].note) == (("mail",), f"task {message.id}")
+
+
+def test_entries_of_a_configuration_are_treated_as_one_of_them_is(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    plain = {"task": "t", "schedule": 60, "tags": ["x"]}
+    held = {**plain, "args": (BeatLazyFunc(int),)}
+    app = make_app(beat_schedule={"plain": plain, "held": held})
+    make_beat(app).run_due()
+    elsewhere = Schedules(make_app("elsewhere"))
+    assert sorted(elsewhere.select(tag="x").pause()) == ["held", "plain"]
+    with pytest.raises(ConfigOwned, match="entry 'held' holds what cannot be stored"):
+        elsewhere.select(tag="x").run_now()
+    assert queued(client) == []
+    assert sorted(elsewhere.select(tag="x").resume()) == ["held", "plain"]
+    assert {*Schedules(app).select(tag="x").run_now()} == {"held", "plain"}
+    elsewhere.select(tag="x").remove()
+    assert client.hget("{redbeat-lite}:meta", "removed") == b"1", "the leader is to bring them back"
+
+
+def test_none_is_resumed_where_one_cannot_be(make_app: MakeApp, make_beat: MakeBeat, schedules: Schedules) -> None:
+    class Whim(type(every(60))):  # type: ignore[misc]
+        """No other app knows it."""
+
+    schedules.add("a", "add", every(60))
+    app = make_app(beat_schedule={"b": {"task": "t", "schedule": Whim(60)}})
+    make_beat(app).run_due()
+    assert sorted(schedules.select().pause()) == ["a", "b"]
+    with pytest.raises(ConfigOwned, match="entry 'b' holds what cannot be stored"):
+        schedules.select().resume()
+    assert schedules["a"].paused_note is not None
+    assert sorted(Schedules(app).select().resume()) == ["a", "b"]
+
+
+class TestManyEntries:
+    """530 of them, of which 520 are selected."""
+
+    @pytest.fixture
+    def many(self, schedules: Schedules) -> Schedules:
+        schedules.add_many(Entry(f"e{n:03}", "add", every(60), tags=["x"] if n >= 10 else []) for n in range(530))
+        return schedules
+
+    def test_are_changed_500_in_a_script_with_a_line_for_each(self, many: Schedules, client: redis.Redis) -> None:
+        client.config_resetstat()
+        assert len(many.select(tag="x").pause("move")) == 520
+        assert client.info("commandstats")["cmdstat_zadd"]["calls"] == 2
+        assert many["e300"].last_change.note == "move"  # type: ignore[union-attr]
+        assert many["e007"].version == 1
+        assert len(many.select(tag="x").remove()) == 520
+        assert len(many) == 10
+        lines = [(line.action, line.count) for line in many.changes(limit=4)]
+        assert lines == [("removed", 20), ("removed", 500), ("paused", 20), ("paused", 500)]
+
+    def test_are_all_in_the_same_state_when_what_broke_off_is_repeated(
+        self, many: Schedules, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put, calls = Store.put, iter(range(9))
+
+        def breaking(store: Store, edits: Any, term: Any = None) -> list[bool]:
+            if next(calls) == 1:
+                raise redis.ConnectionError("gone")
+            return put(store, edits, term)
+
+        monkeypatch.setattr(Store, "put", breaking)
+        with pytest.raises(redis.ConnectionError):
+            many.select(tag="x").pause("first")
+        assert len(many.select(tag="x").pause("second")) == 20
+        notes = [entry.paused_note for entry in many.select(tag="x")]
+        assert (notes.count("first"), notes.count("second")) == (500, 20)
+        assert {entry.version for entry in many.select(tag="x")} == {2}
+
+    def test_that_change_meanwhile_are_decided_on_anew(self, many: Schedules, monkeypatch: pytest.MonkeyPatch) -> None:
+        put = Store.put
+
+        def late(store: Store, edits: Any, term: Any = None) -> list[bool]:
+            monkeypatch.setattr(Store, "put", put)
+            many.pause("e100", "by hand")
+            many.update("e101", tags=[])
+            many.update("e102", description="x")
+            many.remove("e103")
+            return put(store, edits, term)
+
+        monkeypatch.setattr(Store, "put", late)
+        names = many.select("e10?", tag="x").pause("all")
+        assert sorted(names) == ["e102", *(f"e10{n}" for n in range(4, 10))]
+        assert [many[f"e10{n}"].paused_note for n in (0, 1, 2)] == ["by hand", None, "all"]
