@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import Any
 
 import click
 
@@ -12,9 +13,7 @@ from .entry_options import field_options, fields_of, schedule_of, schedule_optio
 from .entry_output import tell
 from .exit_codes import Failure
 from .output import say
-
-if TYPE_CHECKING:
-    from ..api.schedules import Schedules
+from .selected import changing, tell_names, to_change
 
 
 @click.command(cls=Command)
@@ -74,28 +73,28 @@ def edit(ctx: click.Context, /, name: str, task: str | None, as_json: bool, **gi
 
 
 @click.command(cls=Command)
-@name_argument
+@changing
 @click.pass_context
-def remove(ctx: click.Context, name: str) -> None:
-    """Remove an entry, for good.
+def remove(ctx: click.Context, /, **meant: Any) -> None:
+    """Remove entries, for good.
 
     An entry of beat_schedule is soon brought back by the beat that has it; pause it instead.
 
     \b
-    Example:
+    Examples:
       celery -A proj redbeat remove hello
+      celery -A proj redbeat remove 'reminder:*' --tag tenant:42
     """
-    schedules = schedules_of(ctx)
-    source = _source(schedules, name)
-    schedules.remove(name)
-    say(f"removed {name!r}")
-    if source != "runtime":
-        say(f"It belongs to {source}: the beat that has it brings it back when it next renews its lease.")
+    schedules, found = schedules_of(ctx), to_change(ctx, "remove", **meant)
+    if isinstance(found, str):
+        sources = set[str]()
+        with suppress(CorruptEntry):  # nobody can tell; and to remove what cannot be read must be possible
+            sources = {schedules[found].source}
+        schedules.remove(found)
+        say(f"removed {found!r}")
+    else:
+        sources = {entry.source for entry in found}
+        tell_names("removed", found.remove())
+    for source in sorted(sources - {"runtime"}):
+        say(f"What belongs to {source} is brought back by the beat that has it when it next renews its lease.")
         say("To be rid of it, take it out of beat_schedule; to silence it, pause it once it is back.")
-
-
-def _source(schedules: Schedules, name: str) -> str:
-    try:
-        return schedules[name].source
-    except CorruptEntry:
-        return "runtime"  # nobody can tell; and to remove what cannot be read must be possible

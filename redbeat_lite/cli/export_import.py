@@ -17,6 +17,7 @@ from .command import Command, app_of
 from .entry_output import next_run
 from .exit_codes import Failure
 from .output import echo_json, echo_table, say, unicode_json
+from .selected import selected, selecting
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -30,9 +31,11 @@ NOT_ALL = 3
 
 @click.command("export", cls=Command)
 @click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option("--name", metavar="PATTERN", help="Entries whose name matches this pattern.")
+@selecting
 @click.pass_context
-def export_(ctx: click.Context, path: Path | None) -> None:
-    """Write all entries with their state as JSON, to PATH, or to the output if that is left out or -.
+def export_(ctx: click.Context, /, path: Path | None, **meant: Any) -> None:
+    """Write all or some entries with their state as JSON, to PATH, or to the output if that is left out or -.
 
     With it go definitions, pauses and their notes, last and next runs, and counters. Not with it go entries that
     cannot be read or are in quarantine (the file names them), once-locks, pipelines, and messages in queues. Arguments
@@ -42,8 +45,12 @@ def export_(ctx: click.Context, path: Path | None) -> None:
     Examples:
       celery -A proj redbeat export backup.json
       celery -A proj redbeat export | gzip > backup.json.gz
+      celery -A proj redbeat export billing.json --tag billing
     """
-    found = export(app_of(ctx))
+    selection = selected(ctx, **meant).selection
+    found = export(app_of(ctx), selection)
+    if not (found["entries"] or found["left_out"] or selection.is_all):
+        raise Failure(f"no entry is selected by {selection}")
     path = None if str(path) == "-" else path
     if path is None:
         echo_json(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from .entry_output import STATUSES, as_fields, as_json, next_run, status
 from .outcomes import last_outcomes, marks
 from .output import echo_fields, echo_json, echo_table, say
 from .runs import told
+from .selected import selected, selecting
 
 if TYPE_CHECKING:
     from ..api.schedules import Schedules
@@ -30,10 +31,10 @@ _RUNS_SHOWN = 5
 
 
 @click.command("list", cls=Command)
-@click.argument("pattern", required=False)
-@click.option("--task", help="Only entries whose task matches this pattern.")
+@click.argument("name", metavar="[PATTERN]", required=False)
+@selecting
 @click.option("--source", help='Only entries from here: "runtime", "config" or "config:OWNER".')
-@click.option("--status", "wanted", type=click.Choice([*STATUSES, "failing"]), help="Only entries that are this.")
+@click.option("--status", "doing", type=click.Choice([*STATUSES, "failing"]), help="Only entries that are this.")
 @click.option("--failed", is_flag=True, help="Only entries whose last run that ended did not do its work.")
 @click.option("--order", type=click.Choice(["due", "name"]), default="due", show_default=True)
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many to show at most.")
@@ -42,17 +43,7 @@ _RUNS_SHOWN = 5
 @json_option
 @click.pass_context
 def list_(
-    ctx: click.Context,
-    pattern: str | None,
-    task: str | None,
-    source: str | None,
-    wanted: str | None,
-    failed: bool,
-    order: str,
-    limit: int,
-    offset: int,
-    plain: bool,
-    as_json: bool,
+    ctx: click.Context, /, order: str, limit: int, offset: int, plain: bool, as_json: bool, **wanted: Any
 ) -> None:
     """List the entries, next to run first. PATTERN is for names and knows * and ?.
 
@@ -68,10 +59,8 @@ def list_(
       celery -A proj redbeat list --limit 1000 --json
     """
     schedules = schedules_of(ctx)
-    if pattern or task or source or wanted or failed:
-        found = _matching(schedules.freezes.marked(schedules.values()), pattern, task, source, wanted)
-        if failed:
-            found = (entry for entry in found if entry.failures_in_a_row)
+    if any(wanted.values()):
+        found = _matching(ctx, **wanted)
         if order == "name":
             found = iter(sorted(found, key=lambda entry: entry.name))
         page = [*islice(found, offset, offset + limit)]
@@ -85,14 +74,8 @@ def list_(
         return
     zone = ctx.obj.app.timezone
     rows = [
-        (
-            entry.name,
-            entry.task,
-            schedule_text(entry.schedule),
-            marks(entry, history, plain=plain),
-            next_run(entry, zone),
-        )
-        for entry in page
+        (each.name, each.task, schedule_text(each.schedule), marks(each, history, plain=plain), next_run(each, zone))
+        for each in page
     ]
     if rows:
         echo_table(("NAME", "TASK", "SCHEDULE", "LAST", "NEXT RUN"), rows, rigid=("LAST", "NEXT RUN"))
@@ -100,8 +83,9 @@ def list_(
         _say_nothing(len(schedules))
     if more:
         say(f"There are more: --offset {offset + limit}")
-    if not (task or source or wanted or failed):
-        _say_refused(schedules.refused(), pattern or "*")
+    pattern = wanted.pop("name") or "*"
+    if not any(wanted.values()):
+        _say_refused(schedules.refused(), pattern)
 
 
 def _json(entry: Entry, history: int) -> dict[str, Any]:
@@ -131,17 +115,13 @@ def _say_refused(errors: Mapping[str, str], pattern: str) -> None:
         echo_fields([("REFUSED", "WHY"), *rows])  # not a table, which would cut what is wrong
 
 
-def _matching(
-    entries: Iterable[Entry], pattern: str | None, task: str | None, source: str | None, wanted: str | None
-) -> Iterator[Entry]:
-    for entry in entries:
-        if pattern and not fnmatchcase(entry.name, pattern):
-            continue
-        if task and not fnmatchcase(entry.task, task):
+def _matching(ctx: click.Context, source: str | None, doing: str | None, failed: bool, **meant: Any) -> Iterator[Entry]:
+    for entry in schedules_of(ctx).freezes.marked(selected(ctx, **meant)):
+        if failed and not entry.failures_in_a_row:
             continue
         if source and source not in (entry.source, entry.source.split(":")[0]):
             continue
-        if wanted and not (entry.last_error is not None if wanted == "failing" else status(entry) == wanted):
+        if doing and not (entry.last_error is not None if doing == "failing" else status(entry) == doing):
             continue
         yield entry
 

@@ -12,12 +12,13 @@ from ..entries.selection import Selection
 from ..errors import RedbeatError, text_of
 from ..settings import Settings
 from ..storage.connections import FAULTS
-from .command import Command, json_option, name_argument, schedules_of
+from .command import Command, json_option, schedules_of
 from .entry_options import ARRAY, OBJECT
 from .entry_output import tell
-from .exit_codes import ServerFailure
+from .exit_codes import Failure, ServerFailure
 from .freezes import froze
 from .output import echo_json, say
+from .selected import changing, tell_names, to_change
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -27,52 +28,61 @@ _UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS, ValueError)
 
 
 @click.command(cls=Command)
-@name_argument
+@changing
 @click.option("--note", default="", help="Why, for those who come after.")
-@click.option("--for", "length", metavar="LENGTH", help="For so long, by a freeze of this one: 30m, 2h, 2d.")
+@click.option("--for", "length", metavar="LENGTH", help="For so long, by a freeze of them: 30m, 2h, 2d.")
 @click.pass_context
-def pause(ctx: click.Context, name: str, note: str, length: str | None) -> None:
-    """Stop an entry from firing. It keeps its history, and stays paused over restarts.
+def pause(ctx: click.Context, /, note: str, length: str | None, **meant: Any) -> None:
+    """Stop entries from firing. They keep their history, and stay paused over restarts.
+
+    Of several, those that are paused already are left alone, with their notes.
 
     \b
     Examples:
       celery -A proj redbeat pause nightly --note "until the disk is replaced"
       celery -A proj redbeat pause nightly --for 2h
+      celery -A proj redbeat pause 'report-*' --tag billing
     """
-    if length is None:
-        schedules_of(ctx).pause(name, note)
-        say(f"paused {name!r}")
-        return
-    _ = schedules_of(ctx)[name]
-    froze(ctx, Selection.one(name).name, length=length, note=note)
+    found = to_change(ctx, "pause", **meant)
+    if length is not None:
+        selection = Selection.one(schedules_of(ctx)[found].name) if isinstance(found, str) else found.selection
+        froze(ctx, **selection._asdict(), length=length, note=note)
+    elif isinstance(found, str):
+        schedules_of(ctx).pause(found, note)
+        say(f"paused {found!r}")
+    else:
+        tell_names("paused", found.pause(note))
 
 
 @click.command(cls=Command)
-@name_argument
+@changing
 @click.option("--catch-up", is_flag=True, help="Treat what the pause held back as missed; its misfire policy decides.")
 @json_option
 @click.pass_context
-def resume(ctx: click.Context, name: str, catch_up: bool, as_json: bool) -> None:
-    """Let a paused entry fire again, from its next instant on.
+def resume(ctx: click.Context, /, catch_up: bool, as_json: bool, **meant: Any) -> None:
+    """Let paused entries fire again, from their next instant on.
 
     \b
     Examples:
       celery -A proj redbeat resume nightly
-      celery -A proj redbeat resume nightly --catch-up
+      celery -A proj redbeat resume --tag billing --catch-up
     """
-    schedules = schedules_of(ctx)
-    done = "not paused:" if schedules[name].paused_note is None else "resumed"
-    tell(ctx, schedules.resume(name, catch_up=catch_up), done, as_json)
+    schedules, found = schedules_of(ctx), to_change(ctx, "resume", **meant)
+    if not isinstance(found, str):
+        tell_names("resumed", found.resume(catch_up), as_json)
+        return
+    done = "not paused:" if schedules[found].paused_note is None else "resumed"
+    tell(ctx, schedules.resume(found, catch_up=catch_up), done, as_json)
 
 
 @click.command(cls=Command)
-@name_argument
+@changing
 @click.option("--args", type=ARRAY, metavar="JSON", help="Other arguments, for this run alone: '[1, \"two\"]'.")
 @click.option("--kwargs", type=OBJECT, metavar="JSON", help="The same by name: '{\"x\": 1}'.")
 @click.option("--note", default="", help="Why, for the record of changes.")
 @json_option
 @click.pass_context
-def run(ctx: click.Context, /, name: str, as_json: bool, **given: Any) -> None:
+def run(ctx: click.Context, /, args: Any, kwargs: Any, note: str, as_json: bool, **meant: Any) -> None:
     """Send one extra task now, with the entry's options, and its arguments if none are given. Its plan is untouched.
 
     \b
@@ -80,18 +90,25 @@ def run(ctx: click.Context, /, name: str, as_json: bool, **given: Any) -> None:
       celery -A proj redbeat run nightly
       celery -A proj redbeat run nightly --kwargs '{"x": 1}' --note "once more"
     """
-    schedules = schedules_of(ctx)
-    _ = schedules[name]  # so that what fails from here on is the broker's affair
+    schedules, found = schedules_of(ctx), to_change(ctx, "run", **meant)
+    if isinstance(found, str):
+        _ = schedules[found]  # so that what fails from here on is the broker's affair
+    elif args is not None or kwargs is not None:
+        raise Failure("--args and --kwargs go with the NAME of one entry")
     _hurry(ctx.obj.app)
     try:
-        task_id = schedules.run_now(name, **given)
+        given = {"args": args, "kwargs": kwargs, "note": note}
+        sent = {found: schedules.run_now(found, **given)} if isinstance(found, str) else found.run_now(note)
     except RedbeatError:
         raise
     except _UNSENT as exc:
-        raise ServerFailure(f"cannot send {name!r}: {text_of(exc)}") from exc
+        what = repr(found) if isinstance(found, str) else found.selection
+        raise ServerFailure(f"cannot send {what}: {text_of(exc)}") from exc
     if as_json:
-        echo_json({"name": name, "task_id": task_id})
-    else:
+        told = [{"name": name, "task_id": task_id} for name, task_id in sent.items()]
+        echo_json(told[0] if isinstance(found, str) else told)
+        return
+    for name, task_id in sent.items():
         say(f"sent {name!r} as task {task_id}")
 
 

@@ -54,19 +54,11 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
     Example:
       celery -A proj redbeat quarantine show nightly
     """
-    record = _record(ctx, name)
+    told = _json(name, _record(ctx, name))
     if as_json:
-        echo_json(_json(name, record))
-        return
-    echo_fields(
-        [
-            ("name", name),
-            ("since", when(_since(record), ctx.obj.app.timezone)),
-            ("error", record.get("error")),
-            ("definition", record.get("definition")),
-            ("state", record.get("state")),
-        ]
-    )
+        echo_json(told)
+    else:
+        echo_fields({**told, "since": when(told["since"], ctx.obj.app.timezone)}.items())
 
 
 @quarantine.command(cls=Command)
@@ -112,10 +104,5 @@ def _since(record: dict[str, Any]) -> Any:
 
 
 def _json(name: str, record: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "since": _since(record),
-        "error": record.get("error"),
-        "definition": record.get("definition"),
-        "state": record.get("state"),
-    }
+    rest = {field: record.get(field) for field in ("error", "definition", "state")}
+    return {"name": name, "since": _since(record), **rest}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from ..settings import Settings
 from .command import Command, json_option, schedules_of
 from .entry_options import since_of
 from .output import clean, echo_json, echo_table, say, when
+from .selected import names_of, selected, selecting
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("name", required=False)
+@selecting
 @click.option("--failed", is_flag=True, help="Only those that did not do their work: failed, expired, lost and so on.")
 @click.option("--since", metavar="TIME", help="Only those scheduled since: an instant, or how long ago, such as 24h.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many runs at most.")
 @json_option
 @click.pass_context
-def runs(ctx: click.Context, name: str | None, failed: bool, since: str | None, limit: int, as_json: bool) -> None:
-    """Show what became of the runs of one entry, the newest first; or of all entries what workers have ended.
+def runs(ctx: click.Context, /, failed: bool, since: str | None, limit: int, as_json: bool, **meant: Any) -> None:
+    """Show what became of the runs of one entry, the newest first; or of several or all what workers have ended.
 
     TOOK and TRIES are of the task's body. What no worker has recorded of an entry's runs is asked of the result
     backend.
@@ -39,45 +41,44 @@ def runs(ctx: click.Context, name: str | None, failed: bool, since: str | None, 
     Examples:
       celery -A proj redbeat runs nightly
       celery -A proj redbeat runs --failed --since 24h
+      celery -A proj redbeat runs 'report-*' --tag billing
     """
     schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
     outcome = NOT_DONE if failed else None
     first = None if since is None else since_of(since, zone)
+    entries = selected(ctx, **meant)
+    name = None if entries.selection.is_all else names_of(entries, meant["name"])
     found = schedules.runs(name, outcome=outcome, since=first, limit=limit)
     if as_json:
         echo_json(found)
     elif found:
-        _echo(found, zone, named=name is None)
+        _echo(found, zone, named=not isinstance(name, str))
     else:
         say(_why_nothing(ctx.obj.app, name, filtered=failed or since is not None))
 
 
 def told(run: Run, zone: tzinfo) -> str:
     """A run in one line, for ``show``."""
-    took = "" if run.seconds is None else f" in {_took(run.seconds)}"
-    note = _note(run)
-    return clean(f"{when(run.scheduled_at, zone)}  {run.outcome}{took}{f': {note}' if note else ''}")
+    took, note = _took(run), _note(run)
+    more = (f" in {took}" if took else "") + (f": {note}" if note else "")
+    return clean(f"{when(run.scheduled_at, zone)}  {run.outcome}{more}")
 
 
 def _echo(found: list[Run], zone: tzinfo, *, named: bool) -> None:
     headers = ("SCHEDULED", *(("ENTRY",) if named else ()), "OUTCOME", "TOOK", "TRIES", "WORKER", "NOTE")
     rigid = ("SCHEDULED", "OUTCOME", "TOOK", "TRIES")
-    echo_table(headers, (tuple(_cells(run, zone, named)) for run in found), rigid=rigid)
+    echo_table(headers, (_cells(run, zone, named) for run in found), rigid=rigid)
 
 
-def _cells(run: Run, zone: tzinfo, named: bool) -> Iterator[Any]:
-    yield when(run.scheduled_at, zone)
-    if named:
-        yield run.name
-    yield run.outcome
-    yield None if run.seconds is None else _took(run.seconds)
-    yield run.attempts or None
-    yield run.worker
-    yield _note(run)
+def _cells(run: Run, zone: tzinfo, named: bool) -> tuple[Any, ...]:
+    name = (run.name,) if named else ()
+    return (when(run.scheduled_at, zone), *name, run.outcome, _took(run), run.attempts or None, run.worker, _note(run))
 
 
-def _took(seconds: float) -> str:
-    return span(seconds) if seconds >= 1 else f"{round(1000 * seconds)} ms"
+def _took(run: Run) -> str | None:
+    if run.seconds is None:
+        return None
+    return span(run.seconds) if run.seconds >= 1 else f"{round(1000 * run.seconds)} ms"
 
 
 def _note(run: Run) -> str | None:
@@ -86,11 +87,11 @@ def _note(run: Run) -> str | None:
     return run.error or ("says the result backend" if run.source == "result" else None)
 
 
-def _why_nothing(app: Celery, name: str | None, *, filtered: bool) -> str:
+def _why_nothing(app: Celery, name: str | Collection[str] | None, *, filtered: bool) -> str:
     """Why there is nothing to show, as far as that can be told."""
     if filtered:
         return "No such run is known."
-    if name is not None:
+    if isinstance(name, str):
         entry = Schedules(app)[name]
         if not entry.total_run_count:
             return f"{name!r} has not run yet."

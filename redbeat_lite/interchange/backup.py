@@ -19,6 +19,7 @@ from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.on_calendar import calendar_name, moved, on
 from ..entries.sameness import keep_resolved
+from ..entries.selection import Selection
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, parts_of, readable_parts, shown_name
 from ..errors import CorruptEntry, InvalidEntry
@@ -36,21 +37,24 @@ if TYPE_CHECKING:
     from celery import Celery
 
 
-def export(app: Celery) -> dict[str, Any]:
-    """All entries with their state, as one JSON-able document; what is left out is named in it.
+def export(app: Celery, selection: Selection) -> dict[str, Any]:
+    """The entries of a selection with their state, as one JSON-able document; what is left out is named in it.
 
     Left out are entries that cannot be read or are in quarantine. Once-locks, pipelines and messages are no part of
     the schedule. Pages of 1,000 are read one after the other, so the beat may advance entries meanwhile.
     """
     store = Store.of(Settings.from_app(app))
     records, left = [], []
-    for stored in store.pages():
+    for stored in selection.among(store.pages()):
         try:
-            records.append(_record(*parts_of(stored)))
+            entry, state = parts_of(stored)
+            if selection.covers(entry):
+                records.append(_record(entry, state))
         except (*UNREADABLE, InvalidEntry) as exc:
             left.append({"name": shown_name(stored), "reason": str(exc)})
     for name, held in sorted(store.quarantined().items()):
-        left.append({"name": name, "reason": f"in quarantine: {held.get('error')}"})
+        if any(selection.among([Stored(name.encode(), None, str(held.get("definition")).encode(), None)])):
+            left.append({"name": name, "reason": f"in quarantine: {held.get('error')}"})
     return {
         "redbeat_lite": __version__,
         "exported_at": from_ms(wall_ms()).isoformat(),

@@ -11,6 +11,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Entry, Schedules, cron, every
+from redbeat_lite.entries.selection import Selection
 from redbeat_lite.interchange.backup import Restore, export
 from redbeat_lite.interchange.document import read_document
 from redbeat_lite.interchange.plan import apply_plan, make_plan
@@ -115,7 +116,7 @@ class TestEdits:
         elsewhere: Any,
     ) -> None:
         schedules.add("job", "t", schedule)
-        exported = export(app)
+        exported = export(app, Selection())
         [record] = exported["entries"]
         assert "resolved" not in record["schedule"], "whoever edits the text must not have to edit it"
         document = read_document("entries.json", json.dumps(exported))

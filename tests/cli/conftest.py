@@ -24,6 +24,7 @@ class Said(NamedTuple):
 
     out: str
     err: str
+    printed: str = ""  # both, as a terminal has them
 
     @property
     def json(self) -> Any:
@@ -130,7 +131,7 @@ def run_cli() -> Callable[..., Said]:
         if ended.exception is not None and not isinstance(ended.exception, SystemExit):
             raise ended.exception
         assert ended.exit_code == code, (words, ended.output)
-        return Said(ended.stdout, ended.stderr)
+        return Said(ended.stdout, ended.stderr, ended.output)
 
     return run
 

@@ -25,7 +25,7 @@ from tests.support.run_rows import RunRows
 
 PAGE = ROOT / "docs" / "cli.md"
 DAY = timedelta(days=1)
-_EXITS = {"show nigthly": 1, "show old": 1, "pipelines wait import-7 --timeout 0": 3}
+_EXITS = {"show nigthly": 1, "show old": 1, "pause --tag tenant:24": 1, "pipelines wait import-7 --timeout 0": 3}
 
 
 @pytest.fixture
@@ -95,6 +95,6 @@ def follow(app: Celery, text: str, run_cli: Callable[..., Said]) -> None:
         command, _, shown = part.partition("\n")
         said = run_cli(app, *shlex.split(command), code=_EXITS.get(command, 0))
         # How wide a column is depends on what the page leaves open.
-        printed, shown = (re.sub(" +", " ", each) for each in (said.out + said.err, shown))
+        printed, shown = (re.sub(" +", " ", each) for each in (said.printed, shown))
         pattern = ".*".join(map(re.escape, shown.split("...")))
         assert re.fullmatch(pattern, printed), f"{command}\n{printed}"

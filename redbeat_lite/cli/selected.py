@@ -1,0 +1,68 @@
+"""Which entries a command means: one by its name, or several by a pattern, a tag or a task."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ..api.selected import Selected
+from ..entries.selection import Selection, is_pattern
+from ..entries.words import counted, listed
+from .command import schedules_of
+from .exit_codes import Failure
+from .output import echo_json, say
+
+
+def selecting(command: Callable[..., Any]) -> Any:
+    """``--tag`` and ``--task``."""
+    command = click.option("--task", metavar="PATTERN", help="Entries whose task matches this pattern.")(command)
+    return click.option("--tag", help="Entries that have this tag.")(command)
+
+
+def changing(command: Callable[..., Any]) -> Any:
+    """What :func:`to_change` takes."""
+    command = click.option("--yes", is_flag=True, help="Do not ask, however many entries they are.")(command)
+    return click.argument("name", required=False)(selecting(command))
+
+
+def selected(ctx: click.Context, name: str | None, tag: str | None, task: str | None) -> Selected:
+    """The entries that are meant; one of the very name goes before a pattern."""
+    schedules = schedules_of(ctx)
+    if name is not None and is_pattern(name) and name in schedules:
+        name = Selection.one(name).name
+    return schedules.select("*" if name is None else name, tag=tag, task=task)
+
+
+def names_of(found: Selected, name: str | None) -> list[str] | str:
+    """Their names, or a Failure if there is none; the name alone, stored or not, where that is all that was said."""
+    if name is not None and found.selection == Selection.one(name):
+        return name
+    if names := found.names():
+        return names
+    raise Failure(f"no entry is selected by {found.selection}")
+
+
+def to_change(ctx: click.Context, what: str, yes: bool, **meant: Any) -> Selected | str:
+    """The name of the one entry to change; or those that are selected, shown, and agreed to by who is at a terminal."""
+    if not any(meant.values()):
+        raise Failure("say which entries: a NAME or a pattern, --tag or --task")
+    found = selected(ctx, **meant)
+    names = names_of(found, meant["name"])
+    if isinstance(names, str):
+        return names
+    if len(names) > 1:
+        say(f"{len(names)} entries to {what}: {listed(names, 10)}", err=True)
+        if not yes and sys.stdin.isatty():
+            click.confirm("Go on?", abort=True, err=True)
+    return found
+
+
+def tell_names(done: str, names: list[str], in_json: bool = False) -> None:
+    """Say what was done to so many entries, or print their names, for ``--json``."""
+    if in_json:
+        echo_json(names)
+    else:
+        say(f"{done} {counted(len(names), 'entry', 'entries')}")
