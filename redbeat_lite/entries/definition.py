@@ -1,4 +1,4 @@
-"""The stored JSON of an entry, written and read: a new field goes into both tables here."""
+"""The stored JSON of an entry, written and read: a new field that is no plain JSON goes into the table here."""
 
 from __future__ import annotations
 
@@ -21,8 +21,17 @@ _LOCAL_FIELDS = ("schedule", "args", "kwargs", "options")
 
 _DEFAULTS = Entry("defaults", "defaults", 60).definition()
 
-#: What need not be stored: a field that has its default. A schedule has none.
-_OMITTED = {field: value for field, value in _DEFAULTS.items() if field != "schedule"}
+#: What need not be stored: a field that has its default. A task and a schedule have none.
+_OMITTED = {field: value for field, value in _DEFAULTS.items() if field not in ("task", "schedule")}
+
+
+def stored_value(value: Any, field: str) -> Any:
+    """A field of a definition as it is stored.
+
+    Raises:
+        InvalidEntry: it cannot be.
+    """
+    return None if value is None else _CODECS.get(field, (_keep, _keep))[0](value, field)
 
 
 def encode(entry: Entry, *, allow_local: bool = False) -> str:
@@ -37,7 +46,7 @@ def encode(entry: Entry, *, allow_local: bool = False) -> str:
     """
     stored: dict[str, Any] = {"v": FORMAT, "task": entry.task}
     local = []
-    for field, encoder in _ENCODERS.items():
+    for field in _DECODERS:
         if field in entry.local:
             local.append(field)
             continue
@@ -45,7 +54,7 @@ def encode(entry: Entry, *, allow_local: bool = False) -> str:
         if field in _OMITTED and value == _OMITTED[field]:
             continue
         try:
-            stored[field] = encoder(value, field)
+            stored[field] = stored_value(value, field)
         except InvalidEntry as exc:
             if not (allow_local and field in _LOCAL_FIELDS):
                 raise exc.of(entry.name) from None
@@ -103,46 +112,23 @@ def _calendar(value: Any, field: str) -> Any:
     return value.encode()
 
 
-_ENCODERS: dict[str, Callable[[Any, str], Any]] = {
-    "schedule": lambda value, field: encode_schedule(value),
-    "args": lambda value, field: pack([*value], field),
-    "kwargs": pack,
-    "options": pack,
-    "expires": _keep,
-    "once": lambda value, field: value.encode(),
-    "misfire": lambda value, field: value.encode(),
-    "jitter": _keep,
-    "start_at": lambda value, field: value.isoformat(),
-    "end_at": lambda value, field: value.isoformat(),
-    "max_runs": _keep,
-    "enabled": _keep,
-    "description": pack,
-    "remove_when_done": _keep,
-    "history": _keep,
-    "expect": lambda value, field: value and value.encode(),
-    "on_failure": lambda value, field: str(value),
-    "calendar": _calendar,
-    "tags": lambda value, field: pack([*value], field),
+#: How a value is written, unless it is None, and read.
+_CODECS: dict[str, tuple[Callable[[Any, str], Any], Callable[[Any], Any]]] = {
+    "schedule": (lambda value, field: encode_schedule(value), decode_schedule),
+    "args": (lambda value, field: pack([*value], field), unpack),
+    "kwargs": (pack, unpack),
+    "options": (pack, unpack),
+    "once": (lambda value, field: value.encode(), Once.decode),
+    "misfire": (lambda value, field: value.encode(), Misfire.decode),
+    "start_at": (lambda value, field: value.isoformat(), datetime.fromisoformat),
+    "end_at": (lambda value, field: value.isoformat(), datetime.fromisoformat),
+    "description": (pack, _keep),
+    "expect": (lambda value, field: value and value.encode(), Expect.decode),
+    "on_failure": (lambda value, field: str(value), Pause.of),
+    "calendar": (_calendar, Calendar.decode),
+    "tags": (lambda value, field: pack([*value], field), _keep),
 }
+_DECODERS = {field: _CODECS.get(field, (_keep, _keep))[1] for field in _DEFAULTS if field != "task"}
 
-_DECODERS: dict[str, Callable[[Any], Any]] = {
-    "schedule": decode_schedule,
-    "args": unpack,
-    "kwargs": unpack,
-    "options": unpack,
-    "expires": _keep,
-    "once": Once.decode,
-    "misfire": Misfire.decode,
-    "jitter": _keep,
-    "start_at": datetime.fromisoformat,
-    "end_at": datetime.fromisoformat,
-    "max_runs": _keep,
-    "enabled": _keep,
-    "description": _keep,
-    "remove_when_done": _keep,
-    "history": _keep,
-    "expect": Expect.decode,
-    "on_failure": Pause.of,
-    "calendar": Calendar.decode,
-    "tags": _keep,
-}
+#: The stored form of each default; a task and a schedule have none.
+DEFAULTS = {field: stored_value(value, field) for field, value in _OMITTED.items()}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..entries.configured import entry_with_defaults
-from ..entries.definition import encode
+from ..entries.definition import DEFAULTS, encode
 from ..entries.entry import Entry
 from ..entries.fields import DEFINITION_FIELDS
 from ..entries.state import MAX_COUNT, MAX_NOTE, EntryState
@@ -31,27 +31,6 @@ _ALWAYS = ("task", "schedule", "expires", "misfire")
 #: Fields of a record that are none of the definition that a user writes.
 _BESIDE = ("name", "owner", "local", "runs", "state")
 
-_DEFAULTS: dict[str, Any] = {
-    "args": [],
-    "kwargs": {},
-    "options": {},
-    "expires": "interval",
-    "once": None,
-    "misfire": "coalesce",
-    "jitter": 0.0,
-    "start_at": None,
-    "end_at": None,
-    "max_runs": None,
-    "enabled": True,
-    "description": "",
-    "remove_when_done": False,
-    "history": None,
-    "expect": None,
-    "on_failure": None,
-    "calendar": None,
-    "tags": [],
-}
-
 
 def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
     """The definition of an entry as JSON values.
@@ -65,7 +44,7 @@ def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
     local = sorted(stored.pop("local", ()))
     if "schedule" in stored:
         stored["schedule"] = schedule_fields(entry.schedule)
-    wanted = {field: default for field, default in _DEFAULTS.items() if defaults or field in _ALWAYS}
+    wanted = {field: default for field, default in DEFAULTS.items() if defaults or field in _ALWAYS}
     fields = {**wanted, **stored}
     found = {field: fields[field] for field in DEFINITION_FIELDS if field in fields and field not in local}
     return {**found, "local": local} if local else found
