@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from datetime import tzinfo
-from functools import partial
 
 from ..actors import Who
 from ..clock import wall_ms
-from ..entries.definition import decode
+from ..entries.definition import encode
 from ..entries.differences import line_of_write
+from ..entries.entry import Entry
 from ..entries.fields import check_name
-from ..entries.on_calendar import calendar_name, moved
+from ..entries.on_calendar import calendar_name, moved, on
 from ..entries.stored_entry import edit_of, readable_parts
 from ..errors import EntryNotFound, InvalidEntry
 from ..schedules.calendars import Calendar
-from ..storage.calendars import CalendarStore
+from ..storage.calendars import store_calendar, stored_calendars
 from ..storage.changes import line_of
-from ..storage.json_values import dumps, loads
 from ..storage.store import Store
 from ..storage.stored import AT_ONCE, Edit, Stored
 
@@ -31,7 +30,10 @@ class Calendars(MutableMapping[str, Calendar]):
 
     def __init__(self, store: Store, zone: tzinfo, who: Callable[[], Who]) -> None:
         self._store, self._zone, self._who = store, zone, who
-        self._calendars = CalendarStore(store)
+
+    def all(self) -> dict[str, Calendar]:
+        """Those that can be read, in one round trip."""
+        return stored_calendars(self._store)
 
     def __getitem__(self, name: str) -> Calendar:
         """The calendar of this name.
@@ -39,27 +41,24 @@ class Calendars(MutableMapping[str, Calendar]):
         Raises:
             EntryNotFound: there is none; a ``KeyError``.
         """
-        try:
-            return self._calendars.all()[name]
-        except KeyError:
-            raise EntryNotFound(f"no calendar {name!r} is stored") from None
+        if (found := self.all().get(name)) is None:
+            raise EntryNotFound(f"no calendar {name!r} is stored")
+        return found
 
     def __setitem__(self, name: str, calendar: Calendar) -> None:
         """Store a calendar, and plan its entries by it.
 
         Raises:
-            InvalidEntry: it is no calendar, or no name.
+            InvalidEntry: it is no calendar, or no name; or an entry grows too large with it: all others are edited.
         """
         if "@" in check_name("name", name):
             raise InvalidEntry("name", "a name without @, which its revision follows", name)
         if not isinstance(calendar, Calendar):
             raise InvalidEntry("calendar", "a Calendar", calendar)
-        stored, is_new = self._calendars.put(name, calendar)
+        stored, is_new = store_calendar(self._store, name, calendar)
         if is_new:
             self._store.record(line_of(self._who(), "edited", f"calendar {stored}, until {stored.until}"), [])
-        decide = partial(self._edits, calendar=stored)
-        behind = (each.name for each in self._store.pages() if decide(each))
-        self._store.rewrite(behind, decide, at_once=AT_ONCE)
+        self._plan_anew(name)
 
     def __delitem__(self, name: str) -> None:
         """Remove a calendar that no entry names.
@@ -70,25 +69,53 @@ class Calendars(MutableMapping[str, Calendar]):
         """
         _ = self[name]
         for stored in self._store.pages():
-            entry, _ = readable_parts(stored)
-            if entry is not None and calendar_name(entry) == name:
-                raise InvalidEntry("calendar", "one that no entry names", name, hint=f"entry {entry.name!r} does")
-        self._calendars.remove(name)
+            if _names(stored, name):
+                raise InvalidEntry("calendar", "one that no entry names", name, hint=f"entry {stored.name!r} does")
+        self._store.backend.client.hdel(self._store.keys.calendars, name)
         self._store.record(line_of(self._who(), "removed", f"calendar {name}"), [])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._calendars.all()))
+        return iter(sorted(self.all()))
 
     def __len__(self) -> int:
-        return len(self._calendars.all())
+        return len(self.all())
+
+    def settle(self, written: Iterable[Entry]) -> None:
+        """Plan anew what was written by a revision that was not the last any more: its edits may have passed it by."""
+        planned = {entry.calendar for entry in written if isinstance(entry.calendar, Calendar)}
+        for name in {each.name for each in planned.difference(self.all().values() if planned else ())}:
+            self._plan_anew(name)
+
+    def _plan_anew(self, name: str) -> None:
+        """Edit the entries that name a calendar, until they are by what is stored: somebody may store another one."""
+        faults: dict[bytes, InvalidEntry] = {}
+
+        def edits(stored: Stored) -> list[Edit]:
+            try:
+                return self._edits(stored, calendar) if calendar and _names(stored, name) else []
+            except InvalidEntry as exc:
+                faults[stored.name] = exc
+                return []
+
+        last = None
+        while (calendar := self.all().get(name)) is not None and calendar != last:
+            faults.clear()
+            self._store.rewrite((each.name for each in self._store.pages() if edits(each)), edits, at_once=AT_ONCE)
+            last = calendar
+        for exc in faults.values():
+            raise exc
 
     def _edits(self, stored: Stored, calendar: Calendar) -> list[Edit]:
-        """The edit that puts an entry on a revision of its calendar; none where there is nothing to do."""
         entry, state = readable_parts(stored)
-        if entry is None or state is None or calendar_name(entry) != calendar.name or entry.calendar == calendar:
+        if entry is None or state is None or entry.calendar == calendar:
             return []
-        # As it is stored: what an app keeps to itself is not touched.
-        definition = dumps({**loads(stored.definition or b""), "calendar": calendar.encode()})
-        after = decode(entry.name, definition.encode())
+        after = on(entry, calendar)
+        definition = encode(after, allow_local=True)
         later, line = moved(after, state, wall_ms(), self._zone), line_of_write(self._who(), stored, definition)
         return [edit_of(after, later, self._zone, expected=stored.state, definition=definition, line=line)]
+
+
+def _names(stored: Stored, name: str) -> bool:
+    """Whether an entry names a calendar. Most name none, which their text tells sooner."""
+    entry = readable_parts(stored)[0] if b'"calendar":' in (stored.definition or b"") else None
+    return entry is not None and calendar_name(entry) == name

@@ -55,10 +55,10 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
     def _writer(self) -> Writer:
         return Writer(self._app, self._store, self._reader, self._zone, self._settings.slack_ms, self._actor)
 
-    @lazy
+    @property
     def calendars(self) -> Calendars:
         """The stored :class:`Calendar` objects, as a mapping from name to calendar; see :class:`Calendars`."""
-        return Calendars(self._store, self._zone, lambda: self._writer.who)
+        return self._writer.calendars
 
     @lazy
     def freezes(self) -> FreezeList:
@@ -108,8 +108,8 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
             EntryExists: names were taken, the message says which; all others are stored.
             ConfigOwned: as for :meth:`add`; entries of earlier round trips are stored.
         """
-        find = cache(self._writer.calendars.find)
-        checked = [self._writer.checked(entry, replaces=replace, warn=False, calendar=find) for entry in entries]
+        calendars = cache(self._writer.calendars.all)
+        checked = [self._writer.checked(entry, replaces=replace, warn=False, calendars=calendars) for entry in entries]
         self._writer.warn_of_unknown_tasks(checked)
         if not replace:
             self._writer.create(checked)

@@ -17,19 +17,18 @@ from ..entries.entry import Entry
 from ..entries.expected import check_trust
 from ..entries.fields import check_destination
 from ..entries.message import alive_at_once
-from ..entries.on_calendar import give_calendar
+from ..entries.on_calendar import Known, give_calendar
 from ..entries.sameness import keep_resolved
 from ..entries.sendable import check_arguments, check_options
 from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import edit_of, removal
 from ..entries.words import listed
 from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
-from ..schedules.calendars import Calendar
-from ..storage.calendars import CalendarStore
 from ..storage.changes import Action, Line, line_of
 from ..storage.patience import briefly
 from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, Edit, Stored
+from .calendars import Calendars
 from .reader import Reader, check_complete
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class Writer:
     ) -> None:
         self._app = app
         self._store = store
-        self.calendars = CalendarStore(store)
+        self.calendars = Calendars(store, zone, lambda: self.who)
         self._reader = reader
         self._zone = zone
         self._slack = slack
@@ -73,12 +72,7 @@ class Writer:
         return who(self._actor)
 
     def checked(
-        self,
-        entry: Entry,
-        *,
-        replaces: bool = False,
-        warn: bool = True,
-        calendar: Callable[[str], Calendar] | None = None,
+        self, entry: Entry, *, replaces: bool = False, warn: bool = True, calendars: Known | None = None
     ) -> Entry:
         """The entry, if nothing is wrong with it that can be told before it is written, or that ``encode`` tells.
 
@@ -86,7 +80,7 @@ class Writer:
             replaces: it may take the place of a stored one. That has ended, perhaps, since it was stored: then the same
                 schedule with the same end is as right as it was.
             warn: whether to log a task that this app does not have; who has many entries warns for all of them.
-            calendar: finds the stored calendar of a name, for who has many entries; by default it is read.
+            calendars: those that are stored, for who has many entries; by default they are read.
 
         Raises:
             InvalidEntry: a field is wrong.
@@ -94,7 +88,7 @@ class Writer:
         if not isinstance(entry, Entry):
             raise InvalidEntry("entry", "an Entry", entry)
         found = partial(self._found, entry.name) if replaces else lambda: None
-        give_calendar(entry, calendar or self.calendars.find, wall_ms(), self._zone, found)
+        give_calendar(entry, calendars or self.calendars.all, wall_ms(), self._zone, found)
         lifecycle.check(entry, wall_ms(), self._zone, found)
         check_trust(entry, self._app)
         check_options(entry)
@@ -144,6 +138,7 @@ class Writer:
         line = line_of(self.who, action)
         edits = [self._creation(entry, None, line, definition) for entry in entries]
         done = self._store.put(edits)
+        self.calendars.settle(entries)
         taken = [entry.name for entry, ok in zip(entries, done, strict=True) if not ok]
         if taken:
             raise EntryExists(f"already stored: {listed(taken, 10)}; pass replace=True to overwrite")
@@ -152,6 +147,7 @@ class Writer:
         """Store entries over those of their names, or as new; they get their state. Two round trips for a page."""
         given = {entry.name: entry for entry in entries}
         made = self._store.rewrite(given, lambda old: [self._replacement(given[old.name.decode()], old)], at_once=PAGE)
+        self.calendars.settle([*given.values()])
         if left := len(given) - len(made):
             raise EntryChanged(f"{left} entries are being changed too often to be replaced")
 
@@ -168,7 +164,9 @@ class Writer:
             after = self.checked(before.replace(**changes), replaces=True)
             return after, self._revision(before, after, stored)
 
-        return self._edit(name, edit)
+        after = self._edit(name, edit)
+        self.calendars.settle([after])
+        return after
 
     def pause(self, name: str, note: str) -> Entry:
         """Stop an entry from firing; returns it with its state."""

@@ -17,7 +17,7 @@ from ..entries.sendable import check_options
 from ..entries.stored_entry import readable_parts
 from ..errors import InvalidEntry, describe, text_of
 from ..settings import Settings
-from ..storage.calendars import CalendarStore
+from ..storage.calendars import stored_calendars
 from ..storage.store import Store
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ class ConfigCheck:
         self._store = store
         self._settings = settings
         self._zone = zone
-        self._calendars = CalendarStore(store)
 
     def entry(self, name: str, fields: Any, now: int) -> Entry:
         """The entry of this name.
@@ -53,7 +52,7 @@ class ConfigCheck:
         """
         entry = config_entry(self._settings, name, fields, app=self._app)
         replaced = partial(self._stored, name)
-        give_calendar(entry, self._calendars.find, now, self._zone, replaced)
+        give_calendar(entry, partial(stored_calendars, self._store), now, self._zone, replaced)
         lifecycle.check(entry, now, self._zone, replaced)
         check_trust(entry, self._app)
         check_options(entry)

@@ -32,7 +32,9 @@ from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, listed
 from ..errors import InvalidEntry
+from ..schedules.calendars import Calendar
 from ..settings import Settings
+from ..storage.calendars import restore_calendar, stored_calendars
 from ..storage.changes import line_of
 from ..storage.leader_store import LeaderStore
 from ..storage.patience import briefly
@@ -83,6 +85,7 @@ class ConfigEntries:
         self._shared: set[str] = set()
         self._rivals: set[str] = set()
         self._taken: set[str] = set()
+        self._awaited: set[str] = set()
         self._there: Collection[str] = ()
         self._were: Collection[tzinfo] = ()
         self._inherited: defaultdict[str, set[str]] = defaultdict(set)
@@ -102,7 +105,9 @@ class ConfigEntries:
 
     @property
     def vacated(self) -> bool:
-        """Whether a name that the last :meth:`sync` had to leave to somebody else may be had now."""
+        """Whether a name that the last :meth:`sync` had to leave to somebody else may be had now, or a calendar."""
+        if self._awaited and not self._awaited.isdisjoint(stored_calendars(self._store)):
+            return True
         if self._rivals and not self._rivals <= set(self._present()):
             return True
         return any(stored.definition is None for stored in self._store.read([*self._taken]))
@@ -110,7 +115,7 @@ class ConfigEntries:
     @property
     def contested(self) -> bool:
         """Whether there are such names."""
-        return bool(self._rivals or self._taken)
+        return bool(self._rivals or self._taken or self._awaited)
 
     def sync(self, term: Term, now: int, were: Collection[tzinfo] = ()) -> None:
         """Bring Redis in line with the configuration. What is wrong with one entry is told, and leaves the others.
@@ -124,6 +129,8 @@ class ConfigEntries:
             Lost: the term is over.
         """
         self._were = were
+        for calendar in {each.calendar for each in self._entries.values() if isinstance(each.calendar, Calendar)}:
+            restore_calendar(self._store, calendar)  # as the entries themselves, if the server has lost it
         known = self._store.config_names(self._settings.owner)
         written = {str(name): fields for name, fields in configured(self._app).items()}
         self._entries = dict(self._read(written, known, now))
@@ -140,7 +147,7 @@ class ConfigEntries:
         self._store.set_refused(Refused.of(self._settings.owner, {**self._refused, **self._clashes}), term)
 
     def _read(self, written: dict[str, Any], known: set[str], now: int) -> Iterator[tuple[str, Entry]]:
-        self._refused, self._clashes = {}, {}
+        self._refused, self._clashes, self._awaited = {}, {}, set()
         for name, fields in written.items():
             try:
                 entry = self._check.entry(name, fields, now)
@@ -153,6 +160,8 @@ class ConfigEntries:
     def _refuse(self, name: str, is_known: bool, exc: Exception) -> None:
         self._refused[name] = why = fault(name, exc)
         trace = None if isinstance(exc, InvalidEntry) else exc
+        if isinstance(exc, InvalidEntry) and exc.field == "calendar":
+            self._awaited.add(str(exc.value))
         if is_known:
             logger.error("beat: config entry %r is refused and goes on as stored before: %s", name, why, exc_info=trace)
         else:

@@ -21,61 +21,49 @@ def calendars() -> None:
 
     \b
     Examples:
-      celery -A proj redbeat calendars set de --holidays DE --years 2026 2030
+      celery -A proj redbeat calendars set de --holidays DE 2026 2030
       celery -A proj redbeat calendars list
     """
 
 
 @calendars.command("list")
+@click.argument("name", required=False)
 @json_option
 @click.pass_context
-def list_(ctx: click.Context, as_json: bool) -> None:
-    """List the calendars, with the last date that each knows of.
+def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
+    """List the calendars, with the last date that each knows of; or the days of one.
 
     \b
-    Example:
+    Examples:
       celery -A proj redbeat calendars list
+      celery -A proj redbeat calendars list closed
     """
-    found = schedules_of(ctx).calendars
+    stored = schedules_of(ctx).calendars
+    found = [*stored.values()] if name is None else [stored[name]]
     if as_json:
-        echo_json([calendar.encode() for calendar in found.values()])
+        echo_json([{"calendar": str(each), "until": each.until, "days": sorted(each.days)} for each in found])
+    elif name is None:
+        echo_table(("CALENDAR", "DAYS", "UNTIL"), [(str(each), len(each.days), each.until) for each in found])
     else:
-        echo_table(("CALENDAR", "DAYS", "UNTIL"), [(str(each), len(each.days), each.until) for each in found.values()])
-
-
-@calendars.command()
-@name_argument
-@json_option
-@click.pass_context
-def show(ctx: click.Context, name: str, as_json: bool) -> None:
-    """Show the days of a calendar.
-
-    \b
-    Example:
-      celery -A proj redbeat calendars show closed
-    """
-    calendar = schedules_of(ctx).calendars[name]
-    if as_json:
-        echo_json(calendar.encode())
-        return
-    say(f"{calendar}, which knows until {calendar.until}")
-    for day in sorted(calendar.days):
-        say(f"{day:%Y-%m-%d %a}")
+        say("\n".join(f"{day:%Y-%m-%d %a}" for day in sorted(found[0].days)))
 
 
 @calendars.command("set")
 @name_argument
 @click.argument("days", nargs=-1, type=_DATE)
-@click.option("--holidays", metavar="PLACE", help="With the public holidays of DE, DE-BY, US-CA, …")
-@click.option("--years", nargs=2, type=int, metavar="FIRST LAST", help="The years of --holidays.")
+@click.option(
+    "--holidays",
+    type=(str, int, int),
+    metavar="PLACE FIRST LAST",
+    help="With the public holidays of DE, DE-BY, US-CA, … from the first year to the last.",
+)
 @click.option("--until", type=_DATE, help="The last date it knows of. [default: the end of the last year]")
 @click.pass_context
 def set_(
     ctx: click.Context,
     name: str,
     days: Sequence[datetime],
-    holidays: str | None,
-    years: tuple[int, int] | None,
+    holidays: tuple[str, int, int] | None,
     until: datetime | None,
 ) -> None:
     """Store a calendar of these DAYS, in place of the one that has the name. Its entries are planned anew.
@@ -83,13 +71,9 @@ def set_(
     \b
     Examples:
       celery -A proj redbeat calendars set closed 2026-12-24 2026-12-31
-      celery -A proj redbeat calendars set de --holidays DE --years 2026 2030
+      celery -A proj redbeat calendars set de --holidays DE 2026 2030
     """
-    if (holidays is None) != (years is None):
-        raise Failure("--holidays and --years go together: --holidays DE-BY --years 2026 2030")
-    found = {day.date() for day in days}
-    if holidays is not None and years is not None:
-        found |= Calendar.of_holidays(holidays, *years).days
+    found = {day.date() for day in days}.union(Calendar.of_holidays(*holidays).days if holidays else ())
     if not found:
         raise Failure("name the days, or a place with --holidays")
     stored = schedules_of(ctx).calendars

@@ -67,12 +67,9 @@ def as_json(entry: Entry) -> dict[str, Any]:
     }
 
 
-_APART = ("task", "schedule", "local", "calendar")
-
-
 def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
     """Everything about an entry, for people; a value ``None`` is left out."""
-    written = entry_fields(entry)
+    written = {**entry_fields(entry), **({"calendar": str(entry.calendar)} if entry.calendar else {})}
     last = when(entry.last_run_at, zone)
     return [
         ("name", entry.name),
@@ -87,8 +84,7 @@ def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
         ("skipped", entry.skipped_count or None),
         ("last task", entry.last_task_id),
         ("last error", entry.last_error),
-        ("calendar", entry.calendar),
-        *((field, shown(value)) for field, value in written.items() if field not in _APART),
+        *((field, shown(value)) for field, value in written.items() if field not in ("task", "schedule", "local")),
         ("not stored", ", ".join(entry.local) or None),
         ("source", entry.source),
         ("version", f"{entry.version} of {entry.generation}"),

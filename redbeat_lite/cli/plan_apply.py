@@ -118,6 +118,4 @@ def _shown(field: str, fields: dict[str, Any]) -> str:
         return "(default)"
     if field == "schedule":
         return schedule_text(schedule_from(fields[field]))
-    if field == "calendar":
-        return str(fields[field]["of"])
     return json.dumps(fields[field], ensure_ascii=False)

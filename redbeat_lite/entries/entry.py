@@ -126,7 +126,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
             self.history = fields.as_history(history)
             self.expect = Expect.of(expect)
             self.on_failure = Pause.of(on_failure)
-            self.calendar = fields.as_calendar(calendar, self.schedule)
+            self.calendar = fields.as_calendar(calendar)
             self.tags = fields.as_tags(tags)
             check_together(self)
         except InvalidEntry as exc:

@@ -10,14 +10,14 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any, TypeGuard
 
-from celery.schedules import BaseSchedule, crontab, schedule
+from celery.schedules import BaseSchedule, schedule
 from celery.utils.abstract import CallableSignature
 from kombu.entity import Queue
 
 from ..errors import InvalidEntry, is_plain
 from ..instants import YEAR
 from ..once.policy import Once
-from ..schedules import Cron, RRule, SpreadSchedule, coerce_schedule
+from ..schedules import SpreadSchedule, coerce_schedule
 from ..schedules.calendars import Calendar
 from ..settings import MAX_HISTORY, MAX_NAME
 from .foreign_fields import instead
@@ -227,16 +227,12 @@ def expanded(task: Any, args: Any, kwargs: Any, options: Any) -> tuple[Any, Any,
     return task, args, kwargs, options
 
 
-def as_calendar(value: Any, schedule: BaseSchedule) -> Calendar | str | None:
-    if value is None:
-        return None
-    if not (isinstance(value, Calendar) and value.name) and not (is_name(value) and "@" not in value):
+def as_calendar(value: Any) -> Calendar | str | None:
+    name = value.name if isinstance(value, Calendar) else value
+    if value is not None and (not is_name(name) or "@" in name):
         hint = "store it: schedules.calendars[name] = ..." if isinstance(value, Calendar) else None
         raise InvalidEntry("calendar", "None or the name of a stored calendar", value, hint=hint)
-    if not isinstance(schedule, (Cron, RRule, crontab)):
-        hint = "an interval counts from run to run, and has no days"
-        raise InvalidEntry("calendar", "none beside a schedule other than cron, crontab and rrule", value, hint=hint)
-    return value
+    return value  # type: ignore[no-any-return]
 
 
 #: What Celery's ``apply_async`` and ``send_task`` take, and what kombu's ``publish`` takes from them.

@@ -8,7 +8,7 @@ from datetime import datetime, tzinfo
 
 from ..errors import InvalidEntry, describe
 from ..instants import MAX_MS
-from ..schedules import Manual, Question, first_ms, next_ms, rule_of, shortest_gap_ms
+from ..schedules import Manual, Question, first_ms, next_ms, shortest_gap_ms
 from ..schedules.jitter import offset_ms
 from ..schedules.misfire import Plan, ahead_ms, plan_misfires, pull_back, unsent
 from ..schedules.missed import WalkOn, by_count
@@ -33,7 +33,7 @@ def check(entry: Entry, now: int, zone: tzinfo, replaced: Callable[[], Entry | N
         InvalidEntry: the schedule has no occurrence to come, or ``jitter`` reaches the next one.
     """
     try:
-        first = _first(entry, now, zone)
+        upcoming = first(entry, now, zone)
         gap = shortest_gap_ms(entry.rule(zone), now) if entry.jitter_ms else None
         check_expectation(entry, now, zone)
     except InvalidEntry as exc:
@@ -41,7 +41,7 @@ def check(entry: Entry, now: int, zone: tzinfo, replaced: Callable[[], Entry | N
     except Exception as exc:
         expected = "a schedule that can tell its next occurrence"
         raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name, hint=describe(exc)) from exc
-    if first is None and not isinstance(entry.schedule, Manual) and not _same_window(replaced(), entry, now, zone):
+    if upcoming is None and not isinstance(entry.schedule, Manual) and not _same_window(replaced(), entry, now, zone):
         raise InvalidEntry("schedule", "a schedule with an occurrence still to come", entry.schedule, entry=entry.name)
     if gap is not None and entry.jitter_ms >= gap:
         expected = f"less than the shortest gap between occurrences ({gap / 1000:g} s)"
@@ -50,7 +50,7 @@ def check(entry: Entry, now: int, zone: tzinfo, replaced: Callable[[], Entry | N
 
 def created(entry: Entry, now: int, zone: tzinfo) -> EntryState:
     """The state of an entry that is stored for the first time at ``now`` (epoch ms)."""
-    return EntryState.new(_first(entry, now, zone))
+    return EntryState.new(first(entry, now, zone))
 
 
 def same_timing(
@@ -73,7 +73,7 @@ def same_timing(
 
 def _goes_on(entry: Entry, state: EntryState, noted: int, now: int, zone: tzinfo) -> bool:
     """Whether a schedule that is asked from the last run on, or from when it was noted, says what is waited for."""
-    if isinstance(state.nominal, Question) or (state.finished and _used_up(entry, state.count)):
+    if isinstance(state.nominal, Question) or (state.finished and used_up(entry, state.count)):
         return True
     since = max(noted, state.last or noted, noted if entry.start_ms is None else entry.start_ms - 1)
     # One that is due already was the first to come before it was due.
@@ -106,7 +106,7 @@ def revised(
     nominal = state.nominal
     timing_changed = not same_timing(before, state, after, now, zone, were)
     if timing_changed or state.finished:
-        nominal = _first(after, now, zone)
+        nominal = first(after, now, zone)
         # What was sent or given up is not sent because of an edit, by a clock that is behind or otherwise.
         if nominal is not None and state.last is not None:
             nominal = unsent(after.rule(zone), nominal, now, state.last)
@@ -114,7 +114,7 @@ def revised(
             nominal = None
     elif after.enabled and not before.enabled:
         nominal = ahead(after, state, now, zone, walk_on)
-    if _used_up(after, state.count) or _beyond(after, nominal):
+    if used_up(after, state.count) or _beyond(after, nominal):
         nominal = None
     return state.moved(nominal, attempts=0, error="")
 
@@ -259,9 +259,7 @@ def rezoned(entry: Entry, state: EntryState, now: int, zone: tzinfo, were: Colle
     if state.nominal is None or state.nominal <= now:
         return state
     rule = entry.rule(zone)
-    others = [other for other in (rule_of(entry.schedule, each) for each in were) if other != rule]
-    if not others:
-        return state
+    others = [other for other in map(entry.rule, were) if other != rule]
     following = first_ms(rule, now, entry.start_ms)
     # A schedule of somebody else's may be asked in the zone and not care.
     if all(first_ms(other, now, entry.start_ms) == following for other in others):
@@ -279,7 +277,8 @@ def _offset(entry: Entry, nominal: int, zone: tzinfo) -> int:
     return offset_ms(entry.name, nominal, entry.jitter_ms, None if following is None else following - nominal)
 
 
-def _first(entry: Entry, now: int, zone: tzinfo) -> int | None:
+def first(entry: Entry, now: int, zone: tzinfo) -> int | None:
+    """The first occurrence after ``now`` (epoch ms) that lies within the bounds of an entry."""
     nominal = first_ms(entry.rule(zone), now, entry.start_ms)
     return None if _beyond(entry, nominal) else nominal
 
@@ -292,5 +291,6 @@ def _beyond(entry: Entry, nominal: int | None) -> bool:
     return nominal is not None and entry.end_ms is not None and nominal > entry.end_ms
 
 
-def _used_up(entry: Entry, count: int) -> bool:
+def used_up(entry: Entry, count: int) -> bool:
+    """Whether so many runs are all that an entry may have."""
     return entry.max_runs is not None and count >= entry.max_runs

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from datetime import timedelta, tzinfo
+from difflib import get_close_matches
 
 from ..errors import InvalidEntry
 from ..instants import from_ms
-from ..schedules import next_ms
+from ..schedules import encode_schedule
 from ..schedules.calendars import Calendar, CalendarRule
 from ..schedules.misfire import Plan, Range
+from . import lifecycle
 from .entry import Entry
 from .state import EntryState
 
+#: Reads the stored calendars, by name.
+Known = Callable[[], Mapping[str, Calendar]]
+
 
 def give_calendar(
-    entry: Entry, find: Callable[[str], Calendar], now: int, zone: tzinfo, replaced: Callable[[], Entry | None]
+    entry: Entry, known: Known, now: int, zone: tzinfo, replaced: Callable[[], Entry | None] = lambda: None
 ) -> None:
     """Give an entry that names a calendar what is stored of it now.
 
     Parameters:
-        find: gives the stored calendar of a name, and raises InvalidEntry where there is none.
         now: epoch milliseconds.
         replaced: finds the entry that this one takes the place of; one that is on this calendar already may stay.
 
@@ -30,23 +34,39 @@ def give_calendar(
     """
     if entry.calendar is None:
         return
-    try:
-        entry.calendar, entry._rule = find(calendar_name(entry)), None
-        rule, before = entry.rule(zone), replaced()
-        assert isinstance(rule, CalendarRule)
-        if before is None or calendar_name(before) != rule.calendar.name:
-            _check(rule, rule.calendar, now)
-    except InvalidEntry as exc:
-        raise exc.of(entry.name) from None
+    rule = given(entry, known(), zone)
+    fault = _fault(rule, rule.calendar, now)
+    if fault and ((before := replaced()) is None or calendar_name(before) != rule.calendar.name):
+        raise InvalidEntry("calendar", *fault, entry=entry.name)
 
 
-def _check(rule: CalendarRule, calendar: Calendar, now: int) -> None:
+def given(entry: Entry, known: Mapping[str, Calendar], zone: tzinfo) -> CalendarRule:
+    """Give an entry the calendar that it names; returns its rule.
+
+    Raises:
+        InvalidEntry: there is none, or the schedule has no days.
+    """
+    name = calendar_name(entry)
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "store it: schedules.calendars[name] = ..."
+        raise InvalidEntry("calendar", "the name of a stored calendar", name, entry=entry.name, hint=hint)
+    encode_schedule(entry.schedule)  # or a new revision could not plan it
+    entry.calendar, entry._rule = known[name], None
+    if not isinstance(rule := entry.rule(zone), CalendarRule):
+        hint = "an interval counts from run to run, and has no days"
+        raise InvalidEntry("schedule", "cron, crontab or rrule beside a calendar", entry.schedule, hint=hint)
+    return rule
+
+
+def _fault(rule: CalendarRule, calendar: Calendar, now: int) -> tuple[str, str] | None:
     end = rule.begin(calendar.until + timedelta(days=1))
     if end <= now:
-        raise InvalidEntry("calendar", "one that has not ended", f"{calendar}, which knows until {calendar.until}")
+        return "one that has not ended", f"{calendar}, which knows until {calendar.until}"
     first, kept = rule.rule.next_ms(now), rule.next_ms(now)
     if first is not None and first < end and (kept is None or kept >= end):
-        raise InvalidEntry("calendar", f"one with a run of the entry until {calendar.until}", str(calendar))
+        return f"one with a run of the entry until {calendar.until}", str(calendar)
+    return None
 
 
 def calendar_name(entry: Entry) -> str:
@@ -68,21 +88,17 @@ def moved(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryState
         entry: on the new revision.
         now: epoch milliseconds.
     """
-    nominal = state.nominal
-    if nominal is not None:
-        since = min(now, nominal - 1) if entry.start_ms is None else max(min(now, nominal - 1), entry.start_ms - 1)
-        nominal = next_ms(entry.rule(zone), since if state.last is None else max(since, state.last))
-    if nominal is not None and entry.end_ms is not None and nominal > entry.end_ms:
-        nominal = None
-    return state.edited(nominal=nominal)
+    if lifecycle.used_up(entry, state.count):
+        return state.edited()
+    since = now if state.nominal is None else min(now, state.nominal - 1)
+    return state.edited(nominal=lifecycle.first(entry, max(since, state.last or since), zone))
 
 
 def with_left_out(entry: Entry, state: EntryState, plan: Plan, zone: tzinfo) -> Plan:
     """A plan with what the calendar has left out since the last run, for the record."""
-    if entry.calendar is None or not plan.emit or state.last is None:
+    rule = entry.rule(zone) if entry.calendar is not None and plan.emit else None
+    if state.last is None or not isinstance(rule, CalendarRule):
         return plan
-    rule = entry.rule(zone)
-    assert isinstance(rule, CalendarRule)
     found = [Range(*each) for each in rule.left_out(state.last, plan.emit[-1])]
     skipped = plan.skipped + sum(each.number for each in found)
     return plan._replace(skipped=skipped, ranges=(*plan.ranges, *found))
@@ -90,8 +106,7 @@ def with_left_out(entry: Entry, state: EntryState, plan: Plan, zone: tzinfo) -> 
 
 def left_out_words(entry: Entry, begin: int, end: int, zone: tzinfo) -> str | None:
     """That the calendar of an entry leaves a run out in a span of time (epoch milliseconds); ``None`` where not."""
-    rule = entry.rule(zone) if entry.calendar is not None else None
-    if not isinstance(rule, CalendarRule):
+    if not isinstance(rule := entry.rule(zone), CalendarRule):
         return None
     for first, *_ in rule.left_out(begin - 1, end):
         return f"Its calendar {rule.calendar} leaves out {from_ms(first).astimezone(rule.zone):%Y-%m-%d}."

@@ -17,7 +17,7 @@ from ..entries import lifecycle
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
-from ..entries.on_calendar import calendar_name, moved, on
+from ..entries.on_calendar import given, moved
 from ..entries.sameness import keep_resolved
 from ..entries.selection import Selection
 from ..entries.state import EntryState
@@ -26,7 +26,7 @@ from ..errors import CorruptEntry, InvalidEntry
 from ..instants import from_ms
 from ..schedules.calendars import Calendar
 from ..settings import Settings
-from ..storage.calendars import CalendarStore
+from ..storage.calendars import restore_calendar, stored_calendars
 from ..storage.changes import Action
 from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, Edit, Stored, chunks
@@ -58,7 +58,7 @@ def export(app: Celery, selection: Selection) -> dict[str, Any]:
     return {
         "redbeat_lite": __version__,
         "exported_at": from_ms(wall_ms()).isoformat(),
-        "calendars": [calendar.encode() for calendar in CalendarStore(store).all().values()],
+        "calendars": [calendar.encode() for calendar in stored_calendars(store).values()],
         "entries": sorted(records, key=lambda record: str(record["name"])),
         "left_out": left,
     }
@@ -101,7 +101,6 @@ class Restore:
         self._settings = Settings.from_app(app)
         self._store = Store.of(self._settings)
         self._zone: tzinfo = app.timezone
-        self._stored = CalendarStore(self._store)
         self._known: dict[str, Calendar] = {}
 
     def plan(self, document: Document) -> list[Restored]:
@@ -110,14 +109,14 @@ class Restore:
         Raises:
             BadFile: an entry of the file is wrong; names the path of its field.
         """
-        self._known = {calendar.name: calendar for calendar in document.calendars} | self._stored.all()
+        self._known = {calendar.name: calendar for calendar in document.calendars} | stored_calendars(self._store)
         entries = [self._entry(document, record) for record in document.records]
         return [found for chunk in chunks(entries, PAGE) for found in self._planned(chunk)]
 
     def apply(self, planned: Sequence[Restored]) -> None:
         """Store what was planned, 1,000 entries in a round trip. Interrupted and repeated, it does the rest."""
         for calendar in self._known.values():
-            self._stored.restore(calendar)
+            restore_calendar(self._store, calendar)
         self._remember_config_names(planned)
         left = [each for each in planned if each.edit is not None]
         for _ in range(TRIES):
@@ -134,14 +133,13 @@ class Restore:
     def _entry(self, document: Document, record: Record) -> Entry:
         try:
             entry = entry_from(self._settings, record.name, record.fields, app=self._app)
-            if (written := entry.calendar) is not None:
-                name = calendar_name(entry)
-                entry = on(entry, self._known.get(name) or self._stored.find(name))
+            if entry.calendar is not None:
+                given(entry, self._known, self._zone)
             encode(entry)
             if "state" in record.fields:
                 entry.rule(self._zone)
                 entry.state = state = state_from(record.fields["state"])
-                if entry.calendar != written:  # what it waits for may be left out by now
+                if entry.calendar is not None:  # what it waits for may be left out by now
                     entry.state = replace(moved(entry, state, wall_ms(), self._zone), version=state.version)
             else:
                 lifecycle.check(entry, wall_ms(), self._zone)

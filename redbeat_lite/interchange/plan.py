@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..api.schedules import Schedules
@@ -20,10 +20,9 @@ from ..entries.expected import check_trust
 from ..entries.on_calendar import give_calendar
 from ..errors import InvalidEntry
 from ..schedules import At, Manual
+from ..schedules.calendars import Calendar
 from ..settings import Settings
-from ..storage.calendars import CalendarStore
 from ..storage.json_values import dumps
-from ..storage.store import Store
 from .document import Document, Record
 from .records import entry_fields, entry_from
 
@@ -77,7 +76,7 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
     """
     schedules = Schedules(app)
     stored = dict(schedules.items())
-    wanted = _wanted(app, document, stored)
+    wanted = _wanted(app, document, stored, schedules.calendars.all())
     found = FilePlan()
     for record, entry in wanted:
         before = stored.get(record.name)
@@ -114,14 +113,15 @@ def apply_plan(app: Celery, planned: FilePlan) -> None:
             schedules.remove(change.name, missing_ok=True)
 
 
-def _wanted(app: Celery, document: Document, stored: Mapping[str, Entry]) -> list[tuple[Record, Entry]]:
+def _wanted(
+    app: Celery, document: Document, stored: Mapping[str, Entry], calendars: Mapping[str, Calendar]
+) -> list[tuple[Record, Entry]]:
     settings = Settings.from_app(app)
-    find = cache(CalendarStore(Store.of(settings)).find)
     wanted = []
     for record in document.records:
         try:
             entry = entry_from(settings, record.name, record.fields, app=app)
-            give_calendar(entry, find, wall_ms(), app.timezone, partial(stored.get, record.name))
+            give_calendar(entry, lambda: calendars, wall_ms(), app.timezone, partial(stored.get, record.name))
             _check_stays(entry)
             entry_fields(entry)
         except InvalidEntry as exc:

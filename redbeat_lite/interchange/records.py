@@ -13,11 +13,11 @@ from ..entries.configured import entry_with_defaults
 from ..entries.definition import DEFAULTS, encode
 from ..entries.entry import Entry
 from ..entries.fields import DEFINITION_FIELDS
+from ..entries.on_calendar import calendar_name
 from ..entries.state import MAX_COUNT, MAX_NOTE, EntryState
 from ..errors import CorruptEntry, InvalidEntry
 from ..instants import from_ms, to_ms
 from ..schedules import Question
-from ..schedules.calendars import Calendar
 from ..settings import Settings
 from ..storage.json_values import loads, unpack
 from .schedule_text import instant_from, schedule_fields, schedule_from, seconds_from
@@ -44,6 +44,8 @@ def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
     local = sorted(stored.pop("local", ()))
     if "schedule" in stored:
         stored["schedule"] = schedule_fields(entry.schedule)
+    if "calendar" in stored:
+        stored["calendar"] = calendar_name(entry)
     wanted = {field: default for field, default in DEFAULTS.items() if defaults or field in _ALWAYS}
     fields = {**wanted, **stored}
     found = {field: fields[field] for field in DEFINITION_FIELDS if field in fields and field not in local}
@@ -153,8 +155,6 @@ def _read(field: str, value: Any) -> Any:
             raise InvalidEntry(field, f"values that can be read ({exc})", value) from None
     if field in ("start_at", "end_at"):
         return None if value is None else instant_from(field, value)
-    if field == "calendar" and isinstance(value, Mapping):
-        return Calendar.decode(value)
     if field in ("expires", "jitter") and isinstance(value, str) and value != "interval":
         return seconds_from(field, value)
     return value

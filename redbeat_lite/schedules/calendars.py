@@ -13,13 +13,12 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from functools import lru_cache
-from typing import Any
 
 from ..errors import ConfigurationError, InvalidEntry
 from ..instants import from_ms, to_ms
 from ..public import public
 from .clock_changes import ZonedRule, first_passing
-from .missed import by_count, missed_of
+from .missed import WALK, missed_of
 from .rule import Rule
 
 #: Days of one calendar: each is in the definition of each of its entries.
@@ -86,36 +85,29 @@ class Calendar:
     def __str__(self) -> str:
         return f"{self.name}@{self.revision}"
 
-    def encode(self) -> dict[str, str]:
-        """JSON of one that is stored."""
-        return {
-            "of": str(self),
-            "until": str(self.until),
-            "days": ",".join(f"{day:%Y%m%d}" for day in sorted(self.days)),
-        }
+    def encode(self) -> str:
+        """One that is stored, as a text."""
+        return f"{self} {self.until} {','.join(f'{day:%Y%m%d}' for day in sorted(self.days))}"
 
     @classmethod
-    def decode(cls, stored: Any) -> Calendar:
+    def decode(cls, stored: object) -> Calendar:
         """The calendar of what `encode` made.
 
         Raises:
             InvalidEntry: it is anything else.
         """
         try:
-            return _decoded(*(stored[part] for part in ("of", "until", "days")))
-        except (KeyError, TypeError, ValueError) as exc:
+            return _decoded(str(stored))
+        except ValueError as exc:
             raise InvalidEntry("calendar", "a stored calendar", stored, hint=str(exc)[:200]) from exc
 
 
 @lru_cache(maxsize=256)  # entries by the thousand have few
-def _decoded(of: str, until: str, days: str) -> Calendar:
+def _decoded(stored: str) -> Calendar:
+    of, until, days = stored.rsplit(" ", 2)
     name, _, revision = of.rpartition("@")
-    return Calendar(
-        {date.fromisoformat(day) for day in days.split(",")},
-        date.fromisoformat(until),
-        name=name,
-        revision=int(revision),
-    )
+    free = {date.fromisoformat(day) for day in days.split(",")}
+    return Calendar(free, date.fromisoformat(until), name=name, revision=int(revision))
 
 
 class CalendarRule(ZonedRule):
@@ -130,7 +122,9 @@ class CalendarRule(ZonedRule):
     def next_ms(self, ms: int) -> int | None:
         found = self.rule.next_ms(ms)
         while found is not None and (day := self._day(found)) in self.calendar.days:
-            found = self.rule.next_ms(max(found, self.begin(day + _DAY) - 1))
+            while (day := day + _DAY) in self.calendar.days:
+                pass
+            found = self.rule.next_ms(max(found, self.begin(day) - 1))
         return found
 
     def begin(self, day: date) -> int:
@@ -138,15 +132,20 @@ class CalendarRule(ZonedRule):
         return to_ms(first_passing(self.zone, datetime.combine(day, time())))
 
     def left_out(self, after: int, until: int) -> Iterator[tuple[int, int, int]]:
-        """What is left out in ``(after, until)``: the first and the last of each day, and how many they are.
+        """What is left out in ``(after, until)``: the first and the last of days in a row, and how many they are.
 
-        Times are milliseconds since 1970. What cannot be counted is walked for 2,000 a day.
+        Times are milliseconds since 1970. What cannot be counted is walked, and told, for 2,000 of them all.
         """
         first, last = self._day(after), self._day(until)
-        for day in sorted(day for day in self.calendar.days if first <= day <= last):
-            found, end = self.rule.next_ms(max(after, self.begin(day) - 1)), min(until, self.begin(day + _DAY))
+        days, begin, left = [day for day in self.calendar.days if first <= day <= last], after, iter(range(WALK))
+        for day in sorted(days):
+            if day - _DAY not in self.calendar.days:
+                begin = max(after, self.begin(day) - 1)
+            if day != last and day + _DAY in self.calendar.days:
+                continue
+            found, end = self.rule.next_ms(begin), min(until, self.begin(day + _DAY))
             if found is not None and found < end:
-                missed = missed_of(self.rule, found, end - 1, by_count)
+                missed = missed_of(self.rule, found, end - 1, lambda _: next(left, None) is not None)
                 yield found, missed.last(), missed.total()
 
     def _day(self, ms: int) -> date:

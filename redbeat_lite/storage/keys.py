@@ -28,7 +28,7 @@ key                   type     holds
                                ``feed``, the id up to which a leader has read the ends of runs; ``freezes``, the text of
                                :class:`redbeat_lite.entries.freezes.Freezes`
 ``{p}:quarantine``    hash     name -> JSON of the error, the definition and the state that could not be used
-``{p}:calendars``     hash     name of a calendar -> JSON of its name with its revision, its last date and its days
+``{p}:calendars``     hash     name of a calendar -> a text of its name with its revision, its last date and its days
 ``{p}:backfills``     hash     id -> JSON of a backfill (:mod:`redbeat_lite.storage.backfills`); ``running``, drawn
                                anew when the leader has something to send; ``covered:<again>:<name>`` -> JSON of an
                                entry's generation, and of ranges of nominal times, epoch ms, all of which were sent

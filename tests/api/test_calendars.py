@@ -11,11 +11,25 @@ import pytest
 import redis
 from celery import Celery
 from celery.beat import BeatLazyFunc
+from celery.schedules import crontab
 
-from redbeat_lite import Calendar, Entry, EntryNotFound, InvalidEntry, Schedules, at, cron, every, rrule
+from redbeat_lite import (
+    Calendar,
+    Entry,
+    EntryNotFound,
+    InvalidEntry,
+    Scheduler,
+    Schedules,
+    at,
+    cron,
+    every,
+    manual,
+    rrule,
+)
 from redbeat_lite.operate.why.explain import explain
 from redbeat_lite.operate.why.gather import gather
 from redbeat_lite.storage.store import Store
+from tests.support.beats import KEYS
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.pages import blocks
@@ -24,6 +38,10 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 #: NOW is the noon of a Monday, 2026-03-02.
 DAILY = cron("0 9 * * *", tz="UTC")
+
+
+class Own(crontab):  # type: ignore[misc]  # Celery ships no types
+    """Somebody's own, whose runs nobody can tell from the fields that it was given."""
 
 
 def days(*numbers: int, until: date = date(2026, 12, 31)) -> Calendar:
@@ -75,8 +93,10 @@ def test_the_same_again_is_no_new_revision(schedules: Schedules) -> None:
         ({"calendar": 5}, "calendar: expected None or the name of a stored calendar, got 5"),
         ({"calendar": "closed@1"}, "None or the name of a stored calendar, got 'closed@1'"),
         ({"calendar": days(3)}, "store it: schedules.calendars[name] = ..."),
-        ({"schedule": every(60)}, "none beside a schedule other than cron, crontab and rrule, got 'closed'"),
-        ({"schedule": at(march(9))}, "none beside a schedule other than"),
+        ({"schedule": every(60)}, "schedule: expected cron, crontab or rrule beside a calendar, got every(60)"),
+        ({"schedule": at(march(9))}, "cron, crontab or rrule beside a calendar"),
+        ({"schedule": manual()}, "cron, crontab or rrule beside a calendar"),
+        ({"schedule": Own("0", "9")}, "a schedule that can be stored"),
         ({"calendar": "over"}, "one that has not ended, got 'over@1, which knows until 2026-03-01'"),
         ({"schedule": cron("0 9 3 3 *", tz="UTC")}, "one with a run of the entry until 2026-12-31, got 'closed@1'"),
     ],
@@ -176,6 +196,20 @@ def test_bounds_of_an_entry_hold(schedules: Schedules) -> None:
     assert schedules["ends"].next_run_at == march(3)
     schedules.calendars["closed"] = days(3, 4, 5)
     assert schedules["ends"].finished
+    schedules.add("once", "add", DAILY, calendar="closed", max_runs=1)
+    schedules.calendars["closed"] = days(3, 5)  # what was left out by mistake is not lost
+    assert schedules["ends"].next_run_at == march(4)
+
+
+def test_an_entry_that_had_all_of_its_runs_has_no_more_by_a_new_revision(
+    schedules: Schedules, clock: Clock, inner_beat: Scheduler
+) -> None:
+    schedules.calendars["closed"] = days(4)
+    schedules.add("a", "add", DAILY, calendar="closed", max_runs=1)
+    clock.forward(86_400)
+    inner_beat.run_due()
+    schedules.calendars["closed"] = days(5)
+    assert schedules["a"].finished
 
 
 def test_500_entries_are_edited_at_once_and_what_broke_off_is_done_by_the_same_again(
@@ -221,16 +255,86 @@ def test_an_entry_that_is_changed_meanwhile_is_edited_all_the_same(
 
 def test_two_who_store_at_once_get_a_revision_each(schedules: Schedules, monkeypatch: pytest.MonkeyPatch) -> None:
     schedules.calendars["closed"] = days(3)
-    store = schedules.calendars._calendars
-    change = store._change
+    scripts = schedules._store.backend.scripts
+    run = scripts.run
 
-    def late(*args: Any) -> bool:
+    def late(name: str, *args: Any) -> Any:
+        if name == "schedule/exchange":
+            monkeypatch.undo()
+            schedules.calendars["closed"] = days(5)
+        return run(name, *args)
+
+    monkeypatch.setattr(scripts, "run", late)
+    schedules.calendars["closed"] = days(4)
+    assert [change.note for change in schedules.changes(limit=2)] == [
+        f"calendar closed@{revision}, until 2026-12-31" for revision in (3, 2)
+    ]
+    assert (schedules.calendars["closed"].days, str(schedules.calendars["closed"])) == (days(4).days, "closed@3")
+
+
+def test_who_is_slower_to_edit_the_entries_leaves_them_by_what_is_stored(
+    schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules.calendars["closed"] = days(3)
+    schedules.add("a", "add", DAILY, calendar="closed")
+    rewrite = Store.rewrite
+
+    def late(*args: Any, **more: Any) -> None:
         monkeypatch.undo()
         schedules.calendars["closed"] = days(5)
-        return change(*args)
+        rewrite(*args, **more)
 
-    monkeypatch.setattr(store, "_change", late)
-    assert [str(each) for each in (store.put("closed", days(4))[0], schedules.calendars["closed"])] == ["closed@3"] * 2
+    monkeypatch.setattr(Store, "rewrite", late)
+    schedules.calendars["closed"] = days(4)
+    assert str(schedules["a"].calendar) == str(schedules.calendars["closed"]) == "closed@3"
+    assert schedules["a"].next_run_at == march(3)
+
+
+@pytest.mark.parametrize("way", ["add", "replace", "add_many", "replace_many", "item", "update"])
+def test_an_entry_that_is_written_while_its_calendar_is_stored_is_by_that(
+    schedules: Schedules, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    schedules.calendars["closed"] = days(3)
+    entry, put = Entry("a", "add", DAILY, calendar="closed"), Store.put
+    if way not in ("add", "add_many"):
+        schedules.add("a", "add", DAILY)
+
+    def late(store: Store, edits: Any, term: Any = None) -> list[bool]:
+        monkeypatch.undo()
+        schedules.calendars["closed"] = days(4)  # finds no entry that names it
+        return put(store, edits, term)
+
+    monkeypatch.setattr(Store, "put", late)
+    if way == "update":
+        schedules.update("a", calendar="closed")
+    elif way == "item":
+        schedules["a"] = entry
+    elif way in ("add", "replace"):
+        schedules.add("a", "add", DAILY, calendar="closed", replace=way == "replace")
+    else:
+        schedules.add_many([entry], replace=way == "replace_many")
+    assert (str(schedules["a"].calendar), schedules["a"].next_run_at) == ("closed@2", march(3))
+
+
+def test_an_entry_that_would_grow_too_large_is_told_and_the_others_are_edited(schedules: Schedules) -> None:
+    schedules.calendars["closed"] = days(3)
+    for name, args in (("a", ()), ("b", ("x" * 60_000,)), ("c", ())):
+        schedules.add(name, "add", DAILY, args, calendar="closed")
+    many = {date(2026, 3, 4) + timedelta(days=number) for number in range(900)}
+    with pytest.raises(InvalidEntry, match="entry 'b': entry: expected a definition of at most 65536 bytes"):
+        schedules.calendars["closed"] = Calendar(many, date(2029, 1, 1))
+    assert [str(schedules[name].calendar) for name in "abc"] == ["closed@2", "closed@1", "closed@2"]
+
+
+def test_entries_that_are_replaced_ask_for_the_calendars_once(schedules: Schedules, client: redis.Redis) -> None:
+    schedules.calendars["closed"] = days(3)
+    entries = [Entry(f"e{number}", "add", DAILY, calendar="closed") for number in range(50)]
+    schedules.add_many(entries)
+    client.config_resetstat()
+    schedules.add_many(entries, replace=True)
+    asked = client.info("commandstats")
+    assert asked["cmdstat_hgetall"]["calls"] == 2  # before, and to see that it is still the same
+    assert asked["cmdstat_hmget"]["calls"] < 10
 
 
 def test_an_entry_of_the_configuration_names_a_calendar(
@@ -251,6 +355,68 @@ def test_an_entry_of_the_configuration_names_a_calendar(
     assert (schedules["a"].last_run_at, schedules["a"].next_run_at) == (march(3), march(6))
     make_beat(make_app(beat_schedule={"a": written}))
     assert schedules["a"].version == version
+
+
+def test_a_calendar_of_the_configuration_is_put_back_with_its_entries(
+    make_app: MakeApp, make_beat: MakeBeat, schedules: Schedules, client: redis.Redis
+) -> None:
+    schedules.calendars["closed"] = days(3)
+    beat = make_beat(make_app(beat_schedule={"a": {"task": "add", "schedule": DAILY, "calendar": "closed"}}))
+    beat.run_due()
+    client.delete(KEYS.entries, KEYS.state, KEYS.due, KEYS.calendars, KEYS.meta)
+    beat.leader.note_damage()
+    beat.run_due()
+    assert (str(schedules["a"].calendar), str(schedules.calendars["closed"])) == ("closed@1", "closed@1")
+
+
+def test_an_entry_of_the_configuration_comes_once_its_calendar_is_stored(
+    make_app: MakeApp, make_beat: MakeBeat, schedules: Schedules
+) -> None:
+    beat = make_beat(make_app(beat_schedule={"a": {"task": "add", "schedule": DAILY, "calendar": "closed"}}))
+    beat.run_due()
+    assert "a" in schedules.refused()
+    schedules.calendars["closed"] = days(3)
+    beat._upkeep._next_look = 0.0  # a lease later
+    beat.run_due()
+    assert (schedules["a"].next_run_at, schedules.refused()) == (march(4), {})
+    assert not beat._upkeep._config.contested
+
+
+def test_an_entry_of_the_configuration_that_cannot_be_stored_takes_no_calendar(
+    make_app: MakeApp, make_beat: MakeBeat, schedules: Schedules
+) -> None:
+    """Whoever stores a revision could not plan it."""
+    schedules.calendars["closed"] = days(3)
+    here = crontab("0", "9", nowfun=lambda: datetime.now(UTC))
+    beat = make_beat(make_app(beat_schedule={"a": {"task": "add", "schedule": here, "calendar": "closed"}}))
+    beat.run_due()
+    assert "a schedule without nowfun" in schedules.refused()["a"]
+    assert schedules.quarantined() == {}
+
+
+def test_what_a_calendar_leaves_out_was_not_missed_and_is_told_once_although_a_lock_was_held(
+    make_app: MakeApp,
+    make_beat: MakeBeat,
+    schedules: Schedules,
+    clock: Clock,
+    client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    schedules.calendars["closed"] = days(3)
+    schedules.add("a", "add", cron("* * * * * 0,30", tz="UTC"), calendar="closed", once=True, expires=None)
+    beat, midnight = make_beat(make_app()), march(4, 0)
+    clock.set(midnight - timedelta(days=1, seconds=30))
+    beat.run_due()
+    caplog.clear()
+    for seconds in (0, 30, 60):  # nobody takes what is queued, until the third
+        if seconds == 60:
+            client.delete(*client.keys("*once:lock*"))
+        clock.set(midnight + timedelta(seconds=seconds))
+        beat.run_due()
+    assert "missed" not in caplog.text
+    [skipped] = [run for run in schedules.runs("a", outcome="skipped") if run.scheduled_at >= march(3, 0)]
+    assert (skipped.scheduled_at, skipped.until, skipped.count) == (march(3, 0), midnight - timedelta(seconds=30), 2880)
+    assert [run.count for run in schedules.runs("a", outcome="left out")] == [2]
 
 
 def test_what_is_left_out_has_a_row_once_it_is_past(

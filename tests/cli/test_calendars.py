@@ -34,10 +34,10 @@ def test_commands(cli: Cli, schedules: Schedules) -> None:
     assert schedules.calendars["closed"].until == date(2090, 12, 31)
     said = run(cli, "calendars", "set", "closed", "2090-12-24", "--until", "2091-06-30")
     assert said == "stored closed@2, until 2091-06-30\n"
-    assert run(cli, "calendars", "show", "closed") == "closed@2, which knows until 2091-06-30\n2090-12-24 Sun\n"
-    [listed] = json.loads(run(cli, "calendars", "list", "--json"))
-    assert listed == json.loads(run(cli, "calendars", "show", "closed", "--json"))
-    assert listed == {"of": "closed@2", "until": "2091-06-30", "days": "20901224"}
+    assert run(cli, "calendars", "list", "closed") == "2090-12-24 Sun\n"
+    listed = json.loads(run(cli, "calendars", "list", "--json"))
+    assert listed == json.loads(run(cli, "calendars", "list", "closed", "--json"))
+    assert listed == [{"calendar": "closed@2", "until": "2091-06-30", "days": ["2090-12-24"]}]
     assert run(cli, "calendars", "list").split()[3:] == ["closed@2", "1", "2091-06-30"]
     run(cli, "add", "a", "add", "--cron", "0 9 * * *", "--calendar", "closed")
     assert [line.split() for line in run(cli, "show", "a").splitlines() if "calendar" in line] == [
@@ -46,14 +46,13 @@ def test_commands(cli: Cli, schedules: Schedules) -> None:
     assert "one that no entry names" in run(cli, "calendars", "remove", "closed", code=1)
     run(cli, "edit", "a", "--calendar", "none")
     run(cli, "calendars", "remove", "closed")
-    assert "no calendar 'closed' is stored" in run(cli, "calendars", "show", "closed", code=1)
+    assert "no calendar 'closed' is stored" in run(cli, "calendars", "list", "closed", code=1)
     assert "name the days, or a place with --holidays" in run(cli, "calendars", "set", "closed", code=1)
-    assert "go together" in run(cli, "calendars", "set", "closed", "--holidays", "DE", code=1)
 
 
 def test_public_holidays(cli: Cli, schedules: Schedules) -> None:
     pytest.importorskip("holidays")
-    run(cli, "calendars", "set", "de", "2090-12-24", "--holidays", "DE-BY", "--years", "2090", "2091")
+    run(cli, "calendars", "set", "de", "2090-12-24", "--holidays", "DE-BY", "2090", "2091")
     found = schedules.calendars["de"]
     assert (found.until, {date(2090, 12, 24), date(2091, 1, 6)} <= found.days) == (date(2091, 12, 31), True)
 
@@ -86,7 +85,7 @@ def test_an_import_goes_by_the_calendar_that_is_stored(cli: Cli, schedules: Sche
     assert (str(schedules["a"].calendar), schedules["a"].next_run_at) == ("closed@2", due)
 
 
-@pytest.mark.parametrize("wrong", ["[5]", '[{"of": "x@1"}]', "7"])
+@pytest.mark.parametrize("wrong", ["[5]", '["x@1"]', "7"])
 def test_a_file_with_a_wrong_calendar_is_refused(cli: Cli, tmp_path: Path, wrong: str) -> None:
     (tmp_path / "all.json").write_text(f'{{"entries": [], "calendars": {wrong}}}')
     assert "calendars: " in run(cli, "import", str(tmp_path / "all.json"), code=1)
@@ -106,7 +105,7 @@ def test_a_plan_is_empty_after_apply(cli: Cli, schedules: Schedules, tmp_path: P
     )
     schedules.calendars["other"] = free(2)
     file.write_text(file.read_text().replace('"clsed"', '"other"'))
-    assert "    calendar: closed@2 -> other@1" in run(cli, "plan", str(file))
+    assert '    calendar: "closed" -> "other"' in run(cli, "plan", str(file))
 
 
 def found(app: Celery, check: str) -> list[Any]:

@@ -14,7 +14,8 @@ from redbeat_lite import Calendar, ConfigurationError, InvalidEntry
 from redbeat_lite.instants import from_ms, to_ms
 from redbeat_lite.schedules import Rule, cron, rrule, rule_of
 from redbeat_lite.schedules.calendars import MAX_DAYS, CalendarRule, without
-from redbeat_lite.schedules.missed import by_count, missed_of
+from redbeat_lite.schedules.clock_changes import CountedRule
+from redbeat_lite.schedules.missed import WALK, by_count, missed_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
 FIRST, LAST = 2024, 2028
@@ -98,17 +99,60 @@ def test_a_rule_runs_on_every_day_after_the_end_of_its_calendar() -> None:
     assert {*found} == {*range(7)}
 
 
-def test_what_is_left_out_is_told_day_by_day_and_counted() -> None:
+def test_what_is_left_out_is_told_by_days_in_a_row_and_counted() -> None:
     rule = without(rule_of(cron("*/10 * * * *"), BERLIN), weekends())
     assert isinstance(rule, CalendarRule)
     friday, monday = datetime(2026, 3, 27, 23, 50, tzinfo=BERLIN), datetime(2026, 3, 30, tzinfo=BERLIN)
     assert rule.next_after(friday) == monday
     found = [*rule.left_out(to_ms(friday), to_ms(monday))]
     # The clocks of Sunday skip an hour.
-    assert [number for _, _, number in found] == [144, 138]
+    assert [number for _, _, number in found] == [144 + 138]
     assert from_ms(found[0][0]) == datetime(2026, 3, 28, tzinfo=BERLIN)
-    assert from_ms(found[1][1]) == datetime(2026, 3, 29, 23, 50, tzinfo=BERLIN)
+    assert from_ms(found[0][1]) == datetime(2026, 3, 29, 23, 50, tzinfo=BERLIN)
     assert [*rule.left_out(to_ms(monday), to_ms(monday) + 86_400_000)] == []
+    assert [number for _, _, number in rule.left_out(to_ms(friday), to_ms(monday) + 7 * 86_400_000)] == [282, 288]
+
+
+def years(zone: ZoneInfo) -> tuple[Calendar, int, int]:
+    """A calendar of as many days in a row as one can have, with the instants between which they lie."""
+    days = [date(2026, 1, 1) + timedelta(days=day) for day in range(MAX_DAYS)]
+    calendar = Calendar({*days}, days[-1], name="years", revision=1)
+    begin, end = (datetime(2026, 1, 1, tzinfo=zone), datetime(2028, 9, 27, tzinfo=zone))
+    return calendar, to_ms(begin), to_ms(end)
+
+
+@pytest.mark.parametrize("schedule", [cron("* * * * * *"), rrule("FREQ=SECONDLY")], ids=repr)
+def test_years_in_a_row_are_passed_over_by_a_few_questions_and_walked_for_a_bounded_number(
+    schedule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day has 86,400 of them: whoever looked at each would stand still for minutes, and the beat with him."""
+    calendar, begin, end = years(BERLIN)
+    base = rule_of(schedule, BERLIN)
+    rule, asked, ask = without(base, calendar), [0], type(base).next_ms
+
+    def asking(self: Any, ms: int) -> int | None:
+        asked[0] += 1
+        return ask(self, ms)
+
+    monkeypatch.setattr(type(base), "next_ms", asking)
+    assert isinstance(rule, CalendarRule)
+    assert rule.next_ms(begin - 1000) == end
+    assert asked[0] == 2
+    [(first, last, number)] = rule.left_out(begin - 1000, end)
+    if isinstance(base, CountedRule):
+        assert (first, last, number) == (begin, end - 1000, (end - begin) // 1000)
+    else:
+        assert (first, last, number) == (begin, begin + WALK * 1000, WALK + 1)
+    assert asked[0] < WALK + 100
+
+
+def test_what_is_walked_is_bounded_for_all_days_together() -> None:
+    days = {date(2026, 1, 1) + timedelta(days=day) for day in range(0, 40, 2)}
+    rule = without(rule_of(rrule("FREQ=MINUTELY"), UTC), Calendar(days, date(2026, 12, 31), name="odd", revision=1))
+    assert isinstance(rule, CalendarRule)
+    begin = to_ms(datetime(2026, 1, 1, tzinfo=UTC))
+    numbers = [number for _, _, number in rule.left_out(begin - 1, begin + 40 * 86_400_000)]
+    assert (numbers[0], sum(numbers)) == (1440, WALK + len(days))
 
 
 def test_what_was_missed_holds_nothing_that_is_left_out() -> None:
@@ -129,10 +173,12 @@ def test_a_rule_with_a_calendar_is_another_rule() -> None:
 
 def test_the_stored_form_is_read_back() -> None:
     one = Calendar({date(2026, 12, 25), date(2026, 1, 1)}, date(2026, 12, 31), name="closed", revision=3)
-    assert one.encode() == {"of": "closed@3", "until": "2026-12-31", "days": "20260101,20261225"}
+    assert one.encode() == "closed@3 2026-12-31 20260101,20261225"
+    spaced = Calendar(one.days, one.until, name="a b@c", revision=1)
+    assert Calendar.decode(spaced.encode()) == spaced
     assert Calendar.decode(one.encode()) == one
     assert Calendar.decode(one.encode()) is Calendar.decode(one.encode())
-    for broken in (None, 5, [], {}, {"of": "closed@3"}, {**one.encode(), "days": ""}, {**one.encode(), "of": "closed"}):
+    for broken in (None, 5, [], {}, "", "closed@3", "closed@3 2026-12-31 ", one.encode().replace("@", " ")):
         with pytest.raises(InvalidEntry, match="calendar"):
             Calendar.decode(broken)
 

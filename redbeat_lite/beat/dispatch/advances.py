@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import tzinfo
 from itertools import groupby
 from operator import itemgetter
 
 from ...entries import lifecycle
+from ...entries.on_calendar import with_left_out
 from ...runs.keys import RunKeys
 from ...runs.row import LIFE_MS, Row
 from ...runs.run import Outcome
-from ...schedules.misfire import Range
+from ...schedules.misfire import Plan, Range
 from ...storage.stored import Advance, Command
 from .deadlines import Deadlines
 from .planner import Job
@@ -22,10 +24,11 @@ class Advances:
     Parameters:
         keys: of the record of runs.
         deadlines: of what is expected; knows how many of its last runs an entry remembers.
+        zone: the app's time zone.
     """
 
-    def __init__(self, keys: RunKeys, deadlines: Deadlines) -> None:
-        self._keys = keys
+    def __init__(self, keys: RunKeys, deadlines: Deadlines, zone: tzinfo) -> None:
+        self._keys, self._zone = keys, zone
         self._deadlines = deadlines
 
     @property
@@ -51,24 +54,26 @@ class Advances:
                 commands = [("recorded", self._keys.rows(entry.name), run) for run in runs]
         elif entry.on_failure and job.plan.emit:
             self._deadlines.wanted = now
-        after = lifecycle.dispatched(state, job.plan, len(job.left_out), history)
-        ranges = self._ranges(job, history) if history and (job.plan.skipped or job.left_out) else ()
+        # Once a run has been sent, and not where its lock was held: so nothing is told twice.
+        plan = with_left_out(entry, state, job.plan, self._zone)
+        after = lifecycle.dispatched(state, plan, len(job.left_out), history)
+        ranges = self._ranges(job, plan, history) if history and (plan.skipped or job.left_out) else ()
         # The record of a config entry stays: without it, the next reading of the configuration would take the entry for
         # new and run it again.
         if after.finished and entry.remove_when_done and entry.owner is None:
             return Advance(job.stored.name, state.guard, None, None, commands, ranges)
         return Advance(job.stored.name, state.guard, after.encode(), job.ahead.score, commands, ranges, deadlines)
 
-    def _ranges(self, job: Job, history: int) -> list[Command]:
+    def _ranges(self, job: Job, plan: Plan, history: int) -> list[Command]:
         key = self._keys.rows(job.entry.name)
-        return [put_down(key, row, sent, history) for row, sent in decided_against(job)[-history:]]
+        return [put_down(key, row, sent, history) for row, sent in decided_against(job, plan)[-history:]]
 
 
-def decided_against(job: Job) -> list[tuple[Row, int | None]]:
+def decided_against(job: Job, plan: Plan) -> list[tuple[Row, int | None]]:
     """What is not sent of a job, oldest first: its row, and the last nominal time before it that was sent."""
-    decided: list[tuple[Range, Outcome | None]] = [(each, "skipped") for each in job.plan.ranges]
+    decided: list[tuple[Range, Outcome | None]] = [(each, "skipped") for each in plan.ranges]
     decided += [(Range(nominal, nominal, 1), "left out") for nominal in job.left_out]
-    decided += [(Range(nominal, nominal, 1), None) for nominal in job.plan.emit]
+    decided += [(Range(nominal, nominal, 1), None) for nominal in plan.emit]
     sent, rows = job.state.last, list[tuple[Row, int | None]]()
     for outcome, group in groupby(sorted(decided, key=itemgetter(0)), key=itemgetter(1)):
         ranges = [each for each, _ in group]

@@ -82,7 +82,7 @@ class Dispatcher:
         self._freezing = upkeep.freezing
         self._claiming = Claiming(locks)
         self._reports = Reports(vitals, zone)
-        self._advances = Advances(RunKeys(store.keys.prefix), deadlines)
+        self._advances = Advances(RunKeys(store.keys.prefix), deadlines, zone)
         self._batch_size = batch_size
         #: Entries of the batch before of which a part was gone: what has not been mended is set aside.
         self._torn: set[bytes] = set()

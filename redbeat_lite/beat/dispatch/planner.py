@@ -13,7 +13,7 @@ from ...entries.entry import Entry
 from ...entries.fields import check_destination
 from ...entries.freezes import Freezes
 from ...entries.message import life_ms, lock_life_ms
-from ...entries.on_calendar import on, with_left_out
+from ...entries.on_calendar import on
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, shown_name, state_of
 from ...errors import ConfigOwned, describe
@@ -162,7 +162,6 @@ class Planner:
         if not has_a_turn and not plan.emit and plan.next is not None and plan.next <= now:
             # It has its turn in another batch, and begins there: a few steps are not worth a line in the log each time.
             plan = Plan((), state.nominal, 0)
-        plan = with_left_out(entry, state, plan, self._zone)
         job = Job(stored, entry, state, plan, self._ahead(entry, state, plan, now))
         if entry.once is not None:
             job.wanted = [self.claim(entry, entry.once, job.id_of(nominal), now, job) for nominal in plan.emit]

@@ -10,7 +10,7 @@ from ...entries.entry import Entry
 from ...entries.on_calendar import calendar_name
 from ...entries.words import counted, listed
 from ...instants import from_ms
-from ...storage.calendars import CalendarStore
+from ...storage.calendars import stored_calendars
 from ...storage.store import Store
 from .finding import Finding
 
@@ -20,27 +20,16 @@ _SOON = timedelta(days=60)
 
 def calendars(store: Store, entries: Sequence[Entry]) -> Iterator[Finding]:
     """Calendars of entries that know of no day soon, or any more; and entries that go by another revision."""
-    today = from_ms(wall_ms()).date()
-    for name, calendar in CalendarStore(store).all().items():
+    soon = from_ms(wall_ms()).date() + _SOON
+    for name, calendar in stored_calendars(store).items():
         named = [entry for entry in entries if calendar_name(entry) == name]
-        names = tuple(entry.name for entry in named)
-        if names and calendar.until - today < _SOON:
-            yield Finding(
-                "calendar-ends",
-                "warning",
-                f"calendar {calendar} knows until {calendar.until}; it is that of "
-                f"{counted(len(names), 'entry', 'entries')}: {listed(names)}",
-                "After that they run every day.",
-                f"Store it with later days: celery -A ... redbeat calendars set {name} …",
-                names,
-            )
-        behind = tuple(entry.name for entry in named if entry.calendar != calendar)
-        if behind:
-            yield Finding(
-                "calendar-behind",
-                "warning",
-                f"{counted(len(behind), 'entry', 'entries')} by another revision than {calendar}: {listed(behind)}",
-                "Whoever stored it was interrupted, or the entry was added at the same time.",
-                "Store the calendar once more, as it is; that edits them.",
-                behind,
-            )
+        ends = f"calendar {calendar} knows until {calendar.until}; it", "After that they run every day."
+        behind = f"calendar {calendar} is stored, and another revision", "A day of theirs may be another one."
+        for check, (what, why), todo, found in (
+            ("calendar-ends", ends, "Store it with later days", named if calendar.until < soon else []),
+            ("calendar-behind", behind, "Store it once more", [each for each in named if each.calendar != calendar]),
+        ):
+            if names := tuple(entry.name for entry in found):
+                what += f" is that of {counted(len(names), 'entry', 'entries')}: {listed(names)}"
+                todo += f": celery -A ... redbeat calendars set {name} …"
+                yield Finding(check, "warning", what, why, todo, names)
