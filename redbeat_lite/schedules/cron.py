@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, tzinfo
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from celery.schedules import ParseException, crontab, crontab_parser
@@ -82,16 +82,13 @@ class Cron(SpreadSchedule):
         return self.expression.lower(), self.tz_name, self.seconds
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _cron, (self.expression, self.tz_name, self.seconds), {**self.kept(), "_name": self._name}
+        made = partial(Cron, tz=self.tz_name, seconds=self.seconds)
+        return made, (self.expression,), {**self.kept(), "_name": self._name}
 
     def __repr__(self) -> str:
         tz = f", tz={self.tz_name!r}" if self.zone is not None else ""
         seconds = f", seconds={self.seconds!r}" if self.seconds != "last" else ""
         return f"cron({self.expression!r}{tz}{seconds})"
-
-
-def _cron(expression: str, tz: str | None, seconds: Literal["first", "last"]) -> Cron:
-    return Cron(expression, tz=tz, seconds=seconds)
 
 
 def familiar(schedule: Cron) -> crontab | None:

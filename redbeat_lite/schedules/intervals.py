@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from celery.schedules import schedule
@@ -145,15 +145,12 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
     __hash__ = RuleSchedule.__hash__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _every, (self.ms, self.align, self.spread), {**self.kept(), "_name": self._name}
+        made = partial(Every, align=self.align, spread=self.spread)
+        return made, (timedelta(milliseconds=self.ms),), {**self.kept(), "_name": self._name}
 
     def __repr__(self) -> str:
         seconds = self.ms // 1000 if self.ms % 1000 == 0 else self.ms / 1000
         return f"every({seconds}{', align=True' * self.align}{', spread=True' * self.spread})"
-
-
-def _every(ms: int, align: bool, spread: bool) -> Every:
-    return Every(timedelta(milliseconds=ms), align=align, spread=spread)
 
 
 class At(RuleSchedule):
@@ -185,12 +182,10 @@ class At(RuleSchedule):
 class Manual(RuleSchedule):
     """The schedule that `manual` makes: it has no occurrence."""
 
-    @classmethod
-    def stored(cls, obj: Mapping[str, Any]) -> Manual:
-        """That of a stored form."""
-        if obj["manual"] is not True:
-            raise InvalidEntry("schedule.manual", "true", obj["manual"])
-        return cls()
+    def __init__(self, *, stored: object = True) -> None:
+        if stored is not True:
+            raise InvalidEntry("schedule.manual", "true", stored)
+        super().__init__()
 
     def next_after(self, instant: datetime) -> datetime | None:
         return None

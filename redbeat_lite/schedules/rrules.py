@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice, pairwise
 from typing import Any
 
@@ -68,13 +68,6 @@ class RRule(RuleSchedule):
             self.tz = self.zone
         self._check()
 
-    @classmethod
-    def stored(cls, text: str, tz: str | None, start: object) -> RRule:
-        """The schedule of its stored form, whose start is ISO 8601 text."""
-        if start is not None and not isinstance(start, str):
-            raise InvalidEntry("start", "an instant in ISO 8601", start)
-        return cls(text, tz=tz, start=None if start is None else datetime.fromisoformat(start))
-
     @property
     def tz_name(self) -> str | None:
         """The name of the zone, None for that of the app."""
@@ -125,16 +118,12 @@ class RRule(RuleSchedule):
         return self.text.upper(), self.tz_name, self.start
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rrule, (self.text, self.tz_name, self.start)
+        return partial(RRule, tz=self.tz_name, start=self.start), (self.text,)
 
     def __repr__(self) -> str:
         tz = f", tz={self.tz_name!r}" if self.zone is not None else ""
         start = f", start=datetime.fromisoformat({self.start.isoformat()!r})" if self.start is not None else ""
         return f"rrule({self.text!r}{tz}{start})"
-
-
-def _rrule(text: str, tz: str | None, start: datetime | None) -> RRule:
-    return RRule(text, tz=tz, start=start)
 
 
 class RecurrenceRule(ZonedRule):

@@ -26,7 +26,7 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
 from ..errors import InvalidEntry
-from ..instants import MAX_MS, MIN_MS, from_ms
+from ..instants import from_ms
 from .cron import Cron
 from .intervals import At, Every, Manual, at, interval_ms
 from .rrules import RRule
@@ -141,9 +141,12 @@ def _guarded(decode: Callable[[Mapping[str, Any]], BaseSchedule], obj: Mapping[s
         raise InvalidEntry("schedule", "a stored schedule", dict(obj), hint=str(error)[:200]) from error
 
 
+def _given(**stored: Any) -> dict[str, Any]:
+    return {name: value for name, value in stored.items() if value is not None}
+
+
 def _encode_every(found: Every) -> dict[str, Any]:
-    how = {name: True for name in ("align", "spread") if getattr(found, name)}
-    return {"every": found.ms, **how, **found.kept()}
+    return _given(every=found.ms, align=found.align or None, spread=found.spread or None, **found.kept())
 
 
 def _decode_every(obj: Mapping[str, Any]) -> Every:
@@ -153,12 +156,8 @@ def _decode_every(obj: Mapping[str, Any]) -> Every:
 
 
 def _encode_cron(found: Cron) -> dict[str, Any]:
-    stored = {"cron": found.expression, **found.kept()}
-    if found.tz_name is not None:
-        stored["tz"] = found.tz_name
-    if found.seconds != "last":
-        stored["seconds"] = found.seconds
-    return stored
+    seconds = None if found.seconds == "last" else found.seconds
+    return _given(cron=found.expression, **found.kept(), tz=found.tz_name, seconds=seconds)
 
 
 def _decode_cron(obj: Mapping[str, Any]) -> Cron:
@@ -167,24 +166,13 @@ def _decode_cron(obj: Mapping[str, Any]) -> Cron:
     return found
 
 
-def _decode_at(obj: Mapping[str, Any]) -> At:
-    ms = whole(obj["at"])
-    if not MIN_MS <= ms <= MAX_MS:
-        raise InvalidEntry("schedule", "an instant of the years 1 to 9999", ms)
-    return at(from_ms(ms))
-
-
 def _encode_rrule(found: RRule) -> dict[str, Any]:
-    stored: dict[str, Any] = {"rrule": found.text}
-    if found.tz_name is not None:
-        stored["tz"] = found.tz_name
-    if found.start is not None:
-        stored["start"] = found.start.isoformat()
-    return stored
+    return _given(rrule=found.text, tz=found.tz_name, start=found.start and found.start.isoformat())
 
 
 def _decode_rrule(obj: Mapping[str, Any]) -> RRule:
-    return RRule.stored(obj["rrule"], zone(obj), obj.get("start"))
+    start = obj.get("start")
+    return RRule(obj["rrule"], tz=zone(obj), start=None if start is None else datetime.fromisoformat(start))
 
 
 def _encode_crontab(found: crontab) -> dict[str, Any]:
@@ -214,8 +202,7 @@ def _crontab_field(field: object) -> Any:
 
 
 def _encode_celery_interval(found: schedule) -> dict[str, Any]:
-    stored: dict[str, Any] = {"schedule": found.run_every.total_seconds()}
-    return {**stored, "relative": True} if found.relative else stored
+    return _given(schedule=found.run_every.total_seconds(), relative=found.relative or None)
 
 
 def _decode_celery_interval(obj: Mapping[str, Any]) -> schedule:
@@ -255,9 +242,9 @@ _ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
 _DECODERS: dict[str, tuple[Callable[[Mapping[str, Any]], BaseSchedule], tuple[str, ...]]] = {
     "every": (_decode_every, ("align", "spread", "resolved")),
     "cron": (_decode_cron, ("tz", "seconds", "resolved")),
-    "at": (_decode_at, ()),
+    "at": (lambda obj: at(from_ms(whole(obj["at"]))), ()),
     "rrule": (_decode_rrule, ("tz", "start")),
-    "manual": (Manual.stored, ()),
+    "manual": (lambda obj: Manual(stored=obj["manual"]), ()),
     "crontab": (_decode_crontab, ()),
     "schedule": (_decode_celery_interval, ("relative",)),
     "solar": (_decode_solar, ()),
