@@ -28,7 +28,7 @@ def freeze(ctx: click.Context, /, pattern: str, until: str | None, skip: bool, *
     \b
     Examples:
       celery -A proj redbeat freeze '*' --for 2h --note deploy
-      celery -A proj redbeat freeze '*' --tag billing --until "2026-12-01 06:00" --skip
+      celery -A proj redbeat freeze '*' --tag billing --until 2026-12-01T06:00
     """
     end = None if until is None else instant_of("until", until, ctx.obj.app.timezone)
     froze(ctx, pattern, until=end, mode="skip" if skip else "hold", **given)
