@@ -122,9 +122,8 @@ class ReadSide(Mapping[str, Entry]):
         """
         check_count("limit", limit)
         last = instants.to_ms(instants.aware("until", until))
-        known = Freezes.of(self._store.freezes())
-        bounds = {"now": wall_ms(), "until": last, "limit": limit}
-        return upcoming(self._reader.all(), **bounds, zone=self._zone, walk_on=briefly(), freezes=known)
+        how = {"zone": self._zone, "walk_on": briefly(), "freezes": Freezes.of(self._store.freezes())}
+        return upcoming(self._reader.all(), now=wall_ms(), until=last, limit=limit, **how)
 
     def runs(
         self,

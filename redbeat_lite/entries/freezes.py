@@ -70,7 +70,7 @@ class Freezes(NamedTuple):
     def of(cls, text: bytes) -> Freezes:
         """Those of a text; none where it is garbage."""
         with suppress(InvalidEntry, TypeError, ValueError, OverflowError, CorruptEntry):
-            return cls(tuple(_decoded(*each) for each in loads(text.partition(b"|")[2])), text)
+            return cls(tuple(map(_decoded, loads(text.partition(b"|")[2]))), text)
         return cls((), text)
 
     def replaced(self, *freezes: Freeze) -> Freezes:
@@ -104,7 +104,7 @@ class Freezes(NamedTuple):
         return Plan((), lifecycle.ahead(entry, state, end - 1, zone), missed.total(), ranges), None
 
 
-def _decoded(id: str, name: str, tag: str | None, task: str, since: int, until: int, *others: Any) -> Freeze:
-    mode, note, actor, thawed = others
-    ended = None if thawed is None else from_ms(thawed)
-    return Freeze(id, *Selection.of(name, tag, task), from_ms(since), from_ms(until), mode, note, actor, ended)
+def _decoded(stored: list[Any]) -> Freeze:
+    id, name, tag, task, since, until, mode, note, actor, thawed = stored
+    times = from_ms(since), from_ms(until)
+    return Freeze(id, *Selection.of(name, tag, task), *times, mode, note, actor, thawed and from_ms(thawed))

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from datetime import datetime, tzinfo
 from itertools import islice, takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .. import instants
 from ..public import public
@@ -29,25 +29,15 @@ class Upcoming(NamedTuple):
     nominal: datetime
 
 
-def upcoming(
-    entries: Iterable[Entry],
-    *,
-    now: int,
-    until: int,
-    limit: int,
-    zone: tzinfo,
-    walk_on: WalkOn = by_count,
-    freezes: Freezes = _NONE,
-) -> list[Upcoming]:
+def upcoming(entries: Iterable[Entry], *, now: int, until: int, limit: int, **how: Any) -> list[Upcoming]:
     """The occurrences of these entries from ``now`` to ``until`` (epoch milliseconds), in order, at most ``limit``.
 
     Parameters:
-        walk_on, freezes: as for :func:`walk`.
+        how: as for :func:`walk`.
     """
     last = instants.from_ms(until)
     entries = (entry for entry in entries if entry.due is not None and entry.due <= until)
-    found = walk(entries, now=now, zone=zone, walk_on=walk_on, freezes=freezes)
-    return [*islice(takewhile(lambda each: each.at <= last, found), limit)]
+    return [*islice(takewhile(lambda each: each.at <= last, walk(entries, now=now, **how)), limit)]
 
 
 def walk(

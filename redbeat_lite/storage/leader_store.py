@@ -12,7 +12,7 @@ from .changes import line_of
 from .refused import Refused
 from .replies import text
 from .store import Store
-from .stored import CUT, Advance, Bad, Mark, Stored, Term, check_revision, check_term, due_of, entries_of, score_of
+from .stored import CUT, Advance, Bad, Mark, Stored, Term, check_term, due_of, entries_of, score_of
 
 #: Bytes of texts in one reply to the leader, about: several times that is taken in the server while it is made.
 _REPLY = 16_000_000
@@ -39,7 +39,6 @@ class LeaderStore(Store):
         where = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.backfills)
         reply = self._run("schedule/peek", where, (*term, now, limit, CUT, _REPLY, revision))
         check_term(reply)
-        check_revision(reply)
         self.running = reply[0]
         if len(reply) == 2:
             return [], score_of(reply[1][1]) if reply[1] else None
@@ -74,7 +73,6 @@ class LeaderStore(Store):
                     args += (command, target, value)
         reply = self._run("schedule/commit", where + list(lists), args)
         check_term(reply)
-        check_revision(reply)
         return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:

@@ -137,8 +137,5 @@ def chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
 def check_term(reply: Any) -> None:
     if reply[0] == 0:
         raise Lost
-
-
-def check_revision(reply: Any) -> None:
-    if reply[0] == -1:
+    if reply[0] == -2:
         raise Refrozen(reply[1])

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from celery import Celery
 
 
-#: How long a freeze may last from now on without a word.
-_LONG = timedelta(days=7)
-
-
 def sorted_out(reader: Reader, found: Iterable[Stored]) -> tuple[list[Entry], dict[str, str]]:
     """The entries that can be read, and what is wrong with the others, by their names."""
     entries, wrong = [], {}
@@ -59,7 +55,7 @@ def unreadable(wrong: Mapping[str, str]) -> Iterator[Finding]:
 def frozen(status: Status) -> Iterator[Finding]:
     """Freezes of everything, and those that hold for more than a week to come."""
     for each in status.freezes:
-        if each.selection.is_all or each.until - status.now > _LONG:
+        if each.selection.is_all or each.until - status.now > timedelta(days=7):
             yield Finding(
                 "freeze",
                 "warning",

@@ -14,7 +14,7 @@
 --     | 'range' index-of-KEYS 'rows-to-keep ms-that-they-live last-nominal-time-sent-before row'
 --     | 'recorded' index-of-KEYS 'nominal-time|entry': of a message that was out before, not those that its rows make idle
 -- returns {0} this term is over
---       | {-1, freezes} they are of another revision, nothing was written
+--       | {-2, freezes} they are of another revision, nothing was written
 --       | {1, result, ...} per entry: 1 advanced, 0 not what was planned, text: its messages were refused, because of this
 local known = redis.call('HMGET', KEYS[5], 'commit', 'freezes')
 local last, freezes = known[1] or '', known[2] or ''
@@ -25,7 +25,7 @@ if not leads(KEYS[1], ARGV[1], ARGV[2]) then
   return {0}
 end
 if ARGV[7] ~= '|' and ARGV[7] ~= string.match(freezes, '^[^|]*') then
-  return {-1, freezes}
+  return {-2, freezes}
 end
 -- Written first: a server that takes no writes says so before anything is out.
 redis.call('HSET', KEYS[5], 'clock', ARGV[3])

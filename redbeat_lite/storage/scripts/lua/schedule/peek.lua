@@ -4,7 +4,7 @@
 -- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] limit  ARGV[5] bytes of a text that are of any use
 -- ARGV[6] bytes of texts after which the rest is left to the next call  ARGV[7] revision of the freezes that is known
 -- returns {0} this term is over
---       | {-1, freezes} they are of another revision; '' where none are stored
+--       | {-2, freezes} they are of another revision; '' where none are stored
 --       | {running, {name, score, ...}, {definition, ...}, {state, ...}} at most limit entries, earliest first
 --       | {running, {name, score}} nothing is due; the first entry to come, or {} when none is stored
 -- where running is that of the backfills, 1 for none
@@ -13,7 +13,7 @@ if not leads(KEYS[1], ARGV[1], ARGV[2]) then
 end
 local freezes = redis.call('HGET', KEYS[5], 'freezes') or ''
 if string.match(freezes, '^[^|]*') ~= ARGV[7] then
-  return {-1, freezes}
+  return {-2, freezes}
 end
 local running = redis.call('HGET', KEYS[6], 'running') or 1
 local due = redis.call('ZRANGE', KEYS[2], '-inf', ARGV[3], 'BYSCORE', 'LIMIT', 0, ARGV[4], 'WITHSCORES')
