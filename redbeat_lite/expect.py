@@ -50,7 +50,8 @@ class Expect:
         start, finish = self.start_within, self.finish_within
         if start is not None and finish is not None and finish < start:  # type: ignore[operator]  # both are seconds
             raise InvalidEntry("expect.finish_within", f"not less than start_within ({start:g} s)", finish)
-        _check_failures("expect.failures", self.failures)
+        if type(self.failures) is not int or not 1 <= self.failures <= _MOST_FAILURES:
+            raise InvalidEntry("expect.failures", f"a whole number from 1 to {_MOST_FAILURES}", self.failures)
         if self.trust not in ("workers", "backend"):
             raise InvalidEntry("expect.trust", "'workers' or 'backend'", self.trust)
         if self.trust == "backend" and not self.longest:
@@ -129,7 +130,8 @@ class Pause:
     after: int
 
     def __post_init__(self) -> None:
-        _check_failures("on_failure.after", self.after)
+        if type(self.after) is not int or not 1 <= self.after <= _MOST_FAILURES:
+            raise InvalidEntry("on_failure.after", f"a whole number from 1 to {_MOST_FAILURES}", self.after)
 
     @classmethod
     def of(cls, value: object) -> Pause | None:
@@ -147,11 +149,6 @@ class Pause:
 
     def __str__(self) -> str:
         return f"pause:{self.after}"
-
-
-def _check_failures(field: str, value: object) -> None:
-    if type(value) is not int or not 1 <= value <= _MOST_FAILURES:
-        raise InvalidEntry(field, f"a whole number from 1 to {_MOST_FAILURES}", value)
 
 
 def _seconds(name: str, value: object) -> float | None:

@@ -24,6 +24,7 @@ from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import edit_of, removal
 from ..entries.words import listed
 from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
+from ..once.canvas import sent
 from ..storage.changes import Action, Line, line_of
 from ..storage.patience import briefly
 from ..storage.store import TRIES, Store
@@ -104,13 +105,9 @@ class Writer:
         """Log that messages of an entry pile up while nobody takes them, as they live for longer than its interval."""
         alive = alive_at_once(entry, self._zone, self._slack)
         if alive > _MANY_ALIVE:
-            logger.warning(
-                "entry %r: while no worker takes them, %d of its messages are alive at once, as each lives for its "
-                "interval and redbeat_lite_clock_slack (%g s); with once=True it is one",
-                entry.name,
-                alive,
-                self._slack / 1000,
-            )
+            why = "each lives for its interval and redbeat_lite_clock_slack (%g s); with once=True it is one"
+            text = f"entry %r: while no worker takes them, %d of its messages are alive at once, as {why}"
+            logger.warning(text, entry.name, alive, self._slack / 1000)
 
     def warn_of_unknown_tasks(self, entries: Iterable[Entry]) -> None:
         """Log the tasks that this app does not have, each once however many entries run it."""
@@ -118,8 +115,8 @@ class Writer:
             return
         unknown: dict[str, list[str]] = {}
         for entry in entries:
-            if entry.task not in self._app.tasks:
-                unknown.setdefault(entry.task, []).append(entry.name)
+            for task in sent(entry.task, entry.args) - self._app.tasks.keys():
+                unknown.setdefault(task, []).append(entry.name)
         for task, names in unknown.items():
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             logger.warning("entry %r%s: no task %r is registered in this app", names[0], more, task)

@@ -179,9 +179,7 @@ class IncidentWatch:
 
     def _overdue(self, look: Look, found: Mapping[str, Found], now: int) -> tuple[list[Deadline], set[str]]:
         """The deadlines to decide on, with what is known of their runs, and the members of those to look at again."""
-        overdue = [
-            each for each in look.overdue if " " not in each.what and each.name in found and found[each.name].expect
-        ]
+        overdue = [each for each in look.overdue if each.name in found and found[each.name].expect]
         if not self._heard.records:
             # What is not recorded may have been done all the same: that nobody records is the one incident.
             if any(not found[each.name].trusts for each in overdue):

@@ -10,6 +10,7 @@ from ..entries.entry import Entry
 from ..errors import InvalidEntry
 from ..interchange.records import entry_fields
 from ..interchange.schedule_text import resolved_text, schedule_text, schedule_words
+from ..once.canvas import call_text
 from ..schedules import Manual
 from .output import distance, echo_json, say, when
 
@@ -73,7 +74,7 @@ def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
     last = when(entry.last_run_at, zone)
     return [
         ("name", entry.name),
-        ("task", entry.task),
+        ("task", call_text(entry.task, entry.args)),
         ("schedule", _words(entry)),
         ("resolved", resolved_text(entry.schedule)),
         ("status", status(entry) + (f": {entry.paused_note}" if entry.paused_note else "")),

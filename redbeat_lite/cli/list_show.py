@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 from ..entries.words import change_words, counted
 from ..errors import describe
 from ..interchange.schedule_text import schedule_text
+from ..once.canvas import call_text
 from ..settings import Settings
 from .command import Command, json_option, name_argument, schedules_of
 from .entry_output import STATUSES, as_fields, as_json, next_run, status
@@ -74,7 +75,13 @@ def list_(
         return
     zone = ctx.obj.app.timezone
     rows = [
-        (each.name, each.task, schedule_text(each.schedule), marks(each, history, plain=plain), next_run(each, zone))
+        (
+            each.name,
+            call_text(each.task, each.args),
+            schedule_text(each.schedule),
+            marks(each, history, plain=plain),
+            next_run(each, zone),
+        )
         for each in page
     ]
     if rows:

@@ -37,7 +37,8 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
     Parameters:
         name: 1 to 200 characters, no control characters.
         task: the task's registered name, or the task; or a signature (``add.s(1, 2)``), which brings its arguments and
-            options; or a :class:`redbeat_lite.Pipeline`, of which each occurrence starts a run.
+            options; or a chain, group or chord, which a worker with ``install()`` applies; or a
+            :class:`redbeat_lite.Pipeline`, of which each occurrence starts a run.
         schedule: :func:`every`, :func:`cron`, :func:`at`, :func:`rrule`, :func:`manual`, any Celery schedule,
             seconds or a timedelta.
         args, kwargs: the task's arguments.

@@ -16,10 +16,12 @@ from kombu.entity import Queue
 
 from ..errors import InvalidEntry, is_plain
 from ..instants import YEAR
+from ..once.canvas import CANVAS, CANVASES
 from ..once.policy import Once
 from ..schedules import SpreadSchedule, coerce_schedule
 from ..schedules.calendars import Calendar
 from ..settings import MAX_HISTORY, MAX_NAME
+from ..storage.json_values import pack, unpack
 from .foreign_fields import instead
 
 #: What a user may write in an entry, in the order of the signature; the rest of an Entry is state.
@@ -57,9 +59,6 @@ LONGEST = 100 * YEAR
 
 #: Tags of an entry, and the characters of one of them.
 MAX_TAGS, MAX_TAG = 20, 100
-
-#: Canvases: they are several tasks, and an entry is one.
-_CANVASES = ("celery.chain", "celery.group", "celery.chord")
 
 
 def check_name(field: str, value: object) -> str:
@@ -213,11 +212,11 @@ def brings_arguments(task: Any) -> bool:
 def expanded(task: Any, args: Any, kwargs: Any, options: Any) -> tuple[Any, Any, Any, Any]:
     """Task, arguments and options, from a signature or a pipeline if ``task`` is one of these."""
     if isinstance(task, CallableSignature):
-        if task.task in _CANVASES:
-            raise InvalidEntry("task", "one task", task, hint="several tasks in stages are a redbeat_lite.Pipeline")
         for field, value in (("args", args), ("kwargs", kwargs)):
             if value:
                 raise InvalidEntry(field, "none beside a signature, which has its own", value)
+        if task.task in CANVASES:
+            return CANVAS, (unpack(pack(task, "task")),), {}, options
         return task.task, task.args, task.kwargs, {**task.options, **as_mapping("options", options)}
     if hasattr(task, "as_entry"):
         if kwargs:

@@ -23,13 +23,13 @@ def install(app: Celery) -> None:
 
     A worker of this app then gives back the locks of tasks that crash, expire or are revoked, wakes tasks that wait,
     keeps the locks of queued tasks, keeps a Redis broker from delivering again what it still has, and holds back and
-    guards tasks of other classes whose entry says ``once``. It records what becomes of the runs of entries. No
-    connection is opened before the worker starts.
+    guards tasks of other classes whose entry says ``once``. It records what becomes of the runs of entries, and applies
+    the canvases of entries. No connection is opened before the worker starts.
 
     Parameters:
         app: the Celery app.
     """
-    from . import task  # noqa: F401 - connects the release of locks to the end of a run
+    from . import canvas_task, task  # noqa: F401 - a task is registered, the release of locks connected to the end of a run
 
     if _STEP not in app.steps["consumer"]:
         app.steps["consumer"].add(_STEP)

@@ -11,10 +11,10 @@ from typing import Any, Self
 from celery import shared_task, signals
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
-from kombu.exceptions import OperationalError
 
 from ..errors import CorruptEntry, describe, text_of
 from ..once import run as once_run
+from ..once.canvas_task import NOT_TAKEN, PUBLISHES
 from ..once.errors import LockUnavailable, OnceSkipped
 from ..once.parked_message import DELIVERY
 from ..once.renewal import PER_LEASE
@@ -42,9 +42,6 @@ _NEVER = ("skipped", "too old")
 
 #: What says that the server did not answer, so that a step could not begin.
 _AWAY: tuple[type[Exception], ...] = (*DOWN, LockUnavailable)
-
-#: What says that a message was not taken, by a broker that is away for now.
-_NOT_TAKEN: tuple[type[Exception], ...] = (*DOWN, OperationalError)
 
 #: Where a step keeps what it got, on its request.
 _PARAMS = "redbeat_pipeline_params"
@@ -172,7 +169,7 @@ class PipelineTask(Task):
             self.__header__(*(args or ()), **(kwargs or {}))
         try:
             return super().apply_async(args, kwargs, *more, **options)
-        except _NOT_TAKEN as exc:
+        except NOT_TAKEN as exc:
             ref, hold = ref_of(self.request.__dict__), self.request.__dict__.get(once_run.ATTRIBUTE)
             # Under its own id a step publishes its retry alone. The next stage may be of the same task, as may what the
             # body calls.
@@ -278,17 +275,7 @@ def _unknown(sender: Any = None, message: Any = None, name: str = "", **_: Any) 
     report(sender.app, message.headers, "FAILED", f"NotRegistered: a worker of its queue knows no task {name!r}")
 
 
-@shared_task(
-    name=START,
-    base=Task,
-    bind=True,
-    acks_late=True,
-    ignore_result=True,
-    autoretry_for=_NOT_TAKEN,
-    retry_backoff=1,
-    retry_backoff_max=60,
-    max_retries=None,
-)  # type: ignore[untyped-decorator]
+@shared_task(name=START, **PUBLISHES)  # type: ignore[untyped-decorator]
 def start_pipeline(self: Any, definition: str) -> str:
     """Start a run whose id is this task's: an occurrence that is emitted twice is one run."""
     run_id = str(self.request.id)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, chain, signature
 
 from redbeat_lite import (
     Entry,
@@ -23,6 +23,7 @@ from redbeat_lite import (
     cron,
     every,
 )
+from redbeat_lite.once.canvas import CANVAS
 from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat
@@ -138,9 +139,12 @@ class TestAdd:
         app.finalize()
         schedules.add("late", "no.such.task", 10)
         schedules.add("known", "add", 10)
+        app.tasks.pop(CANVAS, None)
+        schedules.add("canvas", chain(signature("add"), signature("add")), 10)
         schedules.add_many(Entry(f"e{number}", "no.such.task", every(10)) for number in range(3))
         assert [record.getMessage() for record in caplog.records] == [
             "entry 'late': no task 'no.such.task' is registered in this app",
+            "entry 'canvas': no task 'redbeat_lite.canvas' is registered in this app",
             "entry 'e0' (and 2 more): no task 'no.such.task' is registered in this app",
         ]
 

@@ -105,9 +105,13 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"task": signature("add", (1,)), "kwargs": {"y": 2}},
         "kwargs: expected none beside a signature, which has its own, got {'y': 2}",
     ),
-    "several tasks": (
-        {"task": chain(signature("add", (1,)), signature("add", (2,)))},
-        "task: expected one task, got add(1) | add(2) (several tasks in stages are a redbeat_lite.Pipeline)",
+    "a canvas with an argument that cannot be stored": (
+        {"task": chain(signature("add", (1,)), signature("add", (object(),)))},
+        "task.kwargs.tasks[1].args[0]: expected a value that JSON or kombu's JSON types can hold",
+    ),
+    "arguments beside a canvas": (
+        {"task": chain(signature("add", (1,)), signature("add", (2,))), "kwargs": {"y": 2}},
+        "kwargs: expected none beside a signature, which has its own, got {'y': 2}",
     ),
     "option expires that is no instant": (
         {"options": {"expires": "tomorrow"}},

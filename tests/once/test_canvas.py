@@ -62,6 +62,18 @@ def test_chain_chord_and_group_members_that_wait_run(proj: Proj, key: str, busy:
     assert grouped.get(timeout=20) == [5, 6]
 
 
+def test_a_chord_as_an_entry_delivered_twice_runs_once(proj: Proj, any_pool: Crew, key: str) -> None:
+    header = [proj.tasks.foreign.si(key), proj.tasks.foreign.si(key)]  # which nobody guards
+    raw = proj.sent_by_an_entry(chord(header, proj.tasks.foreign.si(f"{key}-body")))
+    proj.inject(raw)
+    proj.inject(raw)
+    proj.ended(f"{key}-body")
+    proj.inject(raw)
+    until(lambda: "has ended already; this copy is dropped" in any_pool.text())
+    the_workers_live(proj, any_pool)
+    assert (proj.count(key), proj.count(f"{key}-body")) == (2, 1)
+
+
 @pytest.fixture
 def taken(proj: Proj, any_pool: Crew, key: str) -> Any:
     """The key of ``queue_raise`` is held."""

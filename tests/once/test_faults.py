@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from celery import chord
 from celery.states import READY_STATES
 
 from redbeat_lite import Once
@@ -67,6 +68,18 @@ def test_a_copy_that_stands_by_runs_when_the_first_is_killed(proj: Proj, prefork
     proj.go(key)
     proj.ended(key)
     until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
+
+
+def test_a_canvas_whose_worker_dies_while_it_applies_it_is_finished_by_another(
+    proj: Proj, prefork: Crew, key: str
+) -> None:
+    plain, fatal = proj.tasks.plain.si, proj.tasks.fatal.si
+    inner = chord([plain(key), fatal(key), plain(key)], plain(f"{key}-inner"))
+    proj.inject(proj.sent_by_an_entry(chord([plain(key), inner], plain(f"{key}-body"))))
+    proj.ended(f"{key}-body")
+    assert proj.tasks.add.delay(1).get(timeout=10) == [1]
+    assert proj.client.get(f"died:{key}") == "2"
+    assert [proj.count(each) for each in (key, f"{key}-inner", f"{key}-body")] == [4, 1, 1]
 
 
 def test_a_soft_time_limit_frees_the_key(proj: Proj, prefork: Crew, key: str) -> None:

@@ -16,6 +16,7 @@ import redis
 from celery import Celery
 from celery.result import AsyncResult
 
+from redbeat_lite import Scheduler, Schedules, every
 from tests.support.aftermath import dismiss, hear
 from tests.support.nursery import nursery
 from tests.support.waiting import pause
@@ -169,6 +170,21 @@ class Proj:
         raw = self.client.rpop("nowhere")
         assert raw is not None
         return result, raw
+
+    def sent_by_an_entry(self, task: Any) -> str:
+        """The raw message of the one run of an entry."""
+        schedules, beat = Schedules(self.app), Scheduler(self.app)
+        schedules.add("once", task, every(0.05), options={"queue": "nowhere"}, max_runs=1, remove_when_done=True)
+
+        def is_sent() -> bool:
+            beat.run_due()
+            return bool(self.client.llen("nowhere"))
+
+        try:
+            until(is_sent)
+            return self.capture(lambda: None)[1]
+        finally:
+            beat.close()
 
     def inject(self, raw: str, *, expires: str | None = None) -> None:
         """Put a raw message into the workers' queue."""

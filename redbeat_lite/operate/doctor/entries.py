@@ -15,6 +15,7 @@ from ...beat.status import OVERDUE_MS, Status
 from ...entries.entry import Entry
 from ...entries.stored_entry import UNREADABLE, shown_name
 from ...entries.words import counted, listed
+from ...once.canvas import CANVAS, sent
 from ...settings import Settings
 from ...storage.store import Store
 from ...storage.stored import Stored
@@ -130,11 +131,11 @@ def unregistered(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
     """Tasks that this app does not know."""
     by_task = defaultdict(list)
     for entry in entries:
-        if entry.task not in app.tasks:
-            by_task[entry.task].append(entry.name)
+        for task in sent(entry.task, entry.args) - app.tasks.keys():
+            by_task[task].append(entry.name)
     for task, names in by_task.items():
         near = get_close_matches(task, [each for each in app.tasks if not each.startswith("celery.")], n=1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
+        hint = "Call install(app). " if task == CANVAS else f"Did you mean {near[0]!r}? " if near else ""
         yield Finding(
             "task",
             "warning",

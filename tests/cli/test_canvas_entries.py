@@ -1,0 +1,42 @@
+"""A canvas as an entry, as commands tell of it."""
+
+from __future__ import annotations
+
+import pytest
+from celery import Celery, chord, signature
+
+from redbeat_lite import Schedules, every, install
+from redbeat_lite.once.canvas import CANVAS
+from redbeat_lite.once.canvas_task import apply_canvas
+from redbeat_lite.operate.doctor import examine
+from tests.cli.conftest import Cli
+
+JOINED = chord([signature("add", (1, 2)), signature("gone")], signature("add"))
+
+
+@pytest.fixture
+def joined(schedules: Schedules) -> Schedules:
+    schedules.add("joined", JOINED, every(60), options={"queue": "slow"})
+    return schedules
+
+
+def test_list_and_show_write_it_as_celery_does(cli: Cli, joined: Schedules) -> None:
+    assert "%add([add(1, 2), gone()])" in cli("list").out
+    [line] = [line for line in cli("show", "joined").lines if line.startswith("task ")]
+    assert line.split(None, 1)[1] == "%add([add(1, 2), gone()])"
+    assert cli("show", "joined", "--json").json["task"] == CANVAS
+    assert "%add([" in cli("list", "--task", "redbeat_lite.*").out
+
+
+def test_the_doctor_names_members_that_no_task_is_there_for_and_who_applies_it(app: Celery, joined: Schedules) -> None:
+    def told() -> dict[str, str]:
+        return {each.what: each.todo for each in examine(app) if each.check == "task"}
+
+    gone, canvas = (f"'joined' sends {name!r}, which is no task of this app" for name in ("gone", CANVAS))
+    app.finalize()
+    install(app)
+    assert apply_canvas.name in app.tasks
+    assert told().keys() == {gone}
+    del app.tasks[CANVAS]
+    assert told().keys() == {gone, canvas}
+    assert told()[canvas].startswith("Call install(app).")
