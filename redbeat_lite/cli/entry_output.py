@@ -10,7 +10,7 @@ from ..entries.entry import Entry
 from ..errors import InvalidEntry
 from ..interchange.records import entry_fields
 from ..interchange.schedule_text import resolved_text, schedule_text, schedule_words
-from ..once.canvas import call_text
+from ..once.canvas import CANVAS, call_text
 from ..schedules import Manual
 from .output import distance, echo_json, say, when
 
@@ -72,6 +72,7 @@ def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
     """Everything about an entry, for people; a value ``None`` is left out."""
     written = {**entry_fields(entry), **({"calendar": str(entry.calendar)} if entry.calendar else {})}
     last = when(entry.last_run_at, zone)
+    apart = ("task", "schedule", "local", *(["args"] if entry.task == CANVAS else []))
     return [
         ("name", entry.name),
         ("task", call_text(entry.task, entry.args)),
@@ -85,7 +86,7 @@ def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
         ("skipped", entry.skipped_count or None),
         ("last task", entry.last_task_id),
         ("last error", entry.last_error),
-        *((field, shown(value)) for field, value in written.items() if field not in ("task", "schedule", "local")),
+        *((field, shown(value)) for field, value in written.items() if field not in apart),
         ("not stored", ", ".join(entry.local) or None),
         ("source", entry.source),
         ("version", f"{entry.version} of {entry.generation}"),

@@ -16,7 +16,7 @@ from kombu.entity import Queue
 
 from ..errors import InvalidEntry, is_plain
 from ..instants import YEAR
-from ..once.canvas import CANVAS, CANVASES
+from ..once.canvas import CANVAS, CANVASES, plain
 from ..once.policy import Once
 from ..schedules import SpreadSchedule, coerce_schedule
 from ..schedules.calendars import Calendar
@@ -216,7 +216,7 @@ def expanded(task: Any, args: Any, kwargs: Any, options: Any) -> tuple[Any, Any,
             if value:
                 raise InvalidEntry(field, "none beside a signature, which has its own", value)
         if task.task in CANVASES:
-            return CANVAS, (unpack(pack(task, "task")),), {}, options
+            return CANVAS, (plain(unpack(pack(task, "task"))),), {}, options
         return task.task, task.args, task.kwargs, {**task.options, **as_mapping("options", options)}
     if hasattr(task, "as_entry"):
         if kwargs:

@@ -21,16 +21,8 @@ from .task import Task
 NOT_TAKEN: tuple[type[Exception], ...] = (*DOWN, OperationalError)
 
 #: Options of a task that does nothing but publish others, and may do so again.
-PUBLISHES: dict[str, Any] = {
-    "base": Task,
-    "bind": True,
-    "acks_late": True,
-    "ignore_result": True,
-    "autoretry_for": NOT_TAKEN,
-    "retry_backoff": 1,
-    "retry_backoff_max": 60,
-    "max_retries": None,
-}
+_RETRIES = {"autoretry_for": NOT_TAKEN, "retry_backoff": 1, "retry_backoff_max": 60, "max_retries": None}
+PUBLISHES: dict[str, Any] = {"base": Task, "bind": True, "acks_late": True, "ignore_result": True, **_RETRIES}
 
 #: What names the members and groups of a canvas here and now. Celery does so while it applies it; the group of a chord
 #: within another canvas takes no id from outside.

@@ -73,6 +73,7 @@ def test_failures_in_a_row_pause_an_entry_until_it_is_resumed(entry: Stage) -> N
         (["failed", "expired", "failed", "revoked", "failed"], True),
         (["expired", "expired", "expired"], False),
         (["failed", "lost", "failed", "succeeded"], True),
+        (["rejected", "rejected", "rejected"], True),
     ],
 )
 @pytest.mark.parametrize("expect", [None, {"start_within": 30}])
@@ -146,6 +147,29 @@ def test_what_failed_before_it_was_resumed_does_not_count_again(entry: Stage) ->
     assert not is_paused(stage)
 
 
+def test_nothing_counts_while_it_is_paused_by_hand_or_was_due_before_it_was_resumed(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(60), on_failure=Pause(after=1))
+    stage.turn(60)
+    before = stage.worker.nominal_of("e")
+    stage.turn(60)
+    stage.schedules.pause("e", note="by hand")
+    stage.worker.tells("e", "failed")
+    stage.turn()
+    assert kinds(stage) == []
+    stage.schedules.resume("e")
+    line = {"name": "e", "nominal": before, "id": "x", "outcome": "f", "attempt": 0}
+    stage.worker.writes({**line, **dict.fromkeys(("begin", "duration", "worker", "error"), "")})
+    stage.turn()
+    assert not is_paused(stage)
+    assert kinds(stage) == []
+
+
+@pytest.mark.parametrize("stage", [{"redbeat_lite_history": 0}], indirect=True)
+def test_one_run_is_recorded_whatever_the_settings_say(entry: Stage) -> None:
+    entry.turn(60, 60)
+    assert len(entry.schedules["e"].known_state.sent) == 1
+
+
 def test_another_entry_of_the_name_is_not_paused_for_the_one_before(
     entry: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,8 +201,9 @@ def test_it_counts_what_is_expected_by_the_same_failures(stage: Stage, client: r
 
 def test_where_nobody_records_that_is_told(entry: Stage, client: redis.Redis) -> None:
     stage = entry
-    stage.turn(60)
-    assert of_entry(client, "e")[-1].headers[EXPECT_HEADER] is True
+    stage.schedules.add("free", "add", every(60))
+    stage.turn(60, 60, 60)
+    assert [EXPECT_HEADER in of_entry(client, name)[-1].headers for name in ("free", "e")] == [False, True]
     stage.worker.is_gone()
     for _ in range(LASTING + 1):
         stage.turn(60)

@@ -24,7 +24,9 @@ def test_list_and_show_write_it_as_celery_does(cli: Cli, joined: Schedules) -> N
     assert "%add([add(1, 2), gone()])" in cli("list").out
     [line] = [line for line in cli("show", "joined").lines if line.startswith("task ")]
     assert line.split(None, 1)[1] == "%add([add(1, 2), gone()])"
-    assert cli("show", "joined", "--json").json["task"] == CANVAS
+    assert "subtask_type" not in cli("show", "joined").out
+    told = cli("show", "joined", "--json").json
+    assert (told["task"], told["args"][0]["kwargs"]["header"][0]["args"]) == (CANVAS, [1, 2])
     assert "%add([" in cli("list", "--task", "redbeat_lite.*").out
 
 

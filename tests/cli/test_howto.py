@@ -17,11 +17,14 @@ from redis.exceptions import RedisError
 from redbeat_lite import Schedules, actors, every
 from tests.cli.conftest import Said
 from tests.cli.test_docs import follow
+from tests.support.in_process import MakeBeat, make_beat
 from tests.support.messages import queued
 from tests.support.pages import blocks
 from tests.support.processes import ROOT
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
+
+__all__ = ["make_beat"]
 
 PAGE = ROOT / "docs" / "howto.md"
 ASYNCIO = "Use it from asyncio and FastAPI"
@@ -106,6 +109,30 @@ def test_entries_are_frozen(make_app: MakeApp, run_cli: Callable[..., Said], mon
     monkeypatch.setattr(actors, "_user_at_host", lambda: "ada@laptop")
     schedules: Schedules = do("Freeze entries for a time", make_app(result_expires=None), run_cli)["schedules"]
     assert [(each.name, each.mode) for each in schedules.freezes] == [("billing-*", "hold"), ("sync", "hold")]
+
+
+def test_what_keeps_failing_is_paused(
+    make_app: MakeApp, make_beat: MakeBeat, run_cli: Callable[..., Said], client: redis.Redis
+) -> None:
+    app = make_app(timezone="Europe/Berlin", result_expires=None)
+    beat, names = make_beat(app), {"schedules": Schedules(app)}
+    beat.leader.acquire()
+    beat._aside.incidents.look()
+    [code, console] = blocks(PAGE, "Pause what keeps failing")
+    exec(compile(code.text, PAGE.name, "exec", dont_inherit=True), names)
+    for nominal in range(3):
+        line = {"name": "invoices", "nominal": nominal + 1, "outcome": "f", "error": "why", "attempt": 0}
+        client.xadd("{redbeat-lite}:runs:feed", {**line, **dict.fromkeys(("id", "worker", "begin", "duration"), "")})
+    beat._aside.incidents.look()
+    assert [each.kind for each in names["schedules"].incidents()] == ["paused"]
+    follow(app, console.text, run_cli)
+
+
+def test_a_chord_is_an_entry(make_app: MakeApp, run_cli: Callable[..., Said], client: redis.Redis) -> None:
+    app = make_app(timezone="Europe/Berlin", result_expires=None)
+    do("Run a chain, a group or a chord", app, run_cli)["schedules"].run_now("export")
+    [message] = queued(client, "slow")
+    assert message.task == "redbeat_lite.canvas"
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ CANVASES: dict[str, tuple[Make, str, set[str]]] = {
     ),
     "nested": (
         lambda: chain(task("shop.a", {"task": "x"}), group(task("b"), chain(task("c"), task("d")))),
-        "shop.a({'task': 'x'}) | group((b(), c() | d()))",
+        "shop.a({'task': 'x'}) | group([b(), c() | d()])",
         {"shop.a", "b", "c", "d"},
     ),
 }
@@ -55,7 +55,7 @@ def test_members_keep_their_options_and_the_types_of_their_arguments() -> None:
     [canvas] = decode("e", encode(entry).encode()).args
     first = canvas["kwargs"]["tasks"][0]
     assert first["options"] == {"queue": "fast", "priority": 3}
-    assert list(first["args"]) == [instant]
+    assert first["args"] == [instant]
 
 
 def test_an_entry_can_be_given_another_canvas_or_task() -> None:
