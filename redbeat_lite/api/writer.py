@@ -115,7 +115,7 @@ class Writer:
             return
         unknown: dict[str, list[str]] = {}
         for entry in entries:
-            for task in sent(entry.task, entry.args) - self._app.tasks.keys():
+            for task in sorted(sent(entry.task, entry.args) - self._app.tasks.keys()):
                 unknown.setdefault(task, []).append(entry.name)
         for task, names in unknown.items():
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""

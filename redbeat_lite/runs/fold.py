@@ -118,12 +118,12 @@ class _Fold:
         known = self._failures.get(end.name) or self._seen.failures.get(end.name) or Failures()
         if known.generation != watched.generation:
             known = Failures()
-        if known.nominal == end.nominal:
+        if known.nominal == end.nominal or end.nominal <= watched.forgiven:
             return
         times, strikes = known.times + counts, known.strikes if watched.counts(known.nominal) else 0
-        if end.outcome in _STRIKES and watched.counts(end.nominal) and not watched.muted:
+        if watched.on_failure and end.outcome in _STRIKES and not watched.muted:
             strikes += 1
-            if watched.on_failure and strikes >= watched.on_failure.after:
+            if strikes >= watched.on_failure.after:
                 self._open_case("paused", end.name, f"paused: {_often(end, strikes)}", end.nominal, strikes)
                 # Left to the next look, whoever takes it: this one may not come to it.
                 self._deadlines[member(f"pause {watched.generation}", end.nominal, end.name)] = 0

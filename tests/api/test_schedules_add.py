@@ -140,10 +140,11 @@ class TestAdd:
         schedules.add("late", "no.such.task", 10)
         schedules.add("known", "add", 10)
         app.tasks.pop(CANVAS, None)
-        schedules.add("canvas", chain(signature("add"), signature("add")), 10)
+        schedules.add("canvas", chain(signature("add"), signature("gone")), 10)
         schedules.add_many(Entry(f"e{number}", "no.such.task", every(10)) for number in range(3))
         assert [record.getMessage() for record in caplog.records] == [
             "entry 'late': no task 'no.such.task' is registered in this app",
+            "entry 'canvas': no task 'gone' is registered in this app",
             "entry 'canvas': no task 'redbeat_lite.canvas' is registered in this app",
             "entry 'e0' (and 2 more): no task 'no.such.task' is registered in this app",
         ]

@@ -157,11 +157,15 @@ def test_nothing_counts_while_it_is_paused_by_hand_or_was_due_before_it_was_resu
     stage.turn()
     assert kinds(stage) == []
     stage.schedules.resume("e")
+    stage.schedules.update("e", on_failure=Pause(after=2))
+    runs(stage, "failed")
     line = {"name": "e", "nominal": before, "id": "x", "outcome": "f", "attempt": 0}
     stage.worker.writes({**line, **dict.fromkeys(("begin", "duration", "worker", "error"), "")})
     stage.turn()
     assert not is_paused(stage)
     assert kinds(stage) == []
+    runs(stage, "failed")
+    assert is_paused(stage)
 
 
 @pytest.mark.parametrize("stage", [{"redbeat_lite_history": 0}], indirect=True)

@@ -131,7 +131,7 @@ def unregistered(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
     """Tasks that this app does not know."""
     by_task = defaultdict(list)
     for entry in entries:
-        for task in sent(entry.task, entry.args) - app.tasks.keys():
+        for task in sorted(sent(entry.task, entry.args) - app.tasks.keys()):
             by_task[task].append(entry.name)
     for task, names in by_task.items():
         near = get_close_matches(task, [each for each in app.tasks if not each.startswith("celery.")], n=1)
