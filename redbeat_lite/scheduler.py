@@ -16,9 +16,10 @@ from redis.exceptions import AuthenticationError, MovedError, ResponseError
 from .beat import parent
 from .beat.announcer import Announcer
 from .beat.aside import Aside
-from .beat.backfills import Backfills
+from .beat.backfills import BackfillPlanner, Backfills
 from .beat.dispatch.broker import BrokerDown
 from .beat.dispatch.dispatcher import Dispatcher
+from .beat.dispatch.planner import Planner
 from .beat.dispatch.prepared import obstacle
 from .beat.dispatch.publisher import Publisher
 from .beat.heartbeat import heartbeat_file
@@ -98,21 +99,18 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         )
         self._aside = Aside(app, settings, self.leader, vitals)
         sending = self.leader, self._publisher, locks, vitals
-        self._dispatcher = Dispatcher(
-            store,
-            *sending,
-            zone=zone,
-            batch_size=settings.batch_size,
-            slack=settings.slack_ms,
-            deadlines=self._aside.deadlines,
-            tasks=lambda name: app.tasks.get(name),
-            upkeep=self._upkeep,
-        )
-        self._backfills = Backfills(app, store, settings, *sending, self._upkeep.local)
+        by: dict[str, Any] = {"zone": zone, "batch_size": settings.batch_size, "deadlines": self._aside.deadlines}
+        by["freezing"] = self._upkeep.freezing
+        planned: dict[str, Any] = {"zone": zone, "prefix": keys.prefix, "slack": settings.slack_ms}
+        planned |= {"tasks": lambda name: app.tasks.get(name), "local": self._upkeep.local}
+        planned["progress"] = self.leader.progress
+        self._dispatcher = Dispatcher(store, *sending, Planner(**planned), **by)
+        self._backfills = Backfills(store, *sending, BackfillPlanner(store, **planned), **by)
         self._failure: BaseException | None = None
         self._exit_code = 0
         self._outage = Outage(vitals, settings.lease)
-        self._ticking = self._closing = False
+        self._ticking = False
+        self._closing = False
         self._farewell = Farewell()
         super().__init__(app, schedule={}, max_interval=max_interval, **kwargs)
         self.apply_async = self._apply_async  # type: ignore[method-assign]  # what apply_entry calls
@@ -213,8 +211,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             if waiting:
                 return min(waiting, float(self.max_interval))
             self._upkeep.go_on(self.leader.term)
-            upcoming = self._dispatcher.run()
-            again = self._backfills.go_on(upcoming)
+            upcoming = self._backfills.run_beside(self._dispatcher.run())
         except Lost:
             # A flush takes away what kombu has declared, too, and who leads next may find the broker to be another one.
             self._publisher.close()
@@ -224,7 +221,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             return 0.0
         if self._upkeep.unfinished:
             return 0.0
-        longest = min(self.max_interval, self._upkeep.look_again_in, again)
+        longest = min(self.max_interval, self._upkeep.look_again_in)
         if upcoming is None:
             return float(longest)
         return min(max((upcoming - wall_ms()) / 1000, 0.0), float(longest))

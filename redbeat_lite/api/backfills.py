@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, tzinfo
+from hashlib import sha1
 from itertools import islice
 from typing import Any, cast
 
 from ..actors import Who
 from ..clock import wall_ms
-from ..entries.backfilling import times
+from ..entries.backfilling import covered, times
+from ..entries.fields import is_name
 from ..entries.state import storable_note
 from ..errors import EntryChanged, EntryNotFound, InvalidEntry
 from ..instants import aware, from_ms, to_ms
 from ..once.keys import OnceKeys
 from ..once.worker_reports import heard_of
-from ..storage.backfills import Backfill, BackfillStore
+from ..storage.backfills import Backfill, backfill_of
 from ..storage.changes import line_of
-from ..storage.replies import server_ms, text
-from ..storage.store import TRIES
+from ..storage.replies import server_ms
+from ..storage.store import TRIES, Store
+from ..storage.stored import Edit
 from .reader import Reader, check_complete
 
 #: Occurrences of one backfill, how many of them may be out at once, messages a second, separate ranges of an entry,
@@ -36,7 +38,7 @@ class Backfills:
 
     def __init__(self, reader: Reader, zone: tzinfo, who: Callable[[], Who]) -> None:
         self._reader, self._store, self._zone, self._who = reader, reader.store, zone, who
-        self._backfills, self._client = BackfillStore(reader.store), cast(Any, reader.store.backend.client)
+        self._own = Store(reader.store.backend, reader.store.keys.of_backfills)
 
     def start(
         self,
@@ -68,7 +70,7 @@ class Backfills:
             InvalidEntry: a parameter is wrong, nothing or too much is to be sent, or no worker records.
             ConfigOwned: its schedule cannot be stored, and this app's configuration does not have it.
         """
-        entry, client = self._reader.whole(name), self._client
+        entry, client = self._reader.whole(name), cast(Any, self._store.backend.client)
         check_complete(entry, "schedule")
         first, last = (to_ms(aware(field, value)) for field, value in (("start", start), ("end", end)))
         _check("start", "an instant not after the end", start, first <= last)
@@ -84,65 +86,64 @@ class Backfills:
         hint = "with None it sends `rate` messages a second, whatever becomes of them"
         is_told = max_active is None or any(said.records for said in heard.values())
         _check("max_active", expected, max_active, is_told, hint)
-        told, generation, span = (
-            storable_note(name, note),
-            entry.known_state.generation,
-            (from_ms(first), from_ms(last)),
-        )
-        wanted = Backfill(
-            "", name, *span, max_active, rate, again, told, self._who().actor, from_ms(wall_ms()), generation
-        )
-        _, covered = self._backfills.read(wanted)
-        found = [*islice(times(wanted, covered, entry, entry.known_state, self._zone), _LONGEST + 1)]
+        known = [*self]
+        kind = name, entry.known_state.generation, again
+        before = max((each for each in known if _kind(each) == kind), key=lambda each: each.number, default=None)
+        _check("again", f"one under which backfill {before and before.id} has ended", again, not before or before.ended)
+        about = max_active, rate, again, storable_note(name, note), self._who().actor, from_ms(wall_ms())
+        number, skip = (before.number + 1, covered(before)) if before else (0, ())
+        wanted = Backfill("", name, from_ms(first), from_ms(last), *about, kind[1], number, skip)
+        found = [*islice(times(wanted, entry, entry.known_state, self._zone), _LONGEST + 1)]
         expected = f"a range with 1 to {_LONGEST:,} occurrences that no backfill has sent"
         hint = "`again` counted up sends them once more"
         _check("start", expected, f"{len(found):,} of {entry.schedule!r}", 0 < len(found) <= _LONGEST, hint)
-        _check("again", "one under which less was sent here and there", again, len(covered) < _RANGES)
+        _check("again", "one under which less was sent here and there", again, len(skip) < _RANGES)
+        running = sum(not each.ended for each in known)
+        _check("start", f"at most {_RUNNING} backfills that have not ended", running + 1, running < _RUNNING)
         wanted = replace(wanted, start=from_ms(found[0]), end=from_ms(found[-1]), total=len(found))
-        return wanted if dry_run else self._started(wanted)
+        return wanted if dry_run else self._started(wanted, known)
 
     def pause(self, id: str) -> Backfill:
-        """Send nothing of it for now; raises EntryNotFound where there is none that runs."""
-        return self._changed(id, "paused", lambda found: replace(found, paused=True))
+        """Send nothing of it for now; raises EntryNotFound where there is none that has not ended."""
+        return self._change(id, "paused", paused=True)
 
     def resume(self, id: str) -> Backfill:
         """Go on with it, and wait for nothing that is out: its end may have been lost; raises as :meth:`pause`."""
-        return self._changed(id, "resumed", lambda found: replace(found, paused=False, active=()))
+        return self._change(id, "resumed", paused=False, active=())
 
     def cancel(self, id: str) -> Backfill:
         """Send nothing of it any more; raises as :meth:`pause`."""
-        return self._changed(id, "cancelled", lambda found: replace(found, ended="cancelled"))
+        return self._change(id, "cancelled", ended="cancelled")
 
     def __getitem__(self, id: str) -> Backfill:
         """The backfill of this id; raises EntryNotFound, a ``KeyError``, where there is none."""
-        try:
-            return self._backfills.all()[id]
-        except KeyError:
-            raise EntryNotFound(f"no backfill {id!r} is stored") from None
+        found = backfill_of(self._own.read([id])[0]) if is_name(id) else None
+        if found is None:
+            raise EntryNotFound(f"no backfill {id!r} is stored")
+        return found
 
     def __iter__(self) -> Iterator[Backfill]:
-        return iter(self._backfills.all().values())
+        return iter(sorted(filter(None, map(backfill_of, self._own.pages())), key=lambda each: (each.at, each.number)))
 
-    def _started(self, wanted: Backfill) -> Backfill:
-        client, key, known = self._client, self._store.keys.backfills, [*self]
-        wanted = replace(wanted, id=os.urandom(4).hex(), feed=f"{server_ms(client)}-0")
-        running = sum(not each.ended for each in known)
-        _check("start", f"at most {_RUNNING} backfills that have not ended", running + 1, running < _RUNNING)
-        self._backfills.change(None, wanted)
+    def _started(self, wanted: Backfill, known: Sequence[Backfill]) -> Backfill:
+        # Of two that are started at the same time, one has the id.
+        id_ = sha1(repr((_kind(wanted), wanted.number)).encode(), usedforsecurity=False).hexdigest()[:10]
+        wanted = replace(wanted, id=id_, feed=f"{server_ms(self._store.backend.client)}-0")
+        if self._own.put([wanted.edit(None, wall_ms())]) == [False]:
+            raise EntryChanged(f"backfill {id_!r} of {wanted.name!r} was started by somebody else just now")
         self._tell(wanted, f"started, {wanted.total} from {wanted.start.isoformat()} to {wanted.end.isoformat()}")
-        gone = [each.id for each in known if each.ended][:-_ENDED]
-        for field in map(text, client.hkeys(key)):
-            if field.startswith("covered:") and not self._store.exists(field.split(":", 2)[2]):
-                gone.append(field)
-        if gone:
-            client.hdel(key, *gone)
+        newest = {_kind(each): each for each in (*known, wanted)}
+        for each in [each for each in known if each.ended][:-_ENDED]:
+            if newest[_kind(each)] is not each or not self._store.exists(each.name):
+                self._own.put([Edit(each.id, each.state.encode(), None)])
         return wanted
 
-    def _changed(self, id_: str, action: str, change: Callable[[Backfill], Backfill]) -> Backfill:
+    def _change(self, id_: str, action: str, **changes: Any) -> Backfill:
         for _ in range(TRIES):
             if (found := self[id_]).ended:
                 raise EntryNotFound(f"backfill {id_!r} has ended: {found.ended}")
-            if self._backfills.change(found, after := change(found)):
+            after = replace(found, **changes)
+            if self._own.put([after.edit(found, wall_ms() if after.runs else None)]) == [True]:
                 self._tell(after, action)
                 return after
         raise EntryChanged(f"backfill {id_!r} is being changed too often")
@@ -150,10 +151,13 @@ class Backfills:
     def _tell(self, backfill: Backfill, what: str) -> None:
         note = f": {backfill.note}" if backfill.note else ""
         self._store.record(line_of(self._who(), "backfill", f"{backfill.id} {what}{note}"), [backfill.name])
-        self._client.publish(self._store.keys.wake, "backfill")
 
 
-def _check(field: str, expected: str, value: object, is_right: bool, hint: str | None = None) -> None:
+def _kind(backfill: Backfill) -> tuple[str, str, int]:
+    return backfill.name, backfill.generation, backfill.again
+
+
+def _check(field: str, expected: str, value: object, is_right: object, hint: str | None = None) -> None:
     if not is_right:
         raise InvalidEntry(field, expected, value, hint=hint)
 

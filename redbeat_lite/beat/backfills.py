@@ -1,229 +1,232 @@
-"""Sends backfills, a batch at a time, after what is due."""
+"""Sends backfills, after what is due: a schedule of their own, dispatched as the other one is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.utils.log import get_logger
-from kombu.exceptions import OperationalError
-from redis.exceptions import NoPermissionError
 
 from ..actors import BEAT
 from ..clock import elapsed, wall_ms
-from ..entries.backfilling import merged, room, times, went_out
+from ..entries.backfilling import room, times, went_out
 from ..entries.entry import Entry
-from ..entries.message import Occurrence
-from ..entries.state import backfill_id
-from ..entries.stored_entry import state_of
-from ..errors import describe
-from ..once.claims import Claim, give_back, headers, take
-from ..once.store import DOWN, LockStore
+from ..entries.freezes import Freezes
+from ..entries.lifecycle import retry_delay
+from ..entries.state import EntryState, backfill_id
+from ..entries.stored_entry import UNREADABLE, state_of
+from ..errors import CorruptEntry, describe
+from ..once.store import LockStore
 from ..runs.keys import RunKeys
-from ..runs.run import BACKFILL_HEADER, EXPECT_HEADER, HISTORY_HEADER
-from ..settings import MAX_HISTORY, Settings
-from ..storage.backfills import Backfill, BackfillStore, Ranges
+from ..runs.run import BACKFILL_HEADER
+from ..schedules import every
+from ..schedules.misfire import Plan
+from ..settings import MAX_HISTORY
+from ..storage.backfills import Backfill, backfill_of
 from ..storage.changes import line_of
 from ..storage.leader_store import LeaderStore
 from ..storage.replies import text
-from ..storage.stored import Command, Lost
-from .dispatch.broker import BrokerDown
-from .dispatch.planner import Planner
+from ..storage.stored import Advance, Bad, Refrozen, Stored
+from .dispatch.advances import Advances
+from .dispatch.dispatcher import Dispatcher
+from .dispatch.once_locks import Claiming
+from .dispatch.planner import Ahead, Job, Planner, quarantined
 from .dispatch.publisher import Publisher
+from .dispatch.reports import Reports
 from .leader import Leader
 from .vitals import Vitals
 
-if TYPE_CHECKING:
-    from celery import Celery
-
 logger = get_logger(__name__)
 
-#: Seconds until another look at one that waits for an end or a lock, and at one that has failed.
-_LOOK, _RETRY = 0.2, 10.0
+#: Milliseconds until another look at one that waits for an end or a lock, and until the next step of others.
+_LOOK, _STEP = 200, 10
 
 #: Milliseconds before an entry is due in which nothing else is begun; for so many seconds at most.
 _MAKES_WAY, _PATIENCE = 20, 1.0
 
-#: Lines of the feed of one look.
-_LINES = 1000
+#: Lines of the feed of one look, and backfills that run at once.
+_LINES, _TWINS = 1000, 100
 
 
-class Backfills:
-    """Sends the backfills of one schedule. What goes wrong with one stays with it.
+@dataclass(slots=True, kw_only=True)
+class _Job(Job):
+    """A step of a backfill; what it is after that, unless something fails."""
+
+    backfill: Backfill
+    is_last: bool = False
+    after: Backfill | None = None
+
+    def id_of(self, nominal: int) -> str:
+        return _id_of(self.backfill, nominal)
+
+
+class BackfillPlanner(Planner):
+    """Plans steps of backfills.
 
     Parameters:
-        app, store, settings, leader, publisher, locks, vitals, local: as a dispatcher has them.
+        live: the schedule of the entries.
+        planned: as for any planner.
+    """
+
+    def __init__(self, live: LeaderStore, **planned: Any) -> None:
+        super().__init__(**planned)
+        self._live, self._feed = live, RunKeys(live.keys.prefix).feed
+        #: Of each backfill its entry, and the one that is sent in its place.
+        self._twins: dict[str, tuple[Entry, Entry]] = {}
+
+    def plan(self, due: Iterable[Stored], now: int, freezes: Freezes) -> tuple[list[Job], list[Bad]]:
+        jobs, bad = list[Job](), list[Bad]()
+        for stored in due:
+            if (backfill := backfill_of(stored)) is None:
+                bad.append(quarantined(stored, CorruptEntry("it is no backfill"), now))
+            else:
+                jobs.append(self._step(stored, backfill, now, freezes))
+        return jobs, bad
+
+    def _step(self, stored: Stored, backfill: Backfill, now: int, freezes: Freezes) -> Job:
+        about = EntryState(0, "", None), Plan((), None, 0), Ahead(None, None)
+        job = _Job(stored, Entry(backfill.name, "unknown", every(1)), *about, backfill=backfill)
+        [found] = self._live.read([backfill.name])
+        try:
+            state, entry = state_of(found), self._entry(found)
+            if state.generation != backfill.generation:
+                raise CorruptEntry("another one has its name")  # noqa: TRY301 - as where it cannot be read
+            if freezes.until(now, entry) is None:
+                self._plan(job, entry, state, now)
+        except UNREADABLE as exc:
+            job.backfill = replace(backfill, ended=f"cancelled, as its entry is gone: {exc}")
+        except Exception as exc:  # noqa: BLE001 - a schedule may raise anything
+            job.error = describe(exc)
+            logger.error("beat: backfill %s of %r waits, trying again later: %s", backfill.id, backfill.name, job.error)
+        return job
+
+    def _plan(self, job: _Job, entry: Entry, state: EntryState, now: int) -> None:
+        job.backfill = backfill = self._with_ends(job.backfill)
+        job.entry, most = self._twin(entry, backfill), room(backfill, entry)
+        if most < 1:
+            return
+        found = [*islice(times(backfill, entry, state, self._zone), most + 1)]
+        job.plan, job.is_last = Plan(tuple(found[:most]), None, 0), len(found) <= most
+        if entry.once is not None:
+            job.wanted = [self._claim(job, entry.once, nominal, now) for nominal in job.plan.emit]
+
+    def _twin(self, entry: Entry, backfill: Backfill) -> Entry:
+        """The entry as its messages are made: nothing is expected of them, and they say of which backfill they are."""
+        known, twin = self._twins.get(backfill.id, (None, None))
+        if known is not entry or twin is None:
+            twin = copy(entry)
+            twin.template, twin.expect = None, False
+            headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
+            twin.options = {**entry.options, "headers": headers}
+            if backfill.max_active is not None:
+                twin.history = MAX_HISTORY  # Of an old run, the end is told only where there is room for its row.
+            if len(self._twins) >= _TWINS:
+                self._twins.clear()
+            self._twins[backfill.id] = entry, twin
+        return twin
+
+    def _with_ends(self, backfill: Backfill) -> Backfill:
+        """The backfill without those, where it waits for one, of whose end the feed tells."""
+        if backfill.max_active is None or len(backfill.active) < backfill.max_active:
+            return backfill
+        client: Any = self._live.backend.client
+        lines = client.xrange(self._feed, f"({backfill.feed}", "+", _LINES)
+        ended = {text(fields.get(b"id", b"")) for _, fields in lines if fields.get(b"outcome") != b"y"}
+        active = [nominal for nominal in backfill.active if _id_of(backfill, nominal) not in ended]
+        return replace(backfill, active=active, feed=text(lines[-1][0]) if lines else backfill.feed)
+
+
+class Backfills(Dispatcher):
+    """Dispatches backfills.
+
+    Parameters:
+        live: the schedule of the entries.
+        leader, publisher, locks, vitals, planner, by: as for any dispatcher.
     """
 
     def __init__(
         self,
-        app: Celery,
-        store: LeaderStore,
-        settings: Settings,
+        live: LeaderStore,
         leader: Leader,
         publisher: Publisher,
         locks: LockStore,
         vitals: Vitals,
-        local: Callable[[str], Entry | None],
+        planner: BackfillPlanner,
+        **by: Any,
     ) -> None:
-        self._store, self._leader, self._publisher, self._locks, self._vitals = store, leader, publisher, locks, vitals
-        self._backfills, self._feed, self._zone = BackfillStore(store), RunKeys(store.keys.prefix).feed, app.timezone
-        # Of its own, so that no message of a backfill takes the place of an entry's prepared one.
-        self._planner = Planner(
-            zone=app.timezone,
-            tasks=lambda name: app.tasks.get(name),
-            local=local,
-            prefix=store.keys.prefix,
-            slack=settings.slack_ms,
-            progress=leader.progress,
-        )
-        self._seen: bytes | int = 1
-        self._known: dict[str, Backfill] = {}  #: those that run
-        self._next: dict[str, float] = {}  #: when each may go on
-        self._last = 0.0
+        own = LeaderStore(live.backend, live.keys.of_backfills)
+        super().__init__(own, leader, publisher, locks, vitals, planner, **by)
+        self._live, self._vitals, self._last = live, vitals, 0.0
+        self._claiming, self._reports = _Claiming(locks), _Reports(live, vitals, by["zone"])
+        self._advances = _Advances(RunKeys(live.keys.prefix), by["deadlines"], by["zone"])
 
-    def go_on(self, upcoming: int | None) -> float:
-        """Let the one go on whose turn it is; tells after how many seconds it is worth another look.
+    def run_beside(self, upcoming: int | None) -> int | None:
+        """Take a step of the backfill whose turn it is, if there is time for it.
 
         Parameters:
-            upcoming: when the next entry is due, epoch ms; ``None`` if nobody knows.
+            upcoming: when the next entry is due, epoch ms; ``None`` when none is to come.
+
+        Returns:
+            when there is something to do next.
 
         Raises:
-            Lost: the term is over.
-            BrokerDown: the broker cannot be reached.
+            Lost, BrokerDown: as for :meth:`run`.
         """
-        if self._store.running != self._seen:
-            self._seen = self._store.running
-            self._known = {id_: each for id_, each in self._backfills.all().items() if each.runs}
-            self._next = dict.fromkeys(self._known, 0.0)
-        self._vitals.backfill_left = sum(each.left for each in self._known.values())
-        id_ = min(self._next, key=self._next.__getitem__, default=None)
-        if id_ is None:
-            return float("inf")
-        if (wait := self._next[id_] - elapsed()) > 0:
-            return wait
-        if upcoming is not None and upcoming - wall_ms() < _MAKES_WAY and elapsed() - self._last < _PATIENCE:
-            return float("inf")
+        due, now = self._live.backfill_due, wall_ms()
+        if due is None:
+            self._vitals.backfill_left = 0
+            return upcoming
+        if due > now:
+            return due if upcoming is None else min(due, upcoming)
+        if upcoming is not None and upcoming - now < _MAKES_WAY and elapsed() - self._last < _PATIENCE:
+            return upcoming
         self._last = elapsed()
-        if (pause := self._step(self._known[id_])) is None:
-            del self._next[id_], self._known[id_]
-        else:
-            self._next[id_] = elapsed() + pause
-        return 0.0
+        running = [stored for stored in self._store.page(0, _TWINS) if stored.score is not None]
+        self._vitals.backfill_left = sum(each.left for each in map(backfill_of, running) if each is not None)
+        with suppress(Refrozen):
+            self._dispatch(self._leader.term, running[:1], now)
+        return now
 
-    def _step(self, known: Backfill) -> float | None:
-        """Send what may be sent, and note it; tells the seconds until the next step, ``None`` if there is none."""
-        claims: list[Claim] = []
-        try:
-            before, covered = self._backfills.read(known)
-            if before is None or not before.runs:
-                return None
-            after, sent, commands = self._send(before, covered, claims)
-        except Exception as exc:
-            self._give_back(claims)
-            if isinstance(exc, (BrokerDown, OperationalError)):
-                self._publisher.close()
-            if isinstance(exc, (BrokerDown, Lost)):
-                raise
-            return self._failed(known, describe(exc))
-        if after == before:
-            return _LOOK
-        covered = merged(covered, before.cursor or sent[0], sent[-1]) if sent else covered
-        try:
-            done = self._backfills.change(before, after, covered, self._leader.term, commands)
-        except NoPermissionError:
-            if not commands:
-                raise
-            self._publisher.send_apart("the schedule's user may not write to a queue")
-            return 0.0
-        if not done and not commands and (now := self._backfills.read(before)[0]) is not None:
-            # Paused or cancelled meanwhile; but what is out is out.
-            after = replace(after, paused=now.paused, ended=now.ended or after.ended)
-            done = self._backfills.change(now, after, covered, self._leader.term)
-        if done is not True:
-            self._give_back(claims)
-            return self._failed(before, done) if done else 0.0
-        self._known[after.id] = after
-        self._vitals.sent += len(sent)
-        if after.ended:
+
+class _Claiming(Claiming):
+    def _tell_held(self, name: str, key: str) -> None:
+        """It waits, and is not left out."""
+
+
+class _Reports(Reports):
+    def __init__(self, live: LeaderStore, *about: Any) -> None:
+        super().__init__(*about)
+        self._live = live
+
+    def advanced(self, job: Job) -> None:
+        assert isinstance(job, _Job)
+        after = job.after
+        if after is not None and after.ended and not job.error:
             line = line_of(BEAT, "backfill", f"{after.id} {after.ended}: {after.sent} sent")
-            self._store.record(line, [after.name])
-        return len(sent) / after.rate if after.max_active is None else 0.0
+            self._live.record(line, [after.name])
 
-    def _send(
-        self, backfill: Backfill, covered: Ranges, claims: list[Claim]
-    ) -> tuple[Backfill, list[int], list[Command]]:
-        """Publish what may be sent now: the backfill after that, the nominal times, and what is left to send of them.
+    def committed(self, jobs: Iterable[Job]) -> None:
+        self._vitals.sent += sum(len(job.plan.emit) for job in jobs if not job.error)
 
-        Parameters:
-            claims: gets the once-lock that is taken.
-        """
-        [stored] = self._store.read([backfill.name])
-        state = None if stored.state is None else state_of(stored)
-        if state is None or state.generation != backfill.generation:
-            return replace(backfill, ended="cancelled: the entry was removed"), [], []
-        entry, backfill = self._planner.entry(stored), self._with_ends(backfill)
-        if (most := room(backfill, entry)) < 1:
-            return backfill, [], []
-        found = [*islice(times(backfill, covered, entry, state, self._zone), most + 1)]
-        extra: dict[str, object] = {BACKFILL_HEADER: backfill.id, EXPECT_HEADER: False}
-        if backfill.max_active is not None:  # of an old run, the end is told only where there is room for it
-            extra[HISTORY_HEADER] = MAX_HISTORY
-        if entry.once is not None and found:
-            claim = self._planner.claim(entry, entry.once, _id_of(backfill, found[0]), wall_ms())
-            if not take(self._locks, [claim])[0]:
-                return backfill, [], []
-            claims.append(claim)
-            extra |= headers(claim)
-        sent, commands = self._publish(backfill, entry, found[:most], extra) if found else ([], [])
-        return went_out(backfill, sent, is_all=len(sent) == len(found)), sent, commands
 
-    def _publish(
-        self, backfill: Backfill, entry: Entry, nominals: list[int], extra: Mapping[str, object]
-    ) -> tuple[list[int], list[Command]]:
-        self._leader.progress("connecting to the broker", within=self._publisher.gives_up_after)
-        self._publisher.connect(self._store, self._leader.term)
-        sent, commands = list[int](), list[Command]()
-        doing = f"sending a backfill of {backfill.name!r}, in term "
-        # Whoever leads no more learns it here.
-        with self._publisher.batch(lambda _: self._leader.progress(f"{doing}{self._leader.term.number}")) as publish:
-            for nominal in nominals:
-                try:
-                    commands += publish(Occurrence(entry, _id_of(backfill, nominal), nominal, None, extra))
-                except Exception:
-                    if not (self._publisher.at_once and sent):
-                        raise
-                    return sent, []  # which is out; the rest is tried again
-                sent.append(nominal)
-        if commands and not self._publisher.one_step:
-            [error] = self._publisher.send([commands])
-            if error is not None:
-                raise error
-            commands = []
-        return sent, commands
-
-    def _with_ends(self, backfill: Backfill) -> Backfill:
-        """The backfill, if it waits for one, without those of whose end the feed tells."""
-        if backfill.max_active is None or len(backfill.active) < backfill.max_active:
-            return backfill
-        client: Any = self._store.backend.client
-        lines = client.xrange(self._feed, f"({backfill.feed}", "+", _LINES)
-        ended = {text(fields.get(b"id", b"")) for _, fields in lines if fields.get(b"outcome") != b"y"}
-        active = tuple(nominal for nominal in backfill.active if _id_of(backfill, nominal) not in ended)
-        return replace(backfill, active=active, feed=text(lines[-1][0]) if lines else backfill.feed)
-
-    def _failed(self, backfill: Backfill, why: str) -> float:
-        self._vitals.failed += 1
-        told = "beat: backfill %s of %r cannot go on, trying again later: %s"
-        logger.error(told, backfill.id, backfill.name, why)
-        return _RETRY
-
-    def _give_back(self, claims: list[Claim]) -> None:
-        with suppress(*DOWN):
-            give_back(self._locks, claims)
+class _Advances(Advances):
+    def of(self, job: Job, now: int) -> Advance:
+        assert isinstance(job, _Job)
+        before, sent = job.backfill, job.plan.emit
+        if job.error:
+            after = replace(before, attempts=before.attempts + 1)
+            wait = 1000 * retry_delay(after.attempts)
+        else:
+            after = went_out(before, sent, is_all=job.is_last and not job.left_out)
+            paced = round(1000 * len(sent) / before.rate) if before.max_active is None else _STEP
+            wait = paced if sent else _LOOK
+        job.after = after
+        due = None if after.ended else now + wait
+        return Advance(job.stored.name, (job.stored.state or b"").decode(), after.state, due, job.commands)
 
 
 def _id_of(backfill: Backfill, nominal: int) -> str:

@@ -22,6 +22,8 @@ _COMMANDS = {
     "freeze": ("freezes", "freeze"),
     "freezes": ("freezes", "freezes"),
     "thaw": ("freezes", "thaw"),
+    "backfill": ("backfills", "backfill"),
+    "backfills": ("backfills", "backfills"),
     "next": ("next", "next_"),
     "log": ("log", "log"),
     "runs": ("runs", "runs"),

@@ -12,8 +12,9 @@ from ..entries.selection import Selection
 from ..errors import RedbeatError, text_of
 from ..settings import Settings
 from ..storage.connections import FAULTS
+from .backfills import begin
 from .command import Command, json_option, schedules_of
-from .entry_options import ARRAY, OBJECT
+from .entry_options import ARRAY, OBJECT, instant_of
 from .entry_output import tell
 from .exit_codes import Failure, ServerFailure
 from .freezes import froze
@@ -79,22 +80,30 @@ def resume(ctx: click.Context, /, catch_up: bool, as_json: bool, **meant: Any) -
 @changing
 @click.option("--args", type=ARRAY, metavar="JSON", help="Other arguments, for this run alone: '[1, \"two\"]'.")
 @click.option("--kwargs", type=OBJECT, metavar="JSON", help="The same by name: '{\"x\": 1}'.")
+@click.option("--at", metavar="INSTANT", help="As the run of this nominal time, of the past: a backfill of one.")
 @click.option("--note", default="", help="Why, for the record of changes.")
 @json_option
 @click.pass_context
-def run(ctx: click.Context, /, args: Any, kwargs: Any, note: str, as_json: bool, **meant: Any) -> None:
+def run(ctx: click.Context, /, args: Any, kwargs: Any, at: str | None, note: str, as_json: bool, **meant: Any) -> None:
     """Send one extra task now, with the entry's options, and its arguments if none are given. Its plan is untouched.
 
     \b
     Examples:
       celery -A proj redbeat run nightly
       celery -A proj redbeat run nightly --kwargs '{"x": 1}' --note "once more"
+      celery -A proj redbeat run nightly --at 2026-11-14T02:30
     """
     schedules, found = schedules_of(ctx), to_change(ctx, "run", **meant)
+    if (at is not None or not isinstance(found, str)) and (args is not None or kwargs is not None):
+        raise Failure("--args and --kwargs go with the NAME of one entry, without --at")
+    if at is not None:
+        if not isinstance(found, str):
+            raise Failure("--at goes with the NAME of one entry")
+        instant = instant_of("at", at, ctx.obj.app.timezone)
+        begin(ctx, found, instant, instant, as_json, max_active=None, note=note)
+        return
     if isinstance(found, str):
         _ = schedules[found]  # so that what fails from here on is the broker's affair
-    elif args is not None or kwargs is not None:
-        raise Failure("--args and --kwargs go with the NAME of one entry")
     _hurry(ctx.obj.app)
     try:
         given = {"args": args, "kwargs": kwargs, "note": note}

@@ -1,4 +1,4 @@
-"""What a backfill sends next: pure, and given the time."""
+"""What a backfill sends, and which ranges are its affair: pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST = 100
 _STEP = 0.05
 
 
-def times(backfill: Backfill, covered: Ranges, entry: Entry, state: EntryState, zone: tzinfo) -> Iterator[int]:
+def times(backfill: Backfill, entry: Entry, state: EntryState, zone: tzinfo) -> Iterator[int]:
     """The nominal times that are still to be sent, epoch ms: those of the entry's rule as it is.
 
     Raises:
@@ -42,8 +42,8 @@ def times(backfill: Backfill, covered: Ranges, entry: Entry, state: EntryState, 
     while at is not None and (at := next_ms(rule, at)) is not None and at <= end:
         if isinstance(at, Question):
             raise InvalidEntry("schedule", "one that tells its past occurrences", entry.schedule, entry=entry.name)
-        place = bisect_right(covered, at, key=lambda span: span[0])
-        over = covered[place - 1][1] if place else at - 1
+        place = bisect_right(backfill.skip, at, key=lambda span: span[0])
+        over = backfill.skip[place - 1][1] if place else at - 1
         if over < at:
             yield at
         else:
@@ -65,15 +65,18 @@ def went_out(backfill: Backfill, sent: Sequence[int], *, is_all: bool) -> Backfi
         cursor=sent[-1] + 1 if sent else backfill.cursor,
         sent=backfill.sent + len(sent),
         active=() if backfill.max_active is None else (*backfill.active, *sent),
-        ended="done" if is_all else "",
+        ended="done" if is_all else backfill.ended,
+        attempts=0,
     )
 
 
-def merged(covered: Ranges, first: int, last: int) -> Ranges:
-    """Ranges with one more."""
-    found: list[tuple[int, int]] = []
-    for begin, end in sorted([*map(tuple, covered), (first, last)]):
-        if found and begin <= found[-1][1] + 1:
-            begin, end = found[-1][0], max(found.pop()[1], end)
-        found.append((begin, end))
+def covered(backfill: Backfill) -> Ranges:
+    """What this one has sent, and those before it."""
+    if not backfill.sent:
+        return backfill.skip
+    found: list[Sequence[int]] = []
+    for first, last in sorted([*backfill.skip, (to_ms(backfill.start), backfill.cursor - 1)], key=lambda span: span[0]):
+        if found and first <= found[-1][1] + 1:
+            first, last = found[-1][0], max(found.pop()[1], last)
+        found.append((first, last))
     return found

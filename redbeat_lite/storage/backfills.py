@@ -1,25 +1,22 @@
-"""Backfills as they are stored: what was asked for, how far each has come, and which ranges were sent."""
+"""Backfills as they are stored: what was asked for as a definition, how far each has come as a state."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
 
 from ..errors import CorruptEntry
 from ..public import public
 from .json_values import dumps, loads, pack, unpack
-from .replies import text
-from .stored import Command, Term, check_term
+from .stored import Edit, Stored
 
-if TYPE_CHECKING:
-    from .store import Store
+#: Ranges of nominal times, epoch ms, both ends included; in order, and none adjoins another.
+Ranges = Sequence[Sequence[int]]
 
-#: Merged ranges of nominal times, epoch ms, both ends included.
-Ranges = Sequence[tuple[int, int]]
+#: The fields that change.
+_STATE = ("sent", "paused", "ended", "active", "cursor", "feed", "attempts")
 
 
 @public
@@ -35,12 +32,15 @@ class Backfill:
         again: which time these are sent, from 0.
         note, actor, at: why, by whom and when it was started.
         generation: of the entry.
-        total: how many occurrences there were to be sent when it was started.
+        number: how many there were before it, of this entry and ``again``.
+        skip: ranges of nominal times, epoch ms, that these have sent.
+        total: how many occurrences there are to be sent.
         sent: how many were sent.
         paused: whether somebody stopped it for a while.
         ended: empty, ``"done"``, or that it was cancelled, and why.
         active: nominal times, epoch ms, of what is out and not known to have ended; for ``max_active``.
         cursor, feed: epoch ms from which on nothing is sent yet; up to which id the feed of ends was read.
+        attempts: publishes in a row that failed.
     """
 
     id: str
@@ -54,13 +54,16 @@ class Backfill:
     actor: str
     at: datetime
     generation: str
+    number: int = 0
+    skip: Ranges = ()
     total: int = 0
     sent: int = 0
     paused: bool = False
     ended: str = ""
     active: Sequence[int] = ()
     cursor: int = 0
-    feed: str = "0-0"
+    feed: str = ""
+    attempts: int = 0
 
     @property
     def left(self) -> int:
@@ -73,79 +76,22 @@ class Backfill:
         return not self.paused and not self.ended
 
     @property
-    def covers(self) -> str:
-        """The field of the ranges that were sent."""
-        return f"covered:{self.again}:{self.name}"
+    def state(self) -> str:
+        """The stored form of what changes."""
+        return dumps({field: getattr(self, field) for field in _STATE})
+
+    def edit(self, before: Backfill | None, due: int | None) -> Edit:
+        """The edit that stores it, if ``before`` is what is stored, for the beat to look at at ``due`` (epoch ms)."""
+        told = {field: value for field, value in asdict(self).items() if field not in (*_STATE, "id")}
+        expected = None if before is None else before.state.encode()
+        definition = dumps(pack(told, "backfill")) if before is None else None
+        return Edit(self.id, expected, self.state, definition, due)
 
 
-class BackfillStore:
-    """Reads and writes the backfills of a schedule.
-
-    Parameters:
-        store: the schedule.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    @property
-    def _client(self) -> Any:
-        return self._store.backend.client
-
-    def all(self) -> dict[str, Backfill]:
-        """Those that can be read, the oldest first; one round trip."""
-        found = self._client.hgetall(self._store.keys.backfills)
-        read = (_read(raw) for name, raw in found.items() if b":" not in name)
-        return {each.id: each for each in sorted(filter(None, read), key=lambda each: each.at)}
-
-    def read(self, known: Backfill) -> tuple[Backfill | None, Ranges]:
-        """A backfill as it is by now, and the ranges of its entry that were sent under its ``again``.
-
-        Raises:
-            CorruptEntry: the ranges cannot be read.
-        """
-        raw, covered = self._client.hmget(self._store.keys.backfills, known.id, known.covers)
-        generation, ranges = loads(covered) if covered else ("", [])
-        return _read(raw), ranges if generation == known.generation else []
-
-    def change(
-        self,
-        before: Backfill | None,
-        after: Backfill,
-        covered: Ranges | None = None,
-        term: Term | None = None,
-        commands: Sequence[Command] = (),
-    ) -> bool | str:
-        """Store a backfill that is still as it was read: ``False`` if it is not, and why its messages were refused.
-
-        Parameters:
-            covered: ranges that are sent with this; ``None``: have the leader look for what is to be sent.
-            term: of the leader; ``None`` for anybody else.
-            commands: messages, which are sent in the same step.
-
-        Raises:
-            Lost: the term is over, nothing was written.
-        """
-        keys, lists = self._store.keys, dict[str, int]()
-        other = ("running", os.urandom(8).hex())
-        if covered is not None:
-            other = (after.covers, dumps([after.generation, covered]))
-        args = [*(term or ("", "")), after.id, "" if before is None else _text(before), _text(after), *other]
-        for command, target, value in commands:
-            where = target if command == "publish" else lists.setdefault(target, len(lists) + 3)
-            args += (command, where, value)
-        reply = self._store.backend.scripts.run("schedule/exchange", [keys.backfills, keys.leader, *lists], args)
-        check_term(reply)
-        return text(reply[1]) if reply[0] == 3 else bool(reply[0] == 1)
-
-
-def _text(backfill: Backfill) -> str:
-    return dumps(pack(asdict(backfill), "backfill"))
-
-
-def _read(raw: bytes | None) -> Backfill | None:
+def backfill_of(stored: Stored) -> Backfill | None:
     """The backfill that is stored; ``None`` where there is none, or what cannot be read."""
-    with suppress(CorruptEntry, TypeError):
-        found = None if raw is None else Backfill(**unpack(loads(raw)))
-        return found if found is None or (isinstance(found.at, datetime) and found.left >= 0) else None
+    with suppress(CorruptEntry, TypeError, UnicodeDecodeError):
+        told = {**unpack(loads(stored.definition or b"")), **loads(stored.state or b"")}
+        found = Backfill(stored.name.decode(), **told)
+        return found if isinstance(found.at, datetime) and found.left >= 0 else None
     return None

@@ -26,8 +26,7 @@ def store_calendar(store: Store, name: str, calendar: Calendar) -> tuple[Calenda
         if known is not None and (known.days, known.until) == (calendar.days, calendar.until):
             return known, False
         stored = replace(calendar, name=name, revision=1 + (known.revision if known else 0))
-        args = ["", "", name, before or b"", stored.encode(), name, stored.encode()]
-        if store.backend.scripts.run("schedule/exchange", [key], args) == [1]:
+        if store.backend.scripts.run("schedule/calendar", [key], [name, before or b"", stored.encode()]):
             return stored, True
     raise EntryChanged(f"calendar {name!r} is being changed too often")
 

@@ -29,9 +29,8 @@ key                   type     holds
                                :class:`redbeat_lite.entries.freezes.Freezes`
 ``{p}:quarantine``    hash     name -> JSON of the error, the definition and the state that could not be used
 ``{p}:calendars``     hash     name of a calendar -> a text of its name with its revision, its last date and its days
-``{p}:backfills``     hash     id -> JSON of a backfill (:mod:`redbeat_lite.storage.backfills`); ``running``, drawn
-                               anew when the leader has something to send; ``covered:<again>:<name>`` -> JSON of an
-                               entry's generation, and of ranges of nominal times, epoch ms, all of which were sent
+``{p}:backfills:…``            ``due``, ``entries``, ``state``, ``quarantine`` of backfills by their ids, as above, in
+                               the form of :mod:`redbeat_lite.storage.backfills`
 ``{p}:changes``       stream   the record of changes: the last 10,000 lines, about, each of what one call has done
                                (:mod:`redbeat_lite.storage.changes`)
 ``{p}:changed``       hash     name -> the last change of this entry, with the version and the generation that it left;
@@ -46,7 +45,7 @@ key                   type     holds
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: Version of everything above. A process refuses to touch a schedule whose number is higher than its own.
 FORMAT = 1
@@ -64,7 +63,6 @@ class Keys:
     meta: str
     quarantine: str
     calendars: str
-    backfills: str
     changes: str
     changed: str
     wake: str
@@ -89,4 +87,10 @@ class Keys:
     @property
     def prefix(self) -> str:
         """What :meth:`of` was told."""
-        return self.due[1:].removesuffix("}:due")
+        return self.leader[1:].removesuffix("}:leader")
+
+    @property
+    def of_backfills(self) -> Keys:
+        """Those of the schedule of backfills, which is one of its own, but for its leader."""
+        own = ("due", "entries", "state", "quarantine", "changed")
+        return replace(self, **{part: f"{{{self.prefix}}}:backfills:{part}" for part in own})

@@ -21,8 +21,8 @@ _REPLY = 16_000_000
 class LeaderStore(Store):
     """The store of the beat that leads."""
 
-    #: As the last :meth:`peek` has seen it: another one where backfills have something to send.
-    running: bytes | int = 1
+    #: When the next backfill is due, epoch milliseconds, as :meth:`peek` has seen it last; ``None``: there is none.
+    backfill_due: int | None = None
 
     def peek(self, term: Term, now: int, limit: int, revision: bytes = b"") -> tuple[list[Stored], int | None]:
         """What is due at ``now`` (epoch ms), earliest first, and when the next entry comes if nothing is.
@@ -36,10 +36,10 @@ class LeaderStore(Store):
             Refrozen: there is another revision.
         """
         keys = self.keys
-        where = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.backfills)
+        where = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.of_backfills.due)
         reply = self._run("schedule/peek", where, (*term, now, limit, CUT, _REPLY, revision))
         check_term(reply)
-        self.running = reply[0]
+        self.backfill_due = score_of(reply[0])
         if len(reply) == 2:
             return [], score_of(reply[1][1]) if reply[1] else None
         return entries_of(reply[1:]), None
@@ -132,8 +132,10 @@ class LeaderStore(Store):
             Lost: the term is over, nothing was removed.
         """
         keys = self.keys
-        hashes = (keys.entries, keys.state, keys.meta, keys.quarantine, keys.calendars, keys.backfills, keys.changed)
-        kinds = {keys.changes: "stream", keys.due: "zset", **dict.fromkeys(hashes, "hash"), **others}
+        own = keys.of_backfills
+        hashes = [keys.meta, keys.calendars, keys.changed]
+        hashes += (key for each in (keys, own) for key in (each.entries, each.state, each.quarantine))
+        kinds = {keys.changes: "stream", keys.due: "zset", own.due: "zset", **dict.fromkeys(hashes, "hash"), **others}
         line = line_of(BEAT, "removed", "keys of a foreign type")
         args = (*term, line.change, *kinds.values())
         reply = self._run("schedule/drop_foreign", (keys.leader, *kinds), args)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import redis
 
-from redbeat_lite import Backfill, cron
-from redbeat_lite.storage.backfills import BackfillStore
+from redbeat_lite import Backfill, Expect, InvalidEntry, cron, manual
+from redbeat_lite.entries.state import task_id
+from redbeat_lite.instants import to_ms
+from redbeat_lite.storage.leader_store import LeaderStore
+from tests.beat.incident_stage import Stage
 from tests.beat.ways import Setup, exactly_once
-from tests.support.frozen import NOW
+from tests.support.frozen import NOW, Clock
 from tests.support.messages import of_entry, queued
 from tests.support.run_records import Worker
+from tests.support.run_rows import RunRows
 
 HOURLY = cron("0 * * * *", tz="UTC")
 NOON = NOW.replace(minute=0, second=0)
@@ -30,10 +36,19 @@ def sent(setup: Setup, name: str = "a") -> list[float]:
     return [(NOON - at).total_seconds() / 3600 for at in times if at is not None]
 
 
-def turns(setup: Setup, number: int = 1) -> None:
-    for _ in range(number):
-        setup.beat._backfills._next = dict.fromkeys(setup.beat._backfills._next, 0.0)  # nobody waits for the clock
-        setup.beat.run_due()
+Turns = Callable[..., None]
+
+
+@pytest.fixture
+def turns(clock: Clock) -> Turns:
+    """So many turns of the beat, each when the next step is due."""
+
+    def take(setup: Setup, number: int = 1) -> None:
+        for _ in range(number):
+            clock.forward(0.2)
+            setup.beat.run_due()
+
+    return take
 
 
 def fast(setup: Setup, first: int, last: int, **more: Any) -> Backfill:
@@ -41,7 +56,7 @@ def fast(setup: Setup, first: int, last: int, **more: Any) -> Backfill:
     return setup.schedules.backfills.start("a", *hours(first, last), max_active=None, rate=1000, **more)
 
 
-def test_each_occurrence_is_sent_once_oldest_first(setup: Setup) -> None:
+def test_each_occurrence_is_sent_once_oldest_first(setup: Setup, turns: Turns) -> None:
     setup.schedules.add("a", "add", HOURLY, options={"headers": {"own": 1}})
     backfill = fast(setup, 100, 1, note="the disk was full")
     assert (backfill.total, backfill.left, backfill.sent, backfill.ended) == (100, 100, 0, "")
@@ -54,42 +69,45 @@ def test_each_occurrence_is_sent_once_oldest_first(setup: Setup) -> None:
     told = (message.headers["redbeat_backfill"], message.headers["own"], message.headers["expires"])
     assert told == (backfill.id, 1, None)
     assert len({message.id for message in queued(setup.broker)}) == 100
-    setup.beat.run_due()
-    assert not setup.beat._backfills._next, "what has ended costs nothing any more"
 
 
-def test_asked_again_or_overlapping_it_sends_nothing_twice(setup: Setup) -> None:
+def test_asked_again_or_overlapping_it_sends_nothing_twice(setup: Setup, turns: Turns) -> None:
     setup.schedules.add("a", "add", HOURLY)
     fast(setup, 20, 11)
+    with pytest.raises(InvalidEntry, match=r"again: expected one under which backfill \w+ has ended, got 0"):
+        fast(setup, 30, 5)
     turns(setup, 2)
-    with pytest.raises(Exception, match=r"start: expected a range with 1 to 100,000 occurrences that no backfill has"):
+    with pytest.raises(
+        InvalidEntry, match="start: expected a range with 1 to 100,000 occurrences that no backfill has"
+    ):
         fast(setup, 20, 11)
     assert fast(setup, 30, 5, dry_run=True).total == 16
-    fast(setup, 30, 5)
-    assert fast(setup, 25, 8).total == 8, "those that the other one has not sent yet"
-    turns(setup, 5)
-    assert sorted(sent(setup)) == [*range(5, 31)]
-    assert {each.ended for each in setup.schedules.backfills} == {"done"}
+    cancelled = fast(setup, 90, 5)
+    turns(setup)
+    setup.schedules.backfills.cancel(cancelled.id)
+    assert fast(setup, 100, 5).total == 10 + 80 - 50 + 6 - 10, "what a cancelled one has not sent can be asked for anew"
+    turns(setup, 3)
+    assert sorted(sent(setup)) == [*range(5, 101)]
     again = fast(setup, 12, 9, again=1)
     turns(setup, 2)
     assert sent(setup)[-4:] == [12, 11, 10, 9]
+    assert [each.ended for each in setup.schedules.backfills] == ["done", "cancelled", "done", "done"]
     assert setup.schedules.backfills[again.id].sent == 4
     ids = [message.id for message in queued(setup.broker)]
-    assert len({*ids}) == len(ids) == 30
+    assert len({*ids}) == len(ids) == 100
 
 
 @exactly_once
-def test_a_reply_that_was_lost_doubles_nothing(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_was_lost_doubles_nothing(setup: Setup, turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     setup.schedules.add("a", "add", HOURLY)
     fast(setup, 250, 1)
-    change = BackfillStore.change
+    commit = LeaderStore.commit
 
-    def torn(self: BackfillStore, *args: Any) -> Any:
-        change(self, *args)
-        assert change(self, *args) is True, "the same call once more does no harm"
+    def torn(self: LeaderStore, *args: Any) -> Any:
+        commit(self, *args)
         raise redis.ConnectionError("cut")
 
-    monkeypatch.setattr(BackfillStore, "change", torn)
+    monkeypatch.setattr(LeaderStore, "commit", torn)
     for _ in range(5):
         with pytest.raises(redis.ConnectionError):
             turns(setup)
@@ -99,11 +117,13 @@ def test_a_reply_that_was_lost_doubles_nothing(setup: Setup, monkeypatch: pytest
     assert sent(setup) == [*range(250, 0, -1)]
 
 
-def test_a_leader_that_dies_before_it_notes_what_is_out_sends_it_again_by_the_same_ids(apart: Setup) -> None:
+def test_a_leader_that_dies_before_it_notes_what_is_out_sends_it_again_by_the_same_ids(
+    apart: Setup, turns: Turns
+) -> None:
     apart.schedules.add("a", "add", HOURLY)
     fast(apart, 60, 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BackfillStore, "change", lambda *_: pytest.fail("killed"))
+        patch.setattr(LeaderStore, "commit", lambda *_: pytest.fail("killed"))
         with pytest.raises(BaseException, match="killed"):
             turns(apart)
     apart.restart()
@@ -113,7 +133,7 @@ def test_a_leader_that_dies_before_it_notes_what_is_out_sends_it_again_by_the_sa
     assert [*dict.fromkeys(sent(apart))] == [*range(60, 0, -1)]
 
 
-def test_cancelled_or_paused_nothing_more_is_sent_whenever_it_comes(setup: Setup) -> None:
+def test_cancelled_or_paused_nothing_more_is_sent_whenever_it_comes(setup: Setup, turns: Turns) -> None:
     setup.schedules.add("a", "add", HOURLY)
     found, backfill = setup.schedules.backfills, fast(setup, 300, 1)
     found.pause(backfill.id)
@@ -122,26 +142,23 @@ def test_cancelled_or_paused_nothing_more_is_sent_whenever_it_comes(setup: Setup
     found.resume(backfill.id)
     turns(setup)
     assert sent(setup) == [*range(300, 250, -1)]
-    take = BackfillStore.read
+    commit = LeaderStore.commit
 
-    def meanwhile(self: BackfillStore, known: Backfill) -> Any:
-        seen = take(self, known)
-        if not found[known.id].ended:
-            found.cancel(known.id)
-        return seen
+    def late(self: LeaderStore, *args: Any) -> Any:
+        found.cancel(backfill.id)
+        return commit(self, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BackfillStore, "read", meanwhile)
+        patch.setattr(LeaderStore, "commit", late)
         turns(setup)
     turns(setup, 3)
-    is_one_step = setup.beat._publisher.one_step
-    assert len(sent(setup)) == (50 if is_one_step else 100), "one batch where broker and schedule are two"
-    assert (found[backfill.id].ended, found[backfill.id].sent) == ("cancelled", len(sent(setup)))
+    out = 50 if setup.beat._publisher.one_step else 100  # where broker and schedule are two, the batch under way is out
+    assert (len(sent(setup)), found[backfill.id].ended, found[backfill.id].sent) == (out, "cancelled", 50)
     with pytest.raises(KeyError, match=f"backfill '{backfill.id}' has ended: cancelled"):
         found.resume(backfill.id)
-    fast(setup, 300, 1)
+    assert fast(setup, 300, 1).total == 250
     turns(setup, 10)
-    assert sent(setup) == [*range(300, 0, -1)], "another one goes on where it stopped"
+    assert [*dict.fromkeys(sent(setup))] == [*range(300, 0, -1)], "another one goes on where it stopped"
 
 
 @pytest.fixture
@@ -157,7 +174,7 @@ def ends(setup: Setup, client: redis.Redis, number: int, outcome: str = "s") -> 
 
 
 @exactly_once
-def test_so_many_are_out_at_once(setup: Setup, worker: Worker, client: redis.Redis) -> None:
+def test_so_many_are_out_at_once(setup: Setup, turns: Turns, worker: Worker, client: redis.Redis) -> None:
     setup.schedules.add("a", "add", HOURLY)
     backfill = setup.schedules.backfills.start("a", *hours(9, 1), max_active=2)
     turns(setup, 3)
@@ -176,7 +193,97 @@ def test_so_many_are_out_at_once(setup: Setup, worker: Worker, client: redis.Red
     assert queued(setup.broker)[0].headers["redbeat_history"] == 1000, "or the end of an old run is not recorded"
 
 
-def test_it_needs_workers_that_record(setup: Setup, client: redis.Redis) -> None:
+def test_it_needs_workers_that_record(setup: Setup, turns: Turns, client: redis.Redis) -> None:
     setup.schedules.add("a", "add", HOURLY)
     with pytest.raises(ValueError, match="max_active: expected None, as no worker that records runs was heard of"):
         setup.schedules.backfills.start("a", *hours(9, 1))
+
+
+@exactly_once
+def test_it_waits_for_the_once_lock_and_is_never_left_out(setup: Setup, turns: Turns, client: redis.Redis) -> None:
+    setup.schedules.add("a", "add", HOURLY, once=True)
+    backfill = fast(setup, 3, 1)
+    turns(setup, 3)
+    assert sent(setup) == [3]
+    for hour in (2, 1):
+        [lock] = client.keys("{redbeat-lite}:once:lock:*")
+        client.delete(lock)
+        turns(setup, 3)
+        assert sent(setup)[-1] == hour
+    assert setup.schedules.backfills[backfill.id].ended == "done"
+    assert all(message.headers["redbeat_once"]["queued"] for message in queued(setup.broker))
+
+
+def test_a_paused_entry_runs_and_one_that_is_gone_ends_it(setup: Setup, turns: Turns) -> None:
+    setup.schedules.add("a", "add", HOURLY, max_runs=1)
+    setup.schedules.pause("a")
+    backfill = fast(setup, 120, 1)
+    turns(setup)
+    setup.schedules.add("a", "add", HOURLY, replace=True)
+    turns(setup)
+    assert len(sent(setup)) == 100
+    del setup.schedules["a"]
+    setup.schedules.add("a", "add", HOURLY)
+    turns(setup, 2)
+    assert len(sent(setup)) == 100
+    ended = setup.schedules.backfills[backfill.id].ended
+    assert ended == "cancelled, as its entry is gone: another one has its name"
+    told = [change.note for change in setup.schedules.changes("a") if change.action == "backfill"]
+    span = " to ".join(at.isoformat() for at in hours(120, 1))
+    assert told == [f"{backfill.id} {ended}: 100 sent", f"{backfill.id} started, 120 from {span}"]
+
+
+@exactly_once
+def test_what_cannot_be_sent_is_tried_again_and_never_skipped(
+    setup: Setup, turns: Turns, client: redis.Redis, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    setup.schedules.add("a", "add", HOURLY, options={"queue": "odd"})
+    setup.schedules.add("b", "add", HOURLY)
+    client.set("odd", "no list")
+    fast(setup, 2, 1)
+    other = setup.schedules.backfills.start("b", *hours(2, 1), max_active=None)
+    turns(setup, 4)
+    assert (sent(setup, "b"), setup.schedules.backfills[other.id].ended) == ([2, 1], "done")
+    assert "could not publish 'a', trying again later" in caplog.text
+    client.delete("odd")
+    clock.forward(60)
+    turns(setup, 2)
+    assert [message.scheduled_at for message in queued(setup.broker, "odd")] == [*hours(2, 1)]
+
+
+@exactly_once
+def test_one_instant_is_one_run_whatever_the_schedule(setup: Setup, turns: Turns) -> None:
+    setup.schedules.add("a", "add", manual())
+    odd = NOW - timedelta(days=3, seconds=1.5)
+    found = setup.schedules.backfills
+    with pytest.raises(InvalidEntry, match=r"got '0 of manual\(\)'"):
+        fast(setup, 9, 1)
+    backfill = found.start("a", odd, odd, max_active=None)
+    turns(setup)
+    [message] = queued(setup.broker)
+    assert (message.scheduled_at, found[backfill.id].ended) == (odd, "done")
+    with pytest.raises(InvalidEntry, match="that no backfill has sent"):
+        found.start("a", odd, odd, max_active=None)
+    found.start("a", odd, odd, max_active=None, again=1)
+    turns(setup)
+    assert len({message.id for message in queued(setup.broker)}) == 2
+
+
+def test_its_failures_are_no_failures_of_the_entry(stage: Stage) -> None:
+    stage.schedules.add("a", "add", cron("* * * * *", tz="UTC"), expect=Expect(failures=1))
+    backfill = stage.schedules.backfills.start("a", NOW - timedelta(minutes=3), NOW)
+    stage.turn(0.2)
+    [message] = of_entry(stage.client, "a")
+    assert (message.headers["redbeat_backfill"], message.headers.get("redbeat_expect")) == (backfill.id, None)
+    assert message.headers["redbeat_history"] == 1000, "or the end of an old run is not told"
+    told = {"name": "a", "nominal": to_ms(NOW), "begin": "", "duration": "", "attempt": 0, "worker": "", "error": ""}
+    stage.client.xadd("{redbeat-lite}:runs:feed", {**told, "id": message.id, "outcome": "f"})  # type: ignore[dict-item]
+    stage.turn(1)
+    assert stage.schedules.incidents() == []
+    stage.client.xadd("{redbeat-lite}:runs:feed", {**told, "id": str(uuid4()), "outcome": "f"})  # type: ignore[dict-item]
+    stage.turn(1)
+    assert [each.kind for each in stage.schedules.incidents()] == ["failed"], "that of a live run is one"
+    rows, now = RunRows(stage.client, stage.schedules), NOW - timedelta(minutes=1)
+    rows.row("a", now, "failed", task_id("a", "g", to_ms(now)))
+    rows.row("a", now, "failed", message.id)
+    assert stage.schedules["a"].failures_in_a_row == 1

@@ -364,8 +364,7 @@ class TestLease:
 
 def test_a_calendar_is_stored_where_it_is_as_it_was_read(backend: Backend, client: redis.Redis) -> None:
     def store(before: str, after: str) -> bool:
-        args = ["", "", "closed", before, after, "closed", after]
-        return bool(backend.scripts.run("schedule/exchange", [KEYS.calendars], args) == [1])
+        return bool(backend.scripts.run("schedule/calendar", [KEYS.calendars], ["closed", before, after]))
 
     assert store("", "one")
     assert store("", "one")  # sent again by who lost the reply

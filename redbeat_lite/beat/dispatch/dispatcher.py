@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import tzinfo
-from typing import Any
 
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
@@ -25,8 +24,8 @@ from ...once.store import LockStore
 from ...runs.keys import RunKeys
 from ...storage.leader_store import LeaderStore
 from ...storage.stored import Command, Lost, Refrozen, Stored, Term
+from ..freezing import Freezing
 from ..leader import Leader
-from ..upkeep import Upkeep
 from ..vitals import Vitals
 from .advances import Advances
 from .broker import BrokerDown
@@ -53,12 +52,11 @@ class Dispatcher:
         publisher: the way to the broker.
         locks: the once-locks.
         vitals: told what was sent, left out and set aside.
+        planner: says what is to be sent.
         zone: the app's time zone.
         batch_size: entries per round trip.
-        slack: by how many milliseconds the clocks of beats and workers may differ.
         deadlines: as for :class:`.Advances`.
-        tasks: the app's registered tasks by name.
-        upkeep: knows the freezes, and the config entries that hold what cannot be stored.
+        freezing: knows the freezes.
     """
 
     def __init__(
@@ -68,18 +66,17 @@ class Dispatcher:
         publisher: Publisher,
         locks: LockStore,
         vitals: Vitals,
+        planner: Planner,
         *,
         zone: tzinfo,
         batch_size: int,
-        slack: int,
         deadlines: Deadlines,
-        tasks: Callable[[str], Any],
-        upkeep: Upkeep,
+        freezing: Freezing,
     ) -> None:
         self._store = store
         self._leader = leader
         self._publisher = publisher
-        self._freezing = upkeep.freezing
+        self._freezing = freezing
         self._claiming = Claiming(locks)
         self._reports = Reports(vitals, zone)
         self._advances = Advances(RunKeys(store.keys.prefix), deadlines, zone)
@@ -88,9 +85,7 @@ class Dispatcher:
         self._torn: set[bytes] = set()
         #: What is out and not committed, with its term and its time: the messages of these jobs, and of nothing else.
         self._out: tuple[Term, int, list[Job]] | None = None
-        self._planner = Planner(
-            zone=zone, tasks=tasks, local=upkeep.local, prefix=store.keys.prefix, slack=slack, progress=leader.progress
-        )
+        self._planner = planner
 
     def run(self) -> int | None:
         """Dispatch until nothing is due any more, or for some seconds.

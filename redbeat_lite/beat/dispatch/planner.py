@@ -142,18 +142,17 @@ class Planner:
                 messages += emitted
                 size += emitted * len(stored.definition or b"")
             except Exception as exc:  # noqa: BLE001 - whatever is wrong with one entry must not reach the others
-                bad.append(_quarantined(stored, exc, now))
+                bad.append(quarantined(stored, exc, now))
         _take_turns(jobs, now)
         return jobs, bad
 
     def _job(self, stored: Stored, now: int, time: _Time, freezes: Freezes, *, has_a_turn: bool) -> Job:
         state = state_of(stored)
         try:
-            entry = self.entry(stored)
+            entry = self._entry(stored)
         except ConfigOwned as exc:
-            return Job(
-                stored, self._entry(stored), state, Plan((), state.nominal, 0), Ahead(None, None), error=str(exc)
-            )
+            entry = entry_of(stored)
+            return Job(stored, entry, state, Plan((), state.nominal, 0), Ahead(None, None), error=str(exc))
         if freezes.all and (decided := freezes.decide(entry, state, now, self._zone)) is not None:
             plan, until = decided
             ahead = self._ahead(entry, state, plan, now) if until is None else Ahead(until, None)
@@ -164,7 +163,7 @@ class Planner:
             plan = Plan((), state.nominal, 0)
         job = Job(stored, entry, state, plan, self._ahead(entry, state, plan, now))
         if entry.once is not None:
-            job.wanted = [self.claim(entry, entry.once, job.id_of(nominal), now, job) for nominal in plan.emit]
+            job.wanted = [self._claim(job, entry.once, nominal, now) for nominal in plan.emit]
         return job
 
     def _ahead(self, entry: Entry, state: EntryState, plan: Plan, now: int) -> Ahead:
@@ -179,16 +178,15 @@ class Planner:
         instead = lifecycle.ahead(entry, state, now, self._zone, _few)
         return Ahead(score, life, (instead, lifecycle.score(entry, instead, self._zone)))
 
-    def entry(self, stored: Stored) -> Entry:
-        """A stored entry, with what cannot be stored; raises ConfigOwned where that is not known here."""
-        entry = self._entry(stored)
+    def _entry(self, stored: Stored) -> Entry:
+        entry = self._decoded_entry(stored)
         if not entry.local:
             return entry
         if (own := self._local(entry.name)) is None:
             raise ConfigOwned(f"holds what only the beat of {entry.owner!r} knows")
         return own if own.calendar == entry.calendar else on(own, entry.calendar)
 
-    def _entry(self, stored: Stored) -> Entry:
+    def _decoded_entry(self, stored: Stored) -> Entry:
         known = self._decoded.get(stored.name)
         if known is not None and known[0] == stored.definition:
             return known[1]
@@ -203,21 +201,20 @@ class Planner:
         self._decoded[stored.name] = (definition, entry)
         return entry
 
-    def claim(self, entry: Entry, once: Once, task_id: str, now: int, job: Job | None = None) -> Claim:
-        """What a message of an entry wants; without a job one that has no end."""
-        task, delay = self._tasks(entry.task), delay_ms(entry.options, now)
+    def _claim(self, job: Job, once: Once, nominal: int, now: int) -> Claim:
+        entry, task, delay = job.entry, self._tasks(job.entry.task), delay_ms(job.entry.options, now)
         return Claim(
             entry.name,
             entry.task,
             entry.args,
             entry.kwargs,
             once,
-            task_id,
+            job.id_of(nominal),
             task=task,
             queue=queue_of(task, entry.task, entry.args, entry.kwargs, entry.options),
             delay_ms=delay,
-            life_ms=lock_life_ms(entry, job.ahead.life if job else None, now),
-            yields_ms=_until_the_next(job, now, delay) if job else 0,
+            life_ms=lock_life_ms(entry, job.ahead.life, now),
+            yields_ms=_until_the_next(job, now, delay),
         )
 
 
@@ -278,7 +275,8 @@ def _size(definition: bytes) -> int:
     return _CACHED + _PER_BYTE * len(definition)
 
 
-def _quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
+def quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
+    """What is to be set aside, because of this."""
     error = describe(exc)[:MAX_ERROR]
     record = {"error": error, "definition": _shown(stored.definition), "state": _shown(stored.state), "at": now}
     return Bad(stored, error, dumps(record))

@@ -171,7 +171,7 @@ class Prepared:
             return
         template = Template(text_of(message), target, tuple(commands[1:]), expiry, occurrence.extra)
         entry.template = (self, template)
-        kind = None if occurrence.extra else _kind(entry, expiry)
+        kind = _kind(entry, expiry)
         if kind is not None and kind not in self._shapes and len(self._shapes) < _MAX_SHAPES:
             task = self._app.tasks.get(entry.task)
             self._shapes[kind] = shape_of(message, template, entry, task, self._app)

@@ -1,13 +1,13 @@
 -- needs cut leads
 -- What is due, with all that is needed to plan it; changes nothing.
--- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta  KEYS[6] backfills
+-- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta  KEYS[6] due of the backfills
 -- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] limit  ARGV[5] bytes of a text that are of any use
 -- ARGV[6] bytes of texts after which the rest is left to the next call  ARGV[7] revision of the freezes that is known
 -- returns {0} this term is over
 --       | {-2, freezes} they are of another revision; '' where none are stored
---       | {running, {name, score, ...}, {definition, ...}, {state, ...}} at most limit entries, earliest first
---       | {running, {name, score}} nothing is due; the first entry to come, or {} when none is stored
--- where running is that of the backfills, 1 for none
+--       | {first, {name, score, ...}, {definition, ...}, {state, ...}} at most limit entries, earliest first
+--       | {first, {name, score}} nothing is due; the first entry to come, or {first, {}} when none is stored
+-- where first is the score of the first backfill, 'inf' when none is stored
 if not leads(KEYS[1], ARGV[1], ARGV[2]) then
   return {0}
 end
@@ -15,10 +15,10 @@ local freezes = redis.call('HGET', KEYS[5], 'freezes') or ''
 if string.match(freezes, '^[^|]*') ~= ARGV[7] then
   return {-2, freezes}
 end
-local running = redis.call('HGET', KEYS[6], 'running') or 1
+local first = redis.call('ZRANGE', KEYS[6], 0, 0, 'WITHSCORES')[2] or 'inf'
 local due = redis.call('ZRANGE', KEYS[2], '-inf', ARGV[3], 'BYSCORE', 'LIMIT', 0, ARGV[4], 'WITHSCORES')
 if #due == 0 then
-  return {running, redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')}
+  return {first, redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')}
 end
 
 local SLICE = 50 -- entries read at a time: what they hold is known only then
@@ -32,9 +32,9 @@ local function add(target, texts)
   end
 end
 
-for first = 1, #due, 2 * SLICE do
+for at = 1, #due, 2 * SLICE do
   local names = {}
-  for i = first, math.min(first + 2 * SLICE - 1, #due), 2 do
+  for i = at, math.min(at + 2 * SLICE - 1, #due), 2 do
     names[#names + 1] = due[i]
     ranked[#ranked + 1], ranked[#ranked + 2] = due[i], due[i + 1]
   end
@@ -44,4 +44,4 @@ for first = 1, #due, 2 * SLICE do
     break
   end
 end
-return {running, ranked, definitions, states}
+return {first, ranked, definitions, states}

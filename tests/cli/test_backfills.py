@@ -1,0 +1,61 @@
+"""Backfills where operators meet them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import redis
+from celery import Celery
+
+from redbeat_lite import Schedules, cron, manual
+from tests.cli.conftest import Cli, Said
+from tests.cli.test_howto import PAGE, do
+from tests.support.in_process import MakeBeat, make_beat
+from tests.support.messages import queued
+from tests.support.pages import blocks
+
+__all__ = ["make_beat"]
+
+SPAN = ("--from", "2025-01-01", "--to", "2025-01-02T00:00+01:00")
+
+
+def test_commands(cli: Cli, schedules: Schedules) -> None:
+    schedules.add("a", "add", cron("0 * * * *", tz="UTC"))
+    said = cli("backfill", "a", *SPAN, code=1)
+    assert "max_active: expected None, as no worker that records runs was heard of within a minute" in said.err
+    said = cli("backfill", "a", *SPAN, "--max-active", "none", "--dry-run")
+    assert said.out == "25 runs of 'a', from 2025-01-01 00:00:00+01:00 to 2025-01-02 00:00:00+01:00\n"
+    assert cli("backfills", "--json").json == []
+    started = cli("backfill", "a", *SPAN, "--max-active", "none", "--note", "why", "--json").json
+    assert (started["name"], started["total"], started["rate"], started["note"]) == ("a", 25, 10, "why")
+    assert "one under which backfill" in cli("backfill", "a", *SPAN, "--max-active", "none", code=1).err
+    [row] = cli("backfills").lines[1:]
+    assert row.split() == [started["id"], "a", "2025-01-01", "00:00:00+01:00", "0", "of", "25", "running"]
+    assert cli("backfills", "pause", started["id"]).lines[1].endswith("paused")
+    assert cli("backfills", "resume", started["id"]).lines[1].endswith("running")
+    assert cli("backfills", "cancel", started["id"]).lines[1].endswith("cancelled")
+    assert "has ended: cancelled" in cli("backfills", "resume", started["id"], code=1).err
+    assert "an id goes with pause" in cli("backfills", "resume", code=1).err
+    assert "no backfill 'x' is stored" in cli("backfills", "cancel", "x", code=1).err
+    assert "whole number" in cli("backfill", "a", *SPAN, "--max-active", "two", code=1).err
+
+
+def test_a_run_of_one_nominal_time(cli: Cli, schedules: Schedules) -> None:
+    schedules.add("a", "add", manual())
+    assert "without --at" in cli("run", "a", "--at", "2025-01-01T00:00", "--args", "[1]", code=1).err
+    said = cli("run", "a", "--at", "2025-01-01T00:00:01")
+    [backfill] = schedules.backfills
+    assert said.lines[0] == "1 run of 'a', from 2025-01-01 00:00:01+01:00 to 2025-01-01 00:00:01+01:00"
+    assert said.lines[1] == f"started backfill {backfill.id}"
+    assert cli("status").out.count("backfills") == 0
+
+
+def test_the_howto(
+    make_app: Callable[..., Celery], run_cli: Callable[..., Said], make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    assert blocks(PAGE, "Run the past again")
+    names = do("Run the past again", make_app(result_expires=None), run_cli)
+    beat = make_beat(names["app"])
+    beat.run_due()
+    times = [message.scheduled_at for message in queued(client) if message.entry == "nightly"]
+    assert len(times) == 1
