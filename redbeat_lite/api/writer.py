@@ -22,7 +22,7 @@ from ..entries.sameness import keep_resolved
 from ..entries.sendable import check_arguments, check_options
 from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import edit_of, removal
-from ..entries.words import listed
+from ..entries.words import counted, listed
 from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from ..once.canvas import sent
 from ..storage.changes import Action, Line, line_of
@@ -146,7 +146,7 @@ class Writer:
         made = self._store.rewrite(given, lambda old: [self._replacement(given[old.name.decode()], old)], at_once=PAGE)
         self.calendars.settle([*given.values()])
         if left := len(given) - len(made):
-            raise EntryChanged(f"{left} entries are being changed too often to be replaced")
+            raise EntryChanged(f"{counted(left, 'entry is', 'entries are')} being changed too often to be replaced")
 
     def update(self, name: str, changes: Mapping[str, Any], if_version: int | None) -> Entry:
         """Change these fields of a runtime entry, if it has this version; returns it with its state."""

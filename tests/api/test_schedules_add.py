@@ -13,6 +13,7 @@ from celery import Celery, chain, signature
 
 from redbeat_lite import (
     Entry,
+    EntryChanged,
     EntryExists,
     InvalidEntry,
     Misfire,
@@ -276,3 +277,16 @@ class TestAddMany:
         schedules.add_many([Entry("a", "add", every(10), description="edited")], replace=True)
         found = schedules["a"]
         assert (found.description, found.total_run_count) == ("edited", 1)
+
+    def test_replacing_ends_also_where_entries_change_faster_than_it_can(
+        self, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        schedules.add("a", "add", 10)
+        monkeypatch.setattr(schedules._store, "put", lambda edits, term=None: [False for _ in edits])
+        with pytest.raises(EntryChanged, match="1 entry is being changed too often to be replaced"):
+            schedules.add("a", "add", 20, replace=True)
+        assert schedules["a"].schedule.run_every == timedelta(seconds=10)
+
+    def test_of_a_name_twice_in_one_call_the_last_takes_its_place(self, schedules: Schedules) -> None:
+        schedules.add_many([Entry("a", "add", 10), Entry("b", "add", 10), Entry("a", "add", 20)], replace=True)
+        assert [schedules[name].schedule.run_every for name in "ab"] == [timedelta(seconds=20), timedelta(seconds=10)]
