@@ -23,7 +23,7 @@ __all__ = ["clock"]
 @pytest.fixture
 def shop(schedules: Schedules) -> Schedules:
     """Two entries of billing, and a third."""
-    schedules.add("bill:a", "shop.bill", every(3600), tags=["billing"])
+    schedules.add("bill:a", "shop.bill", every(3600), tags=["billing"], kwargs={"of": "eu"})
     schedules.add("bill:b", "shop.bill", every(7200), tags=["billing", "eu"])
     schedules.add("mail", "add", every(60), tags=["eu"])
     return schedules
@@ -130,6 +130,17 @@ def test_what_the_configuration_brings_back_is_said(cli: Cli, shop: Schedules, c
 def test_a_broker_that_is_away_is_told_of(cli: Cli, shop: Schedules, app: Celery, server: object) -> None:
     app.conf.redbeat_lite_url, app.conf.broker_url = app.conf.broker_url, "redis://127.0.0.1:1/0"
     assert "cannot send tag billing: " in cli("run", "--tag", "billing", code=2).err
+
+
+def test_for_a_time_all_of_them_are_frozen(cli: Cli, shop: Schedules) -> None:
+    shop.add("b*", "add", every(60))
+    assert ": 1 entry;" in cli("pause", "b*", "--for", "2h").out
+    assert "froze tag eu until" in cli("pause", "--tag", "eu", "--for", "2h", "--note", "move").out
+    assert [str(each.selection) for each in shop.freezes] == ["b[*]", "tag eu"]
+    assert paused(shop) == set()
+    found = cli("list", "--tag", "eu", "--status", "frozen", "--json").json
+    assert [each["name"] for each in found] == ["mail", "bill:b"]
+    assert cli("list", "--tag", "billing", "--status", "waiting", "--json").json[0]["name"] == "bill:a"
 
 
 def test_list_has_those_of_a_tag(cli: Cli, shop: Schedules) -> None:
