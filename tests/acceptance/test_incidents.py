@@ -75,4 +75,19 @@ def test_a_task_that_fails_three_times_and_then_succeeds(
     eventually(lambda: client.zcount("{redbeat-lite}:runs:deadlines", "-inf", "+inf") > 0, what="deadlines")
     [past] = schedules.incidents(closed=True)
     assert (past.id, past.acknowledged) == (incident.id, "on it")
+    if "trust" not in expect:
+        schedules.remove("e")
+        _is_paused_until_it_is_resumed(schedules, client)
     assert not beat.lines("Traceback|ERROR"), beat.output
+
+
+def _is_paused_until_it_is_resumed(schedules: Schedules, client: redis.Redis) -> None:
+    client.set("broken", 1)
+    schedules.add("p", "proj.fragile", every(0.2), on_failure="pause:3")
+    eventually(lambda: schedules["p"].paused_note, within=30, what="the pause")
+    [incident] = schedules.incidents()
+    assert (incident.kind, incident.entry, schedules["p"].last_change.actor) == ("paused", "p", "beat")
+    client.delete("broken")
+    schedules.resume("p")
+    eventually(lambda: schedules["p"].last_success_at, within=30, what="a success")
+    eventually(lambda: not schedules.incidents(), within=30, what="its end")
