@@ -91,31 +91,29 @@ class Calendars(MutableMapping[str, Calendar]):
         faults: dict[bytes, InvalidEntry] = {}
 
         def edits(stored: Stored) -> list[Edit]:
+            entry, state = readable_parts(stored)
+            if entry is None or state is None or not _names(stored, name, but=calendar):
+                return []
+            after = on(entry, calendar)
             try:
-                return self._edits(stored, calendar) if calendar and _names(stored, name) else []
+                definition = encode(after, allow_local=True)
             except InvalidEntry as exc:
                 faults[stored.name] = exc
                 return []
+            later, line = moved(after, state, wall_ms(), self._zone), line_of_write(self._who(), stored, definition)
+            return [edit_of(after, later, self._zone, expected=stored.state, definition=definition, line=line)]
 
         last = None
         while (calendar := self.all().get(name)) is not None and calendar != last:
             faults.clear()
-            self._store.rewrite((each.name for each in self._store.pages() if edits(each)), edits, at_once=AT_ONCE)
+            behind = (each.name for each in self._store.pages() if _names(each, name, but=calendar))
+            self._store.rewrite(behind, edits, at_once=AT_ONCE)
             last = calendar
         for exc in faults.values():
             raise exc
 
-    def _edits(self, stored: Stored, calendar: Calendar) -> list[Edit]:
-        entry, state = readable_parts(stored)
-        if entry is None or state is None or entry.calendar == calendar:
-            return []
-        after = on(entry, calendar)
-        definition = encode(after, allow_local=True)
-        later, line = moved(after, state, wall_ms(), self._zone), line_of_write(self._who(), stored, definition)
-        return [edit_of(after, later, self._zone, expected=stored.state, definition=definition, line=line)]
 
-
-def _names(stored: Stored, name: str) -> bool:
-    """Whether an entry names a calendar. Most name none, which their text tells sooner."""
+def _names(stored: Stored, name: str, but: Calendar | None = None) -> bool:
+    """Whether an entry names a calendar, but for this revision. Most name none, which their text tells sooner."""
     entry = readable_parts(stored)[0] if b'"calendar":' in (stored.definition or b"") else None
-    return entry is not None and calendar_name(entry) == name
+    return entry is not None and calendar_name(entry) == name and entry.calendar != but

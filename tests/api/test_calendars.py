@@ -26,6 +26,7 @@ from redbeat_lite import (
     manual,
     rrule,
 )
+from redbeat_lite.api import calendars
 from redbeat_lite.operate.why.explain import explain
 from redbeat_lite.operate.why.gather import gather
 from redbeat_lite.storage.store import Store
@@ -215,8 +216,10 @@ def test_an_entry_that_had_all_of_its_runs_has_no_more_by_a_new_revision(
 def test_500_entries_are_edited_at_once_and_what_broke_off_is_done_by_the_same_again(
     schedules: Schedules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert calendars.AT_ONCE == 500
+    monkeypatch.setattr(calendars, "AT_ONCE", 5)
     schedules.calendars["closed"] = days(3)
-    schedules.add_many(Entry(f"e{number:04}", "add", DAILY, calendar="closed") for number in range(1200))
+    schedules.add_many(Entry(f"e{number:04}", "add", DAILY, calendar="closed") for number in range(12))
     sizes, put = [], Store.put
 
     def breaking(store: Store, edits: Any, term: Any = None) -> list[bool]:
@@ -228,10 +231,10 @@ def test_500_entries_are_edited_at_once_and_what_broke_off_is_done_by_the_same_a
     monkeypatch.setattr(Store, "put", breaking)
     with pytest.raises(redis.ConnectionError):
         schedules.calendars["closed"] = days(4)
-    assert sizes == [500, 500]
+    assert sizes == [5, 5]
     assert {str(entry.calendar) for entry in schedules.values()} == {"closed@1", "closed@2"}
     schedules.calendars["closed"] = days(4)
-    assert sizes[2:] == [500, 200]
+    assert sizes[2:] == [5, 2]
     assert {str(entry.calendar) for entry in schedules.values()} == {"closed@2"}
     assert {entry.version for entry in schedules.values()} == {2}
 
