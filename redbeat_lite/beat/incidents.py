@@ -200,7 +200,7 @@ class IncidentWatch:
     def _states_now(self, look: Look, now: int) -> dict[Key, str]:
         states: dict[Key, str] = {}
         open_ = {case.kind for case in look.cases if case.until is None}
-        late = 0 if look.first_due is None else now - look.first_due
+        late = 0 if look.first_due is None or self._vitals.freezes().until(now) else now - look.first_due
         if self._lasts("behind", late > _BEHIND_MS, open_):
             states["behind", ""] = f"an entry has been due for {late / 1000:.0f} s"
         if self._lasts("nobody_records", self._in_vain(now, open_), open_):

@@ -79,7 +79,7 @@ class Metrics(Hooks):
             yield GaugeMetricFamily("redbeat_lite_entries", "Entries stored.", value=vitals.entries)
             yield GaugeMetricFamily("redbeat_lite_due", "Entries that are due and not yet sent.", value=vitals.due)
             yield GaugeMetricFamily("redbeat_lite_refused", "Config entries refused.", value=vitals.refused)
-            yield GaugeMetricFamily("redbeat_lite_freezes", "Freezes.", value=vitals.freezes())
+            yield GaugeMetricFamily("redbeat_lite_freezes", "Freezes.", value=len(vitals.freezes().all))
             left = vitals.backfill_left
             yield GaugeMetricFamily("redbeat_lite_backfill_left", "Occurrences of backfills to be sent.", value=left)
             incidents = GaugeMetricFamily("redbeat_lite_incidents", "Incidents that are open.", labels=["kind"])

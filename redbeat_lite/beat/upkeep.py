@@ -49,7 +49,7 @@ class Upkeep:
         self._replanning = Replanning(store, zone, self._config.get, leader.progress)
         self._clock = ClockWatch()
         self.freezing = Freezing(store, zone, leader.progress)
-        vitals.freezes = lambda: len(self.freezing.known.all)
+        vitals.freezes = lambda: self.freezing.known
 
     def local(self, name: str) -> Entry | None:
         """The config entry of this name, with what cannot be stored."""

@@ -8,6 +8,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from ..clock import elapsed
+from ..entries.freezes import Freezes
 from ..events import Event, LeaderGained, LeaderLost, Ticked
 from ..runs.facts import End
 from ..storage.json_values import dumps
@@ -35,7 +36,7 @@ class Vitals:
         self.entries = self.due = 0  #: stored, and due by now, as the last renewal saw it
         self.backfill_left = 0  #: occurrences of backfills that run
         self.refused = 0  #: config entries that were, when the configuration was read last
-        self.freezes: Callable[[], int] = lambda: 0  #: how many of them the leader knows
+        self.freezes: Callable[[], Freezes] = Freezes  #: those that this process knows
         self.unpublished: set[str] = set()  #: entries of which a publish has failed lately
         self.incidents: Mapping[str, int] = {}  #: how many are open of each kind, as the last look saw it
         #: Given the ends of runs that the leader reads, in the thread that does, with the client that it uses.

@@ -416,6 +416,15 @@ def test_a_schedule_that_is_behind_is_an_incident(stage: Stage) -> None:
     stage.listener.hears("behind", "-behind")
 
 
+def test_what_a_freeze_of_all_keeps_is_not_behind(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(60))
+    stage.schedules.freezes.add(seconds=300)
+    stage.turn(200)
+    for _ in range(LASTING + 1):
+        stage.look()
+    assert not stage.schedules.incidents()
+
+
 def test_who_leads_again_closes_what_a_worker_has_opened(stage: Stage) -> None:
     case = Case("no_leader", "", 1_772_452_000_000, "as a worker says")
     store = IncidentStore(stage.client, "redbeat-lite")

@@ -113,7 +113,7 @@ def test_each_number_is_what_happened(
 
 
 def test_a_leader_shows_how_many_entries_are_stored_and_due_and_a_stand_by_does_not(
-    beat: Callable[..., Process], client: redis.Redis, server: Any, port: int
+    beat: Callable[..., Process], client: redis.Redis, server: Any, port: int, app: Celery
 ) -> None:
     leader = beat(PROJ_CONF=conf(schedule={"fast": FAST}, lease=1, metrics_port=port))
     leads(leader, client)
@@ -121,6 +121,8 @@ def test_a_leader_shows_how_many_entries_are_stored_and_due_and_a_stand_by_does_
     eventually(lambda: value(port, "entries") == 2, what="the number of entries")
     eventually(lambda: (value(port, "dispatched_total", task="proj.add") or 0) > 2, what="what is sent")
     assert value(port, "due") in (0, 1)
+    Schedules(app).freezes.add("nobody", seconds=600)
+    eventually(lambda: value(port, "freezes") == 1, what="the number of freezes")
     # The port is taken: it is said, and the beat goes on without.
     second = beat(PROJ_CONF=conf(lease=1, metrics_port=port))
     second.says(rf"ERROR.*cannot serve metrics on 127.0.0.1, port {port}, trying again later: Address already in use")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.definition import decode, encode
+from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.errors import CorruptEntry, RedbeatError
 from redbeat_lite.storage.json_values import MAX_BYTES, loads, unpack
@@ -171,7 +172,7 @@ def test_what_cannot_be_planned_is_set_aside(count: int, caplog: pytest.LogCaptu
 
     @fuzz(count, definitions | st.none(), states | st.none(), st.binary(max_size=10))
     def check(definition: bytes | None, state: bytes | None, name: bytes) -> None:
-        jobs, bad = planner.plan([Stored(name, NOW, definition, state)], NOW)
+        jobs, bad = planner.plan([Stored(name, NOW, definition, state)], NOW, Freezes())
         assert len(jobs) + len(bad) == 1
         for each in bad:
             assert json.loads(each.record)["error"]
