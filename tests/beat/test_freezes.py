@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Scheduler, Schedules, at, every
+from redbeat_lite.entries.state import EntryState
 from redbeat_lite.once.lock_listing import locks
 from redbeat_lite.storage.leader_store import LeaderStore
-from redbeat_lite.storage.stored import Advance, Term
+from redbeat_lite.storage.stored import Advance, Edit, Term
 from tests.beat.moments import after, nominals
 from tests.beat.ways import Setup
 from tests.support.beats import KEYS
@@ -163,7 +165,9 @@ def test_what_is_edited_run_or_resumed_meanwhile_stays_frozen(turns: Turns, clie
         turns.schedules.add(name, "add", every(10))
     turns.schedules.pause("c")
     turns.schedules.freezes.add("[abc]", seconds=100)
+    turns.schedules.freezes.add("b", seconds=50)
     turns.until(15)
+    assert turns.schedules["b"].next_run_at == after(100)
     turns.schedules.update("a", schedule=every(2))
     turns.schedules.run_now("b")
     turns.schedules.resume("c")
@@ -173,11 +177,24 @@ def test_what_is_edited_run_or_resumed_meanwhile_stays_frozen(turns: Turns, clie
     assert (len(turns.sent()), turns.sent("b")[-1], turns.sent("c")[-1]) == (2, 100, 100)
 
 
+def test_a_publish_that_has_failed_is_tried_again_at_the_end(turns: Turns, client: redis.Redis) -> None:
+    turns.schedules.add("a", "add", every(60))
+    [stored] = turns.beat.store.read(["a"])
+    failed = replace(EntryState.decode(stored.state or b""), attempts=3, error="down")
+    due = int(after(5).timestamp() * 1000)
+    assert turns.beat.store.put([Edit("a", stored.state, failed.encode(), None, due)]) == [True]
+    turns.schedules.freezes.add("a", seconds=70)
+    turns.until(69)
+    assert client.hget(KEYS.state, "a") == failed.encode().encode()
+    turns.until(70)
+    assert (turns.sent(), turns.schedules["a"].last_error) == ([60], None)
+
+
 def test_what_has_run_its_course_under_a_skip_is_finished(turns: Turns) -> None:
     turns.schedules.add("once", "add", at(after(5)))
     turns.schedules.add("ends", "add", every(10), end_at=after(25))
-    turns.schedules.freezes.add("*", seconds=30, mode="skip")
-    turns.until(40)
+    turns.schedules.freezes.add("*", seconds=45, mode="skip")
+    turns.until(50)
     found = [turns.schedules[name] for name in ("once", "ends")]
     assert [(each.finished, each.skipped_count, each.total_run_count) for each in found] == [(True, 1, 0), (True, 2, 0)]
 
