@@ -1,0 +1,66 @@
+"""Backfills under beats that are killed, and beside live entries."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Backfill, Schedules, cron, every
+from tests.faults.test_kill import leader_of
+from tests.support.beats import conf
+from tests.support.messages import of_entry, queued
+from tests.support.processes import Process
+from tests.support.stopwatch import Stopwatch
+from tests.support.waiting import eventually
+
+NOW = datetime.now(UTC).replace(second=0, microsecond=0)
+Beat = Callable[..., Process]
+
+
+def started(schedules: Schedules, number: int) -> Backfill:
+    """A backfill of so many minutes."""
+    schedules.add("a", "proj.add", cron("* * * * *", tz="UTC"), options={"queue": "old"}, max_runs=1, enabled=False)
+    span = NOW - timedelta(minutes=number), NOW - timedelta(minutes=1)
+    return schedules.backfills.start("a", *span, max_active=None, rate=1000)
+
+
+@pytest.mark.parametrize(
+    ("number", "kills"), [(400, 1), pytest.param(10_000, 20, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
+)
+def test_beats_are_killed_and_each_occurrence_is_in_the_queue_once(
+    beat: Beat, app: Celery, client: redis.Redis, number: int, kills: int
+) -> None:
+    schedules = Schedules(app)
+    backfill = started(schedules, number)
+    running = [beat(PROJ_CONF=conf(lease=1)), beat(PROJ_CONF=conf(lease=1))]
+    for kill in range(kills):
+        leader = eventually(lambda: leader_of(running), within=20)  # noqa: B023 - called at once
+        least = number * kill // (kills + 1)
+        eventually(lambda least=least: client.llen("old") > least, within=20)  # type: ignore[misc]
+        client.blpop(["never"], timeout=random.uniform(0.001, 0.06))  # type: ignore[arg-type]  # an instant drawn by lot
+        leader.kill()
+        leader.wait()
+        running = [*(process for process in running if process is not leader), beat(PROJ_CONF=conf(lease=1))]
+    eventually(lambda: schedules.backfills[backfill.id].ended, within=30)
+    times = [message.scheduled_at for message in queued(client, "old")]
+    assert times == [NOW - timedelta(minutes=each) for each in range(number, 0, -1)]
+    assert schedules.backfills[backfill.id].sent == number
+
+
+def test_cancelled_it_stops_at_once(beat: Beat, app: Celery, client: redis.Redis) -> None:
+    schedules = Schedules(app)
+    schedules.add("live", "proj.add", every(0.1), expires=None)
+    backfill, process = started(schedules, 20_000), beat(PROJ_CONF=conf(lease=2))
+    eventually(lambda: client.llen("old") > 100, within=20)
+    with Stopwatch(process) as watch:
+        schedules.backfills.cancel(backfill.id)
+        left = client.llen("old")
+    watch.at_most(1)
+    live = len(of_entry(client, "live"))
+    eventually(lambda: len(of_entry(client, "live")) > live + 3)
+    assert client.llen("old") == left
