@@ -104,8 +104,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         planned: dict[str, Any] = {"zone": zone, "prefix": keys.prefix, "slack": settings.slack_ms}
         planned |= {"tasks": lambda name: app.tasks.get(name), "local": self._upkeep.local}
         planned["progress"] = self.leader.progress
-        self._dispatcher = Dispatcher(store, *sending, Planner(**planned), **by)
-        self._backfills = Backfills(store, *sending, BackfillPlanner(store, **planned), **by)
+        self._dispatcher = Dispatcher(store, *sending, planner=Planner(**planned), **by)
+        self._backfills = Backfills(store, *sending, planner=BackfillPlanner(store, **planned), **by)
         self._failure: BaseException | None = None
         self._exit_code = 0
         self._outage = Outage(vitals, settings.lease)

@@ -79,15 +79,9 @@ class BackfillPlanner(Planner):
         self._twins: dict[str, tuple[Entry, Entry]] = {}
 
     def plan(self, due: Iterable[Stored], now: int, freezes: Freezes) -> tuple[list[Job], list[Bad]]:
-        jobs, bad = list[Job](), list[Bad]()
-        for stored in due:
-            if (backfill := backfill_of(stored)) is None:
-                bad.append(quarantined(stored, CorruptEntry("it is no backfill"), now))
-            else:
-                jobs.append(self._step(stored, backfill, now, freezes))
-        return jobs, bad
-
-    def _step(self, stored: Stored, backfill: Backfill, now: int, freezes: Freezes) -> Job:
+        [stored] = due
+        if (backfill := backfill_of(stored)) is None:
+            return [], [quarantined(stored, CorruptEntry("it is no backfill"), now)]
         about = EntryState(0, "", None), Plan((), None, 0), Ahead(None, None)
         job = _Job(stored, Entry(backfill.name, "unknown", every(1)), *about, backfill=backfill)
         [found] = self._live.read([backfill.name])
@@ -102,7 +96,7 @@ class BackfillPlanner(Planner):
         except Exception as exc:  # noqa: BLE001 - a schedule may raise anything
             job.error = describe(exc)
             logger.error("beat: backfill %s of %r waits, trying again later: %s", backfill.id, backfill.name, job.error)
-        return job
+        return [job], []
 
     def _plan(self, job: _Job, entry: Entry, state: EntryState, now: int) -> None:
         job.backfill = backfill = self._with_ends(job.backfill)
@@ -144,37 +138,23 @@ class Backfills(Dispatcher):
     """Dispatches backfills.
 
     Parameters:
-        live: the schedule of the entries.
-        leader, publisher, locks, vitals, planner, by: as for any dispatcher.
+        live: the schedule of the entries; all others as for any dispatcher.
     """
 
     def __init__(
-        self,
-        live: LeaderStore,
-        leader: Leader,
-        publisher: Publisher,
-        locks: LockStore,
-        vitals: Vitals,
-        planner: BackfillPlanner,
-        **by: Any,
+        self, live: LeaderStore, leader: Leader, publisher: Publisher, locks: LockStore, vitals: Vitals, **by: Any
     ) -> None:
         own = LeaderStore(live.backend, live.keys.of_backfills)
-        super().__init__(own, leader, publisher, locks, vitals, planner, **by)
+        super().__init__(own, leader, publisher, locks, vitals, **by)
         self._live, self._vitals, self._last = live, vitals, 0.0
         self._claiming, self._reports = _Claiming(locks), _Reports(live, vitals, by["zone"])
         self._advances = _Advances(RunKeys(live.keys.prefix), by["deadlines"], by["zone"])
 
     def run_beside(self, upcoming: int | None) -> int | None:
-        """Take a step of the backfill whose turn it is, if there is time for it.
-
-        Parameters:
-            upcoming: when the next entry is due, epoch ms; ``None`` when none is to come.
+        """Take a step of the backfill whose turn it is, before the next entry is due; raises as :meth:`run`.
 
         Returns:
-            when there is something to do next.
-
-        Raises:
-            Lost, BrokerDown: as for :meth:`run`.
+            when there is something to do next, in epoch milliseconds.
         """
         due, now = self._live.backfill_due, wall_ms()
         if due is None:
@@ -187,8 +167,9 @@ class Backfills(Dispatcher):
         self._last = elapsed()
         running = [stored for stored in self._store.page(0, _TWINS) if stored.score is not None]
         self._vitals.backfill_left = sum(each.left for each in map(backfill_of, running) if each is not None)
-        with suppress(Refrozen):
-            self._dispatch(self._leader.term, running[:1], now)
+        if running:
+            with suppress(Refrozen):
+                self._dispatch(self._leader.term, running[:1], now)
         return now
 
 

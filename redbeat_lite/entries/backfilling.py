@@ -14,11 +14,11 @@ from ..storage.backfills import Backfill, Ranges
 from .entry import Entry
 from .state import EntryState
 
-#: Messages of one step at most: some milliseconds, for which nothing else is sent.
-_MOST = 100
+#: Messages of one step at most: they take two milliseconds, or ten where each is made in full.
+_MOST = 25
 
 #: Seconds whose messages go out together, where a rate says how many.
-_STEP = 0.05
+_STEP = 0.02
 
 
 def times(backfill: Backfill, entry: Entry, state: EntryState, zone: tzinfo) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,7 +11,8 @@ from uuid import uuid4
 import pytest
 import redis
 
-from redbeat_lite import Backfill, Expect, InvalidEntry, cron, manual
+from redbeat_lite import Backfill, Expect, InvalidEntry, at, cron, manual
+from redbeat_lite.beat import backfills as sending
 from redbeat_lite.entries.state import task_id
 from redbeat_lite.instants import to_ms
 from redbeat_lite.storage.leader_store import LeaderStore
@@ -61,7 +63,7 @@ def test_each_occurrence_is_sent_once_oldest_first(setup: Setup, turns: Turns) -
     backfill = fast(setup, 100, 1, note="the disk was full")
     assert (backfill.total, backfill.left, backfill.sent, backfill.ended) == (100, 100, 0, "")
     assert (backfill.start, backfill.end, backfill.note) == (*hours(100, 1), "the disk was full")
-    turns(setup, 3)
+    turns(setup, 5)
     assert sent(setup) == [*range(100, 0, -1)]
     found = setup.schedules.backfills[backfill.id]
     assert (found.left, found.sent, found.ended) == (0, 100, "done")
@@ -85,8 +87,8 @@ def test_asked_again_or_overlapping_it_sends_nothing_twice(setup: Setup, turns: 
     cancelled = fast(setup, 90, 5)
     turns(setup)
     setup.schedules.backfills.cancel(cancelled.id)
-    assert fast(setup, 100, 5).total == 10 + 80 - 50 + 6 - 10, "what a cancelled one has not sent can be asked for anew"
-    turns(setup, 3)
+    assert fast(setup, 100, 5).total == 66, "what a cancelled one has not sent can be asked for anew"
+    turns(setup, 5)
     assert sorted(sent(setup)) == [*range(5, 101)]
     again = fast(setup, 12, 9, again=1)
     turns(setup, 2)
@@ -100,7 +102,7 @@ def test_asked_again_or_overlapping_it_sends_nothing_twice(setup: Setup, turns: 
 @exactly_once
 def test_a_reply_that_was_lost_doubles_nothing(setup: Setup, turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     setup.schedules.add("a", "add", HOURLY)
-    fast(setup, 250, 1)
+    fast(setup, 100, 1)
     commit = LeaderStore.commit
 
     def torn(self: LeaderStore, *args: Any) -> Any:
@@ -114,7 +116,7 @@ def test_a_reply_that_was_lost_doubles_nothing(setup: Setup, turns: Turns, monke
         setup.restart()
     monkeypatch.undo()
     turns(setup)
-    assert sent(setup) == [*range(250, 0, -1)]
+    assert sent(setup) == [*range(100, 0, -1)]
 
 
 def test_a_leader_that_dies_before_it_notes_what_is_out_sends_it_again_by_the_same_ids(
@@ -127,9 +129,9 @@ def test_a_leader_that_dies_before_it_notes_what_is_out_sends_it_again_by_the_sa
         with pytest.raises(BaseException, match="killed"):
             turns(apart)
     apart.restart()
-    turns(apart, 3)
+    turns(apart, 4)
     ids = [message.id for message in queued(apart.broker)]
-    assert (len(ids), len({*ids})) == (110, 60)
+    assert (len(ids), len({*ids})) == (80, 60)
     assert [*dict.fromkeys(sent(apart))] == [*range(60, 0, -1)]
 
 
@@ -141,7 +143,7 @@ def test_cancelled_or_paused_nothing_more_is_sent_whenever_it_comes(setup: Setup
     assert sent(setup) == []
     found.resume(backfill.id)
     turns(setup)
-    assert sent(setup) == [*range(300, 250, -1)]
+    assert sent(setup) == [*range(300, 280, -1)]
     commit = LeaderStore.commit
 
     def late(self: LeaderStore, *args: Any) -> Any:
@@ -152,13 +154,13 @@ def test_cancelled_or_paused_nothing_more_is_sent_whenever_it_comes(setup: Setup
         patch.setattr(LeaderStore, "commit", late)
         turns(setup)
     turns(setup, 3)
-    out = 50 if setup.beat._publisher.one_step else 100  # where broker and schedule are two, the batch under way is out
-    assert (len(sent(setup)), found[backfill.id].ended, found[backfill.id].sent) == (out, "cancelled", 50)
+    out = 20 if setup.beat._publisher.one_step else 40  # where broker and schedule are two, the batch under way is out
+    assert (len(sent(setup)), found[backfill.id].ended, found[backfill.id].sent) == (out, "cancelled", 20)
     with pytest.raises(KeyError, match=f"backfill '{backfill.id}' has ended: cancelled"):
         found.resume(backfill.id)
-    assert fast(setup, 300, 1).total == 250
-    turns(setup, 10)
-    assert [*dict.fromkeys(sent(setup))] == [*range(300, 0, -1)], "another one goes on where it stopped"
+    assert fast(setup, 300, 200).total == 81
+    turns(setup, 5)
+    assert [*dict.fromkeys(sent(setup))] == [*range(300, 199, -1)], "another one goes on where it stopped"
 
 
 @pytest.fixture
@@ -221,16 +223,16 @@ def test_a_paused_entry_runs_and_one_that_is_gone_ends_it(setup: Setup, turns: T
     turns(setup)
     setup.schedules.add("a", "add", HOURLY, replace=True)
     turns(setup)
-    assert len(sent(setup)) == 100
+    assert len(sent(setup)) == 40
     del setup.schedules["a"]
     setup.schedules.add("a", "add", HOURLY)
     turns(setup, 2)
-    assert len(sent(setup)) == 100
+    assert len(sent(setup)) == 40
     ended = setup.schedules.backfills[backfill.id].ended
     assert ended == "cancelled, as its entry is gone: another one has its name"
     told = [change.note for change in setup.schedules.changes("a") if change.action == "backfill"]
     span = " to ".join(at.isoformat() for at in hours(120, 1))
-    assert told == [f"{backfill.id} {ended}: 100 sent", f"{backfill.id} started, 120 from {span}"]
+    assert told == [f"{backfill.id} {ended}: 40 sent", f"{backfill.id} started, 120 from {span}"]
 
 
 @exactly_once
@@ -267,6 +269,39 @@ def test_one_instant_is_one_run_whatever_the_schedule(setup: Setup, turns: Turns
     found.start("a", odd, odd, max_active=None, again=1)
     turns(setup)
     assert len({message.id for message in queued(setup.broker)}) == 2
+
+
+@exactly_once
+def test_it_makes_way_for_an_entry_that_is_about_to_be_due(
+    setup: Setup, turns: Turns, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup.schedules.add("a", "add", HOURLY)
+    fast(setup, 1000, 1)
+    turns(setup)
+    setup.schedules.add("live", "add", at(clock.now + timedelta(milliseconds=210)))
+    turns(setup)
+    assert len(sent(setup)) == 20
+    setup.beat._backfills._last -= 1
+    turns(setup)
+    assert [message.entry for message in queued(setup.broker)][20:] == ["live", *["a"] * 20]
+    setup.schedules.add("live", "add", at(clock.now + timedelta(milliseconds=210)), replace=True)
+    setup.beat._backfills._last -= 1
+    turns(setup)
+    assert len(sent(setup)) == 60, "but not for longer than a second"
+
+
+@exactly_once
+def test_a_step_is_shorter_than_the_time_for_which_it_makes_way(setup: Setup, turns: Turns) -> None:
+    setup.schedules.add("a", "add", HOURLY)
+    fast(setup, 1000, 1)
+    turns(setup, 2)
+    took = []
+    for _ in range(5):
+        began = time.thread_time()
+        turns(setup)
+        took.append(time.thread_time() - began)
+    assert len(sent(setup)) == 140
+    assert min(took) < sending._MAKES_WAY / 1000
 
 
 def test_its_failures_are_no_failures_of_the_entry(stage: Stage) -> None:
