@@ -18,7 +18,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
 import redbeat_lite
-from redbeat_lite import Entry, Scheduler, Schedules, at, every
+from redbeat_lite import Entry, Scheduler, Schedules, at, every, manual
 from redbeat_lite.cli import redbeat
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.storage.scripts import source
@@ -106,12 +106,21 @@ def use_everything(app: Celery) -> None:
     schedules.upcoming(datetime.now(UTC) + timedelta(seconds=15))
     assert schedules.runs("one") == schedules.runs() == []
     assert schedules["one"].last_run is None
+    use_backfills(schedules)
     schedules.remove("one")
     with redbeat_lite.lock(app, "anything") as held:
         assert held
         assert redbeat_lite.locks(app).list()
         redbeat_lite.locks(app).clear("anything")
     schedules.clear()
+
+
+def use_backfills(schedules: Schedules) -> None:
+    past = datetime.now(UTC) - timedelta(days=1)
+    backfill = schedules.backfills.start("one", past, past, max_active=None, again=len([*schedules.backfills]))
+    schedules.backfills.pause(backfill.id)
+    schedules.backfills.resume(backfill.id)
+    assert schedules.backfills.cancel(backfill.id) == schedules.backfills[backfill.id]
 
 
 def test_the_api(guarded: Server, admin: redis.Redis, make_app: Callable[..., Celery]) -> None:
@@ -188,10 +197,15 @@ def test_beats(guarded: Server, admin: redis.Redis, make_app: Callable[..., Cele
     schedules = Schedules(app)
     schedules.add("once", "proj.add", every(0.2), once=True)
     schedules.add("last", "proj.add", at(datetime.now(UTC) + timedelta(seconds=0.5)), remove_when_done=True)
+    past = datetime.now(UTC) - timedelta(days=1)
+    schedules.add("past", "proj.add", manual())
+    schedules.backfills.start("past", past, past, max_active=None)
     schedules.add("bad", "proj.add", every(0.2))
     admin.hset(KEYS.entries, "bad", "rubbish")
     admin.zadd(KEYS.due, {"bad": 0})
-    eventually(lambda: {"fast", "once", "last"} <= {each.entry for each in queued(admin)}, within=20, what="messages")
+    eventually(
+        lambda: {"fast", "once", "last", "past"} <= {each.entry for each in queued(admin)}, within=20, what="messages"
+    )
     eventually(lambda: list(schedules.quarantined()) == ["bad"], what="the quarantine")
     eventually(lambda: "last" not in schedules, what="the end of the last run")
     admin.delete(KEYS.state)  # to be rebuilt

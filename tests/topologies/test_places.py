@@ -13,7 +13,7 @@ import redis
 from celery import Celery
 
 import redbeat_lite
-from redbeat_lite import Entry, EntryExists, Pipeline, PipelineTask, Scheduler, Schedules, every
+from redbeat_lite import Entry, EntryExists, Pipeline, PipelineTask, Scheduler, Schedules, cron, every
 from redbeat_lite.beat.status import status
 from redbeat_lite.clock import wall_ms
 from redbeat_lite.once.runtime import Runtime
@@ -121,6 +121,18 @@ def test_the_beat_leads_sends_and_hears_of_changes(
     assert took[0].took >= 0.4
     took[0].at_most(0.8)
     assert "ERROR" not in caplog.text
+
+
+def test_a_backfill(place: Place, placed_app: Celery, scheduler: Scheduler) -> None:
+    schedules, last = Schedules(placed_app), datetime(2025, 1, 1, tzinfo=UTC)
+    schedules.add("past", "add", cron("0 * * * *", tz="UTC"), enabled=False)
+    first = last - timedelta(hours=29)
+    backfill = schedules.backfills.start("past", first, last, max_active=None, rate=1000)
+    deadline = time.monotonic() + 15
+    while schedules.backfills[backfill.id].ended != "done":
+        assert time.monotonic() < deadline
+        scheduler.run_due()
+    assert [m.scheduled_at for m in of_entry(place.queue, "past")] == [first + timedelta(hours=n) for n in range(30)]
 
 
 def test_one_leads_and_hands_over(placed_app: Celery, scheduler: Scheduler) -> None:
