@@ -99,6 +99,39 @@ def test_asked_again_or_overlapping_it_sends_nothing_twice(setup: Setup, turns: 
     assert len({*ids}) == len(ids) == 100
 
 
+def test_of_a_frozen_entry_it_sends_nothing_until_the_thaw(setup: Setup, turns: Turns) -> None:
+    setup.schedules.add("a", "add", HOURLY, tags=["x"])
+    fast(setup, 20, 1)
+    freeze = setup.schedules.freezes.add(tag="x", seconds=3600)
+    turns(setup, 3)
+    assert sent(setup) == []
+    setup.schedules.freezes.thaw(freeze.id)
+    turns(setup, 4)
+    assert sent(setup) == [*range(20, 0, -1)]
+
+
+@exactly_once
+def test_a_step_that_was_planned_before_a_freeze_is_not_sent_after_it(
+    setup: Setup, turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup.schedules.add("a", "add", HOURLY)
+    fast(setup, 20, 1)
+    commit = LeaderStore.commit
+
+    def late(self: LeaderStore, *args: Any) -> Any:
+        if not [*setup.schedules.freezes]:
+            setup.schedules.freezes.add("a", seconds=3600)
+        return commit(self, *args)
+
+    monkeypatch.setattr(LeaderStore, "commit", late)
+    turns(setup, 3)
+    assert sent(setup) == []
+    setup.schedules.freezes.thaw(next(iter(setup.schedules.freezes)).id)
+    monkeypatch.undo()
+    turns(setup, 4)
+    assert sent(setup) == [*range(20, 0, -1)]
+
+
 @exactly_once
 def test_a_reply_that_was_lost_doubles_nothing(setup: Setup, turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     setup.schedules.add("a", "add", HOURLY)
