@@ -84,6 +84,8 @@ class Collector:
         self._moves += 1
 
     def _read(self, client: redis.Redis, seen: int) -> int:
+        if not self._trimmed and client.llen("celery") == seen:
+            return seen
         pipe = client.pipeline(transaction=True)
         pipe.llen("celery")
         # From the oldest end: these places stay the same, however many messages come.

@@ -32,9 +32,11 @@ def own_server() -> Iterator[Callable[..., Guarded]]:
         each.destroy()
 
 
-@pytest.fixture(
-    params=[pytest.param(5, id="5s"), pytest.param(60, id="60s", marks=[pytest.mark.soak, pytest.mark.timeout(300)])]
-)
+#: What runs for a minute.
+LONG = [pytest.mark.soak, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(params=[pytest.param(5, id="5s"), pytest.param(60, id="60s", marks=LONG)])
 def seconds(request: pytest.FixtureRequest) -> float:
     """How long a scenario runs."""
     return float(request.param)

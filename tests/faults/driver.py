@@ -25,7 +25,7 @@ from tests.support.processes import Process
 from tests.support.waiting import eventually
 
 #: The load of every scenario, in the soak and in the ordinary run.
-ENTRIES = 500 if "SOAK_MINUTES" in os.environ else 100
+ENTRIES = 500 if "SOAK_MINUTES" in os.environ else 50
 PERIOD_MS = 1000
 
 #: Within so many seconds after a recovery the first message is out; after a crash of the leader, within its lease and

@@ -7,6 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from tests.faults.collector import Verdict
+from tests.faults.conftest import LONG
 from tests.faults.driver import ENTRIES, On, Own, Publish, load
 from tests.faults.guarded import Guarded
 from tests.support.beats import KEYS
@@ -19,9 +20,16 @@ def server(own_server: Own) -> Guarded:
     return own_server()
 
 
-@pytest.mark.parametrize("fault", ["swallowed", pytest.param("refusing", marks=pytest.mark.soak), "full"])
+@pytest.mark.parametrize(
+    ("faults", "seconds"),
+    [
+        pytest.param(("swallowed", "full"), 5, id="swallowed and full"),
+        *(pytest.param((fault,), 60, marks=LONG, id=fault) for fault in ("swallowed", "refusing", "full")),
+    ],
+    indirect=["seconds"],
+)
 def test_a_broker_on_another_server(
-    server: Guarded, proxy: Proxy, own_server: Own, on: On, publish: Publish, seconds: float, fault: str
+    server: Guarded, proxy: Proxy, own_server: Own, on: On, publish: Publish, seconds: float, faults: tuple[str, ...]
 ) -> None:
     """What is due stays due; delivery is at least once, under the same ids."""
     schedule = own_server()
@@ -33,26 +41,27 @@ def test_a_broker_on_another_server(
         publish_timeout=1,
     )
     stage.begin()
-    stage.pause(0.2, 1)
-    with stage.outage(quiet=1.5), server.client() as client:
-        if fault == "full":
-            client.config_set("maxmemory", "1")
-        elif fault == "swallowed":
-            proxy.black_hole = True
-        else:
-            proxy.refuse()
-        stage.pause(2 if seconds < 60 else 20)
-        client.config_set("maxmemory", "0")
-        if fault == "swallowed":
-            proxy.reset()
-        proxy.heal()
+    for fault in faults:
+        stage.pause(0.2, 1)
+        with stage.outage(quiet=1.5), server.client() as client:
+            if fault == "full":
+                client.config_set("maxmemory", "1")
+            elif fault == "swallowed":
+                proxy.black_hole = True
+            else:
+                proxy.refuse()
+            stage.pause(2 if seconds < 60 else 20)
+            client.config_set("maxmemory", "0")
+            if fault == "swallowed":
+                proxy.reset()
+            proxy.heal()
     with schedule.client() as client:
         assert client.exists(KEYS.leader)
     verdict = stage.verdict()
     assert verdict.lost == 0
     # One batch may have arrived without anybody knowing.
     assert verdict.doubled <= ENTRIES
-    publish(f"broker {fault}", verdict)
+    publish(f"broker {faults[0]}", verdict)
 
 
 def test_a_leader_frozen_past_its_lease_whose_broker_is_elsewhere(

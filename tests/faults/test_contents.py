@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from celery import Celery
 
 from redbeat_lite import Entry, Schedules, every
 from tests.acceptance.test_garbage import DEFINITIONS
+from tests.faults.conftest import LONG
 from tests.faults.driver import On, Own, Publish, Stage, load
 from tests.support.beats import KEYS
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
+#: In place of a key: whatever the server holds.
+ALL = "*"
 
+
+@pytest.mark.parametrize("seconds", [pytest.param(60, marks=LONG)], indirect=True)
 def test_flushall(own_server: Own, on: On, publish: Publish, lease: float) -> None:
     server = own_server()
     stage = on(server)
@@ -21,8 +27,7 @@ def test_flushall(own_server: Own, on: On, publish: Publish, lease: float) -> No
     while stage.left > 0:
         stage.pause(0.5, 1.5)
         stage.struck(lease + 1.5)
-        with server.client() as client, client.pipeline() as pipe:
-            assert pipe.flushall().dbsize().execute() == [True, 0]
+        forget(server, ALL)
         stage.flows()
         stage.pause(1, 2)
     verdict = stage.verdict(period=None)  # they begin anew at each flush, so their phase is another one
@@ -40,8 +45,9 @@ def test_eviction_of_a_key_that_follows_from_others(own_server: Own, on: On, pub
     publish("evicted", verdict)
 
 
-def test_eviction_of_what_entries_are(own_server: Own, on: On, publish: Publish, lease: float) -> None:
-    verdict = evict(on, own_server(), lease, KEYS.state, KEYS.entries).verdict(period=None)  # entries begin anew
+def test_eviction_of_what_entries_are(own_server: Own, on: On, publish: Publish, lease: float, seconds: float) -> None:
+    victims = (KEYS.state, KEYS.entries) if seconds == 60 else (KEYS.state, KEYS.entries, ALL)
+    verdict = evict(on, own_server(), lease, *victims).verdict(period=None)  # entries begin anew
     assert verdict.doubled == 0
     assert verdict.wait < 1 + lease / 4 + 1.5 + verdict.withheld
     publish("evicted definitions", verdict)
@@ -54,10 +60,18 @@ def evict(on: On, server: Server, lease: float, *victims: str) -> Stage:
     for victim in victims:
         stage.pause(0.5, 1.5)
         stage.struck(lease + 2)
-        with server.client() as client:
-            assert client.delete(victim)
+        forget(server, victim)
         stage.flows()
     return stage
+
+
+def forget(server: Server, victim: str) -> None:
+    """Remove a key that is there, or all of them."""
+    with server.client() as client, client.pipeline() as pipe:
+        if victim == ALL:
+            assert pipe.flushall().dbsize().execute() == [True, 0]
+        else:
+            assert client.delete(victim)
 
 
 def test_two_hundred_poisoned_entries_among_a_thousand(

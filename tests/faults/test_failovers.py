@@ -81,7 +81,7 @@ def test_clients_follow_to_a_new_master_while_the_old_one_lives(
     backend.close()
 
 
-@pytest.mark.parametrize("dispatch", ["auto", "plain"])
+@pytest.mark.parametrize("dispatch", ["auto", pytest.param("plain", marks=pytest.mark.soak)])
 def test_a_beat_sends_to_the_new_master_while_the_old_one_lives(
     sentinels: Sentinels, make_app: Callable[..., Celery], dispatch: str
 ) -> None:

@@ -96,7 +96,7 @@ def test_the_record_of_runs_says_what_bodies_did(
 ) -> None:
     is_long = seconds > 4
     server, journal = own_server(appendonly="yes"), Journal(tmp_path / "journal")
-    recorded, others = entries(100 if is_long else 30), load(10)
+    recorded, others = entries(100 if is_long else 15), load(10)
     conf = {"beat_schedule": {**others, **recorded}, "broker_transport_options": TRANSPORT}
     stage = on(server, conf=conf, once_lease=LEASE)
     schedules = Schedules(make_app(broker_url=server.url))

@@ -29,7 +29,7 @@ NOW = 1_800_000_000_000
 
 #: Examples in the ordinary run, and in the soak.
 examples = pytest.mark.parametrize(
-    "count", [150, pytest.param(20_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
+    "count", [60, pytest.param(20_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
 )
 
 json_values = st.recursive(
@@ -185,7 +185,7 @@ def scheduler(app: Celery) -> Iterator[Scheduler]:
     scheduler.close()
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(2000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("count", [8, pytest.param(2000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
 def test_a_tick_over_rubbish_sends_what_is_sound(
     app: Celery, scheduler: Scheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:

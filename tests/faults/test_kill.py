@@ -71,7 +71,7 @@ def run(beat: Callable[..., Process], app: Celery, client: redis.Redis, kills: i
 def test_beats_killed_at_random_instants_lose_and_double_nothing(
     beat: Callable[..., Process], app: Celery, client: redis.Redis
 ) -> None:
-    assert judge(run(beat, app, client, kills=5)) == (0, 0)
+    assert judge(run(beat, app, client, kills=3)) == (0, 0)
 
 
 @pytest.mark.soak

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults.conftest import LONG
 from tests.faults.driver import On, Own, Publish
 
 
-@pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.soak), True], ids=["stopped", "killed"])
-def test_a_restart_with_its_data(own_server: Own, on: On, publish: Publish, seconds: float, kill: bool) -> None:
+@pytest.mark.parametrize(
+    ("faults", "seconds"),
+    [
+        pytest.param(("restart killed", "hangs"), 5, id="killed and hung"),
+        *(pytest.param((fault,), 60, marks=LONG, id=fault) for fault in ("restart stopped", "restart killed", "hangs")),
+    ],
+    indirect=["seconds"],
+)
+def test_a_restart_with_its_data_and_a_server_that_hangs(
+    own_server: Own, on: On, publish: Publish, seconds: float, faults: tuple[str, ...]
+) -> None:
     server = own_server(appendonly="yes")
     stage = on(server)
     stage.begin()
-    stage.pause(0.5, 1.5)
-    with stage.outage(quiet=1.5):
-        server.stop(kill=kill)
-        stage.pause(2 if seconds < 60 else 60)
-        server.start()
+    for fault in faults:
+        stage.pause(0.5, 1.5)
+        with stage.outage(quiet=1.5):
+            if fault == "hangs":
+                server.freeze()
+                stage.pause(3 if seconds < 60 else 20)
+                server.thaw()
+            else:
+                server.stop(kill=fault == "restart killed")
+                stage.pause(2 if seconds < 60 else 60)
+                server.start()
     verdict = stage.verdict()
     assert (verdict.lost, verdict.doubled) == (0, 0)
-    publish(f"restart {'killed' if kill else 'stopped'}", verdict)
+    publish(faults[0], verdict)
 
 
 def test_a_restart_without_its_data(own_server: Own, on: On, publish: Publish, seconds: float) -> None:
@@ -37,17 +53,3 @@ def test_a_restart_without_its_data(own_server: Own, on: On, publish: Publish, s
     assert verdict.doubled == 0
     assert verdict.wait < away + stage.bound + verdict.withheld
     publish("restart empty", verdict)
-
-
-def test_a_server_that_hangs(own_server: Own, on: On, publish: Publish, seconds: float) -> None:
-    server = own_server()
-    stage = on(server)
-    stage.begin()
-    stage.pause(0.2, 1)
-    with stage.outage(quiet=1.5):
-        server.freeze()
-        stage.pause(3 if seconds < 60 else 20)
-        server.thaw()
-    verdict = stage.verdict()
-    assert (verdict.lost, verdict.doubled) == (0, 0)
-    publish("hangs", verdict)

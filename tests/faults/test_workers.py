@@ -34,11 +34,15 @@ PERIOD_MS = 500
 NAMES = [f"once{n}" for n in range(6)]
 ENTRY = {"task": "proj.work", "schedule": PERIOD_MS / 1000, "once": True, "expires": 3600, "options": {"queue": QUEUE}}
 
+#: What there is time for in the ordinary run, beside what :mod:`tests.faults.test_fates` draws.
+FEW = ("kill_a_worker", "freeze_a_worker", "stop_a_worker", "crash_the_server")
+
 
 def test_workers_killed_at_random_instants(
     own_server: Callable[..., Server],
     on: On,
     publish: Publish,
+    seconds: float,
     lease: float,
     make_app: Callable[..., Celery],
     tmp_path: Path,
@@ -61,7 +65,7 @@ def test_workers_killed_at_random_instants(
     before = states()
     eventually(lambda: {body.key for body in journal.bodies()} == set(NAMES), within=30, what="a run of each key")
     faults = Faults(stage, server, lease, start)
-    struck = strike(stage, faults)
+    struck = strike(stage, faults, () if seconds > 5 else FEW)
     verdict = stage.verdict()
     locks.stop()
     assert (verdict.lost, verdict.doubled) == (0, 0)

@@ -1,6 +1,6 @@
 """Turns the beat's loop many times in a process of its own, and prints how much memory it uses on the way.
 
-``python -m tests.faults.ticks URL TICKS CUTS``; all its connections are cut so often on the way. A line per tenth
+``python ticks.py URL TICKS CUTS``; all its connections are cut so often on the way. A line per tenth
 of the way: ticks made, messages sent, kilobytes resident.
 """
 
