@@ -74,10 +74,13 @@ def server(shared_server: Server) -> Iterator[Server]:
         client.flushall()
 
 
-@pytest.fixture(scope="session")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+@pytest.fixture(
+    scope="session",
+    params=[pytest.param(True, id="linked"), pytest.param(False, id="from the index", marks=pytest.mark.soak)],
+)
+def installation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Installation:
     """The wheel in an environment of its own, and a directory to work in."""
-    return Installation(tmp_path_factory.mktemp("installed")).make()
+    return Installation(tmp_path_factory.mktemp("installed"), linked=request.param).make()
 
 
 @pytest.fixture

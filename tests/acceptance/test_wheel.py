@@ -46,7 +46,7 @@ def test_holds_every_file_of_the_package(installation: Installation) -> None:
 def test_pytest_has_the_fixture_in_a_project_that_asks_for_it_and_nothing_of_ours_in_any_other(
     installation: Installation,
 ) -> None:
-    installation.run("pip", "install", "pytest")
+    installation.have("pytest")
     show = ("python", "-m", "pytest", "--fixtures", "-q")
     said = installation.run(*show)
     assert "tmp_path -- " in said
