@@ -114,7 +114,7 @@ def comparable(commands: list[Command]) -> Any:
     return name, target, message, rest, lifetime is None, expires is None
 
 
-@examples(70, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     options,
     arguments,

@@ -29,6 +29,7 @@ instants = st.integers(0, 4_000_000_000_000)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
+@examples(40)
 @given(texts, texts, instants)
 def test_the_id_of_an_occurrence_is_the_named_uuid_of_the_standard_library(name: str, drawn: str, nominal: int) -> None:
     assert task_id(name, drawn, nominal) == str(uuid5(_NAMESPACE, f"{name}\0{drawn}\0{nominal}"))
@@ -39,6 +40,7 @@ def test_the_id_of_an_occurrence_is_the_same_in_every_version() -> None:
     assert task_id("a", "g", 0) == "4a8bfa7e-8184-58b5-9c7f-7b4a4da5b685"
 
 
+@examples(40)
 @given(instants)
 @example(0)
 @example(NOW)
@@ -47,6 +49,7 @@ def test_an_instant_is_written_as_isoformat_writes_it(instant: int) -> None:
     assert _text(instant) == datetime.fromisoformat(_text(instant)).astimezone(UTC).isoformat()
 
 
+@examples(40)
 @given(
     st.sampled_from([every(60), every(0.05), every(10, align=True), cron("*/5 * * * *"), cron("0 9 * * mon")]),
     st.sampled_from(["coalesce", "all", "skip", Misfire("coalesce", grace=3), Misfire("all", limit=2)]),
@@ -84,7 +87,7 @@ def publishers(shared_server: Server) -> Iterator[tuple[Publisher, Publisher]]:
     app.close()
 
 
-@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(options, arguments, arguments, st.sampled_from(["plain", "routed", "pattern.x", "unknown"]), texts)
 def test_an_entry_is_prepared_from_the_message_of_another(
     publishers: tuple[Publisher, Publisher],

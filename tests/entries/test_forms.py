@@ -100,7 +100,7 @@ def entries(draw: Any) -> Entry:
     )
 
 
-@examples(80)
+@examples(35)
 @given(entries())
 def test_an_entry_survives_storage(entry: Entry) -> None:
     stored = encode(entry)
@@ -113,7 +113,7 @@ def test_an_entry_survives_storage(entry: Entry) -> None:
             assert type(getattr(back, field)) is type(value), field
 
 
-@examples(50)
+@examples(25)
 @given(entries())
 def test_an_entry_survives_being_pickled_and_copied(entry: Entry) -> None:
     entry.state = EntryState.new(5)
@@ -139,7 +139,7 @@ states = st.builds(
 )
 
 
-@examples(80)
+@examples(35)
 @given(states)
 def test_a_state_survives_storage_and_begins_with_its_guard(state: EntryState) -> None:
     stored = state.encode()
@@ -147,7 +147,7 @@ def test_a_state_survives_storage_and_begins_with_its_guard(state: EntryState) -
     assert stored.startswith(state.guard)
 
 
-@examples(80)
+@examples(35)
 @given(st.binary(max_size=60) | st.text("0123456789|abc -+_.\u0661", max_size=60).map(str.encode))
 def test_a_state_that_is_read_at_all_is_one_that_a_commit_can_match(raw: bytes) -> None:
     try:
@@ -169,6 +169,7 @@ def test_a_state_beyond_all_bounds_is_corrupt(more: dict[str, Any]) -> None:
         EntryState.decode(replace(EntryState.new(0), **more).encode().encode())
 
 
+@examples(40)
 @given(names, names, ms, ms)
 def test_occurrences_have_names_of_their_own(one: str, two: str, first: int, second: int) -> None:
     assert task_id(one, "g", first) == task_id(one, "g", first)

@@ -30,7 +30,7 @@ def row(nominal: int, id_: str) -> Row:
 instants = st.sets(st.integers(NOW - 50, NOW - 1), max_size=30)
 
 
-@examples(80)
+@examples(35)
 @given(instants, instants, instants, st.integers(1, 40), st.integers(0, 40))
 def test_those_that_are_asked_for_are_the_newest_of_all(
     sent: set[int], told: set[int], others: set[int], history: int, limit: int

@@ -32,7 +32,7 @@ def sent(state: EntryState, nominals: Sequence[int], history: int) -> EntryState
     return stored(lifecycle.dispatched(state, Plan(tuple(nominals), NOW, 0), 0, history))
 
 
-@examples(80)
+@examples(35)
 @given(plans, st.integers(0, 6), st.text(max_size=5))
 def test_a_state_carries_what_a_list_beside_it_would(plans: list[list[int]], history: int, note: str) -> None:
     state, beside, at = EntryState.new(NOW), [], NOW

@@ -17,6 +17,7 @@ from redbeat_lite import urls
 from redbeat_lite.errors import ConfigurationError, hide_passwords
 from redbeat_lite.settings import Settings
 from redbeat_lite.urls import parsed, shown
+from tests.support.examples import examples
 
 
 def settings(name: str = "proj", broker: str | None = "redis://localhost/0", **conf: Any) -> Settings:
@@ -215,6 +216,7 @@ def test_passwords_of_a_url_are_hidden(url: str, expected: str) -> None:
     assert shown(expected) == expected
 
 
+@examples(40)
 @given(st.text(max_size=10), st.text(min_size=1, max_size=10))
 def test_no_password_that_a_url_can_hold_is_shown(user: str, password: str) -> None:
     secret = f"sEcReT{password}"

@@ -36,7 +36,7 @@ exceptions = st.one_of(
     st.just(Mute()),
     st.just(FileNotFoundError(2, "no such file", "/data/\udcff.csv")),
 )
-checked = examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+checked = examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Odd(schedule):

@@ -51,20 +51,20 @@ def key(*args: Any, once: Once | None = None, **kwargs: Any) -> str:
     return key_of(once or Once(), "t", args, kwargs, SIGNATURE)
 
 
-@examples(25)
+@examples(15)
 @given(values, values)
 def test_positions_names_and_defaults_make_no_difference(x: Any, y: Any) -> None:
     assert key(x, y) == key(x=x, y=y) == key(x, y=y, z=3)
     assert key(x) == key(x, 2)
 
 
-@examples(25)
+@examples(15)
 @given(values)
 def test_a_trip_through_the_broker_makes_no_difference(x: Any) -> None:
     assert key(loads(dumps(x))) == key(x)
 
 
-@examples(25)
+@examples(15)
 @given(values, values)
 def test_different_arguments_have_different_keys(x: Any, y: Any) -> None:
     assert (key(x) == key(y)) == (canonical(x) == canonical(y))
@@ -142,7 +142,7 @@ def test_an_argument_that_cannot_be_written_is_refused_as_such(template: str | N
     assert str(refused.value).count("expected") == 1
 
 
-@examples(30)
+@examples(15)
 @given(st.text(min_size=MAX_KEY, max_size=3 * MAX_KEY), st.text(min_size=MAX_KEY, max_size=3 * MAX_KEY))
 def test_long_keys_are_cut_without_meeting(a: str, b: str) -> None:
     keys = [key(text, once=Once(key="{x}")) for text in (a, b)]

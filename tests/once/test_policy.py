@@ -28,7 +28,7 @@ policies = st.builds(
 )
 
 
-@examples(40)
+@examples(20)
 @given(policies)
 def test_a_policy_survives_being_stored_as_json(once: Once) -> None:
     assert Once.decode(json.loads(json.dumps(once.encode()))) == once

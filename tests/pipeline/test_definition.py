@@ -158,7 +158,7 @@ JSON = st.recursive(
 )
 
 
-@examples(40)
+@examples(20)
 @given(st.lists(st.dictionaries(st.text(max_size=2), JSON, max_size=4), max_size=5))
 def test_merging_is_that_of_dicts_and_changes_no_value(dicts: list[dict[str, Any]]) -> None:
     merged: dict[str, Any] = {}
@@ -168,7 +168,7 @@ def test_merging_is_that_of_dicts_and_changes_no_value(dicts: list[dict[str, Any
     assert json.dumps(got) == json.dumps(merged)
 
 
-@examples(50)
+@examples(25)
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "__type__", "__value__"]), JSON), max_size=3))
 def test_merging_knows_the_names_that_mark_a_type(dicts: list[dict[str, Any]]) -> None:
     merged = {key: value for each in dicts for key, value in each.items()}

@@ -79,7 +79,7 @@ def left(store: RunStore) -> dict[tuple[str, int], int]:
     return {(what, int(nominal) - THEN): at for (what, nominal, _), at in parts.items()}
 
 
-@examples(150)
+@examples(60)
 @given(tellings, deadlines, st.sets(st.sampled_from([*OPEN])), st.integers(1, 3))
 @example([(0, 0, ("lost", True))], {("finish", 0): TO_COME}, set(), 1)
 def test_what_was_in_time_or_comes_to_nothing_more_has_no_deadline(

@@ -102,7 +102,7 @@ class Model:
                 return
 
 
-@examples(40)
+@examples(20)
 @given(steps)
 def test_each_is_opened_once_and_closed_once(shared_server: Server, steps: list[tuple[str, str, str]]) -> None:
     with shared_server.client() as client:

@@ -96,7 +96,7 @@ tellings = st.lists(
 )
 
 
-@examples(80)
+@examples(35)
 @given(tellings, st.integers(1, 4))
 def test_what_is_stored_is_what_the_model_says(any_store: RunStore, tellings: Any, history: int) -> None:
     any_store.client.flushall()
@@ -112,7 +112,7 @@ def test_what_is_stored_is_what_the_model_says(any_store: RunStore, tellings: An
         assert seen(any_store) == (rows, model.feed)
 
 
-@examples(60)
+@examples(25)
 @given(st.data())
 def test_the_order_in_which_it_is_told_does_not_matter(any_store: RunStore, data: Any) -> None:
     """Each attempt has one end; copies of it, and what becomes of them, come at any time."""

@@ -19,7 +19,7 @@ ZONES = sorted(zone for zone in available_timezones() if "/" in zone and not zon
 DAY = timedelta(days=1)
 
 
-@examples(60)
+@examples(25)
 @given(
     zone=st.sampled_from(ZONES),
     year=st.integers(1973, 2037),
@@ -49,7 +49,7 @@ def test_agrees_with_the_clock_minute_by_minute(
     assert rule.count_ms(int(begin.timestamp()) * 1000, int(end.timestamp()) * 1000) == len(expected)
 
 
-@examples(60)
+@examples(25)
 @given(st.sampled_from(ZONES), st.integers(-(2**31), 2**32), st.integers(0, 86_400 * 400))
 def test_stretches_cover_every_second_once_with_its_offset(zone: str, after: int, length: int) -> None:
     found = ZoneInfo(zone)

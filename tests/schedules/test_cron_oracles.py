@@ -96,7 +96,7 @@ def matches_day(parts: list[Values], wall: datetime) -> bool:
     return by_day or by_weekday
 
 
-@examples(100)
+@examples(40)
 @given(expressions(), instants)
 def test_agrees_with_a_matcher_that_tries_each_minute_of_the_days_that_match(
     parts: list[Values], instant: datetime
@@ -119,7 +119,7 @@ def test_agrees_with_a_matcher_that_tries_each_minute_of_the_days_that_match(
         minute += timedelta(minutes=1)
 
 
-@examples(60)
+@examples(25)
 @given(expressions(wrap=False), st.none() | fields("second", wrap=False), instants)
 def test_agrees_with_croniter(parts: list[Values], second: Values | None, instant: datetime) -> None:
     text = " ".join(part for part, _ in [*parts, *([second] if second else [])])
@@ -179,7 +179,7 @@ def test_seconds_may_come_first() -> None:
         assert instant == walk.get_next(datetime)
 
 
-@examples(60)
+@examples(25)
 @given(expressions(), instants)
 def test_crontab_agrees_with_celery(parts: list[Values], instant: datetime) -> None:
     if any("/" in text and "*" not in text and "-" not in text for text, _ in parts):

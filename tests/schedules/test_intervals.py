@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.instants import MAX_MS, aware, from_ms, to_ms
 from redbeat_lite.schedules import at, every, first_ms, next_ms
+from tests.support.examples import examples
 
 T = datetime(2026, 1, 1, 0, 0, 3, 500_000, tzinfo=UTC)
 
@@ -171,12 +172,14 @@ def test_the_first_occurrence_of_a_new_entry(rule: Any, now: int, start: int | N
     assert first_ms(rule, now, start) == first
 
 
+@examples(40)
 @given(st.datetimes(timezones=st.just(UTC)))
 def test_a_stored_instant_is_never_before_the_real_one(instant: datetime) -> None:
     late = from_ms(to_ms(instant)) - instant if to_ms(instant) <= MAX_MS else timedelta(0)
     assert timedelta(0) <= late < timedelta(milliseconds=1)
 
 
+@examples(40)
 @given(st.integers(-62_135_596_800_000, MAX_MS))
 def test_milliseconds_survive_the_way_to_a_datetime_and_back(ms: int) -> None:
     assert to_ms(from_ms(ms)) == ms

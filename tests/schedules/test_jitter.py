@@ -15,20 +15,18 @@ from redbeat_lite import Entry, every
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.schedules.jitter import offset_ms
+from tests.support.examples import examples
 
 
 def test_an_occurrence_has_the_same_offset_in_another_process() -> None:
     code = "from redbeat_lite.schedules.jitter import offset_ms; print(offset_ms('nightly', 1767225600000, 90000))"
-    others = {
-        subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert others == {f"{offset_ms('nightly', 1767225600000, 90000)}\n"}
+    seeded = {"PYTHONHASHSEED": "1"}
+    other = subprocess.run([sys.executable, "-c", code], env=seeded, capture_output=True, text=True, check=True)
+    assert other.stdout == f"{offset_ms('nightly', 1767225600000, 90000)}\n"
     assert offset_ms("nightly", 1767225600000, 90000) == 86628, "an upgrade must not move what is due"
 
 
+@examples(40)
 @given(st.text(), st.integers(0, 2**45), st.integers(0, 10**7), st.none() | st.integers(1, 10**7))
 def test_the_offset_stays_in_its_bounds_and_below_the_next_occurrence(
     name: str, nominal: int, jitter: int, gap: int | None

@@ -73,7 +73,7 @@ def finish(
         waiting = done.next
 
 
-@examples(100)
+@examples(40)
 @given(rules, starts, outages, misfires)
 def test_every_missed_occurrence_is_emitted_or_skipped(rule: Rule, nominal: int, late: int, misfire: Misfire) -> None:
     now = nominal + late
@@ -88,7 +88,7 @@ def test_every_missed_occurrence_is_emitted_or_skipped(rule: Rule, nominal: int,
     assert rounds <= len(missed) // CHUNK + 2
 
 
-@examples(100)
+@examples(40)
 @given(rules, starts, outages, misfires)
 def test_what_is_skipped_is_told_as_ranges(rule: Rule, nominal: int, late: int, misfire: Misfire) -> None:
     missed = missed_of(rule, nominal, nominal + late)
@@ -101,7 +101,7 @@ def test_what_is_skipped_is_told_as_ranges(rule: Rule, nominal: int, late: int, 
     assert [(each[0], each[-1], len(each)) for each in told] == [*done.ranges]
 
 
-@examples(100)
+@examples(40)
 @given(rules, starts, outages, misfires)
 def test_each_policy_keeps_its_word(rule: Rule, nominal: int, late: int, misfire: Misfire) -> None:
     now = nominal + late
@@ -119,7 +119,7 @@ def test_each_policy_keeps_its_word(rule: Rule, nominal: int, late: int, misfire
         assert all(now - ms <= 5000 for ms in emitted)
 
 
-@examples(100)
+@examples(40)
 @given(rules, starts, outages, misfires, st.integers(-3_600_000, 40 * 86_400_000))
 def test_nothing_after_the_end_exists(rule: Rule, nominal: int, late: int, misfire: Misfire, lasts: int) -> None:
     end = nominal + lasts
@@ -130,7 +130,7 @@ def test_nothing_after_the_end_exists(rule: Rule, nominal: int, late: int, misfi
         assert done == Plan((), None, 0)
 
 
-@examples(100)
+@examples(40)
 @given(rules, starts, outages, misfires, st.integers(0, 30))
 def test_no_more_runs_than_are_left(rule: Rule, nominal: int, late: int, misfire: Misfire, runs_left: int) -> None:
     free = plan_misfires(rule, nominal, nominal + late, misfire)
@@ -142,13 +142,13 @@ def test_no_more_runs_than_are_left(rule: Rule, nominal: int, late: int, misfire
         assert done == free
 
 
-@examples(60)
+@examples(25)
 @given(rules, starts, st.integers(1, 10**9))
 def test_what_is_not_due_is_left_alone(rule: Rule, nominal: int, early: int) -> None:
     assert plan_misfires(rule, nominal, nominal - early, Misfire()) == Plan((), nominal, 0)
 
 
-@examples(60)
+@examples(25)
 @given(rules, starts, outages, misfires)
 def test_a_plan_is_the_same_in_any_process(rule: Rule, nominal: int, late: int, misfire: Misfire) -> None:
     assert plan_misfires(rule, nominal, nominal + late, misfire) == plan_misfires(
@@ -163,7 +163,7 @@ walked = st.sampled_from(
 )
 
 
-@examples(100)
+@examples(40)
 @given(walked, starts, st.integers(0, 1500), misfires, st.integers(1, 40), st.none() | st.integers(1, 30))
 def test_however_a_walk_is_cut_into_rounds_it_comes_to_the_same(
     rule: Rule, nominal: int, late: int, misfire: Misfire, steps: int, runs_left: int | None

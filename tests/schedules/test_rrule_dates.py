@@ -75,7 +75,7 @@ def their_set(text: str, added: list[datetime], left_out: list[datetime]) -> rru
     return found
 
 
-@examples(150)
+@examples(60)
 @given(st.data(), st.sampled_from(RULES))
 def test_agrees_with_the_sets_of_dateutil(data: st.DataObject, text: str) -> None:
     start = START.replace(tzinfo=TOKYO)
@@ -96,7 +96,7 @@ def test_agrees_with_the_sets_of_dateutil(data: st.DataObject, text: str) -> Non
     assert shortest_gap_ms(rule, to_ms(begin)) == min(gaps, default=None) or len(expected) == 15
 
 
-@examples(60)
+@examples(25)
 @given(st.sets(st.integers(0, 9), max_size=4), st.sampled_from([FORWARD, BACK]), st.booleans())
 @example({4, 5}, BACK, True)
 def test_whole_days_are_those_of_the_wall(days: set[int], change: datetime, hourly: bool) -> None:

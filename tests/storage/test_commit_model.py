@@ -271,7 +271,7 @@ def line(shared_server: Server) -> Iterator[Line]:
     line.close()
 
 
-@examples(80)
+@examples(35)
 @given(steps)
 @example(LONG)
 @example(BACK)

@@ -44,7 +44,7 @@ values = st.recursive(
 )
 
 
-@examples(80)
+@examples(35)
 @given(values)
 @example([{"__type__": "set", "__value__": [5]}])
 def test_values_survive_storage_with_their_types(value: object) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 #: How many times as many `make soak` tries as the ordinary run.
-MORE = 50
+MORE = 125
 
 
 def examples(count: int, **more: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
