@@ -13,6 +13,7 @@ from benchmarks.beats import ROOT
 from benchmarks.report import Row, number
 from benchmarks.stats import Figure, pooled, quantile, ratios
 from benchmarks.svg import Axis
+from tests.support.cases import together
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_quantiles() -> None:
     assert pooled([[1, 2], [3, 10]], 0.99) == (10, 2, 10)
 
 
-@pytest.mark.parametrize(
+@together(
     ("value", "shown"), [(0, "0"), (1, "1"), (28532.1, "28,532"), (33.33, "33.3"), (0.484, "0.48"), (0.0041, "0.0041")]
 )
 def test_figures_are_shown_with_the_digits_that_mean_something(value: float, shown: str) -> None:

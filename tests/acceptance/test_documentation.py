@@ -12,6 +12,7 @@ from docutils import nodes
 from pygments.lexers import get_lexer_by_name
 
 import redbeat_lite
+from tests.support.cases import together
 from tests.support.pages import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,7 @@ def test_the_documentation_builds_without_a_warning(tmp_path: Path, builder: str
     assert [name for name in named if f"redbeat_lite.{name}" not in anchors] == []
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.stem)
+@together("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.stem)
 def test_every_block_is_written_in_its_language(page: Path) -> None:
     for block in blocks(page):
         lexer = get_lexer_by_name(block.language or "text")

@@ -34,7 +34,7 @@ def lateness(client: redis.Redis, seconds: float) -> list[tuple[float, float]]:
 
 @pytest.mark.parametrize(
     ("seconds", "others"),
-    [(10, 80), pytest.param(60, 200, marks=[pytest.mark.soak, pytest.mark.timeout(120)])],
+    [(6, 40), pytest.param(60, 200, marks=[pytest.mark.soak, pytest.mark.timeout(120)])],
 )
 def test_a_second_stays_a_second_under_load(
     beat: Callable[..., Process], client: redis.Redis, seconds: int, others: int

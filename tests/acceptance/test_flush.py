@@ -52,7 +52,7 @@ def goes_on(leader: Process, client: redis.Redis, name: str, *, within: float) -
     assert not doubled(queued(client))
 
 
-@pytest.mark.parametrize("command", ["flushdb", "flushall"])
+@pytest.mark.parametrize("command", [pytest.param("flushdb", marks=pytest.mark.soak), "flushall"])
 def test_after_a_flush_config_entries_are_back_within_a_tick(
     leader: Process, client: redis.Redis, schedules: Schedules, runtime: str, command: str
 ) -> None:

@@ -108,33 +108,36 @@ def test_a_beat_that_finds_every_key_spoiled_leads_and_mends_them(beat: Beat, cl
     assert not process.lines("CRITICAL|Traceback")
 
 
-def test_of_a_thousand_entries_two_hundred_spoiled_ones_stop_alone(
-    beat: Beat, client: redis.Redis, schedules: Schedules
+@pytest.mark.parametrize(("sound_ones", "spoiled"), [(160, 40), pytest.param(800, 200, marks=pytest.mark.soak)])
+def test_of_many_entries_those_that_are_spoiled_stop_alone(
+    beat: Beat, client: redis.Redis, schedules: Schedules, sound_ones: int, spoiled: int
 ) -> None:
     process = beat(PROJ_CONF=conf(schedule={"each": EACH}))
     leads(process, client)
     due = datetime.now(UTC) + timedelta(seconds=2)
-    schedules.add_many(Entry(f"e{n}", "proj.add", every(3600), start_at=due, expires=None) for n in range(1000))
+    schedules.add_many(
+        Entry(f"e{n}", "proj.add", every(3600), start_at=due, expires=None) for n in range(spoiled + sound_ones)
+    )
     pipe = client.pipeline(transaction=True)
-    for n in range(100):
+    for n in range(spoiled // 2):
         pipe.hset(KEYS.entries, f"e{n}", DEFINITIONS[n % len(DEFINITIONS)])
-    for n in range(100, 200):
+    for n in range(spoiled // 2, spoiled):
         pipe.hset(KEYS.state, f"e{n}", STATES[n % len(STATES)])
     pipe.execute()
-    sound = {f"e{n}" for n in range(200, 1000)}
+    sound = {f"e{n}" for n in range(spoiled, spoiled + sound_ones)}
     with Stopwatch(process) as watch:
         eventually(lambda: client.llen("celery") >= len(sound), within=30, what="the sound entries")
     watch.at_most(6)
     late = datetime.now(UTC) - due
-    print(f"the last of 800 came {late.total_seconds():.3f} s after its time")
+    print(f"the last of {sound_ones} came {late.total_seconds():.3f} s after its time")
     eventually(lambda: sound <= {m.entry for m in queued(client)}, what="the sound entries")
     assert late < timedelta(seconds=3)
     assert {m.entry for m in queued(client)} == sound | {"each"}
     assert not doubled(queued(client))
-    records = eventually(lambda: len(q := schedules.quarantined()) >= 200 and q, what="the quarantine")
-    assert {f"e{n}" for n in range(200)} == set(records)
+    records = eventually(lambda: len(q := schedules.quarantined()) >= spoiled and q, what="the quarantine")
+    assert {f"e{n}" for n in range(spoiled)} == set(records)
     assert all(record["error"] for record in records.values())
-    assert len(process.lines("ERROR.*is quarantined")) == 200
+    assert len(process.lines("ERROR.*is quarantined")) == spoiled
     seen = len(stream(client, "each"))
     eventually(lambda: len(stream(client, "each")) >= seen + 3, what="the stream goes on")
     assert process.alive

@@ -105,7 +105,7 @@ def test_a_leader_frozen_in_the_middle_of_a_batch_doubles_nothing_when_it_thaws(
     with Stopwatch(successor) as watch:
         leads(successor, client)
     watch.at_most(2 + 0.5 + 0.5)
-    eventually(lambda: len({m.entry for m in queued(client)}) == 1000, what="all of them in the queue")
+    eventually(lambda: client.zcount(KEYS.due, "-inf", time.time() * 1000) == 0, what="all of them in the queue")
     frozen.signal(signal.SIGCONT)
     frozen.says("no longer leading")
     frozen.says("standing by")

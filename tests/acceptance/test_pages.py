@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-import pytest
-
 import redbeat_lite
 from redbeat_lite.entries.fields import DEFINITION_FIELDS
 from redbeat_lite.settings import Settings
+from tests.support.cases import together
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")))
@@ -24,7 +23,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@together("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target, anchor in re.findall(r"\]\((?!\w+:)([^)#]*)#?([^)]*)\)", page.read_text()):
         path = page.parent / target if target else page
@@ -32,7 +31,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
 
 
-@pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)
+@together("field", fields(Settings), ids=lambda field: field.name)
 def test_every_setting_is_in_the_reference_with_its_default(field: object) -> None:
     default = {"url": "the broker's URL", "owner": "the app's name", "redis_options": "`{}`"}
     name = field.name  # type: ignore[attr-defined]
@@ -40,7 +39,7 @@ def test_every_setting_is_in_the_reference_with_its_default(field: object) -> No
     assert f"| `redbeat_lite_{name}` | {shown} |" in REFERENCE
 
 
-@pytest.mark.parametrize("name", sorted({*redbeat_lite.__all__, *DEFINITION_FIELDS} - {"__version__", "Scheduler"}))
+@together("name", sorted({*redbeat_lite.__all__, *DEFINITION_FIELDS} - {"__version__", "Scheduler"}))
 def test_every_public_name_and_field_is_in_the_reference(name: str) -> None:
     assert re.search(rf"`{name}\b", REFERENCE)
 

@@ -54,7 +54,7 @@ def test_an_idle_leader_gives_the_lease_back_once(
     assert wake_channel.words().count(b"vacant") == 1
 
 
-@SIGNALS
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(("dispatch", "batch", "twice"), [("auto", 20, 0), ("plain", 500, 1)])
 def test_a_leader_stopped_in_the_middle_of_its_work_loses_and_doubles_nothing(
     beat: Beat,

@@ -52,7 +52,6 @@ def test_a_file_that_is_left_in_the_checkout_fails_the_run(pytestconfig: pytest.
     [
         pytest.param(signal.SIGKILL, ("-n", "1"), id="killed, by xdist"),
         pytest.param(signal.SIGINT, ("-n", "1"), id="broken off, by xdist", marks=pytest.mark.soak),
-        pytest.param(signal.SIGTERM, (), id="told to stop"),
         *(
             pytest.param(number, words, marks=pytest.mark.soak, id=f"{number.name}, {' '.join(words)}")
             for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)

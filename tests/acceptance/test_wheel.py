@@ -59,7 +59,7 @@ def _files(directory: Path) -> set[str]:
     return {name for name in names if "__pycache__" not in name}
 
 
-@pytest.mark.parametrize("scheduler", ["redbeat_lite.Scheduler", "redbeat_lite"])
+@pytest.mark.parametrize("scheduler", [pytest.param("redbeat_lite.Scheduler", marks=pytest.mark.soak), "redbeat_lite"])
 def test_a_beat_runs_and_ends(project: Installation, client: redis.Redis, scheduler: str) -> None:
     beat = project.start("celery", "-A", "proj", "beat", "-S", scheduler, "-l", "INFO")
     try:

@@ -52,9 +52,9 @@ def _children_of(workers: Iterable[Process]) -> list[Pid]:
     return [Pid(pid) for process in workers for pid in descendants(process.pid)]
 
 
-def test_five_workers_with_a_beat_each_give_one_stream(worker: Callable[..., Process], client: redis.Redis) -> None:
+def test_three_workers_with_a_beat_each_give_one_stream(worker: Callable[..., Process], client: redis.Redis) -> None:
     settings = conf(schedule={"each": EACH})
-    workers = [worker(f"w{n}", PROJ_CONF=settings) for n in range(5)]
+    workers = [worker(f"w{n}", PROJ_CONF=settings) for n in range(3)]
     for process in workers:
         process.says("beat: (leading|standing by)")
     assert sum(len(process.lines("beat: leading")) for process in workers) == 1
@@ -75,7 +75,7 @@ def test_five_workers_with_a_beat_each_give_one_stream(worker: Callable[..., Pro
     assert not doubled(queued(client))
 
 
-@pytest.mark.parametrize("pool", ["solo", "prefork", "threads"])
+@pytest.mark.parametrize("pool", ["solo", "prefork", pytest.param("threads", marks=pytest.mark.soak)])
 def test_a_beat_leaves_when_its_worker_is_killed(
     worker: Callable[..., Process], client: redis.Redis, pool: str
 ) -> None:

@@ -31,6 +31,7 @@ from redbeat_lite.operate.why.explain import explain
 from redbeat_lite.operate.why.gather import gather
 from redbeat_lite.storage.store import Store
 from tests.support.beats import KEYS
+from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.pages import blocks
@@ -83,7 +84,7 @@ def test_the_same_again_is_no_new_revision(schedules: Schedules) -> None:
         assert schedules.calendars["closed"].revision == revision
 
 
-@pytest.mark.parametrize(
+@together(
     ("fields", "words"),
     [
         (

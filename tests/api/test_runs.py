@@ -17,6 +17,7 @@ from celery.exceptions import TaskRevokedError
 from redbeat_lite import Entry, EntryNotFound, InvalidEntry, Run, Schedules, at, every
 from redbeat_lite.runs.row import LIFE_MS
 from redbeat_lite.runs.run import NOT_DONE, Outcome
+from tests.support.cases import together
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.run_rows import KEYS, ONCE, RunRows
@@ -379,8 +380,8 @@ class TestWhatIsAskedFor:
     def test_is_what_is_told(self, schedules: Schedules, five: None, asked: dict[str, Any], found: list[Any]) -> None:
         assert [run.task_id for run in schedules.runs("poll", **asked)] == found
 
-    @pytest.mark.parametrize("name", [None, "poll"])
-    @pytest.mark.parametrize(
+    @together("name", [None, "poll"])
+    @together(
         ("asked", "error", "complaint"),
         [
             ({"outcome": "broken"}, ValueError, "outcome: expected one of waiting, running, .*, got 'broken'"),

@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from redbeat_lite import CorruptEntry, Entry, Schedules, every
+from tests.support.cases import together
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW
 from tests.support.server import Server
@@ -42,8 +43,8 @@ class TestList:
         with pytest.raises(ValueError, match="order: expected 'due' or 'name', got 'age'"):
             many.list(order="age")  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize(("offset", "limit"), [(-1, 5), (0, -1), (None, 5), (0, "5"), (0, True)])
-    @pytest.mark.parametrize("order", ["due", "name"])
+    @together(("offset", "limit"), [(-1, 5), (0, -1), (None, 5), (0, "5"), (0, True)])
+    @together("order", ["due", "name"])
     def test_a_page_is_counted_in_whole_numbers(
         self, many: Schedules, order: str, offset: object, limit: object
     ) -> None:

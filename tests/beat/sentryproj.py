@@ -1,6 +1,6 @@
 """A beat under Sentry, in a process of its own, because Sentry patches Celery for good.
 
-``python -m tests.beat.sentryproj URL DISPATCH`` prints, as JSON, the check-ins that Sentry was sent and how the beat
+``python sentryproj.py URL DISPATCH`` prints, as JSON, the check-ins that Sentry was sent and how the beat
 sent its messages.
 """
 

@@ -191,7 +191,7 @@ def test_those_that_take_a_minute_to_walk_through_keep_no_program_waiting(
     """Whoever can write to the server can say that a run is missed since the year 1003."""
     app = make_app()
     schedules = Schedules(app)
-    for name in ("costly", *(f"costly-{number}" for number in range(20))):
+    for name in ("costly", *(f"costly-{number}" for number in range(6))):
         schedules.add(name, "add", rrule(COSTLY, tz="UTC"))
         state = EntryState.decode(client.hget(KEYS.state, name) or b"")
         client.hset(KEYS.state, name, replace(state, nominal=-30_500_000_000_000).encode())
@@ -204,4 +204,4 @@ def test_those_that_take_a_minute_to_walk_through_keep_no_program_waiting(
     for ask in asks:
         began = time.thread_time()
         assert ask()
-        assert time.thread_time() - began < 5, "it takes most of a minute to walk through"
+        assert time.thread_time() - began < 5, "it takes many times as long to walk through"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,17 +13,18 @@ import redis
 
 from redbeat_lite import cron
 from redbeat_lite.schedules.cron import familiar
+from tests.support.cases import together
 from tests.support.messages import queued
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, run_python
 from tests.support.server import Server
 
 
-@pytest.mark.parametrize("dispatch", ["auto", "plain"])
+@pytest.mark.parametrize("dispatch", ["auto", pytest.param("plain", marks=pytest.mark.soak)])
 def test_every_run_gives_a_check_in_that_its_message_refers_to(
     server: Server, client: redis.Redis, dispatch: str
 ) -> None:
-    command = [sys.executable, "-m", "tests.beat.sentryproj", server.url, dispatch]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = run_python("sentryproj.py", server.url, dispatch, cwd=Path(__file__).parent, env=env)
     assert ended.returncode == 0, ended.stderr
     seen = json.loads(ended.stdout.splitlines()[-1])
     if dispatch == "auto":
@@ -74,7 +75,7 @@ def test_a_cron_rule_is_shown_as_a_crontab_to_tools_that_know_no_other(expressio
     assert str(shown.tz) == "Asia/Tokyo"
 
 
-@pytest.mark.parametrize(
+@together(
     "expression",
     ["0 3 L * *", "0 3 15W * *", "0 3 * * fri#2", "0 3 * * L5", "0 3 * * 5L", "*/10 * * * * *", "0 3 * * * 30"],
 )

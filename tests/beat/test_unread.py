@@ -13,11 +13,18 @@ from tests.beat.incident_stage import Stage
 FEED = RunKeys("redbeat-lite").feed
 
 #: Appends lines as the record of runs does.
-LINES = "for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], 'MAXLEN', '~', 100000, '*', 'name', 'x') end"
+LINES = "for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2], '*', 'name', 'x') end"
+
+
+@pytest.fixture(params=[1000, pytest.param(100_000, marks=pytest.mark.soak)])
+def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many lines the record keeps."""
+    monkeypatch.setattr(incident_store, "_LINES", request.param)
+    return int(request.param)
 
 
 @pytest.fixture
-def read(stage: Stage) -> Stage:
+def read(stage: Stage, kept: int) -> Stage:
     """A feed of two lines that the leader has read."""
     stage.schedules.add("e", "add", every(60), expect=Expect(failures=100))
     stage.turn(60)
@@ -27,9 +34,9 @@ def read(stage: Stage) -> Stage:
     return stage
 
 
-def test_lines_that_were_cut_before_they_were_read_are_an_incident_of_one_look(read: Stage) -> None:
+def test_lines_that_were_cut_before_they_were_read_are_an_incident_of_one_look(read: Stage, kept: int) -> None:
     before = read.client.xrevrange(FEED, count=1)[0][0]
-    read.client.eval(LINES, 1, FEED, 100_300)
+    read.client.eval(LINES, 1, FEED, kept + 300, kept)
     after = read.client.xrange(FEED, count=1)[0][0]
     read.turn(*[0] * 12)
     read.listener.hears("unread", "-unread")
@@ -39,23 +46,23 @@ def test_lines_that_were_cut_before_they_were_read_are_an_incident_of_one_look(r
     assert read.client.hget("{redbeat-lite}:meta", "feed") == read.client.xrevrange(FEED, count=1)[0][0]
 
 
-def test_a_full_feed_that_is_cut_behind_the_leader_is_none(read: Stage) -> None:
-    read.client.eval(LINES, 1, FEED, 99_999)
-    assert read.client.xlen(FEED) == 100_001
+def test_a_full_feed_that_is_cut_behind_the_leader_is_none(read: Stage, kept: int) -> None:
+    read.client.eval(LINES, 1, FEED, kept - 1, kept)
+    assert read.client.xlen(FEED) == kept + 1
     read.turn(*[0] * 12)
-    read.client.eval(LINES, 1, FEED, 300)
-    assert read.client.xlen(FEED) < 100_300
+    read.client.eval(LINES, 1, FEED, 300, kept)
+    assert read.client.xlen(FEED) < kept + 300
     read.turn(0, 0)
     assert read.listener.told() == []
 
 
-def test_of_a_feed_that_begins_anew_nobody_knows(read: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_feed_that_begins_anew_nobody_knows(read: Stage, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     read.client.delete(FEED)
-    read.client.eval(LINES, 1, FEED, 600)
+    read.client.eval(LINES, 1, FEED, 600, kept)
     read.turn(0, 0)
     assert read.listener.told() == []
     monkeypatch.setattr(incident_store, "_LINES", 600)
     read.client.delete(FEED)
-    read.client.eval(LINES, 1, FEED, 600)
+    read.client.eval(LINES, 1, FEED, 600, kept)
     read.turn(0, 0)
     read.listener.hears("unread", "-unread")

@@ -24,6 +24,7 @@ from redbeat_lite.interchange.schedule_text import duration_text, schedule_text,
 from redbeat_lite.storage.refused import Refused
 from tests.cli.conftest import Cli, Said
 from tests.support.beats import KEYS
+from tests.support.cases import together
 from tests.support.messages import queued
 from tests.support.server import Server, free_port
 from tests.support.stopwatch import Stopwatch
@@ -78,7 +79,7 @@ class TestSchedules:
         [run] = cli("next", "nightly", "--limit", "1", "--tz", "Europe/Berlin", "--json").json
         assert "T03:16:00" in run["local"]
 
-    @pytest.mark.parametrize(
+    @together(
         ("words", "complaint"),
         [
             ((), "say when it runs"),

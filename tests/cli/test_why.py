@@ -18,6 +18,7 @@ from redbeat_lite.storage.changes import Change
 from redbeat_lite.storage.replies import server_ms
 from tests.cli.conftest import Cli
 from tests.support.beats import KEYS
+from tests.support.cases import together
 from tests.support.frozen import frozen_clock
 
 #: The night before the frozen clock's noon, at three in Berlin.
@@ -67,7 +68,7 @@ def test_a_time_of_day_is_the_last_one_that_has_passed(cli: Cli, nightly: Schedu
     assert asked("13:07")[1] == "'nightly' had no occurrence at 2026-03-02 13:07:00+01:00."
 
 
-@pytest.mark.parametrize("instant", ["tomorrow", "25:00", "03:0", "0001-01-01", "9999-12-31", "2026-13-01"])
+@together("instant", ["tomorrow", "25:00", "03:0", "0001-01-01", "9999-12-31", "2026-13-01"])
 def test_what_is_no_instant_is_refused_with_what_was_expected(cli: Cli, nightly: Schedules, instant: str) -> None:
     said = cli("why", "nightly", instant, code=1)
     expected = "an instant such as 2026-12-01T09:00+01:00, or a time of day such as 03:00"

@@ -13,6 +13,7 @@ from celery import Celery, chain, signature
 
 from redbeat_lite import Entry, InvalidEntry, Scheduler, Schedules, at, cron, every, manual
 from redbeat_lite.entries.definition import decode
+from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -309,8 +310,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("final", [False, True], ids=["early", "final"])
+@together("case", CASES)
+@together("final", [False, True], ids=["early", "final"])
 def test_add_refuses_and_stores_nothing(
     app: Celery, schedules: Schedules, client: redis.Redis, case: str, final: bool
 ) -> None:
@@ -322,13 +323,19 @@ def test_add_refuses_and_stores_nothing(
     assert client.keys("*") == []
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "end_at in the past"])
-def test_update_refuses_and_changes_nothing(schedules: Schedules, case: str) -> None:
+@pytest.fixture
+def stored(schedules: Schedules) -> Schedules:
+    """With an entry in its first version."""
     schedules.add("a", "t", 60)
+    return schedules
+
+
+@together("case", [case for case in CASES if case != "end_at in the past"])
+def test_update_refuses_and_changes_nothing(stored: Schedules, case: str) -> None:
     changes, message = CASES[case]
     with pytest.raises(InvalidEntry, match=re.escape(f"entry 'a': {message}")):
-        schedules.update("a", **changes)
-    assert schedules["a"].version == 1
+        stored.update("a", **changes)
+    assert stored["a"].version == 1
 
 
 @pytest.mark.parametrize("field", ["task", "schedule"])
@@ -341,7 +348,7 @@ def test_a_field_that_is_missing_is_told_from_one_that_is_none(field: str) -> No
         Entry.from_mapping("a", written)
 
 
-@pytest.mark.parametrize("name", ["", "n" * 201, "a\nb", "\x7f", "\ud800", 5, None, b"a"])
+@together("name", ["", "n" * 201, "a\nb", "\x7f", "\ud800", 5, None, b"a"])
 def test_a_name_is_text_of_a_length_without_control_characters(schedules: Schedules, name: Any) -> None:
     with pytest.raises(InvalidEntry) as caught:
         schedules.add(name, "t", 60)
@@ -359,7 +366,7 @@ def test_any_other_name_works_through_and_through(schedules: Schedules, name: st
     del schedules[name]
 
 
-@pytest.mark.parametrize(
+@together(
     "expression", ["0 0 30 2 *", "0 0 31 4,6 *", "61 * * * *", "* * *", "", "nonsense", "0 0 * * mon#6", "R * * * *"]
 )
 def test_an_expression_that_is_wrong_or_never_matches_is_refused_where_it_is_written(expression: str) -> None:

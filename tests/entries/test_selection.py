@@ -8,11 +8,12 @@ import pytest
 
 from redbeat_lite import Entry, InvalidEntry
 from redbeat_lite.entries.selection import Selection, is_pattern
+from tests.support.cases import together
 
 NIGHTLY = Entry("billing-nightly", "shop.tasks.bill", 60, tags=["billing", "tenant:42"])
 
 
-@pytest.mark.parametrize(
+@together(
     ("given", "is_meant"),
     [
         ((), True),
@@ -30,7 +31,7 @@ def test_all_that_is_given_has_to_hold(given: tuple[Any, ...], is_meant: bool) -
     assert Selection.of(*given).covers(NIGHTLY) is is_meant
 
 
-@pytest.mark.parametrize("name", ["a", "a*", "[a]", "?", "a[*", "]["])
+@together("name", ["a", "a*", "[a]", "?", "a[*", "]["])
 def test_one_entry_is_meant_by_its_name_whatever_is_in_it(name: str) -> None:
     one = Selection.one(name)
     assert [one.covers(Entry(other, "t", 60)) for other in (name, f"{name}x", "aa", "a")] == [

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from datetime import UTC
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from redbeat_lite.entries.state import MAX_BYTES, MAX_NOTE, EntryState
 from redbeat_lite.instants import MAX_MS
 from redbeat_lite.schedules import Question
 from redbeat_lite.schedules.misfire import Plan
+from tests.support.cases import together
 from tests.support.examples import examples
 
 NOW = 1_772_453_239_000
@@ -103,7 +103,7 @@ def test_an_interval_takes_the_room_of_one_delta() -> None:
     assert sent(state, [NOW + 50_000], 1).encode().endswith('{"sent":"0"}')
 
 
-@pytest.mark.parametrize(
+@together(
     "found",
     [
         '"0,xyz"',
@@ -118,7 +118,7 @@ def test_an_interval_takes_the_room_of_one_delta() -> None:
         '"\u2603"',
     ],
 )
-@pytest.mark.parametrize("beside", ["", ',"note":"why"'])
+@together("beside", ["", ',"note":"why"'])
 def test_what_cannot_be_read_stops_no_entry(found: str, beside: str) -> None:
     state = EntryState.decode(f'3|abcd|{NOW}|{NOW}|7|0|0|0|{{"sent":{found}{beside}}}'.encode())
     assert set(state.sent) <= {NOW, NOW - 1000}

@@ -18,6 +18,7 @@ import redbeat_lite
 from redbeat_lite import Entry, InvalidEntry, Pipeline, PipelineTask, Scheduler, Schedules, every
 from redbeat_lite.pipeline import sweep
 from redbeat_lite.runs.keys import RunKeys
+from tests.support.cases import together
 from tests.support.messages import of_entry
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
@@ -71,7 +72,7 @@ def test_names_of_entries_are_no_keys(app: Celery, scheduler: Scheduler, client:
     assert not set(schedules) & set(NAMES)
 
 
-@pytest.mark.parametrize("name", ["", "a\nb", "a\x00b", "\x1b[31m", "x" * 201, "\ud800"])
+@together("name", ["", "a\nb", "a\x00b", "\x1b[31m", "x" * 201, "\ud800"])
 def test_names_that_could_forge_a_log_line_are_refused(app: Celery, name: str) -> None:
     with pytest.raises(InvalidEntry):
         Schedules(app).add(name, "add", every(1))

@@ -17,6 +17,7 @@ from redbeat_lite.runs.run import Run
 from tests.faults.collector import Collector, Record, Term, judge, strays
 from tests.faults.fates import Fates, judge_fates
 from tests.faults.journal import Body, Journal, Work, judge_work
+from tests.support.cases import together
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -196,7 +197,7 @@ def _run(outcome: Any, attempts: int = 0) -> Run:
     return Run("e", from_ms(FIRST), outcome, attempts=attempts)
 
 
-@pytest.mark.parametrize(
+@together(
     ("run", "bodies"),
     [
         (_run("succeeded", 1), [("0 well", 1)]),
@@ -215,7 +216,7 @@ def test_a_fate_that_is_told(run: Run, bodies: list[tuple[str, float]]) -> None:
     assert _fates(run, *bodies) == Fates(outcomes=Counter([run.outcome]))
 
 
-@pytest.mark.parametrize(
+@together(
     ("run", "bodies"),
     [
         (_run("waiting"), []),
@@ -232,7 +233,7 @@ def test_a_fate_of_which_less_is_told_than_was_to_be_known(run: Run, bodies: lis
     assert (len(fates.wrong), len(fates.untold)) == (0, 1)
 
 
-@pytest.mark.parametrize(
+@together(
     ("run", "bodies"),
     [
         (_run("succeeded", 1), []),

@@ -11,18 +11,19 @@ import pytest
 
 import redbeat_lite
 from redbeat_lite import Entry
+from tests.support.cases import together
 
 CLASSES = [name for name in redbeat_lite.__all__ if isinstance(getattr(redbeat_lite, name), type)]
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@together("name", CLASSES)
 def test_a_class_is_known_by_its_public_name(name: str) -> None:
     public = getattr(redbeat_lite, name)
     assert (public.__module__, public.__qualname__) == ("redbeat_lite", name)
     assert pickle.loads(pickle.dumps(public)) is public
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@together("name", CLASSES)
 def test_its_type_hints_are_found_all_the_same(name: str) -> None:
     """By whoever makes objects of them, and for a class of the user's that is derived from one."""
     derived = type("Derived", (getattr(redbeat_lite, name),), {"__module__": __name__})

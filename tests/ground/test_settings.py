@@ -17,6 +17,7 @@ from redbeat_lite import urls
 from redbeat_lite.errors import ConfigurationError, hide_passwords
 from redbeat_lite.settings import Settings
 from redbeat_lite.urls import parsed, shown
+from tests.support.cases import together
 from tests.support.examples import examples
 
 
@@ -69,7 +70,7 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
     assert settings(broker=broker, redbeat_lite_url="redis://h/0").url == "redis://h/0"
 
 
-@pytest.mark.parametrize(
+@together(
     ("conf", "message"),
     [
         ({"lease": 0.5}, "redbeat_lite_lease: expected seconds, at least 1 and at most 86400, got 0.5"),
@@ -174,7 +175,7 @@ URLS = [
 ]
 
 
-@pytest.mark.parametrize("url", URLS)
+@together("url", URLS)
 def test_no_password_gets_into_an_error(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         settings(redbeat_lite_url=url)
@@ -189,7 +190,7 @@ def test_no_password_gets_into_an_error_about_options_or_into_what_a_debugger_sh
     assert "secret" not in repr(settings("p", "redis://:secret@h", redbeat_lite_redis_options={"password": "secret"}))
 
 
-@pytest.mark.parametrize(
+@together(
     ("url", "expected"),
     [
         ("redis://h/0", "redis://h/0"),
@@ -230,7 +231,7 @@ def test_no_password_that_a_url_can_hold_is_shown(user: str, password: str) -> N
             assert "sEcReT" not in shown(url)
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "expected"),
     [
         ("Error at redis://me:pass@h, sorry", "Error at redis://me:**@h, sorry"),
@@ -319,7 +320,7 @@ def test_a_mistake_in_djangos_form_is_told_in_djangos_form() -> None:
         Settings.from_app(app)
 
 
-@pytest.mark.parametrize(
+@together(
     ("namespace", "spelled", "right"),
     [
         ("CELERY", "REDBEAT_LITE_OWNER", "CELERY_REDBEAT_LITE_OWNER"),
@@ -331,7 +332,7 @@ def test_a_mistake_in_djangos_form_is_told_in_djangos_form() -> None:
         (None, "CELERY_REDBEAT_LITE_OWNR", "REDBEAT_LITE_OWNER"),
     ],
 )
-@pytest.mark.parametrize("beside", [{}, {"redbeat_lite_owner": "me"}], ids=["alone", "beside one that counts"])
+@together("beside", [{}, {"redbeat_lite_owner": "me"}], ids=["alone", "beside one that counts"])
 def test_a_spelling_that_celery_would_pass_over_is_told(
     namespace: str | None, spelled: str, right: str, beside: dict[str, str]
 ) -> None:
@@ -343,7 +344,7 @@ def test_a_spelling_that_celery_would_pass_over_is_told(
         Settings.from_app(app)
 
 
-@pytest.mark.parametrize(
+@together(
     ("namespace", "spelled"),
     [
         ("CELERY", "CELERY_REDBEAT_LITE_OWNER"),

@@ -5,18 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
-
 from redbeat_lite import Entry, at, cron, every
 from redbeat_lite.instants import from_ms, to_ms
 from redbeat_lite.interchange.importers.carrier import carried_state
 from redbeat_lite.interchange.importers.found import Found
+from tests.support.cases import together
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-@pytest.mark.parametrize(
+@together(
     ("fields", "found", "following"),
     [
         ({"schedule": every(60)}, {"since": NOW - timedelta(seconds=20), "runs": 1}, NOW + timedelta(seconds=40)),

@@ -18,6 +18,7 @@ from redbeat_lite.interchange.importers.found import Found, Left
 from redbeat_lite.interchange.importers.zoned_crontab import zoned_cron_line, zoned_crontab
 from redbeat_lite.schedules import rule_of
 from redbeat_lite.schedules.cron import crontab_rule
+from tests.support.cases import together
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -99,7 +100,7 @@ def test_a_system_crontab_names_a_user(tmp_path: Path) -> None:
     assert [each.name for each in CrontabFile(folder / "shop", BERLIN, task="ops.run").read()] == [*found]
 
 
-@pytest.mark.parametrize(
+@together(
     ("line", "days"),
     [
         ("0 0 13 * 5", [2, 9, 13, 16, 23, 30]),  # either day
@@ -117,9 +118,9 @@ def test_two_day_fields_mean_what_they_mean_to_cron(line: str, days: list[int]) 
     assert found == days
 
 
-@pytest.mark.parametrize("zone", ["Europe/Berlin", "Australia/Lord_Howe"])
-@pytest.mark.parametrize("days", [{}, {"day_of_month": "*/2"}, {"day_of_week": "sun,mon"}, {"month_of_year": "3,4,10"}])
-@pytest.mark.parametrize("hour", ["*", "2", "*/2", "1-23/2", "*/3", "1-5", "22-4", 2])
+@together("zone", ["Europe/Berlin", "Australia/Lord_Howe"])
+@together("days", [{}, {"day_of_month": "*/2"}, {"day_of_week": "sun,mon"}, {"month_of_year": "3,4,10"}])
+@together("hour", ["*", "2", "*/2", "1-23/2", "*/3", "1-5", "22-4", 2])
 def test_celerys_crontab_with_a_zone_keeps_every_occurrence(hour: Any, days: dict[str, str], zone: str) -> None:
     where = ZoneInfo(zone)
     found = crontab(minute="0,30", hour=hour, **{"day_of_month": "1-31/2", "day_of_week": "*/2", **days})

@@ -141,7 +141,7 @@ def test_a_task_that_computes_without_a_pause_keeps_its_lock_in_every_pool(stage
     def fault(stage: Stage) -> None:
         stage.worker()
         claim = Claim("e", "onceproj.plain", (stage.key,), {}, Once(key=stage.key, lease=lease), "")
-        stage.send("plain", how="compute", seconds=lease + 1, options={"headers": headers(claim)})
+        stage.send("plain", how="compute", seconds=lease + 0.5, options={"headers": headers(claim)})
         stage.proj.started(stage.key)
         ended = False
         while not ended:

@@ -27,6 +27,7 @@ from redbeat_lite.once.worker.visibility import workers
 from redbeat_lite.storage.replies import server_ms
 from tests.once.server import Server
 from tests.once.workers import until
+from tests.support.cases import together
 
 HOUR = 3_600_000
 LOCK = "{t}:once:lock:k"
@@ -276,7 +277,7 @@ def test_a_waiter_that_has_expired_when_its_turn_comes_is_ended_and_the_next_one
     assert store.client.zrange("{t}:once:wait:k", 0, -1) == ["next"]
 
 
-@pytest.mark.parametrize(
+@together(
     ("expires", "deadline", "told"),
     [(5, 9, True), (9, 5, False), (None, 5, False), (5, None, True), (50, None, False), (None, None, False)],
 )

@@ -20,6 +20,7 @@ from kombu.utils.json import dumps, loads
 from redbeat_lite import Once
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.once.lock_key import MAX_KEY, canonical, key_of
+from tests.support.cases import together
 from tests.support.examples import examples
 
 
@@ -110,7 +111,7 @@ def test_a_template_counts_only_what_it_names() -> None:
     assert key({"id": 7}, once=Once(key="{x[id]}")) == "t:7"
 
 
-@pytest.mark.parametrize(
+@together(
     "template", ["{x.__class__}", "{x[a].b}", "{x[a]b}", "{0}", "{}", "{x!r}", "{x:>9}", "{x:{y}}", "{x[]}", "{x[{y}]}"]
 )
 def test_a_template_is_of_names_and_items_alone(template: str) -> None:
@@ -162,8 +163,8 @@ def test_canonical_json_is_json() -> None:
     assert json.loads(canonical({"b": (1, 2.5, None, True), "a": "ä"})) == {"a": "ä", "b": [1, 2.5, None, True]}
 
 
-@pytest.mark.parametrize("once", [Once(), Once(key="{x}"), Once(key="{x[a]}")], ids=["all", "template", "item"])
-@pytest.mark.parametrize("member", [Colour.RED, Level.LOW, Share.HALF])
+@together("once", [Once(), Once(key="{x}"), Once(key="{x[a]}")], ids=["all", "template", "item"])
+@together("member", [Colour.RED, Level.LOW, Share.HALF])
 def test_a_member_of_an_enum_has_one_key_before_and_behind_the_broker(once: Once, member: Any) -> None:
     value = {"a": member, member: 1} if once.key == "{x[a]}" else member
     assert key(value, once=once) == key(loads(dumps(value)), once=once)

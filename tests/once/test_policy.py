@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite import Once, OnceRejected, OnceSkipped
 from redbeat_lite.errors import InvalidEntry, RedbeatError
+from tests.support.cases import together
 from tests.support.examples import examples
 
 policies = st.builds(
@@ -57,7 +58,7 @@ def test_a_policy_is_taken_as_it_is() -> None:
     assert Once.of(once, lease=9) is once
 
 
-@pytest.mark.parametrize(
+@together(
     ("field", "value"),
     [
         ("lease", 0.9),
@@ -90,7 +91,7 @@ def test_a_wrong_field_is_named(field: str, value: Any) -> None:
     assert caught.value.field == f"once.{field}"
 
 
-@pytest.mark.parametrize("value", ["yes", 1, 0, [], ()])
+@together("value", ["yes", 1, 0, [], ()])
 def test_anything_else_is_refused(value: Any) -> None:
     with pytest.raises(InvalidEntry, match="once: expected"):
         Once.of(value)

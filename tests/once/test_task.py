@@ -28,6 +28,7 @@ from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held, LockStore, Wanted
 from tests.once.server import Server
 from tests.once.workers import until
+from tests.support.cases import together
 
 UNSPEAKABLE = object()
 
@@ -437,14 +438,14 @@ def test_a_block_is_freed_by_an_exception(app: Celery) -> None:
         assert held
 
 
-@pytest.mark.parametrize("lease", [0.5, "5", True, float("nan"), float("inf"), 1e300])
+@together("lease", [0.5, "5", True, float("nan"), float("inf"), 1e300])
 def test_a_lease_that_is_none_is_refused(lease: Any) -> None:
     with pytest.raises(InvalidEntry, match=r"once\.lease"), lock(make_app(), "k", lease=lease):
         pass
 
 
-@pytest.mark.parametrize("timeout", [-1, "5", None, float("nan"), float("inf")])
-@pytest.mark.parametrize("kind", ["app", "cache"])
+@together("timeout", [-1, "5", None, float("nan"), float("inf")])
+@together("kind", ["app", "cache"])
 def test_a_timeout_that_is_none_is_refused(kind: str, timeout: Any) -> None:
     where = make_app() if kind == "app" else Cache(None)
     with pytest.raises(InvalidEntry, match=r"^timeout"), lock(where, "k", timeout=timeout):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from redbeat_lite.entries.sent import and_sent
 from redbeat_lite.instants import to_ms
 from redbeat_lite.operate.why.case import Gap
 from tests.operate.histories import ADDED, GAP, LEADS, MISSED, NIGHT, OFF, RAN, History, change, run, sent, status, t
+from tests.support.cases import together
 
 LATER = run(t(2, 9, 12), "succeeded")
 
@@ -350,11 +349,11 @@ GAPPED = {
 }
 
 
-@pytest.mark.parametrize("name", GAPPED)
+@together("name", GAPPED)
 def test_what_is_not_recorded_is_not_guessed(name: str) -> None:
     assert "\n".join(GAPPED[name].told()) == GAPPED[name].says
 
 
-@pytest.mark.parametrize("name", HISTORIES)
+@together("name", HISTORIES)
 def test_absences(name: str) -> None:
     assert "\n".join(HISTORIES[name].told()) == HISTORIES[name].says

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from redbeat_lite import cron
 from tests.operate.histories import ADDED, GAP, MISSED, NIGHT, RAN, History, change, run, t
+from tests.support.cases import together
 
 HISTORIES = {
     "it succeeded": History(
@@ -186,6 +185,6 @@ HISTORIES = {
 }
 
 
-@pytest.mark.parametrize("name", HISTORIES)
+@together("name", HISTORIES)
 def test_what_became_of_it(name: str) -> None:
     assert "\n".join(HISTORIES[name].told()) == HISTORIES[name].says

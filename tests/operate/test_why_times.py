@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from celery.schedules import schedule
 
 from redbeat_lite import Entry, at, cron, every, manual, rrule
@@ -11,6 +10,7 @@ from redbeat_lite.instants import to_ms
 from redbeat_lite.operate.why.occurrences import Span, around
 from redbeat_lite.schedules import next_ms
 from tests.operate.histories import ADDED, BERLIN, MISSED, NIGHT, RAN, History, change, run, status, t
+from tests.support.cases import together
 
 BY_HAND = {"fields": {"schedule": manual()}, "state": {"nominal": None, "last": None, "count": 0}}
 
@@ -227,7 +227,7 @@ HISTORIES = {
 }
 
 
-@pytest.mark.parametrize("name", HISTORIES)
+@together("name", HISTORIES)
 def test_times(name: str) -> None:
     assert "\n".join(HISTORIES[name].told()) == HISTORIES[name].says
 
@@ -242,7 +242,7 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("name", RULES)
+@together("name", RULES)
 def test_the_occurrences_around_a_time_are_those_that_the_rule_names_in_turn(name: str) -> None:
     entry = Entry("nightly", "reports.build", RULES[name])
     entry.state = EntryState.new(None)

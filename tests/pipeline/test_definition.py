@@ -19,6 +19,7 @@ from redbeat_lite.pipeline.definition import Definition, task_id
 from redbeat_lite.pipeline.params import decode, encode, merge, outcome
 from redbeat_lite.pipeline.publish import describe
 from tests.pipeline.pipeproj import make_app
+from tests.support.cases import together
 from tests.support.examples import examples
 
 
@@ -66,7 +67,7 @@ def test_what_was_checked_is_what_starts(app: Celery) -> None:
     assert pipeline.definition.steps[0].kwargs == {"how": {"region": ["eu"]}}
 
 
-@pytest.mark.parametrize(
+@together(
     ("steps", "params", "message"),
     [
         ([], None, r"steps: expected 1 to 1000 steps, got 0"),
@@ -116,7 +117,7 @@ def test_a_name_that_two_tasks_have_is_ambiguous(app: Celery) -> None:
         Pipeline(other, [("step", 1)])
 
 
-@pytest.mark.parametrize(
+@together(
     ("returned", "added"),
     [(None, {}), ({"a": []}, {"a": []}), ((True, {"a": 1}), {"a": 1}), ((True, None), {}), ({}, {})],
 )
@@ -124,7 +125,7 @@ def test_what_a_step_may_return(returned: Any, added: dict[str, Any]) -> None:
     assert decode(outcome(returned)) == added
 
 
-@pytest.mark.parametrize(
+@together(
     ("returned", "message"),
     [
         (7, "expected a JSON object"),

@@ -18,6 +18,7 @@ from redbeat_lite.pipeline.store import Ref, store_of
 from redbeat_lite.storage.json_values import loads
 from redbeat_lite.storage.scripts import Scripts
 from tests.pipeline.pipeproj import make_app
+from tests.support.cases import together
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -151,7 +152,7 @@ def test_only_the_latest_ended_runs_are_known(app: Celery, monkeypatch: pytest.M
     assert listed(app) == ["e", "c"]
 
 
-@pytest.mark.parametrize("limit", [0, -1, True, 1.5, "7", None])
+@together("limit", [0, -1, True, 1.5, "7", None])
 def test_a_limit_is_a_number_of_runs(app: Celery, limit: object) -> None:
     with pytest.raises(InvalidEntry, match="limit: expected a number of runs"):
         PipelineRun.list(app, limit=limit)  # type: ignore[arg-type] # on purpose

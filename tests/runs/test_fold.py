@@ -13,6 +13,7 @@ from redbeat_lite.runs.fold import fold
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.row import Row
 from redbeat_lite.runs.run import Outcome
+from tests.support.cases import together
 
 NOW = 1_772_452_000_000
 
@@ -164,13 +165,13 @@ TABLE: dict[str, tuple[Expect | None, list[Any], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("of", TABLE)
+@together("of", TABLE)
 def test_what_is_found_opens_and_closes(of: str) -> None:
     expect, facts, expected = TABLE[of]
     assert sorted(news(fold(seen(*facts, expect=expect)))) == expected
 
 
-@pytest.mark.parametrize("of", [of for of, (_, _, found) in TABLE.items() if found and not found[0].startswith("-")])
+@together("of", [of for of, (_, _, found) in TABLE.items() if found and not found[0].startswith("-")])
 def test_nothing_is_opened_while_the_entry_is_paused(of: str) -> None:
     expect, facts, _ = TABLE[of]
     assert fold(seen(*facts, expect=expect, muted=True)).opened == []
@@ -188,7 +189,7 @@ UNTAKEN: dict[str, tuple[list[Any], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("of", UNTAKEN)
+@together("of", UNTAKEN)
 def test_where_nobody_takes_from_the_queue_that_is_the_incident(of: str) -> None:
     facts, expected = UNTAKEN[of]
     assert sorted(news(fold(seen(*facts, expect=START, untaken={"e": "q"})))) == expected
@@ -201,7 +202,7 @@ def test_what_is_open_is_closed_while_the_entry_is_paused(kind: Any) -> None:
     assert news(fold(seen(*facts, expect=everything, muted=True, states=states))) == {f"-{kind}:e": ""}
 
 
-@pytest.mark.parametrize("kind", ["quarantined", "cannot_publish", "behind", "nobody_records", "no_leader", "unread"])
+@together("kind", ["quarantined", "cannot_publish", "behind", "nobody_records", "no_leader", "unread"])
 def test_a_state_is_an_incident_as_long_as_it_holds(kind: Any) -> None:
     [opened] = fold(seen(expect=None, states={(kind, "x"): "why"})).opened
     assert (opened.key, opened.text, opened.since) == ((kind, "x"), "why", NOW)

@@ -17,6 +17,7 @@ from redbeat_lite.runs.run import HISTORY_HEADER, Outcome
 from redbeat_lite.runs.store import RunStore
 from redbeat_lite.settings import MAX_HISTORY, MAX_NAME
 from redbeat_lite.storage.replies import text_of_hash
+from tests.support.cases import together
 from tests.support.examples import examples
 from tests.support.server import Server
 
@@ -225,7 +226,7 @@ def test_a_worker_may_have_any_name(store: RunStore) -> None:
 OURS = {"periodic_task_name": "e", "scheduled_at": "2026-01-01T00:00:00+00:00", "id": "i"}
 
 
-@pytest.mark.parametrize(
+@together(
     ("fields", "history"),
     [
         (OURS, 20),
@@ -239,7 +240,7 @@ def test_a_message_of_an_entry_is_for_an_attempt(fields: dict[str, Any], history
     assert Attempt.of(fields, 20) == Attempt("e", 1_767_225_600_000, "i", fields.get("retries", 0), history)
 
 
-@pytest.mark.parametrize(
+@together(
     "fields",
     [
         {},

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, available_timezones
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from redbeat_lite.schedules import cron, rule_of
 from redbeat_lite.schedules.clock_changes import CountedRule
 from redbeat_lite.schedules.zones import jump_between, offset_at, portable, stretches, zone_name, zone_of
 from tests.schedules import brute_time
+from tests.support.cases import together
 from tests.support.examples import examples
 
 ZONES = sorted(zone for zone in available_timezones() if "/" in zone and not zone.startswith(("Etc", "SystemV")))
@@ -84,7 +84,7 @@ class Nameless(tzinfo):
         return timedelta(0)
 
 
-@pytest.mark.parametrize(
+@together(
     ("zone", "name"),
     [
         ("Europe/Berlin", "Europe/Berlin"),

@@ -16,6 +16,7 @@ from redbeat_lite.schedules import Rule, cron, rrule, rule_of
 from redbeat_lite.schedules.calendars import MAX_DAYS, CalendarRule, without
 from redbeat_lite.schedules.clock_changes import CountedRule
 from redbeat_lite.schedules.missed import WALK, by_count, missed_of
+from tests.support.cases import together
 
 BERLIN = ZoneInfo("Europe/Berlin")
 FIRST = 2024
@@ -74,7 +75,7 @@ def holidays_of(place: str, last: int) -> set[date]:
     return {*holidays.country_holidays(country, subdiv=part or None, years=range(FIRST, last + 1))}
 
 
-@pytest.mark.parametrize("place", PLACES)
+@together("place", PLACES)
 def test_no_day_is_wrong_in_years(place: str, last: int) -> None:
     free = holidays_of(place, last)
     zone, calendar = ZoneInfo(PLACES[place]), Calendar.of_holidays(place, FIRST, last)
@@ -191,7 +192,7 @@ def test_the_stored_form_is_read_back() -> None:
             Calendar.decode(broken)
 
 
-@pytest.mark.parametrize(
+@together(
     ("days", "until", "words"),
     [
         (set(), date(2026, 1, 1), "1 to 1,000 days, got 0"),

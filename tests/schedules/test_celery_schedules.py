@@ -27,6 +27,7 @@ from redbeat_lite.schedules import (
     rule_of,
     shortest_gap_ms,
 )
+from tests.support.cases import together
 from tests.support.rules import occurrences
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -34,9 +35,7 @@ T = datetime(2026, 5, 5, 5, 5, 5, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-@pytest.mark.parametrize(
-    "value", [30, 30.0, timedelta(seconds=30), schedule(30), schedule(30, relative=True), every(30)]
-)
+@together("value", [30, 30.0, timedelta(seconds=30), schedule(30), schedule(30, relative=True), every(30)])
 def test_numbers_timedeltas_and_intervals_are_one_rule(value: Any) -> None:
     assert rule_of(value, BERLIN).next_after(T) == T + timedelta(seconds=30)
 
@@ -45,13 +44,13 @@ def test_a_fraction_of_a_millisecond_in_a_config_is_rounded() -> None:
     assert rule_of(schedule(timedelta(microseconds=333_333)), UTC).next_after(T) == T + timedelta(milliseconds=333)
 
 
-@pytest.mark.parametrize("value", [0, -1, schedule(0), schedule(timedelta.max), float("nan")])
+@together("value", [0, -1, schedule(0), schedule(timedelta.max), float("nan")])
 def test_an_interval_out_of_bounds_is_refused(value: Any) -> None:
     with pytest.raises(InvalidEntry, match="schedule"):
         rule_of(value, UTC)
 
 
-@pytest.mark.parametrize(
+@together(
     ("value", "hint"),
     [
         ("0 3 * * *", 'write cron("0 3 * * *")'),
@@ -95,7 +94,7 @@ def test_a_crontab_may_carry_a_zone_in_its_nowfun() -> None:
     assert rule_of(crontab(0, 9, nowfun=broken), BERLIN) == rule_of(crontab(0, 9), BERLIN)
 
 
-@pytest.mark.parametrize(
+@together(
     ("hour", "runs"),
     [
         ("*", True),
@@ -195,7 +194,7 @@ class Answer(BaseSchedule):  # type: ignore[misc]
         return self.answer
 
 
-@pytest.mark.parametrize(
+@together(
     ("answer", "found"),
     [
         ((True, 5), T + timedelta(seconds=5)),
@@ -283,7 +282,7 @@ def celery_beat(found: BaseSchedule, start: datetime, hours: int, zone: tzinfo =
     return sent
 
 
-@pytest.mark.parametrize(
+@together(
     "found",
     [every(1800), every(1800, align=True), cron("*/20 * * * *"), cron("0 6 * * *", tz="UTC"), rrule("FREQ=HOURLY")],
 )
@@ -299,7 +298,7 @@ def test_a_plain_celery_beat_sends_a_one_off_once() -> None:
     assert celery_beat(at(start + HOUR), start, 2) == [start + HOUR]
 
 
-@pytest.mark.parametrize(
+@together(
     ("found", "seconds"),
     [
         (every(10), 10),

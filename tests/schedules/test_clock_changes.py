@@ -18,6 +18,7 @@ from redbeat_lite.instants import from_ms, to_ms
 from redbeat_lite.schedules import Rule, cron, rule_of
 from redbeat_lite.schedules.clock_changes import CountedRule
 from tests.schedules import brute_time
+from tests.support.cases import together
 from tests.support.examples import examples
 
 ZONES = [
@@ -125,7 +126,7 @@ def test_agrees_with_the_clock_minute_by_minute_around_every_transition(zone: st
                 assert counted == bisect_right(expected, until), (minutes, start, until)
 
 
-@pytest.mark.parametrize("zone", ZONES)
+@together("zone", ZONES)
 def test_weekday_jobs_agree_with_the_clock_around_every_transition(zone: str, span: Span) -> None:
     sunday_nights = rule_of(cron("*/20 0-3 * * sun", tz=zone), UTC)
     for shown in windows(zone, span):

@@ -13,6 +13,7 @@ from celery.schedules import crontab
 
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.schedules import cron, rule_of
+from tests.support.cases import together
 from tests.support.rules import occurrences
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -95,7 +96,7 @@ def test_the_day_that_samoa_skipped() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@together(
     ("expression", "start", "found"),
     [
         ("0 0 29 2 *", "2026-01-01", "2028-02-29"),
@@ -138,7 +139,7 @@ def test_the_end_of_time_is_never_and_no_error() -> None:
     assert nightly.next_after(datetime(9999, 12, 31, 22, tzinfo=UTC)) is None
 
 
-@pytest.mark.parametrize(
+@together(
     ("left", "right"),
     [
         ("0 22-4 * * *", "0 22,23,0,1,2,3,4 * * *"),
@@ -169,7 +170,7 @@ def test_two_spellings_of_one_rule(left: str, right: str) -> None:
     assert occurrences(cron(left, tz="UTC"), start, 60) == occurrences(cron(right, tz="UTC"), start, 60)
 
 
-@pytest.mark.parametrize(
+@together(
     ("expression", "words"),
     [
         ("", "five or six fields"),
@@ -226,7 +227,7 @@ def test_a_malformed_expression_is_refused_with_what_would_have_been_right(expre
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@together(
     ("tz", "words"),
     [
         ("Europe/Berln", "did you mean Europe/Berlin"),
@@ -257,7 +258,7 @@ def test_seconds_stand_first_or_last() -> None:
     assert refused.value.field == "seconds"
 
 
-@pytest.mark.parametrize("tz", ["Europe/Berlin", BERLIN, "+05:30", timezone(timedelta(hours=-3)), UTC, None])
+@together("tz", ["Europe/Berlin", BERLIN, "+05:30", timezone(timedelta(hours=-3)), UTC, None])
 def test_a_cron_is_a_value(tz: Any) -> None:
     one, other = cron("0 3 * * mon", tz=tz), cron("0  3 * * MON", tz=tz)
     assert one == other

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.schedules import cron, decode_schedule, encode_schedule, rule_of
 from redbeat_lite.schedules.cron_text import DAY, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, Field, Parser
+from tests.support.cases import together
 from tests.support.examples import examples
 
 REAL = json.loads((Path(__file__).parent.parent / "data" / "real_schedules.json").read_text())
@@ -152,7 +153,7 @@ def try_cron(text: str, instant: datetime) -> datetime | None:
     return rule.next_after(instant)
 
 
-@pytest.mark.parametrize(
+@together(
     "text",
     [
         *("0 0 l * *", "0 0 l 2 *", "0 12 1,l * *", "0 0 20-l * *", "0 9 15W * *", "0 9 W1 * *", "0 9 31w * *"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from redbeat_lite import cron, every, rrule
 from redbeat_lite.instants import to_ms
 from redbeat_lite.schedules import gap_over, next_ms, rule_of
 from redbeat_lite.schedules.zones import zone_of
+from tests.support.cases import together
 from tests.support.examples import examples
 from tests.support.frozen import NOW
 
@@ -39,7 +39,7 @@ def longest_of(rule: Any) -> int:
     return longest
 
 
-@pytest.mark.parametrize("schedule", RULES)
+@together("schedule", RULES)
 def test_the_longest_gap_is_found_and_none_that_is_longer(schedule: Any) -> None:
     rule = rule_of(schedule, BERLIN)
     longest = longest_of(rule) or None

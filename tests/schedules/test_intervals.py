@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.instants import MAX_MS, aware, from_ms, to_ms
 from redbeat_lite.schedules import at, every, first_ms, next_ms
+from tests.support.cases import together
 from tests.support.examples import examples
 
 T = datetime(2026, 1, 1, 0, 0, 3, 500_000, tzinfo=UTC)
@@ -36,7 +37,7 @@ def test_a_thousand_runs_of_a_second_do_not_drift() -> None:
     assert ms == start + 1_000_000
 
 
-@pytest.mark.parametrize("interval", [0.05, 0.07, 0.1, 0.3, 1 / 8, 2.675])
+@together("interval", [0.05, 0.07, 0.1, 0.3, 1 / 8, 2.675])
 def test_intervals_below_and_beside_a_second_are_exact(interval: float) -> None:
     start = ms = to_ms(T)
     for _ in range(100):
@@ -44,7 +45,7 @@ def test_intervals_below_and_beside_a_second_are_exact(interval: float) -> None:
     assert ms - start == round(interval * 1000) * 100
 
 
-@pytest.mark.parametrize("seconds", [0.05, 10, 45, 3600, 86_400])
+@together("seconds", [0.05, 10, 45, 3600, 86_400])
 def test_an_aligned_interval_lands_on_its_multiples(seconds: float) -> None:
     rule = every(seconds, align=True)
     ms = [to_ms(T)]
@@ -83,7 +84,7 @@ def test_a_one_off_is_never_before_the_instant_that_was_meant() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@together(
     ("interval", "words"),
     [
         (0, "at least 0.05"),
@@ -153,7 +154,7 @@ def test_the_repr_is_how_it_is_written() -> None:
 START, NOW = to_ms(T), to_ms(T) + 25_000
 
 
-@pytest.mark.parametrize(
+@together(
     ("rule", "now", "start", "first"),
     [
         (every(10), NOW, None, NOW + 10_000),

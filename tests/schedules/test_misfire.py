@@ -15,6 +15,7 @@ from redbeat_lite.instants import to_ms
 from redbeat_lite.schedules import at, cron, every, next_ms, rrule, rule_of
 from redbeat_lite.schedules.misfire import CHUNK, Misfire, Plan, Range, ahead_ms, plan_misfires, pull_back
 from redbeat_lite.schedules.missed import WALK
+from tests.support.cases import together
 
 T = to_ms(datetime(2026, 1, 1, tzinfo=UTC))
 MINUTE = 60_000
@@ -26,7 +27,7 @@ def minutes(*numbers: int) -> tuple[int, ...]:
     return tuple(T + number * MINUTE for number in numbers)
 
 
-@pytest.mark.parametrize(
+@together(
     ("misfire", "emitted"),
     [
         ("coalesce", minutes(9)),
@@ -51,8 +52,8 @@ def test_ten_missed_periods_give_one_none_or_each(misfire: str | Misfire, emitte
     assert sum(each.number for each in done.ranges) == len(skipped)
 
 
-@pytest.mark.parametrize("policy", ["coalesce", "skip", "all"])
-@pytest.mark.parametrize("late", [0, 1, 200])
+@together("policy", ["coalesce", "skip", "all"])
+@together("late", [0, 1, 200])
 def test_an_occurrence_on_time_is_sent_under_every_policy(policy: str, late: int) -> None:
     assert plan_misfires(every(1), T, T + late, Misfire(policy)) == Plan((T,), T + 1000, 0)
 
@@ -115,7 +116,7 @@ def test_an_occurrence_at_the_end_exists_and_none_after_it() -> None:
     assert plan_misfires(every(60), end + 1, end + 2, Misfire(), end=end) == Plan((), None, 0)
 
 
-@pytest.mark.parametrize(
+@together(
     ("rule", "missed"),
     [
         (every(0.05), YEAR // 50 + 1),
@@ -124,7 +125,7 @@ def test_an_occurrence_at_the_end_exists_and_none_after_it() -> None:
         (rule_of(cron("* * * * * *", tz="America/New_York"), UTC), YEAR // 1000 + 1),
     ],
 )
-@pytest.mark.parametrize("misfire", ["coalesce", "skip", Misfire("all", limit=1000), Misfire("all", grace=3600)])
+@together("misfire", ["coalesce", "skip", Misfire("all", limit=1000), Misfire("all", grace=3600)])
 def test_a_year_of_missed_runs_is_planned_at_once(rule: Any, missed: int, misfire: str | Misfire) -> None:
     begun = time.thread_time()
     done = plan_misfires(rule, T, T + YEAR, Misfire.of(misfire))
@@ -160,8 +161,8 @@ def test_a_clock_set_back_delays_nothing_by_more_than_its_interval() -> None:
     assert pull_back(HOURLY, T, T - 5) == T
 
 
-@pytest.mark.parametrize("back", [0, 1, 9_999, 10_000, 10_001, 30_000, 7_200_000])
-@pytest.mark.parametrize("phase", [1, 4_321, 10_000])
+@together("back", [0, 1, 9_999, 10_000, 10_001, 30_000, 7_200_000])
+@together("phase", [1, 4_321, 10_000])
 def test_a_clock_set_back_leaves_an_interval_its_phase(back: int, phase: int) -> None:
     now = T - back
     found = pull_back(every(10), T + phase, now)
@@ -218,7 +219,7 @@ def test_a_policy_survives_the_store(misfire: Misfire, stored: object) -> None:
     assert Misfire.of(misfire) is misfire
 
 
-@pytest.mark.parametrize(
+@together(
     ("value", "field", "words"),
     [
         ("coalese", "misfire.policy", "did you mean coalesce?"),

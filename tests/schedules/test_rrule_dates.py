@@ -20,6 +20,7 @@ from redbeat_lite.instants import to_ms
 from redbeat_lite.schedules import decode_schedule, encode_schedule, rrule, rule_of, shortest_gap_ms
 from redbeat_lite.schedules.recurrence import Recurrence
 from redbeat_lite.schedules.rrule_text import MAX_DATES
+from tests.support.cases import together
 from tests.support.examples import examples
 from tests.support.rules import occurrences
 
@@ -175,7 +176,7 @@ def test_lines_that_a_calendar_has_folded_are_read() -> None:
     assert rrule(folded).text == flat
 
 
-@pytest.mark.parametrize(
+@together(
     ("lines", "words"),
     [
         ("EXDATE:20261301T000000", "a date and time such as 20260131T090000"),

@@ -21,6 +21,7 @@ from redbeat_lite.instants import to_ms
 from redbeat_lite.schedules import decode_schedule, next_ms, rrule, rule_of, shortest_gap_ms
 from redbeat_lite.schedules.recurrence import _DayFilter
 from redbeat_lite.schedules.rrules import STEPS
+from tests.support.cases import together
 from tests.support.examples import examples
 from tests.support.rules import occurrences
 
@@ -154,7 +155,7 @@ def test_no_rule_costs_more_steps_than_it_is_given(looks: Looks, text: str, inst
     assert looks.taken() <= LONGEST
 
 
-@pytest.mark.parametrize(
+@together(
     "text",
     [
         "FREQ=DAILY;COUNT=10000",
@@ -249,7 +250,7 @@ def test_times_of_day_meet_clock_changes_as_those_of_cron_do() -> None:
     assert {later - earlier for earlier, later in pairwise(hourly)} == {timedelta(hours=1)}
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "words"),
     [
         ("", "an RRULE"),

@@ -23,6 +23,7 @@ from redbeat_lite.schedules import Cron, Every, decode_schedule, encode_schedule
 from redbeat_lite.schedules.cron import familiar
 from redbeat_lite.schedules.cron_text import parse
 from redbeat_lite.schedules.misfire import pull_back
+from tests.support.cases import together
 from tests.support.examples import examples
 
 NAMES = [f"tenant:{number}" for number in range(10_000)]
@@ -65,7 +66,7 @@ class TestEvenness:
         of_one_minute = Counter(ms // HOUR for ms in first_runs(cron("H H * * *")) if ms // 60_000 % 60 == 17)
         assert len(of_one_minute) == 24
 
-    @pytest.mark.parametrize(
+    @together(
         ("schedule", "gap"),
         [
             (cron("H H * * *"), DAY),
@@ -152,7 +153,7 @@ class TestStoredForm:
         assert rule_of(stored.schedule, UTC).next_after(datetime(2026, 1, 1, tzinfo=UTC)) is not None
         assert stored == Entry("nightly", "t", schedule), "nothing else was written"
 
-    @pytest.mark.parametrize(
+    @together(
         "stored",
         [
             {"cron": "H * * * *", "resolved": "99 * * * *"},
@@ -172,7 +173,7 @@ class TestStoredForm:
 
 
 class TestDialect:
-    @pytest.mark.parametrize(
+    @together(
         ("expression", "every_one"),
         [
             ("H 3 * * *", {f"{n} 3 * * *" for n in range(60)}),
@@ -209,7 +210,7 @@ class TestDialect:
         assert not of("nightly", cron("0 H(0-5) * * *")).times.running
         assert parse(resolved("0 H/2 * * *")) == of("nightly", cron("0 H/2 * * *")).times
 
-    @pytest.mark.parametrize(
+    @together(
         ("expression", "words"),
         [
             ("H(5) * * * *", r"minutes of 0 to 59, got 'h\(5\)' .*H is written H, H/15, H\(0-29\) or H\(0-29\)/10"),
@@ -239,7 +240,7 @@ class TestDialect:
             cron(expression)
         assert refused.value.field == "schedule"
 
-    @pytest.mark.parametrize("wrong", [600, 0, "yes", None, timedelta(minutes=5)], ids=repr)
+    @together("wrong", [600, 0, "yes", None, timedelta(minutes=5)], ids=repr)
     def test_an_interval_is_spread_over_the_whole_of_it(self, wrong: Any) -> None:
         with pytest.raises(InvalidEntry, match=r"spread: expected True or False.*H H") as refused:
             every(60, spread=wrong)

@@ -27,6 +27,7 @@ from redbeat_lite.schedules import (
     rule_of,
     stored_form,
 )
+from tests.support.cases import together
 from tests.support.examples import examples
 
 T = datetime(2026, 5, 5, 5, 5, 5, tzinfo=UTC)
@@ -55,7 +56,7 @@ def _registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_form, "_custom", {})
 
 
-@pytest.mark.parametrize(
+@together(
     ("written", "stored"),
     [
         (every(10), {"every": 10_000}),
@@ -192,7 +193,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("obj", HOSTILE, ids=lambda obj: str(obj)[:40])
+@together("obj", HOSTILE, ids=lambda obj: str(obj)[:40])
 def test_what_is_no_stored_schedule_is_a_value_error_at_once(obj: object) -> None:
     begun = time.thread_time()
     with pytest.raises(InvalidEntry) as refused:

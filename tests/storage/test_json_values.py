@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite.errors import CorruptEntry, InvalidEntry
 from redbeat_lite.storage.json_values import dumps, loads, pack, unpack
+from tests.support.cases import together
 from tests.support.examples import examples
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -77,7 +78,7 @@ class Unknown:
         return "Unknown()"
 
 
-@pytest.mark.parametrize(
+@together(
     ("value", "field"),
     [
         ([1, Unknown()], "args[1]"),
@@ -102,7 +103,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
         pack(loop, "args")
 
 
-@pytest.mark.parametrize(
+@together(
     "raw",
     [b"", b"{", b"\xff", b"[" * 100_000, b'{"__type__":"nonsense","__value__":1}', b'{"__type__":"set","__value__":3}'],
 )

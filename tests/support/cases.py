@@ -1,0 +1,55 @@
+"""Many cases of one statement as one test.
+
+What a table of inputs says about a function without a state needs no test for each line: every worker of a run collects
+every test, and sets the stage for each that it runs, which takes longer than the lines do.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+
+def together(
+    names: str | Sequence[str], cases: Iterable[Any], **options: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """As ``pytest.mark.parametrize``, but all cases are one test, and share what its fixtures give.
+
+    It goes on after a case that fails, and tells of each.
+
+    Parameters:
+        options: as there; they say nothing here.
+    """
+    given = names.replace(" ", "").split(",") if isinstance(names, str) else names
+    rows = [_values(case, len(given)) for case in cases]
+
+    def over(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def all_of_them(*args: Any, **fixtures: Any) -> None:
+            failed: list[Exception] = []
+            for row in rows:
+                try:
+                    test(*args, **fixtures, **dict(zip(given, row, strict=True)))
+                except (Exception, pytest.fail.Exception) as exc:
+                    failed.append(exc if isinstance(exc, Exception) else AssertionError(str(exc)))
+                    failed[-1].add_note(f"with {', '.join(f'{n}={v!r}' for n, v in zip(given, row, strict=True))}")
+            if failed:
+                raise ExceptionGroup(f"{len(failed)} of {len(rows)} cases", failed)
+
+        found = inspect.signature(test)
+        left = [parameter for name, parameter in found.parameters.items() if name not in given]
+        all_of_them.__signature__ = found.replace(parameters=left)  # type: ignore[attr-defined]  # which pytest reads
+        return all_of_them
+
+    return over
+
+
+def _values(case: Any, number: int) -> Sequence[Any]:
+    if hasattr(case, "marks"):  # of `pytest.param`
+        assert not case.marks, "a case among others cannot be marked"
+        return tuple(case.values)
+    return (case,) if number == 1 else tuple(case)
