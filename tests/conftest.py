@@ -67,11 +67,9 @@ def shared_server() -> Iterator[Server]:
 @pytest.fixture
 def server(shared_server: Server) -> Iterator[Server]:
     """The shared server, empty."""
-    with shared_server.client() as client:
-        client.flushall()
+    shared_server.own_client.flushall()
     yield shared_server
-    with shared_server.client() as client:
-        client.flushall()
+    shared_server.own_client.flushall()
 
 
 @pytest.fixture(

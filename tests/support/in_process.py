@@ -33,6 +33,8 @@ OURS = tuple(
     )
 )
 
+_OURS = {each.encode() for each in OURS}
+
 
 @pytest.fixture
 def clock() -> Iterator[Clock]:
@@ -45,13 +47,13 @@ def clock() -> Iterator[Clock]:
 def no_leaks(server: Server) -> Iterator[None]:
     """After the test, every key in the schedule's database is one of those, a queue's, or has an end."""
     yield
-    with server.client() as client:
-        left = [key.decode("utf-8", "backslashreplace") for key in client.keys("*") if _leaked(client, key)]
+    client = server.own_client
+    left = [key.decode("utf-8", "backslashreplace") for key in client.keys("*") if _leaked(client, key)]
     assert not left, f"left in Redis: {left}"
 
 
 def _leaked(client: redis.Redis, key: bytes) -> bool:
-    if key in [each.encode() for each in OURS] or client.pttl(key) >= 0:
+    if key in _OURS or client.pttl(key) >= 0:
         return False
     is_queue = client.type(key) == b"list" and not key.startswith(b"{")
     return not (is_queue or key.startswith(b"_kombu.binding"))

@@ -62,6 +62,14 @@ class Server:
         self.port = free_port()
         self._options = {"save": "", "appendonly": "no", **options}
         self._process: Child | None = None
+        self._own: redis.Redis | None = None
+
+    @property
+    def own_client(self) -> redis.Redis:
+        """One for all that the tests themselves do again and again, such as emptying it; nobody closes it."""
+        if self._own is None:
+            self._own = self.client()
+        return self._own
 
     @property
     def url(self) -> str:
@@ -131,6 +139,8 @@ class Server:
     def stop(self, *, kill: bool = False) -> None:
         """Stop the server and keep its data directory."""
         process, self._process = self._process, None
+        if self._own is not None:
+            self._own.close()
         if process is None:
             return
         process.kill() if kill else process.terminate()
