@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -38,10 +39,29 @@ def _how_it_looks(module: ModuleType) -> str:
     return f"{id(module)}-{len(getattr(module, '__dict__', ()))}"
 
 
+class _Sys:
+    """``sys`` as freezegun has it; of the modules that it walks through, only those that have a name for a clock."""
+
+    def __init__(self) -> None:
+        self.modules = self
+        self.keys, self.get = sys.modules.keys, sys.modules.get
+        self._names: frozenset[str] = frozenset()
+        self._found: list[tuple[str, Any]] = []
+
+    def items(self) -> list[tuple[str, Any]]:
+        if self._names != (names := frozenset(sys.modules)):
+            self._names = names
+            named = [each for each in [*sys.modules.items()] if hasattr(each[1], "__name__")]
+            self._found = [each for each in named if api._get_cached_module_attributes(each[1])]
+        return self._found
+
+
 # At each start freezegun lists the names in all modules, a thousand of them, to see which of them it has to search
-# anew: four times as much work as all the rest of it, for each test that freezes the clock. Their number will do.
+# anew: four times as much work as all the rest of it, for each test that freezes the clock. Their number will do, and
+# where no module came since the last time, the few that it found then.
 if hasattr(api, "_get_module_attributes_hash"):
     api._get_module_attributes_hash = _how_it_looks
+    api.sys = _Sys()  # type: ignore[assignment]
 
 
 @contextmanager
