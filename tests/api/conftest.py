@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support.in_process import clock, inner_beat, make_app, make_beat, no_leaks, schedules
+from tests.support.in_process import clock, inner_beat, make_app, make_beat, no_leaks, schedules, small_pages
 
-__all__ = ["clock", "inner_beat", "make_app", "make_beat", "no_leaks", "schedules"]
+__all__ = ["clock", "inner_beat", "make_app", "make_beat", "no_leaks", "schedules", "small_pages"]

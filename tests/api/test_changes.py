@@ -253,9 +253,10 @@ class TestOfManyEntries:
 
 
 class TestReading:
+    @pytest.mark.usefixtures("small_pages")
     def test_goes_from_the_newest_on_within_a_time_and_a_limit(self, schedules: Schedules, client: redis.Redis) -> None:
         client.delete(CHANGES)
-        for second in range(1, 2501):
+        for second in range(1, 251):
             names = f'["{"odd" if second % 2 else "even"}"]'
             line = {"change": '["paused","x","api",""]', "fields": "[]", "names": names, "count": 1}
             client.xadd(CHANGES, line, id=f"{second}000-0")
@@ -267,10 +268,10 @@ class TestReading:
 
         at = datetime.fromtimestamp
         assert seconds(limit=0) == []
-        assert seconds(limit=4) == [2500, 2499, 2498, 2497]
-        assert len(seconds(limit=5000)) == 2500
-        assert seconds("odd", limit=2) == [2499, 2497]
-        assert seconds("even", limit=5000) == [*range(2500, 0, -2)]
+        assert seconds(limit=4) == [250, 249, 248, 247]
+        assert len(seconds(limit=5_000)) == 250
+        assert seconds("odd", limit=2) == [249, 247]
+        assert seconds("even", limit=5_000) == [*range(250, 0, -2)]
         assert seconds(since=at(10, UTC), until=at(12, UTC)) == [12, 11, 10]
         assert seconds("odd", since=at(10, UTC), until=at(12, UTC)) == [11]
 

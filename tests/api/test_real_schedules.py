@@ -22,7 +22,7 @@ def real() -> list[Entry]:
     return real_entries()
 
 
-@pytest.fixture(params=[pytest.param(8, id="each eighth"), pytest.param(1, id="all", marks=pytest.mark.soak)])
+@pytest.fixture(params=[pytest.param(16, id="each sixteenth"), pytest.param(1, id="all", marks=pytest.mark.soak)])
 def some(request: pytest.FixtureRequest, real: list[Entry]) -> list[Entry]:
     """As many of them as the ordinary run has the time to simulate, and all of them in the soak."""
     return real[:: request.param]

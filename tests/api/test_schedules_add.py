@@ -232,11 +232,12 @@ class TestAddMany:
         assert len(schedules) == 3
         assert schedules["e1"].schedule == every(99)
 
+    @pytest.mark.usefixtures("small_pages")
     def test_with_replace_history_and_next_run_are_kept(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock
     ) -> None:
-        entries = [Entry(f"e{index}", "add", every(10)) for index in range(1200)]
-        schedules.add_many(entries[:1100])
+        entries = [Entry(f"e{index}", "add", every(10)) for index in range(120)]
+        schedules.add_many(entries[:110])
         clock.forward(10)
         inner_beat.run_due()
         clock.forward(1)
@@ -245,7 +246,7 @@ class TestAddMany:
         assert len(trips) == 4
         assert schedules["e5"].total_run_count == 1
         assert schedules["e5"].next_run_at == NOW + timedelta(seconds=20)
-        assert schedules["e1150"].next_run_at == NOW + timedelta(seconds=21)
+        assert schedules["e115"].next_run_at == NOW + timedelta(seconds=21)
 
     def test_a_name_twice_in_one_call_is_told(self, schedules: Schedules) -> None:
         with pytest.raises(EntryExists, match="'a'"):

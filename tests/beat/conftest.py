@@ -10,10 +10,20 @@ import redis
 from tests.beat.incident_stage import Stage
 from tests.beat.ways import WAYS, Setup
 from tests.support.frozen import Clock
-from tests.support.in_process import MakeApp, MakeBeat, clock, inner_beat, make_app, make_beat, no_leaks, schedules
+from tests.support.in_process import (
+    MakeApp,
+    MakeBeat,
+    clock,
+    inner_beat,
+    make_app,
+    make_beat,
+    no_leaks,
+    schedules,
+    small_pages,
+)
 from tests.support.server import Server
 
-__all__ = ["clock", "inner_beat", "make_app", "make_beat", "no_leaks", "schedules"]
+__all__ = ["clock", "inner_beat", "make_app", "make_beat", "no_leaks", "schedules", "small_pages"]
 
 
 @pytest.fixture(params=WAYS)

@@ -19,7 +19,7 @@ from tests.support.server import Server
 
 
 class TestEveryWay:
-    @pytest.mark.parametrize("count", [140, pytest.param(700, marks=pytest.mark.soak)])
+    @pytest.mark.parametrize("count", [70, pytest.param(700, marks=pytest.mark.soak)])
     def test_sends_each_occurrence_once(self, setup: Setup, clock: Clock, count: int) -> None:
         setup.beat._dispatcher._batch_size = count * 5 // 7  # by default it is 500: they do not fit into one batch
         setup.schedules.add_many(Entry(f"e{number}", "t", every(10), (number,)) for number in range(count))

@@ -181,7 +181,7 @@ def _is_later(message: Message, span: Span, spans: list[Span]) -> bool:
     return bool(following) and following[0].rule is not None and message.kwargs["rule"] == following[0].rule
 
 
-@pytest.mark.parametrize("changes", [400, pytest.param(8000, marks=[pytest.mark.soak, pytest.mark.timeout(300)])])
+@pytest.mark.parametrize("changes", [200, pytest.param(8000, marks=[pytest.mark.soak, pytest.mark.timeout(300)])])
 def test_no_ghost_and_no_stale_rule(
     make_app: MakeApp,
     make_beat: MakeBeat,

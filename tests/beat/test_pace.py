@@ -16,7 +16,7 @@ from tests.support.in_process import MakeApp
 from tests.support.messages import of_entry
 
 
-@pytest.mark.parametrize(("runs", "others"), [(200, 10), pytest.param(1000, 30, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("runs", "others"), [(100, 10), pytest.param(1000, 30, marks=pytest.mark.soak)])
 def test_hundreds_of_runs_of_a_second_end_where_they_should_although_each_tick_is_late(
     make_app: MakeApp, clock: Clock, client: redis.Redis, runs: int, others: int
 ) -> None:

@@ -219,7 +219,7 @@ def test_a_dead_worker_frees_the_key_within_the_lease_and_its_task_runs_again(st
     stages(pools, fault)
 
 
-@in_pools(*BOTH)
+@in_pools("prefork")
 def test_a_warm_shutdown_longer_than_the_visibility_timeout_delivers_nothing_again(stages: Any, pools: Any) -> None:
     def fault(stage: Stage) -> None:
         first = stage.worker()
@@ -238,7 +238,7 @@ def test_a_warm_shutdown_longer_than_the_visibility_timeout_delivers_nothing_aga
     stages(pools, fault)
 
 
-@in_pools(*BOTH)
+@in_pools("prefork")
 def test_a_cold_shutdown_frees_the_key(stages: Any, pools: Any) -> None:
     """And where Celery itself gives the message back, the task runs again: its solo pool turns SIGQUIT into a failure
     of the task, its gevent pool crashes and loses the message, with our task class or without."""

@@ -74,7 +74,7 @@ def check(lab: Lab, runs: list[PipelineRun]) -> Counter[int]:
     return counts
 
 
-@pytest.mark.parametrize("count", [5, pytest.param(15, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [3, pytest.param(15, marks=pytest.mark.soak)])
 def test_what_comes_twice_counts_once(
     own_server: Callable[..., Server], hire: Callable[..., Worker], count: int
 ) -> None:
@@ -92,7 +92,7 @@ def test_what_comes_twice_counts_once(
 
 @pytest.mark.parametrize(
     ("count", "within"),
-    [pytest.param(6, 50), pytest.param(150, 500, marks=[pytest.mark.soak, pytest.mark.timeout(600)])],
+    [pytest.param(4, 50), pytest.param(150, 500, marks=[pytest.mark.soak, pytest.mark.timeout(600)])],
 )
 def test_who_dies_is_replaced(
     own_server: Callable[..., Server], hire: Callable[..., Worker], count: int, within: float

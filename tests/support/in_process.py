@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules
+from redbeat_lite.storage import stored
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.server import Server
 
@@ -68,6 +70,15 @@ def make_app(make_app: MakeApp, no_leaks: None) -> MakeApp:
         return make_app(name, **{"redbeat_lite_lease": LEASE, "result_expires": None, **conf})
 
     return make
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of what is read and written at once, so that a tenth of the entries shows how it goes on after that."""
+    assert stored.PAGE == 1000
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("redbeat_lite.") and getattr(module, "PAGE", 0) == 1000:
+            monkeypatch.setattr(module, "PAGE", 100)
 
 
 @pytest.fixture
