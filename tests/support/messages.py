@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ class Message(NamedTuple):
     properties: dict[str, Any]
 
 
+@functools.lru_cache(maxsize=4096)  # who waits for one more message reads all the others again and again
 def parse(raw: bytes) -> Message:
     message = json.loads(raw)
     headers = message["headers"]
