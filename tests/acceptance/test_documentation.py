@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_documentation_builds_without_a_warning(tmp_path: Path, builder: str) -> None:
     """Without pages it says the same, but for what the theme has to say."""
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", builder, "-d", tmp_path / "cache"]
+    command += ["-D", "smartquotes=0"]  # which takes a tenth of the time and finds nothing wrong
     built = subprocess.run([*command, ROOT / "docs", tmp_path / "built"], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     page = pickle.loads((tmp_path / "cache" / "api.doctree").read_bytes())
