@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -49,23 +47,9 @@ def assert_ends(process: Process, children: set[int]) -> None:
     eventually(lambda: not any(map(is_running, children)), what="the end of all its processes")
 
 
-def test_shows_an_entry_come_and_go_and_a_stand_by_take_over(demo: Demo) -> None:
-    process = demo()
-    process.says(r"worker +received 'heartbeat': still here")
-    process.says(r"--- schedules\.add\('guest'")
-    process.says(r"worker +received 'guest': hello")
-    process.says(r"--- schedules\.remove\('guest'\)")
-    process.says(r"--- kill -9 of the leading beat")
-    process.says(r"beat-2 +beat: leading \(term 2\)")
-    process.says(r"--- that is all")
-    text = process.output
-    removed, killed, taken_over = map(text.index, ("schedules.remove", "kill -9", "beat: leading (term 2)"))
-    assert removed < killed < taken_over
-    assert "'guest'" not in text[killed:], "an entry that was removed is sent no more"
-    assert re.search(r"worker +received", text[taken_over:])
-    children = descendants(process.pid)
-    assert len(children) == 3, "a server, a worker and the beat that is left"
-    process.signal(signal.SIGINT)
+def test_it_ends_by_itself_when_its_time_is_over(demo: Demo) -> None:
+    process = demo("--seconds", "1")
+    children = eventually(lambda: descendants(process.pid), what="a server")
     assert_ends(process, children)
 
 

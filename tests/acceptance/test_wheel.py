@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,18 +73,31 @@ def test_a_beat_runs_and_ends(project: Installation, client: redis.Redis, schedu
         beat.destroy()
 
 
-def test_the_demonstration_runs_and_ends_by_itself(installation: Installation) -> None:
+def test_the_demonstration_shows_an_entry_come_and_go_and_a_stand_by_take_over(installation: Installation) -> None:
     # Which Celery would use instead of the server of the demonstration.
     elsewhere = {"CELERY_BROKER_URL": "redis://nowhere.invalid:1/0"}
-    demo = installation.start("python", "-m", "redbeat_lite", "demo", "--seconds", "8", **elsewhere)
+    demo = installation.start("python", "-m", "redbeat_lite", "demo", **elsewhere)
     try:
         demo.says("standing by")
+        assert len(descendants(demo.pid)) == 4, "a server, a worker and two beats"
+        demo.says(r"worker +received 'heartbeat': still here")
+        demo.says(r"--- schedules\.add\('guest'")
+        demo.says(r"worker +received 'guest': hello")
+        demo.says(r"--- schedules\.remove\('guest'\)")
+        demo.says(r"--- kill -9 of the leading beat")
+        demo.says(r"beat-2 +beat: leading \(term 2\)")
+        demo.says(r"--- that is all")
+        text = demo.output
+        removed, killed, taken_over = map(text.index, ("schedules.remove", "kill -9", "beat: leading (term 2)"))
+        assert removed < killed < taken_over
+        assert "'guest'" not in text[killed:], "an entry that was removed is sent no more"
+        assert re.search(r"worker +received", text[taken_over:])
         children = descendants(demo.pid)
-        assert len(children) == 4, "a server, a worker and two beats"
+        assert len(children) == 3, "a server, a worker and the beat that is left"
+        demo.signal(signal.SIGINT)
         assert demo.wait() == 0
-        assert demo.lines("received 'heartbeat'")
         assert demo.lines(r"--- stopped$")
-        assert not demo.lines("nowhere|Traceback|ERROR|CRITICAL")
-        assert not any(map(is_running, children))
+        assert not demo.lines("nowhere|Traceback|ERROR|CRITICAL|WARNING")
+        eventually(lambda: not any(map(is_running, children)), what="the end of all its processes")
     finally:
         demo.destroy()

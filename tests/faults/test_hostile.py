@@ -240,7 +240,10 @@ def test_no_module_can_unpickle_or_evaluate() -> None:
     package = Path(redbeat_lite.__file__).parent
     # Celery's own beat keeps its schedule as a pickle in a file. Moving in reads it with an unpickler of a few classes.
     for path in set(package.rglob("*.py")) - {package / "interchange" / "importers" / "shelf.py"}:
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        # To read them as a compiler does takes a second; where none of the words stands, there is nothing to find.
+        nodes = ast.walk(ast.parse(text)) if re.search("|".join((*banned, "eval", "exec", "compile")), text) else ()
+        for node in nodes:
             if isinstance(node, ast.Import):
                 assert not banned & {alias.name.split(".")[0] for alias in node.names}, path
             elif isinstance(node, ast.ImportFrom):

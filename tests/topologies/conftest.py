@@ -145,8 +145,11 @@ _KINDS: dict[str, Callable[..., Place]] = {
 }
 _PLAIN = binaries()
 
+#: Every way to a server.
+KINDS = [*_PLAIN, *_KINDS]
 
-@pytest.fixture(scope="module", params=[*_PLAIN, *_KINDS])
+
+@pytest.fixture(scope="module", params=KINDS)
 def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     kind = request.param
     with ExitStack() as stack:

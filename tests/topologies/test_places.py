@@ -28,7 +28,17 @@ from redbeat_lite.storage.connections import Backend
 from tests.support.messages import of_entry
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
-from tests.topologies.conftest import Place
+from tests.topologies.conftest import KINDS, Place
+
+#: What goes by what the server does, and not by how it lets one in.
+whoever_is_let_in = pytest.mark.parametrize(
+    "started",
+    [
+        pytest.param(kind, marks=() if kind in ("default", "sentinel", "cluster") else pytest.mark.soak)
+        for kind in KINDS
+    ],
+    indirect=True,
+)
 
 
 @pytest.fixture
@@ -123,6 +133,7 @@ def test_the_beat_leads_sends_and_hears_of_changes(
     assert "ERROR" not in caplog.text
 
 
+@whoever_is_let_in
 def test_a_backfill(place: Place, placed_app: Celery, scheduler: Scheduler) -> None:
     schedules, last = Schedules(placed_app), datetime(2025, 1, 1, tzinfo=UTC)
     schedules.add("past", "add", cron("0 * * * *", tz="UTC"), enabled=False)
@@ -135,6 +146,7 @@ def test_a_backfill(place: Place, placed_app: Celery, scheduler: Scheduler) -> N
     assert [m.scheduled_at for m in of_entry(place.queue, "past")] == [first + timedelta(hours=n) for n in range(30)]
 
 
+@whoever_is_let_in
 def test_one_leads_and_hands_over(placed_app: Celery, scheduler: Scheduler) -> None:
     Schedules(placed_app).add("hourly", "add", every(3600))
     scheduler.run_due()
@@ -149,6 +161,7 @@ def test_one_leads_and_hands_over(placed_app: Celery, scheduler: Scheduler) -> N
     other.close()
 
 
+@whoever_is_let_in
 def test_a_stolen_lease_is_noticed_by_the_renewal(place: Place, placed_app: Celery) -> None:
     placed_app.conf.redbeat_lite_lease = 1
     scheduler = Scheduler(placed_app)
@@ -219,6 +232,7 @@ def test_pipelines(placed_app: Celery, place: Place) -> None:
     assert run.status().ended
 
 
+@whoever_is_let_in
 def test_signs_of_life(placed_app: Celery, scheduler: Scheduler) -> None:
     Schedules(placed_app).add("hourly", "add", every(3600))
     scheduler.run_due()
