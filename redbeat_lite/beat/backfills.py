@@ -46,7 +46,7 @@ logger = get_logger(__name__)
 _LOOK, _STEP = 200, 10
 
 #: Milliseconds before an entry is due in which nothing else is begun; for so many seconds at most.
-_MAKES_WAY, _PATIENCE = 20, 1.0
+_MAKES_WAY, _PATIENCE = 30, 1.0
 
 #: Lines of the feed of one look, and backfills that run at once.
 _LINES, _TWINS = 1000, 100
@@ -148,7 +148,7 @@ class Backfills(Dispatcher):
         super().__init__(own, leader, publisher, locks, vitals, **by)
         self._live, self._vitals, self._last = live, vitals, 0.0
         self._claiming, self._reports = _Claiming(locks), _Reports(live, vitals, by["zone"])
-        self._advances = _Advances(RunKeys(live.keys.prefix), by["deadlines"], by["zone"])
+        self._advances = self._next = _Advances(RunKeys(live.keys.prefix), by["deadlines"], by["zone"])
 
     def run_beside(self, upcoming: int | None) -> int | None:
         """Take a step of the backfill whose turn it is, before the next entry is due; raises as :meth:`run`.
@@ -170,7 +170,8 @@ class Backfills(Dispatcher):
         if running:
             with suppress(Refrozen):
                 self._dispatch(self._leader.term, running[:1], now)
-        return now
+        dues = upcoming, self._next.due, *(stored.score for stored in running[1:2])
+        return min((due for due in dues if due is not None), default=None)
 
 
 class _Claiming(Claiming):
@@ -195,6 +196,8 @@ class _Reports(Reports):
 
 
 class _Advances(Advances):
+    due: int | None = None  #: of the backfill that was advanced last
+
     def of(self, job: Job, now: int) -> Advance:
         assert isinstance(job, _Job)
         before, sent = job.backfill, job.plan.emit
@@ -206,8 +209,8 @@ class _Advances(Advances):
             paced = round(1000 * len(sent) / before.rate) if before.max_active is None else _STEP
             wait = paced if sent else _LOOK
         job.after = after
-        due = None if after.ended else now + wait
-        return Advance(job.stored.name, (job.stored.state or b"").decode(), after.state, due, job.commands)
+        self.due = None if after.ended else now + wait
+        return Advance(job.stored.name, (job.stored.state or b"").decode(), after.state, self.due, job.commands)
 
 
 def _id_of(backfill: Backfill, nominal: int) -> str:

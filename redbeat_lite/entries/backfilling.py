@@ -14,11 +14,11 @@ from ..storage.backfills import Backfill, Ranges
 from .entry import Entry
 from .state import EntryState
 
-#: Messages of one step at most: they take two milliseconds, or ten where each is made in full.
-_MOST = 25
+#: Messages of one step at most: they take four milliseconds, or twenty where each is made in full.
+_MOST = 50
 
 #: Seconds whose messages go out together, where a rate says how many.
-_STEP = 0.02
+_STEP = 0.1
 
 
 def times(backfill: Backfill, entry: Entry, state: EntryState, zone: tzinfo) -> Iterator[int]:
