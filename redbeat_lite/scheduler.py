@@ -28,7 +28,7 @@ from .beat.leader import Leader
 from .beat.metrics import Exporter
 from .beat.notices import hooks_of
 from .beat.outage import Outage
-from .beat.shutdown import Farewell, say_nothing_of_ignored_exits
+from .beat.shutdown import Farewell, by_celerys_signal_handler, say_nothing_of_ignored_exits
 from .beat.terms import Terms
 from .beat.upkeep import Upkeep
 from .beat.vitals import Vitals
@@ -71,6 +71,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     Entry = Entry
     #: For celery-redbeat: where it is imported, it takes a lock for each beat that starts, unless this is empty.
     lock_key = None
+    #: Whether Celery's signal handler has closed one. Where the signal comes while Celery makes the one that it will
+    #: tick, the handler makes another and closes that, and Python may ignore the exit that follows.
+    _told_to_stop = False
 
     def __init__(self, app: Celery, schedule: Any = None, max_interval: float | None = None, **kwargs: Any) -> None:
         spell_numbers_out()
@@ -92,25 +95,21 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._upkeep = Upkeep(app, store, settings, self.leader, vitals, zone)
         self._terms = Terms(self.leader, store, self._upkeep, vitals)
         self._publisher = Publisher(
-            app,
-            self._emit,
-            settings,
-            obstacle=lambda channel: obstacle(self, sys.modules[__name__], app, channel),
+            app, self._emit, settings, obstacle=lambda channel: obstacle(self, sys.modules[__name__], app, channel)
         )
         self._aside = Aside(app, settings, self.leader, vitals)
         sending = self.leader, self._publisher, locks, vitals
-        by: dict[str, Any] = {"zone": zone, "batch_size": settings.batch_size, "deadlines": self._aside.deadlines}
-        by["freezing"] = self._upkeep.freezing
+        by: dict[str, Any] = {"zone": zone, "batch_size": settings.batch_size}
+        by |= {"deadlines": self._aside.deadlines, "freezing": self._upkeep.freezing}
         planned: dict[str, Any] = {"zone": zone, "prefix": keys.prefix, "slack": settings.slack_ms}
-        planned |= {"tasks": lambda name: app.tasks.get(name), "local": self._upkeep.local}
-        planned["progress"] = self.leader.progress
+        planned |= {"local": self._upkeep.local, "progress": self.leader.progress}
+        planned["tasks"] = lambda name: app.tasks.get(name)
         self._dispatcher = Dispatcher(store, *sending, planner=Planner(**planned), **by)
         self._backfills = Backfills(store, *sending, planner=BackfillPlanner(store, **planned), **by)
         self._failure: BaseException | None = None
         self._exit_code = 0
         self._outage = Outage(vitals, settings.lease)
-        self._ticking = False
-        self._closing = False
+        self._ticking = self._closing = False
         self._farewell = Farewell()
         super().__init__(app, schedule={}, max_interval=max_interval, **kwargs)
         self.apply_async = self._apply_async  # type: ignore[method-assign]  # what apply_entry calls
@@ -144,6 +143,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             SystemExit: it was told to stop, or the worker around it is gone.
         """
         self._ticking = True
+        self._closing |= Scheduler._told_to_stop
         try:
             if not self._closing:
                 parent.leave_without()
@@ -240,6 +240,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         Celery calls this from its signal handler, which may have interrupted anything, and again when the loop ends.
         """
         self._closing = True
+        Scheduler._told_to_stop |= by_celerys_signal_handler()
         say_nothing_of_ignored_exits()
         self._aside.stop()
         exporter = [self._exporter.close] if self._exporter else []

@@ -70,6 +70,15 @@ class Farewell:
             time.sleep(0.001)
 
 
+def by_celerys_signal_handler() -> bool:
+    """Whether it is what asks, from however deep."""
+    frame = sys._getframe()
+    while (frame := frame.f_back) is not None:  # type: ignore[assignment]  # told from a frame just here
+        if frame.f_code.co_name == "_sync" and frame.f_globals.get("__name__") == "celery.apps.beat":
+            return True
+    return False
+
+
 def say_nothing_of_ignored_exits() -> None:
     """Have Python print no traceback of a SystemExit that it ignores.
 

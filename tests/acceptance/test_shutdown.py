@@ -108,6 +108,15 @@ def test_a_beat_that_has_just_started_stops(beat: Beat, client: redis.Redis, del
 
 
 @SIGNALS
+def test_a_beat_stops_that_was_told_to_while_it_was_made(beat: Beat, number: int) -> None:
+    """Python ignores the exit that the signal handler asks for, as it does in a finalizer."""
+    interrupted = ("-S", "tests.acceptance.interrupted:Interrupted")
+    process = beat("tests.acceptance.proj", *interrupted, INTERRUPTED_BY=str(int(number)))
+    assert process.wait(30) == 0, process.output
+    assert "beat: leading" not in process.output
+
+
+@SIGNALS
 def test_a_beat_that_never_reached_its_server_stops(beat: Beat, number: int) -> None:
     process = beat(url=f"redis://127.0.0.1:{free_port()}/0")
     process.says("ERROR.*cannot use")
