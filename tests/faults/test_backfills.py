@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -10,10 +11,10 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Backfill, Schedules, cron, every
+from redbeat_lite import Backfill, Entry, Schedules, cron, every
 from tests.faults.test_kill import leader_of
 from tests.support.beats import conf
-from tests.support.messages import of_entry, queued
+from tests.support.messages import of_entry, parse, queued
 from tests.support.processes import Process
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
@@ -22,11 +23,11 @@ NOW = datetime.now(UTC).replace(second=0, microsecond=0)
 Beat = Callable[..., Process]
 
 
-def started(schedules: Schedules, number: int) -> Backfill:
+def started(schedules: Schedules, number: int, rate: int = 1000) -> Backfill:
     """A backfill of so many minutes."""
     schedules.add("a", "proj.add", cron("* * * * *", tz="UTC"), options={"queue": "old"}, max_runs=1, enabled=False)
     span = NOW - timedelta(minutes=number), NOW - timedelta(minutes=1)
-    return schedules.backfills.start("a", *span, max_active=None, rate=1000)
+    return schedules.backfills.start("a", *span, max_active=None, rate=rate)
 
 
 @pytest.mark.parametrize(
@@ -64,3 +65,30 @@ def test_cancelled_it_stops_at_once(beat: Beat, app: Celery, client: redis.Redis
     live = len(of_entry(client, "live"))
     eventually(lambda: len(of_entry(client, "live")) > live + 3)
     assert client.llen("old") == left
+
+
+@pytest.mark.soak
+@pytest.mark.alone
+@pytest.mark.timeout(300)
+def test_live_entries_are_as_punctual_as_without(beat: Beat, app: Celery, client: redis.Redis) -> None:
+    schedules = Schedules(app)
+    schedules.add_many([Entry(f"e{n}", "proj.add", every(0.5), expires=None) for n in range(20)])
+    beat("tests.acceptance.proj", "-l", "WARNING", PROJ_CONF=conf(lease=4))
+    backfill = started(schedules, 20_000, rate=100)
+    late: dict[bool, list[float]] = {True: [], False: []}
+    for turn in range(24):
+        runs = turn % 4 in (1, 2)
+        change = schedules.backfills.resume if runs else schedules.backfills.pause
+        change(backfill.id)
+        client.delete("celery")  # what waits there since before
+        ends = time.monotonic() + 3
+        while time.monotonic() < ends:
+            found = client.blpop(["celery"], timeout=1)
+            assert found is not None
+            nominal = parse(found[1]).scheduled_at  # type: ignore[index]
+            assert nominal is not None
+            late[runs].append(time.time() - nominal.timestamp())
+    assert client.llen("old") > 2_000
+    with_, without = (sorted(late[runs])[len(late[runs]) * 99 // 100] for runs in (True, False))
+    print(f"p99 {1000 * with_:.1f} ms beside a backfill, {1000 * without:.1f} ms without")
+    assert with_ < 1.1 * without
