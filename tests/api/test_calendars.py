@@ -263,7 +263,7 @@ def test_two_who_store_at_once_get_a_revision_each(schedules: Schedules, monkeyp
     run = scripts.run
 
     def late(name: str, *args: Any) -> Any:
-        if name == "schedule/exchange":
+        if name == "schedule/calendar":
             monkeypatch.undo()
             schedules.calendars["closed"] = days(5)
         return run(name, *args)

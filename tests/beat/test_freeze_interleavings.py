@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat_lite import Freeze, Scheduler, Schedules, at, every
+from redbeat_lite import EntryNotFound, Freeze, Scheduler, Schedules, at, every
 from tests.beat.test_interleavings import SLOWNESS, running
 from tests.support.beats import KEYS
 from tests.support.in_process import MakeApp, MakeBeat
@@ -104,7 +105,8 @@ class Hand:
         if held:
             made = self.draw.choice(held)
             del self.holding[made.id]
-            self.schedules.freezes.thaw(made.id)
+            with suppress(EntryNotFound):  # it has come to its end on a machine that was busy meanwhile
+                self.schedules.freezes.thaw(made.id)
 
     def pause(self) -> None:
         name = self.draw.choice(NAMES)
@@ -175,7 +177,8 @@ def test_nothing_that_is_frozen_goes_out_and_pauses_stay(
             assert not hand.violations
         hand.judge([*hand.spans.values()])
         for each in [*hand.schedules.freezes]:
-            hand.schedules.freezes.thaw(each.id)
+            with suppress(EntryNotFound):
+                hand.schedules.freezes.thaw(each.id)
         start = hand.length()
         on = {name for name in NAMES if name not in hand.paused and name != "r2"}  # whose message nobody takes
         eventually(lambda: on <= {each.entry for each in queued(client)[start:]}, what="all that is not paused goes on")

@@ -244,14 +244,14 @@ def test_what_finds_no_room_is_looked_at_again(stage: Stage, monkeypatch: pytest
     for name, expect in {"a": START, "b": START, "c": Expect(finish_within=30)}.items():
         stage.schedules.add(name, "add", every(3600), expect=expect)
     stage.turn(3600, 33)
-    assert [each.entry for each in stage.schedules.incidents()] == ["c"]
-    assert stage.deadlines().keys() == {"start||a", "start||b"}
-    stage.schedules.remove("c")
+    assert [each.entry for each in stage.schedules.incidents()] == ["a"]
+    assert stage.deadlines().keys() == {"start||b", "finish||c"}
+    stage.schedules.remove("a")
     stage.fails_over()
     stage.turn(63)
     [found] = stage.schedules.incidents()
-    assert (found.entry, found.kind, found.text) == ("a", "missed", "a run has not begun within 30 s")
-    assert stage.deadlines().keys() == {"start||b"}
+    assert (found.entry, found.kind, found.text) == ("b", "missed", "a run has not begun within 30 s")
+    assert stage.deadlines().keys() == {"finish||c"}
 
 
 def test_nobody_is_told_of_a_paused_entry_or_of_one_that_is_removed(stage: Stage) -> None:
