@@ -13,12 +13,12 @@ key                    type    holds
                                ``left`` (steps of it that have not ended), ``created``, ``ended`` (ms), ``error_step``
                                (number), ``error``, ``filled`` (when the outbox was), ``ttl``, ``keep`` (ms),
                                ``revoke_siblings``, ``revoke`` (running steps are still to be revoked)
-``{p:run}:steps``      hash    for each step that was published, ``<number>:`` and ``state``, ``round`` (grows each time
-                               the sweeper starts it anew), ``attempt`` (of Celery's retries), ``token`` of the copy
-                               that runs, ``task`` (id), ``again`` (1: may run again after its worker died), ``deaths``,
+``{p:run}:steps``      hash    number of a step that was published -> JSON: ``state``, ``round`` (grows each time it is
+                               started anew), ``attempt`` (of Celery's retries), ``token`` of the copy that runs,
+                               ``task`` (id), ``again`` (1: may run again after its worker died), ``deaths``,
                                ``started``, ``ended``, ``due`` (when its message counts as lost, ms), ``tries``,
                                ``beat`` (ms between two signs of its life), ``suspect`` (since when there was none),
-                               ``worker``, ``error``
+                               ``worker``, ``error``; without what is 0
 ``{p:run}:results``    hash    ``stage:<k>`` -> the params that stage began with, of the first and of the last one
                                that began; number of a step -> what it returned: JSON that no script looks into
 ``{p:run}:outbox``     hash    number of a step to be published -> ``<round>.<attempt>``

@@ -101,7 +101,7 @@ class PipelineRun:
         store = store_of(self.app)
         run, steps, gone = self._stored(store)
         if not run:
-            if gone is None:
+            if not gone:
                 raise self._not_found()
             return RunStatus(self.id, State.GONE)
         found = run_status.read(self.id, run, steps, {})
@@ -123,11 +123,11 @@ class PipelineRun:
         run, steps, _ = self._stored(store)
         if not run:
             raise self._not_found()
-        definition = Definition.decode(run.get("definition", ""))
-        numbers = [n for n in range(len(definition.steps)) if steps.get(f"{n}:state") == "SUCCEEDED"]
+        found = run_status.read(self.id, run, steps, {}).steps
+        numbers = [number for number, step in enumerate(found) if step.state is State.SUCCEEDED]
         return params.decode(params.merge(store.results(self.id, (0,), numbers)))
 
-    def _stored(self, store: PipelineStore) -> tuple[dict[str, str], dict[str, str], str | None]:
+    def _stored(self, store: PipelineStore) -> tuple[dict[str, str], str, str]:
         try:
             return store.read(self.id)
         except ResponseError as exc:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..once.keys import OnceKeys
 from ..once.runtime import Runtime
 from ..storage.patience import patiently
-from ..storage.replies import server_ms, text, text_of_hash, text_or_none, texts
+from ..storage.replies import server_ms, text, texts
 from ..storage.scripts import Scripts
 from .definition import Definition
 from .keys import RunKeys
@@ -171,15 +171,12 @@ class PipelineStore:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def read(self, run_id: str) -> tuple[dict[str, str], dict[str, str], str | None]:
-        """The hashes ``run`` and ``steps`` as text, and how the run ended if only that is known."""
+    def read(self, run_id: str) -> tuple[dict[str, str], str, str]:
+        """The hash ``run``, the steps as JSON, and how the run ended if only that is known."""
         keys = self.keys(run_id)
-        pipe = self.client.pipeline(transaction=True)
-        pipe.hgetall(keys.run)
-        pipe.hgetall(keys.steps)
-        pipe.get(keys.gone)
-        run, steps, gone = pipe.execute()
-        return text_of_hash(run), text_of_hash(steps), text_or_none(gone)
+        run, steps, gone = self._scripts.run("pipeline/status", (keys.run, keys.steps, keys.gone))
+        fields = texts(run)
+        return dict(zip(fields[::2], fields[1::2], strict=True)), text(steps), text(gone)
 
     def definition(self, run_id: str) -> Definition | None:
         """The definition of a run; ``None`` if there is none. Never changes, so it is read once."""
@@ -260,12 +257,12 @@ class PipelineStore:
 
     def trust(self, ref: Ref) -> None:
         """The step that was suspected lives: a later suspicion begins anew."""
-        self.client.hdel(self.keys(ref.run).steps, f"{ref.step}:suspect")
+        self.lost(ref, lives=True)
 
-    def lost(self, ref: Ref) -> str:
-        """No worker renews a step: a word of ``pipeline/lost.lua``."""
+    def lost(self, ref: Ref, *, lives: bool = False) -> str:
+        """No worker renews a step, or it ``lives`` after all: a word of ``pipeline/lost.lua``."""
         keys = self.keys(ref.run)
-        what = (ref.step, ref.round, ref.token, SUSPICION_MS, MAX_DEATHS)
+        what = (ref.step, ref.round, ref.token, SUSPICION_MS, MAX_DEATHS, int(lives))
         return text(self._scripts.run("pipeline/lost", (keys.run, keys.steps, keys.outbox), what))
 
 

@@ -16,6 +16,7 @@ from celery.app.trace import build_tracer
 
 from redbeat_lite import Pipeline, PipelineRun
 from redbeat_lite.pipeline import RunStatus, sweep
+from redbeat_lite.pipeline.store import PipelineStore
 from tests.support.process_table import descendants
 from tests.support.processes import Process, celery
 from tests.support.server import Server
@@ -116,6 +117,15 @@ class Lab:
 def states(status: RunStatus) -> dict[str, str]:
     """Step name -> state."""
     return {step.name: str(step.state) for step in status.steps}
+
+
+def record(store: PipelineStore, run_id: str, step: int = 0, **changed: Any) -> dict[str, Any]:
+    """What is recorded of a step, after these fields of it were changed; it is empty where nothing is."""
+    key = store.keys(run_id).steps
+    found: dict[str, Any] = json.loads(store.client.hget(key, step) or "{}")
+    if changed:
+        store.client.hset(key, step, json.dumps({**found, **changed}))
+    return {**found, **changed}
 
 
 def in_order(entries: Iterable[dict[str, Any]]) -> bool:

@@ -17,7 +17,7 @@ from redbeat_lite.pipeline import publish, store, sweep
 from redbeat_lite.pipeline.run import PipelineRun
 from redbeat_lite.pipeline.store import PipelineStore, store_of
 from redbeat_lite.storage.replies import server_ms
-from tests.pipeline.crew import Lab, Worker, handle, in_order, states
+from tests.pipeline.crew import Lab, Worker, handle, in_order, record, states
 from tests.pipeline.pipeproj import LEASE, make_app
 from tests.support.process_table import descendants
 from tests.support.processes import Process
@@ -178,12 +178,12 @@ def test_a_stage_that_cannot_be_published_now_is_published_later(
 def test_the_sweeper_forgets_a_suspicion_that_was_wrong(lab: Lab, crew: Worker) -> None:
     run = lab.start(("a", lab.sig("proj.late", how="until"), 1))
     lab.started(run, "a")
-    steps = store_of(lab.app).keys(run.id).steps
-    lab.client.hset(steps, "0:suspect", 1)  # as if it had missed a beat, long ago
+    mine = store_of(lab.app)
+    record(mine, run.id, suspect=1)  # as if it had missed a beat, long ago
 
     def forgotten() -> bool:
         sweep(lab.app)
-        return not lab.client.hexists(steps, "0:suspect")
+        return "suspect" not in record(mine, run.id)
 
     eventually(forgotten, what="the end of the suspicion")
     lab.go(run)
@@ -195,7 +195,7 @@ def test_siblings_are_revoked_by_the_sweeper_if_need_be(lab: Lab, crew: Worker) 
     lab.started(run, "long", "bad")
     # Fails here, in a process that dies before it revokes.
     mine = store_of(lab.app)
-    token = mine.read(run.id)[1]["1:token"]
+    token = record(mine, run.id, 1)["token"]
     assert mine.complete(store.Ref(run.id, 1, 0, 0, 0, token), "FAILED", "x").revoke
 
     def aborted() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,9 +18,11 @@ from redbeat_lite.pipeline.keys import index_key
 from redbeat_lite.pipeline.store import Ref, store_of
 from redbeat_lite.storage.json_values import loads
 from redbeat_lite.storage.scripts import Scripts
+from tests.pipeline.crew import record
 from tests.pipeline.pipeproj import make_app
 from tests.support.cases import together
 from tests.support.server import Server
+from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
 
@@ -175,6 +178,22 @@ def test_a_start_that_pauses_between_index_and_record_is_not_forgotten(
         patch.setattr(Scripts, "run", pause)
         start(app, "slow")
     assert listed(app) == ["slow"]
+
+
+def test_a_look_at_a_thousand_steps_takes_ten_milliseconds(app: Celery, server: Server) -> None:
+    store, wide = store_of(app), Pipeline(app, [(f"s{n}", "step", 1) for n in range(1000)]).definition
+    store.start("wide", wide, "{}")
+    ref = Ref("wide", 0, 0, 0, 0, "a" * 32)
+    store.begin(ref, "b" * 36, again=True, worker="celery@worker1.example.org", renew_ms=2000)
+    store.complete(ref, "SUCCEEDED", "{}")
+    ended = record(store, "wide")
+    store.client.hset(store.keys("wide").steps, mapping=dict.fromkeys(range(1000), json.dumps(ended)))
+    run = PipelineRun(app, "wide")
+    assert {step.state for step in run.status().steps} == {State.SUCCEEDED}
+    with Stopwatch(server) as watch:
+        for _ in range(10):
+            run.status()
+    watch.at_most(10 * 0.010)
 
 
 def test_who_follows_a_run_reads_its_definition_once(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from redbeat_lite.pipeline.sweeper import PERIOD
 from redbeat_lite.storage import patience
 from redbeat_lite.storage.replies import server_ms
 from redbeat_lite.storage.scripts import Scripts
-from tests.pipeline.crew import Lab, handle
+from tests.pipeline.crew import Lab, handle, record
 from tests.pipeline.pipeproj import make_app
 from tests.support.waiting import eventually
 
@@ -74,7 +74,7 @@ def test_a_retry_that_the_broker_does_not_take_is_due_in_time_and_keeps_its_lock
         patch.setattr(lab.app.amqp, "send_task_message", take_nothing)
         assert isinstance(handle(lab, message), Retry)
     mine, held = store_of(lab.app), locks(lab.app).get("locked")
-    assert int(mine.read(run.id)[1]["0:due"]) - server_ms(lab.client) <= 300, "no later than the retry is"
+    assert record(mine, run.id)["due"] - server_ms(lab.client) <= 300, "no later than the retry is"
     assert held.state == "queued"
     assert held.expires_in > 2 * (mine.index.period + PERIOD), "or somebody else has it when the sweeper comes"
 
@@ -133,7 +133,7 @@ def test_answers_that_get_lost_change_nothing(lab: Lab, queue: str, monkeypatch:
 
     def lose(self: Scripts, name: str, *args: Any) -> Any:
         answer = ask(self, name, *args)
-        if name.startswith("pipeline") and lost.count(name) < 2:
+        if name.startswith("pipeline") and name != "pipeline/status" and lost.count(name) < 2:
             lost.append(name)
             raise redis.ConnectionError("the answer got lost")
         return answer

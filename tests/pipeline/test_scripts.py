@@ -14,6 +14,7 @@ from redbeat_lite.pipeline.definition import Definition, Step
 from redbeat_lite.pipeline.keys import index_key
 from redbeat_lite.pipeline.params import encode
 from redbeat_lite.pipeline.store import MAX_DEATHS, PipelineStore, Ref
+from tests.pipeline.crew import record
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -46,8 +47,8 @@ def state(store: PipelineStore, field: str = "state") -> str | None:
     return store.read(RUN)[0].get(field)
 
 
-def step_of(store: PipelineStore, step: int, field: str = "state") -> str | None:
-    return store.read(RUN)[1].get(f"{step}:{field}")
+def step_of(store: PipelineStore, step: int, field: str = "state") -> Any:
+    return record(store, RUN, step).get(field)
 
 
 def test_a_run_is_created_once(store: PipelineStore) -> None:
@@ -158,7 +159,7 @@ def test_a_retry_that_was_not_sent_is_published_when_it_is_due(store: PipelineSt
     client.hset(store.keys(RUN).run, "filled", 0)  # long ago
     assert store.check(RUN)[1][0] == (0, 1)
     store.sent(RUN, {0: (0, 1)})
-    assert step_of(store, 0, "tries") == "1"
+    assert step_of(store, 0, "tries") == 1
 
 
 def test_cancel_ends_a_run_once(store: PipelineStore) -> None:
@@ -175,7 +176,7 @@ def test_a_lost_step_is_suspected_first_and_then_gets_another_round(store: Pipel
     store.start(RUN, definition(1), "{}")
     ref = begun(store, 0, 0, again=True)
     assert store.lost(ref) == "suspect"
-    assert eventually(lambda: store.lost(ref) != "suspect" and step_of(store, 0, "round"), what="a verdict") == "1"
+    assert eventually(lambda: store.lost(ref) != "suspect" and step_of(store, 0, "round"), what="a verdict") == 1
     assert store.lost(ref) == "stale"
     assert store.complete(ref, "SUCCEEDED", "{}").word == "stale"
     begun(store, 0, 0, "old message", word="stale")
@@ -201,9 +202,9 @@ def test_a_step_is_not_given_up_before_its_next_sign_of_life_is_due(store: Pipel
     store.start(RUN, definition(1), "{}")
     ref = begun(store, 0, 0, again=True, renew_ms=20_000)
     assert store.lost(ref) == "suspect"
-    client.hincrby(store.keys(RUN).steps, "0:suspect", -15_000)  # that much later
+    record(store, RUN, suspect=step_of(store, 0, "suspect") - 15_000)  # that much later
     assert store.lost(ref) == "suspect"
-    client.hincrby(store.keys(RUN).steps, "0:suspect", -6_000)
+    record(store, RUN, suspect=step_of(store, 0, "suspect") - 6_000)
     assert store.lost(ref) == "again"
 
 
@@ -240,7 +241,7 @@ def test_a_message_that_does_not_begin_is_published_again_less_and_less_often(
     first = int(step_of(store, 0, "due") or 0)
     assert store.check(RUN)[1] == {}
     client.hset(store.keys(RUN).run, "filled", 0)  # long ago
-    client.hset(store.keys(RUN).steps, "0:due", 1)
+    record(store, RUN, due=1)
     assert store.check(RUN)[1] == {0: (0, 0)}
     store.sent(RUN, {0: (0, 0)})
     seconds, micros = client.time()

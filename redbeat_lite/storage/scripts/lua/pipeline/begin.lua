@@ -1,4 +1,4 @@
--- needs now
+-- needs now step
 -- May this step run? The guard has made sure that no other copy of its message does.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox
 -- ARGV[1] step  [2] stage  [3] round  [4] attempt  [5] token  [6] task id  [7] 1: may run again after its worker died
@@ -17,36 +17,33 @@ if run[1] ~= 'RUNNING' then
   return {'over', run[1]}
 end
 local step = ARGV[1]
-local s = redis.call('HMGET', KEYS[2], step .. ':state', step .. ':round', step .. ':token', step .. ':attempt',
-  step .. ':deaths')
-if run[2] ~= ARGV[2] or (s[2] or '0') ~= ARGV[3] then
+local s, attempt = step_at(KEYS[2], step), tonumber(ARGV[4])
+if run[2] ~= ARGV[2] or s.round ~= tonumber(ARGV[3]) then
   return {'stale', ''}
 end
-if s[1] and s[1] ~= 'WAITING' and s[1] ~= 'RUNNING' then
-  return {'done', s[1]}
+if s.state ~= 'WAITING' and s.state ~= 'RUNNING' then
+  return {'done', s.state}
 end
-if tonumber(ARGV[4]) < tonumber(s[4] or '0') then
+if attempt < s.attempt then
   return {'stale', ''}
 end
-local now = now_ms()
-local deaths = tonumber(s[5] or '0')
-if s[1] == 'RUNNING' and s[3] ~= ARGV[5] and s[4] == ARGV[4] then
+if s.state == 'RUNNING' and s.token ~= ARGV[5] and s.attempt == attempt then
   -- The same attempt began before and did not end: its worker died.
   if ARGV[7] ~= '1' then
-    return {'lost', s[3]}
+    return {'lost', s.token}
   end
-  deaths = deaths + 1
+  s.deaths = s.deaths + 1
 end
-redis.call('HSET', KEYS[2], step .. ':state', 'RUNNING', step .. ':round', ARGV[3], step .. ':attempt', ARGV[4],
-  step .. ':token', ARGV[5], step .. ':task', ARGV[6], step .. ':again', ARGV[7], step .. ':worker', ARGV[8],
-  step .. ':deaths', deaths, step .. ':beat', ARGV[10])
-redis.call('HSETNX', KEYS[2], step .. ':started', now)
-redis.call('HDEL', KEYS[2], step .. ':suspect', step .. ':due')
+s.state, s.attempt, s.token, s.task = 'RUNNING', attempt, ARGV[5], ARGV[6]
+s.again, s.worker, s.beat = ARGV[7], ARGV[8], tonumber(ARGV[10])
+s.started = s.started or now_ms()
+s.suspect, s.due = nil, nil
+put_step(KEYS[2], step, s)
 redis.call('HDEL', KEYS[4], step)
 for i = 1, 3 do
   redis.call('PEXPIRE', KEYS[i], run[3])
 end
-if deaths > tonumber(ARGV[9]) then
-  return {'dead', tostring(deaths)}
+if (s.deaths or 0) > tonumber(ARGV[9]) then
+  return {'dead', tostring(s.deaths)}
 end
 return {'run', redis.call('HGET', KEYS[3], 'stage:' .. ARGV[2]) or ''}

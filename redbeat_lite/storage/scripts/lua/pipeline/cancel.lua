@@ -1,4 +1,4 @@
--- needs stage now
+-- needs stage now step
 -- End a run before its time. Sent twice, the second does nothing but name what still runs.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
 -- ARGV[1] as [7] of pipeline/complete
@@ -10,9 +10,9 @@ end
 local first, size = steps_of(run[3], tonumber(run[2]))
 local running = {}
 for step = first, first + size - 1 do
-  local s = redis.call('HMGET', KEYS[2], step .. ':state', step .. ':task')
-  if s[1] == 'RUNNING' then
-    running[#running + 1] = s[2]
+  local s = step_at(KEYS[2], step)
+  if s.state == 'RUNNING' then
+    running[#running + 1] = s.task
   end
 end
 if run[1] ~= 'RUNNING' then

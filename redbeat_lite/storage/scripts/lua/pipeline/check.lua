@@ -1,4 +1,4 @@
--- needs stage now
+-- needs stage now step
 -- The sweeper's look at a run: put steps whose message must be lost into the outbox, and name what should be running.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox
 -- ARGV[1] ms that whoever filled the outbox has to empty it
@@ -16,14 +16,13 @@ local first, size = steps_of(run[3], tonumber(run[2]))
 local now = now_ms()
 local running = {}
 for step = first, first + size - 1 do
-  local s = redis.call('HMGET', KEYS[2], step .. ':state', step .. ':round', step .. ':token', step .. ':task',
-    step .. ':attempt', step .. ':suspect', step .. ':due')
-  if s[1] == 'RUNNING' then
-    for i, value in ipairs({tostring(step), s[2], s[3], s[4], s[5], s[6] and '1' or '0'}) do
-      running[#running + 1] = value
+  local s = step_at(KEYS[2], step)
+  if s.state == 'RUNNING' then
+    for _, value in ipairs({step, s.round, s.token, s.task, s.attempt, s.suspect and 1 or 0}) do
+      running[#running + 1] = tostring(value)
     end
-  elseif not over and (not s[1] or s[1] == 'WAITING') and tonumber(s[7] or '0') <= now then
-    redis.call('HSETNX', KEYS[4], step, (s[2] or '0') .. '.' .. (s[5] or '0'))
+  elseif not over and s.state == 'WAITING' and (s.due or 0) <= now then
+    redis.call('HSETNX', KEYS[4], step, s.round .. '.' .. s.attempt)
   end
 end
 if over then

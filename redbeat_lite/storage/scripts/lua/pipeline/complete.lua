@@ -1,4 +1,4 @@
--- needs stage now
+-- needs stage now step
 -- Record how a step ended; with the last one of a stage, advance the stage and fill the outbox, or end the run.
 -- Sent twice, the second changes nothing and answers with what is still in the outbox.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
@@ -12,19 +12,16 @@ if not state then
   return {'gone', '', {}, {}}
 end
 local step, outcome = ARGV[1], ARGV[5]
-local s = redis.call('HMGET', KEYS[2], step .. ':state', step .. ':round', step .. ':token', step .. ':attempt')
-if (s[2] or '0') ~= ARGV[2] then
+local s = step_at(KEYS[2], step)
+local waiting = s.state == 'WAITING'
+if s.round ~= tonumber(ARGV[2]) or not waiting and s.token ~= ARGV[4] then
   return {'stale', state, {}, {}}
 end
-local waiting = not s[1] or s[1] == 'WAITING'
-if not waiting and s[3] ~= ARGV[4] then
-  return {'stale', state, {}, {}}
-end
-if not waiting and s[1] ~= 'RUNNING' then
+if not waiting and s.state ~= 'RUNNING' then
   return {'again', state, redis.call('HGETALL', KEYS[4]), {}}
 end
 -- A step that waits has no token: revoked, expired, or killed before it began. It may be waiting for its retry.
-if waiting and (outcome == 'SUCCEEDED' or (s[4] or '0') ~= ARGV[3]) then
+if waiting and (outcome == 'SUCCEEDED' or s.attempt ~= tonumber(ARGV[3])) then
   return {'stale', state, {}, {}}
 end
 
@@ -34,13 +31,11 @@ if outcome == 'REVOKED' then
   -- Revoked because the run has ended is no failure of its own.
   ended = state == 'RUNNING' and 'FAILED' or 'ABORTED'
 end
-redis.call('HSET', KEYS[2], step .. ':state', ended, step .. ':round', ARGV[2], step .. ':ended', now,
-  step .. ':token', ARGV[4])
-redis.call('HDEL', KEYS[2], step .. ':due', step .. ':suspect')
+s.state, s.ended, s.token = ended, now, ARGV[4]
+s.due, s.suspect, s.again, s.beat = nil, nil, nil, nil
+s.error = ended ~= 'SUCCEEDED' and ARGV[6] or nil
+put_step(KEYS[2], step, s)
 redis.call('HDEL', KEYS[4], step)
-if ended ~= 'SUCCEEDED' then
-  redis.call('HSET', KEYS[2], step .. ':error', ARGV[6])
-end
 if state ~= 'RUNNING' then
   redis.call('PEXPIRE', KEYS[2], math.max(redis.call('PTTL', KEYS[1]), 1))
   return {'done', state, {}, {}}
@@ -63,9 +58,9 @@ if ended ~= 'SUCCEEDED' then
   redis.call('HSET', KEYS[1], 'error_step', step, 'error', ARGV[6])
   if run[7] == '1' then
     for other = first, first + size - 1 do
-      local o = redis.call('HMGET', KEYS[2], other .. ':state', other .. ':task')
-      if o[1] == 'RUNNING' then
-        revoke[#revoke + 1] = o[2]
+      local o = step_at(KEYS[2], other)
+      if o.state == 'RUNNING' then
+        revoke[#revoke + 1] = o.task
       end
     end
     if #revoke > 0 then

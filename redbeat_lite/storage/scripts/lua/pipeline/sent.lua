@@ -1,4 +1,4 @@
--- needs now
+-- needs now step
 -- Take what was published out of the outbox, and note when it is to be published again if it does not begin.
 -- KEYS[1] run  [2] steps  [3] outbox
 -- ARGV[1] resend_ms, doubles each time  [2] at most  then at most 1,000 pairs: step, round.attempt as it was published
@@ -13,11 +13,11 @@ for a = 3, #ARGV, 2 do
   if redis.call('HGET', KEYS[3], step) == ARGV[a + 1] then
     redis.call('HDEL', KEYS[3], step)
     taken = taken + 1
-    local state = redis.call('HGET', KEYS[2], step .. ':state')
-    if not state or state == 'WAITING' then
-      local tries = tonumber(redis.call('HGET', KEYS[2], step .. ':tries') or '0')
-      local due = now + math.min(tonumber(ARGV[1]) * 2 ^ math.min(tries, 20), tonumber(ARGV[2]))
-      redis.call('HSET', KEYS[2], step .. ':tries', tries + 1, step .. ':due', string.format('%.0f', due))
+    local s = step_at(KEYS[2], step)
+    if s.state == 'WAITING' then
+      s.due = now + math.min(tonumber(ARGV[1]) * 2 ^ math.min(s.tries, 20), tonumber(ARGV[2]))
+      s.tries = s.tries + 1
+      put_step(KEYS[2], step, s)
     end
   end
 end

@@ -1,0 +1,17 @@
+-- For the scripts of the pipelines: the record of a step as a table, and back. Counts of 0 are not stored.
+local counts = {'round', 'attempt', 'deaths', 'tries'}
+
+local function step_at(key, step)
+  local s = cjson.decode(redis.call('HGET', key, step) or '{"state":"WAITING"}')
+  for _, count in ipairs(counts) do
+    s[count] = s[count] or 0
+  end
+  return s
+end
+
+local function put_step(key, step, s)
+  for _, count in ipairs(counts) do
+    s[count] = s[count] ~= 0 and s[count] or nil
+  end
+  redis.call('HSET', key, step, cjson.encode(s))
+end
