@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,9 @@ TTL = 7 * 86_400.0
 
 #: The longest one that a run may ask for, in seconds: a century. A server takes no expiry that leads too far.
 MAX_TTL = 36_525 * 86_400.0
+
+#: What becomes of a run that an entry starts while another one of it has not ended.
+OVERLAPS = ("allow", "skip", "wait")
 
 _NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline")
 
@@ -67,6 +69,7 @@ class Definition:
         revoke_siblings: whether a failure revokes what runs beside it.
         ttl: seconds that the record lives after the end.
         process: the data of a task process without its params, which its steps get instead of the params alone.
+        overlap: what becomes of a run while another one of the same entry has not ended.
     """
 
     stages: tuple[tuple[Step, ...], ...]
@@ -74,6 +77,7 @@ class Definition:
     revoke_siblings: bool = False
     ttl: float = TTL
     process: Mapping[str, Any] | None = None
+    overlap: str = "allow"
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -117,6 +121,7 @@ class Definition:
             "revoke_siblings": self.revoke_siblings,
             "ttl": self.ttl,
             "process": pack(self.process, "data"),
+            "overlap": self.overlap,
         }
         return dumps(stored)
 
@@ -137,7 +142,7 @@ class Definition:
             steps = iter([_decode_step(step) for step in stored["steps"]])
             stages = tuple(tuple(next(steps) for _ in range(size)) for size in stored["sizes"])
             params, process = unpack(stored["params"]), unpack(stored["process"])
-            return cls(stages, params, stored["revoke_siblings"], stored["ttl"], process)
+            return cls(stages, params, stored["revoke_siblings"], stored["ttl"], process, stored["overlap"])
         except (KeyError, TypeError, ValueError, RuntimeError) as exc:
             raise CorruptEntry(f"definition of a pipeline is not usable: {exc!r}") from exc
 
@@ -151,6 +156,7 @@ def define(
     revoke_siblings: bool = False,
     ttl: Any = TTL,
     process: Mapping[str, Any] | None = None,
+    overlap: str = "allow",
 ) -> Definition:
     """Check what a user wrote and make a definition of it.
 
@@ -175,7 +181,9 @@ def define(
     # Sorting is stable: within a stage the steps stay in the order they were given.
     ordered = sorted(parsed, key=lambda step: -step.priority)
     stages = tuple(tuple(stage) for _, stage in groupby(ordered, key=lambda step: step.priority))
-    definition = Definition(stages, check_params("params", params), revoke_siblings, _check_ttl(ttl), process)
+    if overlap not in OVERLAPS:
+        raise InvalidEntry("overlap", f"one of {', '.join(OVERLAPS)}", overlap)
+    definition = Definition(stages, check_params("params", params), revoke_siblings, _check_ttl(ttl), process, overlap)
     # A copy, of what can be stored: the caller may still change the params and arguments that were checked.
     return Definition.decode(definition.encode())
 
@@ -197,30 +205,6 @@ def check_params(name: str, params: Any) -> dict[str, Any]:
 def task_id(run_id: str, stage: int, number: int, round_: int) -> str:
     """The id of a step's task: the same whoever publishes it, and however often."""
     return str(uuid5(_NAMESPACE, f"{run_id}\0{stage}\0{number}\0{round_}"))
-
-
-def finder(known: Iterable[str], usable: Callable[[str], bool]) -> Callable[[str, str], str]:
-    """The ``find`` of :func:`define` over registered tasks: by full name, or by the last part of one alone.
-
-    Parameters:
-        known: the registered names.
-        usable: whether the task of such a name can be a step.
-    """
-    names = set(known)
-
-    def find(name: str, where: str) -> str:
-        found = [name] if name in names else [each for each in names if each.rpartition(".")[2] == name]
-        if len(found) > 1:
-            raise InvalidEntry(where, "the full name of a task", name, hint=f"there are {', '.join(sorted(found))}")
-        if not found:
-            near = difflib.get_close_matches(name, names | {each.rpartition(".")[2] for each in names}, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "no task of that name is registered in this app"
-            raise InvalidEntry(where, "the name of a registered task", name, hint=hint)
-        if not usable(found[0]):
-            raise InvalidEntry(where, "a task whose base is redbeat_lite.PipelineTask", found[0])
-        return found[0]
-
-    return find
 
 
 def _parse(where: str, item: Any, find: Callable[[str, str], str], note: Callable[[str], Mapping[str, Any]]) -> Step:

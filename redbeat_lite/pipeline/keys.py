@@ -1,18 +1,20 @@
 """The keys of the pipelines, and what they hold.
 
 The keys of one run carry its id in their braces, so that on Redis Cluster each run is in one hash slot of its own: the
-runs spread over the cluster, and a script may touch everything of one run. The two indexes alone lie with the
-schedule's keys, and no script touches them.
+runs spread over the cluster, and a script may touch everything of one run. The two indexes and the lines of entries
+alone lie with the schedule's keys, and no script touches them together with others.
 
 =====================  ======  ========================================================================================
 key                    type    holds
 =====================  ======  ========================================================================================
 ``{p}:pipelines``      zset    run id -> when the sweeper looks at it, epoch ms; every run that has not ended is in it
 ``{p}:ended-runs``     zset    run id -> when it ended, epoch ms; the latest 10,000, whose records may be gone
+``{p}:turns:<entry>``  list    runs of an entry whose pipeline does not overlap: the first one runs, the others wait
 ``{p:run}:run``        hash    ``definition`` (JSON, without params), ``sizes`` of the stages, ``state``, ``stage``,
                                ``left`` (steps of it that have not ended), ``created``, ``ended`` (ms), ``error_step``
                                (number), ``error``, ``filled`` (when the outbox was), ``ttl``, ``keep`` (ms),
-                               ``revoke_siblings``, ``revoke`` (running steps are still to be revoked)
+                               ``revoke_siblings``, ``revoke`` (running steps are still to be revoked), ``entry``
+                               (among whose runs it has its turn)
 ``{p:run}:steps``      hash    number of a step that was published -> JSON: ``state``, ``round`` (grows each time it is
                                started anew), ``attempt`` (of Celery's retries), ``token`` of the copy that runs,
                                ``task`` (id), ``again`` (1: may run again after its worker died), ``deaths``,
@@ -59,3 +61,8 @@ def index_key(prefix: str) -> str:
 def ended_key(prefix: str) -> str:
     """The name of the index of runs that have."""
     return f"{{{prefix}}}:ended-runs"
+
+
+def turns_key(prefix: str, entry: str) -> str:
+    """The name of the line of an entry's runs."""
+    return f"{{{prefix}}}:turns:{entry}"

@@ -11,9 +11,11 @@ from uuid import uuid4
 from celery.utils.log import get_logger
 
 from ..public import public
-from .definition import TTL, Definition, define, finder
+from .definition import TTL, Definition, define
 from .run import PipelineRun, begin
-from .task import START, PipelineTask
+from .start import START
+from .task import PipelineTask
+from .task_names import finder
 from .task_notes import note
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ class Pipeline:
         params: a JSON object that the first stage gets. What steps return is merged into it.
         revoke_siblings: kill what runs beside a step that fails; otherwise it runs to its end, for nothing.
         ttl: seconds or a timedelta that the record of a run lives after its end; 7 days.
+        overlap: what becomes of a run that an entry of the schedule starts while another one of it has not ended:
+            ``"allow"`` lets both run, ``"skip"`` leaves the later one out, ``"wait"`` has it wait for its turn.
 
     Raises:
         InvalidEntry: no steps, equal names, an unknown task, a priority that is no number, params that are no JSON
@@ -54,8 +58,9 @@ class Pipeline:
         *,
         revoke_siblings: bool = False,
         ttl: float | timedelta = TTL,
+        overlap: str = "allow",
     ) -> None:
-        self._set(app, defined(app, steps, params, revoke_siblings=revoke_siblings, ttl=ttl))
+        self._set(app, defined(app, steps, params, revoke_siblings=revoke_siblings, ttl=ttl, overlap=overlap))
 
     def _set(self, app: Celery, definition: Definition) -> None:
         self.app, self.definition = app, definition

@@ -20,6 +20,7 @@ from . import params
 from .definition import Definition, Step, task_id
 from .store import Outbox, PipelineStore, Ref
 from .task_notes import task_of
+from .turns import MAX_WAITING
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -110,7 +111,7 @@ def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: st
         if done.revoke:
             revoke(app, store, ref.run, done.revoke)
         if done.word == "done" and done.state != "RUNNING":
-            store.index.ended(ref.run)
+            over(app, store, ref.run, done.entry)
         dispatch(app, store, ref.run, done.outbox)
     except _LATER as exc:
         # The step has ended, whatever becomes of the next ones.
@@ -122,6 +123,45 @@ def revoke(app: Celery, store: PipelineStore, run_id: str, task_ids: list[str]) 
     """End the running siblings of a step that failed."""
     app.control.revoke(task_ids, terminate=True)
     store.revoked(run_id)
+
+
+def over(app: Celery, store: PipelineStore, run_id: str, entry: str | None) -> None:
+    """What follows from the end of a run: the next one of its entry has its turn, and the sweeper need not look."""
+    if entry:
+        pass_on(app, store, entry, run_id)
+    store.index.ended(run_id)
+
+
+def take_turn(app: Celery, store: PipelineStore, run_id: str, entry: str) -> None:
+    """Have a run that waits for its turn stand in line for it, and begin if it is the first; or end it, left out."""
+    definition = store.definition(run_id)
+    if definition is None:
+        return
+    pass_on(app, store, entry)  # Who has ended there, and has told nobody, makes room.
+    before = store.turns.join(entry, run_id, definition.overlap)
+    if before is None:
+        pass_on(app, store, entry)
+        return
+    why = f"left out: run {before} of its entry has not ended"
+    if definition.overlap == "wait":
+        why += f", and {MAX_WAITING} wait"
+    logger.info("Pipeline %s is %s", run_id, why)
+    store.cancel(run_id, why)
+    store.index.ended(run_id)
+
+
+def pass_on(app: Celery, store: PipelineStore, entry: str, gone: str = "") -> None:
+    """Let the first run that stands in the line of an entry begin, unless it has.
+
+    Parameters:
+        gone: a run that has ended.
+    """
+    while first := store.turns.first(entry, gone):
+        word, outbox = store.go(first)
+        if word == "run":
+            dispatch(app, store, first, outbox)
+            return
+        gone = first
 
 
 def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:

@@ -17,7 +17,7 @@ from ..storage.connections import UNREACHABLE
 from . import params, run_status
 from .definition import Definition, is_run_id
 from .errors import PipelineNotFound
-from .publish import dispatch
+from .publish import dispatch, over, take_turn
 from .run_status import RunStatus, State
 from .store import store_of
 
@@ -32,15 +32,22 @@ logger = get_logger(__name__)
 _POLL = (0.05, 0.5)
 
 
-def begin(app: Celery, definition: Definition, run_id: str) -> PipelineRun:
-    """Begin a run and publish its first stage; see :meth:`redbeat_lite.Pipeline.start`."""
+def begin(app: Celery, definition: Definition, run_id: str, entry: str = "") -> PipelineRun:
+    """Begin a run and publish its first stage; see :meth:`redbeat_lite.Pipeline.start`.
+
+    Parameters:
+        entry: that starts it, if one does.
+    """
     if app.conf.task_always_eager:
         raise ConfigurationError("task_always_eager: a pipeline needs workers; set it to False")
     run, store = PipelineRun(app, run_id), store_of(app)
-    word, outbox = store.start(run.id, definition, params.encode(definition.params))
+    entry = "" if definition.overlap == "allow" else entry
+    word, outbox = store.start(run.id, definition, params.encode(definition.params), entry)
     if word == "gone":
         raise PipelineNotFound(f"pipeline run {run.id!r} has ended and its record is gone; it is not run again")
     try:
+        if word == "wait":
+            take_turn(app, store, run.id, entry)
         dispatch(app, store, run.id, outbox)
     except DOWN as exc:
         logger.warning("Pipeline %s has started; leaving its first stage to the sweeper: %s", run.id, exc)
@@ -109,7 +116,7 @@ class PipelineRun:
         if not found.ended or not running:
             return found
         # Whoever still works for a run that has ended may have died since, and nobody looks after it any more.
-        return run_status.read(self.id, run, steps, store.alive(running))
+        return run_status.read(self.id, run, steps, store.guards.alive(running))
 
     def params(self) -> dict[str, Any]:
         """The params so far: those of the start, and what the steps that succeeded have returned, merged in the order
@@ -187,7 +194,7 @@ class PipelineRun:
             raise self._not_found()
         if terminate and running:
             self.app.control.revoke(running, terminate=True)
-        store.index.ended(self.id)
+        over(self.app, store, self.id, store.entry(self.id))
         return result == 1
 
     def _not_found(self) -> PipelineNotFound:

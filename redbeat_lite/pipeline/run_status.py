@@ -20,17 +20,21 @@ _decode = lru_cache(maxsize=16)(Definition.decode)
 
 
 class State(StrEnum):
-    """Of a run, and of a step. A run is never ``WAITING``, a step never ``GONE``."""
+    """Of a run, and of a step, which is never ``GONE``. A run is ``WAITING`` for its turn among those of its entry."""
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
-    #: A run that was cancelled; a step that did not run to its end because its run had ended.
+    #: A run that was cancelled, or left out as another one of its entry had not ended. A step
+    #: that did not run to its end because its run had ended.
     ABORTED = "ABORTED"
     #: The run ended so long ago that its record is gone.
     GONE = "GONE"
 
+
+#: The states of a run that has not ended.
+_OPEN = (State.RUNNING, State.WAITING)
 
 #: Looked up faster than ``State`` is called, of which a look at 1,000 steps has as many.
 _STATES = {str(state): state for state in State}
@@ -94,7 +98,7 @@ class RunStatus:
     @property
     def ended(self) -> bool:
         """Whether nothing will start any more."""
-        return self.state is not State.RUNNING
+        return self.state not in _OPEN
 
     def step(self, name: str) -> StepStatus:
         """The step of this name.
@@ -180,7 +184,8 @@ def _step(
     state = _STATES[get("state", "WAITING")]
     # What is recorded is the same, and cheaper than to make it up.
     ident = get("task") or task_id(run_id, stage, number, round_)
-    if run is not State.RUNNING and (state is State.WAITING or (state is State.RUNNING and not alive.get(ident, True))):
+    idle = state is State.WAITING or (state is State.RUNNING and not alive.get(ident, True))
+    if idle and run not in _OPEN:
         state = State.ABORTED
     return StepStatus(
         step.name,

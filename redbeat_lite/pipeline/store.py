@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..once.keys import OnceKeys
 from ..once.runtime import Runtime
 from ..storage.patience import patiently
-from ..storage.replies import server_ms, text, texts
+from ..storage.replies import text, text_or_none, texts
 from ..storage.scripts import Scripts
 from .definition import Definition
+from .guards import Guards
 from .keys import RunKeys
 from .run_index import Index
+from .turns import Turns
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -69,12 +70,14 @@ class Ref:
 
 
 class Completed(NamedTuple):
-    """A word of ``pipeline/complete.lua``, the state of the run, and what is to be done now."""
+    """A word of ``pipeline/complete.lua``, the state of the run, what is to be done now, and the entry among whose runs
+    it had its turn, if any."""
 
     word: str
     state: str
     outbox: Outbox
     revoke: list[str]
+    entry: str
 
 
 class Running(NamedTuple):
@@ -99,7 +102,7 @@ class PipelineStore:
         self.index = Index(client, prefix, min(max(lease / 2, 0.5), 10.0))
         self.resend_ms = round(1000 * max(lease, 1.0))
         self._prefix = prefix
-        self._guards = OnceKeys(prefix)
+        self.guards, self.turns = Guards(client, prefix), Turns(client, prefix)
         self._scripts = Scripts(client)
         self._definitions: dict[str, Definition] = {}
 
@@ -108,8 +111,9 @@ class PipelineStore:
 
     # -- a run --------------------------------------------------------------------------------------------------------
 
-    def start(self, run_id: str, definition: Definition, params: str) -> tuple[str, Outbox]:
-        """Create a run; a word of ``pipeline/start.lua`` and what to publish."""
+    def start(self, run_id: str, definition: Definition, params: str, entry: str = "") -> tuple[str, Outbox]:
+        """Create a run; a word of ``pipeline/start.lua`` and what to publish. It waits for its turn among the runs of
+        an ``entry``, where that is named."""
         keys, ttl = self.keys(run_id), round(definition.ttl * 1000)
         # The params lie by themselves; whoever publishes or looks needs to read the steps alone.
         definition = replace(definition, params={})
@@ -118,9 +122,12 @@ class PipelineStore:
         word, outbox = self._scripts.run(
             "pipeline/start",
             (keys.run, keys.results, keys.outbox, keys.gone),
-            (definition.encode(), definition.sizes, params, ttl, _keep_ms(definition), int(definition.revoke_siblings)),
-        )
-        if word == b"run":
+            (
+                definition.encode(), definition.sizes, params, ttl, _keep_ms(definition),
+                int(definition.revoke_siblings), entry,
+            ),
+        )  # fmt: skip
+        if word in (b"run", b"wait"):
             # A sweep of the moment between the two found no run, and has forgotten it.
             self.index.look_again(run_id)
             self._remember(run_id, definition)
@@ -149,8 +156,8 @@ class PipelineStore:
         where = (keys.run, keys.steps, keys.results, keys.outbox, keys.gone)
         what = (ref.step, ref.round, ref.attempt, ref.token, outcome, result, REMEMBER_MS)
         reply = patiently(lambda: self._scripts.run("pipeline/complete", where, what), _PATIENCE)
-        word, state, outbox, revoke = reply
-        return Completed(text(word), text(state), _outbox(outbox), texts(revoke))
+        word, state, outbox, revoke, entry = reply
+        return Completed(text(word), text(state), _outbox(outbox), texts(revoke), text(entry))
 
     def wait(self, ref: Ref, attempt: int, delay_ms: int, *, sent: bool) -> bool:
         """The step of ``ref`` waits for its ``attempt``, due in ``delay_ms``, whose message was ``sent`` or was not."""
@@ -158,11 +165,21 @@ class PipelineStore:
         what = (ref.step, ref.round, ref.token, attempt, delay_ms + sent * self.resend_ms, int(sent))
         return bool(patiently(lambda: self._scripts.run("pipeline/wait", (keys.run, keys.steps), what), _PATIENCE))
 
-    def cancel(self, run_id: str) -> tuple[int, list[str]]:
+    def go(self, run_id: str) -> tuple[str, Outbox]:
+        """The turn of a run has come: a word of ``pipeline/go.lua`` and what to publish."""
+        keys = self.keys(run_id)
+        word, outbox = self._scripts.run("pipeline/go", (keys.run, keys.outbox))
+        return text(word), _outbox(outbox)
+
+    def entry(self, run_id: str) -> str | None:
+        """The entry among whose runs this one has its turn, if any."""
+        return text_or_none(self.client.hget(self.keys(run_id).run, "entry"))
+
+    def cancel(self, run_id: str, why: str = "") -> tuple[int, list[str]]:
         """As ``pipeline/cancel.lua`` says."""
         keys = self.keys(run_id)
         where = (keys.run, keys.steps, keys.results, keys.outbox, keys.gone)
-        result, running = self._scripts.run("pipeline/cancel", where, (REMEMBER_MS,))
+        result, running = self._scripts.run("pipeline/cancel", where, (REMEMBER_MS, why))
         return int(result), texts(running)
 
     def revoked(self, run_id: str) -> None:
@@ -209,37 +226,6 @@ class PipelineStore:
             pipe.hdel(results, f"stage:{stage - 1}")
         pipe.pexpire(results, _keep_ms(definition))
         pipe.execute()
-
-    def alive(self, task_ids: Sequence[str]) -> dict[str, bool]:
-        """For each task, whether the guard believes that it runs."""
-        if not task_ids:
-            return {}
-        now, guards = self._guards_of(task_ids, "state", "until")
-        return {
-            task_id: state == b"running" and float(until or 0) > now
-            for task_id, (state, until) in zip(task_ids, guards, strict=True)
-        }
-
-    def over(self, tasks: Mapping[str, int]) -> set[str]:
-        """Those tasks of which the guard remembers that this attempt, or a later one, has ended: no copy would run."""
-        if not tasks:
-            return set()
-        _, guards = self._guards_of(list(tasks), "state", "attempt")
-        return {
-            task_id
-            for (task_id, attempt), (state, seen) in zip(tasks.items(), guards, strict=True)
-            if state is not None and (int(seen or 0), state == b"done") >= (attempt, True)
-        }
-
-    def _guards_of(self, task_ids: Sequence[str], *fields: str) -> tuple[int, list[list[bytes | None]]]:
-        """The server's time in ms, and these fields of each task's record."""
-        # Not in the pipeline: a cluster's takes no command without a key. Asked first: nobody looks dead for it.
-        now = server_ms(self.client)
-        pipe = self.client.pipeline(transaction=False)
-        for task_id in task_ids:
-            pipe.hmget(self._guards.guard(task_id), *fields)
-        guards = pipe.execute()
-        return now, guards
 
     # -- the sweeper --------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from celery.utils.log import get_logger
 
 from ..threads import Ticker
 from .definition import task_id
-from .publish import LOST, conclude, dispatch, revoke
+from .publish import LOST, conclude, dispatch, over, revoke, take_turn
 from .store import Outbox, PipelineStore, Ref, store_of
 
 if TYPE_CHECKING:
@@ -81,10 +81,12 @@ def _look(app: Celery, store: PipelineStore, run_id: str, swept: Swept) -> None:
     if word == "gone":
         store.index.forget(run_id)
     elif word == "over":
-        store.index.ended(run_id)
+        over(app, store, run_id, store.entry(run_id))
+    elif word == "wait":
+        take_turn(app, store, run_id, store.entry(run_id) or "")
     if word != "run":
         return
-    alive = store.alive([each.task_id for each in running])
+    alive = store.guards.alive([each.task_id for each in running])
     for each in running:
         if each.suspect and alive[each.task_id]:
             store.trust(each.ref)
@@ -105,7 +107,7 @@ def _dropped(store: PipelineStore, run_id: str, outbox: Outbox) -> list[Ref]:
         task_id(run_id, definition.stage_of(step), step, round_): Ref(run_id, step, -1, round_, attempt)
         for step, (round_, attempt) in outbox.items()
     }
-    over = store.over({name: ref.attempt for name, ref in refs.items()})
+    over = store.guards.over({name: ref.attempt for name, ref in refs.items()})
     return [ref for name, ref in refs.items() if name in over]
 
 

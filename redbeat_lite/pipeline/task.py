@@ -1,4 +1,4 @@
-"""``PipelineTask``: the class of every task that is a step, and the built-in task that starts a run."""
+"""``PipelineTask``: the class of every task that is a step."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, Self
 
-from celery import shared_task, signals
+from celery import signals
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
 from ..errors import CorruptEntry, describe, text_of
 from ..once import run as once_run
-from ..once.canvas_task import NOT_TAKEN, PUBLISHES
+from ..once.canvas_task import NOT_TAKEN
 from ..once.errors import LockUnavailable, OnceSkipped
 from ..once.parked_message import DELIVERY
 from ..once.renewal import PER_LEASE
@@ -24,18 +24,12 @@ from ..once.store import DOWN
 from ..once.task import Task
 from ..public import public
 from ..runs.attempt import attempt_of
-from . import params
-from .definition import Definition
-from .errors import PipelineNotFound
+from . import params, start  # noqa: F401 - a worker that knows steps can start runs
 from .publish import HEADER, LOST, conclude
-from .run import begin
 from .store import MAX_DEATHS, Ref, store_of
 from .sweeper import LATE_MS
 
 logger = get_logger(__name__)
-
-#: Name of the task that starts a run; its own id becomes the run's.
-START = "redbeat_lite.start_pipeline"
 
 #: Reasons for which the guard puts a message aside for good. The others bring it back, or belong to a mere copy.
 _NEVER = ("skipped", "too old")
@@ -273,14 +267,3 @@ def _revoked(sender: Any = None, request: Any = None, expired: bool = False, **_
 def _unknown(sender: Any = None, message: Any = None, name: str = "", **_: Any) -> None:
     # The worker has dropped the message, and stored the same as the task's result.
     report(sender.app, message.headers, "FAILED", f"NotRegistered: a worker of its queue knows no task {name!r}")
-
-
-@shared_task(name=START, **PUBLISHES)  # type: ignore[untyped-decorator]
-def start_pipeline(self: Any, definition: str) -> str:
-    """Start a run whose id is this task's: an occurrence that is emitted twice is one run."""
-    run_id = str(self.request.id)
-    try:
-        begin(self.app, Definition.decode(definition), run_id)
-    except PipelineNotFound:
-        logger.info("Pipeline %s has run long ago; this copy of its start is dropped", run_id)
-    return run_id

@@ -1,7 +1,7 @@
 -- needs stage now step
 -- End a run before its time. Sent twice, the second does nothing but name what still runs.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
--- ARGV[1] as [7] of pipeline/complete
+-- ARGV[1] as [7] of pipeline/complete  [2] why, or ''
 -- returns {1 ended by this, 0 had ended, -1 there is no such run; ids of the tasks that run}
 local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'ttl')
 if not run[1] then
@@ -15,10 +15,13 @@ for step = first, first + size - 1 do
     running[#running + 1] = s.task
   end
 end
-if run[1] ~= 'RUNNING' then
+if run[1] ~= 'RUNNING' and run[1] ~= 'WAITING' then
   return {0, running}
 end
 redis.call('HSET', KEYS[1], 'state', 'ABORTED', 'ended', now_ms())
+if ARGV[2] ~= '' then
+  redis.call('HSET', KEYS[1], 'error', ARGV[2])
+end
 redis.call('DEL', KEYS[4])
 for i = 1, 3 do
   redis.call('PEXPIRE', KEYS[i], run[4])

@@ -2,11 +2,17 @@
 -- The sweeper's look at a run: put steps whose message must be lost into the outbox, and name what should be running.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox
 -- ARGV[1] ms that whoever filled the outbox has to empty it
--- returns {gone | over | run, outbox: step, round.attempt, ..., running: step, round, token, task id, attempt, 1: suspected, ...}
+-- returns {gone | over | wait for its turn | run, outbox: step, round.attempt, ..., running: step, round, token, task id, attempt, 1: suspected, ...}
 --   a run that is over is told with the steps that are still to be revoked
 local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'keep', 'filled', 'revoke')
 if not run[1] then
   return {'gone', {}, {}}
+end
+if run[1] == 'WAITING' then
+  for i = 1, 4 do
+    redis.call('PEXPIRE', KEYS[i], run[4])
+  end
+  return {'wait', {}, {}}
 end
 local over = run[1] ~= 'RUNNING'
 if over and not run[6] then

@@ -4,25 +4,26 @@
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
 -- ARGV[1] step  [2] round  [3] attempt  [4] token  [5] SUCCEEDED | FAILED | REVOKED  [6] result or error
 --     [7] ms for which it is known after its record is gone that there was such a run
--- returns {word, state of the run, outbox: step, round.attempt, ..., ids of running tasks to revoke}
+-- returns {word, state of the run, outbox: step, round.attempt, ..., ids of running tasks to revoke, its entry or ''}
 --   done | again it was recorded before | stale another copy's, round's or attempt's | gone there is no such run
-local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'left', 'sizes', 'ttl', 'keep', 'revoke_siblings')
+local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'left', 'sizes', 'ttl', 'keep', 'revoke_siblings',
+  'entry')
 local state = run[1]
 if not state then
-  return {'gone', '', {}, {}}
+  return {'gone', '', {}, {}, ''}
 end
-local step, outcome = ARGV[1], ARGV[5]
+local step, outcome, entry = ARGV[1], ARGV[5], run[8] or ''
 local s = step_at(KEYS[2], step)
 local waiting = s.state == 'WAITING'
 if s.round ~= tonumber(ARGV[2]) or not waiting and s.token ~= ARGV[4] then
-  return {'stale', state, {}, {}}
+  return {'stale', state, {}, {}, entry}
 end
 if not waiting and s.state ~= 'RUNNING' then
-  return {'again', state, redis.call('HGETALL', KEYS[4]), {}}
+  return {'again', state, redis.call('HGETALL', KEYS[4]), {}, entry}
 end
 -- A step that waits has no token: revoked, expired, or killed before it began. It may be waiting for its retry.
 if waiting and (outcome == 'SUCCEEDED' or s.attempt ~= tonumber(ARGV[3])) then
-  return {'stale', state, {}, {}}
+  return {'stale', state, {}, {}, entry}
 end
 
 local now = now_ms()
@@ -38,7 +39,7 @@ put_step(KEYS[2], step, s)
 redis.call('HDEL', KEYS[4], step)
 if state ~= 'RUNNING' then
   redis.call('PEXPIRE', KEYS[2], math.max(redis.call('PTTL', KEYS[1]), 1))
-  return {'done', state, {}, {}}
+  return {'done', state, {}, {}, entry}
 end
 
 local first, size, following = steps_of(run[4], tonumber(run[2]))
@@ -69,7 +70,7 @@ if ended ~= 'SUCCEEDED' then
     end
   end
   finish('FAILED')
-  return {'done', state, {}, revoke}
+  return {'done', state, {}, revoke, entry}
 end
 
 redis.call('HSET', KEYS[3], step, ARGV[6])
@@ -79,11 +80,11 @@ if left > 0 then
   for i = 1, 3 do
     redis.call('PEXPIRE', KEYS[i], run[6])
   end
-  return {'done', state, {}, {}}
+  return {'done', state, {}, {}, entry}
 end
 if not following then
   finish('SUCCEEDED')
-  return {'done', state, {}, {}}
+  return {'done', state, {}, {}, entry}
 end
 redis.call('HSET', KEYS[1], 'stage', tonumber(run[2]) + 1, 'left', following, 'filled', now)
 for next = first + size, first + size + following - 1 do
@@ -92,4 +93,4 @@ end
 for i = 1, 4 do
   redis.call('PEXPIRE', KEYS[i], run[6])
 end
-return {'done', state, redis.call('HGETALL', KEYS[4]), {}}
+return {'done', state, redis.call('HGETALL', KEYS[4]), {}, entry}

@@ -2,10 +2,11 @@
 -- Create a run and put its first stage into the outbox. A run that exists already is left as it is.
 -- KEYS[1] run  [2] results  [3] outbox  [4] gone
 -- ARGV[1] definition  [2] sizes of the stages, "1,2,1"  [3] params  [4] ttl_ms after the end  [5] keep_ms without a sign
---     of life  [6] revoke_siblings, 1 or 0
--- returns {run | again | gone, outbox: step, round.attempt, ...}
+--     of life  [6] revoke_siblings, 1 or 0  [7] entry among whose runs it waits for its turn, '': it begins
+-- returns {run | wait for its turn | again | gone, outbox: step, round.attempt, ...}
 if redis.call('EXISTS', KEYS[1]) == 1 then
-  return {'again', redis.call('HGETALL', KEYS[3])}
+  local waits = redis.call('HGET', KEYS[1], 'state') == 'WAITING'
+  return {waits and 'wait' or 'again', waits and {} or redis.call('HGETALL', KEYS[3])}
 end
 if redis.call('EXISTS', KEYS[4]) == 1 then
   return {'gone', {}}
@@ -20,5 +21,9 @@ for step = 0, size - 1 do
 end
 for i = 1, 3 do
   redis.call('PEXPIRE', KEYS[i], ARGV[5])
+end
+if ARGV[7] ~= '' then
+  redis.call('HSET', KEYS[1], 'state', 'WAITING', 'entry', ARGV[7])
+  return {'wait', {}}
 end
 return {'run', redis.call('HGETALL', KEYS[3])}
