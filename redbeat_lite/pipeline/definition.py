@@ -33,6 +33,9 @@ OVERLAPS = ("allow", "skip", "wait")
 
 _NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline")
 
+#: Fields of a definition that are stored as they are.
+_PLAIN = ("revoke_siblings", "ttl", "overlap", "deadline", "at_once")
+
 #: Options of a signature that would go their own way beside the pipeline's.
 _REFUSED = ("link", "link_error", "chord", "group_id", "task_id", "reply_to")
 
@@ -70,6 +73,8 @@ class Definition:
         ttl: seconds that the record lives after the end.
         process: the data of a task process without its params, which its steps get instead of the params alone.
         overlap: what becomes of a run while another one of the same entry has not ended.
+        deadline: seconds after which a run that has not ended fails.
+        at_once: how many steps of a run are published at most that have not ended; ``None``: all of its stage.
     """
 
     stages: tuple[tuple[Step, ...], ...]
@@ -78,6 +83,8 @@ class Definition:
     ttl: float = TTL
     process: Mapping[str, Any] | None = None
     overlap: str = "allow"
+    deadline: float | None = None
+    at_once: int | None = None
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -118,10 +125,8 @@ class Definition:
             "sizes": [len(stage) for stage in self.stages],
             "steps": steps,
             "params": pack(self.params, "params"),
-            "revoke_siblings": self.revoke_siblings,
-            "ttl": self.ttl,
             "process": pack(self.process, "data"),
-            "overlap": self.overlap,
+            **{name: getattr(self, name) for name in _PLAIN},
         }
         return dumps(stored)
 
@@ -142,7 +147,7 @@ class Definition:
             steps = iter([_decode_step(step) for step in stored["steps"]])
             stages = tuple(tuple(next(steps) for _ in range(size)) for size in stored["sizes"])
             params, process = unpack(stored["params"]), unpack(stored["process"])
-            return cls(stages, params, stored["revoke_siblings"], stored["ttl"], process, stored["overlap"])
+            return cls(stages, params, process=process, **{name: stored[name] for name in _PLAIN})
         except (KeyError, TypeError, ValueError, RuntimeError) as exc:
             raise CorruptEntry(f"definition of a pipeline is not usable: {exc!r}") from exc
 
@@ -157,6 +162,8 @@ def define(
     ttl: Any = TTL,
     process: Mapping[str, Any] | None = None,
     overlap: str = "allow",
+    deadline: Any = None,
+    at_once: Any = None,
 ) -> Definition:
     """Check what a user wrote and make a definition of it.
 
@@ -183,7 +190,18 @@ def define(
     stages = tuple(tuple(stage) for _, stage in groupby(ordered, key=lambda step: step.priority))
     if overlap not in OVERLAPS:
         raise InvalidEntry("overlap", f"one of {', '.join(OVERLAPS)}", overlap)
-    definition = Definition(stages, check_params("params", params), revoke_siblings, _check_ttl(ttl), process, overlap)
+    if at_once is not None and (isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1):
+        raise InvalidEntry("at_once", "None or a number of steps, at least 1", at_once)
+    definition = Definition(
+        stages,
+        check_params("params", params),
+        revoke_siblings,
+        _check_seconds("ttl", ttl),
+        process,
+        overlap,
+        None if deadline is None else _check_seconds("deadline", deadline),
+        at_once,
+    )
     # A copy, of what can be stored: the caller may still change the params and arguments that were checked.
     return Definition.decode(definition.encode())
 
@@ -256,10 +274,10 @@ def _check_names(steps: list[Step]) -> None:
         seen.add(step.name)
 
 
-def _check_ttl(ttl: Any) -> float:
-    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+def _check_seconds(field: str, value: Any) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 1 <= seconds <= MAX_TTL:
-        raise InvalidEntry("ttl", "seconds or a timedelta, at least 1 s and at most a century", ttl)
+        raise InvalidEntry(field, "seconds or a timedelta, at least 1 s and at most a century", value)
     return float(seconds)
 
 

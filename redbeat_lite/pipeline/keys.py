@@ -9,12 +9,15 @@ key                    type    holds
 =====================  ======  ========================================================================================
 ``{p}:pipelines``      zset    run id -> when the sweeper looks at it, epoch ms; every run that has not ended is in it
 ``{p}:ended-runs``     zset    run id -> when it ended, epoch ms; the latest 10,000, whose records may be gone
-``{p}:turns:<entry>``  list    runs of an entry whose pipeline does not overlap: the first one runs, the others wait
+``{p}:turns:<entry>``  zset    run id -> its place in the line, of an entry whose pipeline does not overlap: the first
+                               one runs, the others wait
 ``{p:run}:run``        hash    ``definition`` (JSON, without params), ``sizes`` of the stages, ``state``, ``stage``,
-                               ``left`` (steps of it that have not ended), ``created``, ``ended`` (ms), ``error_step``
-                               (number), ``error``, ``filled`` (when the outbox was), ``ttl``, ``keep`` (ms),
-                               ``revoke_siblings``, ``revoke`` (running steps are still to be revoked), ``entry``
-                               (among whose runs it has its turn)
+                               ``left`` (steps of it that have not ended), ``next`` (number of its first step that was
+                               never in the outbox), ``created``, ``since`` (when it began, after its turn had come),
+                               ``ended`` (ms), ``error_step`` (number), ``error``, ``filled`` (when the outbox was),
+                               ``ttl``, ``keep``, ``deadline`` (ms), ``most`` (steps at once), ``revoke_siblings``,
+                               ``revoke`` (1: running steps are still to be revoked), ``entry`` (among whose runs it
+                               has its turn)
 ``{p:run}:steps``      hash    number of a step that was published -> JSON: ``state``, ``round`` (grows each time it is
                                started anew), ``attempt`` (of Celery's retries), ``token`` of the copy that runs,
                                ``task`` (id), ``again`` (1: may run again after its worker died), ``deaths``,

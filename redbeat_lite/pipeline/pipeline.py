@@ -44,6 +44,8 @@ class Pipeline:
         ttl: seconds or a timedelta that the record of a run lives after its end; 7 days.
         overlap: what becomes of a run that an entry of the schedule starts while another one of it has not ended:
             ``"allow"`` lets both run, ``"skip"`` leaves the later one out, ``"wait"`` has it wait for its turn.
+        deadline: seconds or a timedelta after which a run that has not ended fails, counted from when it begins.
+        at_once: how many steps of a run may be queued or running at a time; ``None``: all of a stage.
 
     Raises:
         InvalidEntry: no steps, equal names, an unknown task, a priority that is no number, params that are no JSON
@@ -59,8 +61,11 @@ class Pipeline:
         revoke_siblings: bool = False,
         ttl: float | timedelta = TTL,
         overlap: str = "allow",
+        deadline: float | timedelta | None = None,
+        at_once: int | None = None,
     ) -> None:
-        self._set(app, defined(app, steps, params, revoke_siblings=revoke_siblings, ttl=ttl, overlap=overlap))
+        more = {"overlap": overlap, "deadline": deadline, "at_once": at_once}
+        self._set(app, defined(app, steps, params, revoke_siblings=revoke_siblings, ttl=ttl, **more))
 
     def _set(self, app: Celery, definition: Definition) -> None:
         self.app, self.definition = app, definition

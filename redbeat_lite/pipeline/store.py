@@ -11,7 +11,7 @@ from ..once.runtime import Runtime
 from ..storage.patience import patiently
 from ..storage.replies import text, text_or_none, texts
 from ..storage.scripts import Scripts
-from .definition import Definition
+from .definition import MAX_STEPS, Definition
 from .guards import Guards
 from .keys import RunKeys
 from .run_index import Index
@@ -124,7 +124,8 @@ class PipelineStore:
             (keys.run, keys.results, keys.outbox, keys.gone),
             (
                 definition.encode(), definition.sizes, params, ttl, _keep_ms(definition),
-                int(definition.revoke_siblings), entry,
+                int(definition.revoke_siblings), definition.at_once or MAX_STEPS,
+                "" if definition.deadline is None else round(definition.deadline * 1000), entry,
             ),
         )  # fmt: skip
         if word in (b"run", b"wait"):
@@ -232,8 +233,8 @@ class PipelineStore:
     def check(self, run_id: str) -> tuple[str, Outbox, list[Running]]:
         """As ``pipeline/check.lua`` says."""
         keys = self.keys(run_id)
-        where = (keys.run, keys.steps, keys.results, keys.outbox)
-        word, outbox, flat = self._scripts.run("pipeline/check", where, (OUTBOX_GRACE_MS,))
+        where = (keys.run, keys.steps, keys.results, keys.outbox, keys.gone)
+        word, outbox, flat = self._scripts.run("pipeline/check", where, (OUTBOX_GRACE_MS, REMEMBER_MS))
         rows = [texts(flat[at : at + 6]) for at in range(0, len(flat), 6)]
         running = [
             Running(Ref(run_id, int(step), -1, int(round_), int(attempt), token), task_id, suspect == "1")

@@ -57,7 +57,7 @@ def swept(app: Celery) -> None:
 
 
 def in_line(app: Celery, entry: str = "nightly") -> list[str]:
-    return [each.decode() for each in store_of(app).client.lrange(turns_key("redbeat-lite", entry), 0, -1)]
+    return [each.decode() for each in store_of(app).client.zrange(turns_key("redbeat-lite", entry), 0, -1)]
 
 
 def test_runs_that_wait_have_their_turn_one_after_the_other(app: Celery) -> None:
@@ -149,8 +149,8 @@ def test_the_runs_of_an_entry_wait_for_each_other(lab: Lab, crew: Worker) -> Non
     schedules.add("one-at-a-time", pipeline, every(timedelta(days=1)))
     runs = [PipelineRun(lab.app, schedules.run_now("one-at-a-time")) for _ in range(2)]
     line = turns_key("redbeat-lite", "one-at-a-time")
-    eventually(lambda: lab.client.llen(line) == 2, what="both in line")
-    runs.sort(key=lambda each: lab.client.lpos(line, each.id))
+    eventually(lambda: lab.client.zcard(line) == 2, what="both in line")
+    runs.sort(key=lambda each: lab.client.zscore(line, each.id))
     lab.started(runs[0], "a")
     assert (runs[1].status().state, lab.names(runs[1])) == ("WAITING", [])
     lab.go(runs[0])

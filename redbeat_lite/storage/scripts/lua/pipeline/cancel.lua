@@ -1,9 +1,9 @@
--- needs stage now step
+-- needs now stage ending step
 -- End a run before its time. Sent twice, the second does nothing but name what still runs.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
 -- ARGV[1] as [7] of pipeline/complete  [2] why, or ''
 -- returns {1 ended by this, 0 had ended, -1 there is no such run; ids of the tasks that run}
-local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'ttl')
+local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes')
 if not run[1] then
   return {-1, {}}
 end
@@ -18,13 +18,8 @@ end
 if run[1] ~= 'RUNNING' and run[1] ~= 'WAITING' then
   return {0, running}
 end
-redis.call('HSET', KEYS[1], 'state', 'ABORTED', 'ended', now_ms())
 if ARGV[2] ~= '' then
   redis.call('HSET', KEYS[1], 'error', ARGV[2])
 end
-redis.call('DEL', KEYS[4])
-for i = 1, 3 do
-  redis.call('PEXPIRE', KEYS[i], run[4])
-end
-redis.call('SET', KEYS[5], 'ABORTED', 'PX', tonumber(run[4]) + tonumber(ARGV[1]))
+finish(KEYS, 'ABORTED', ARGV[1])
 return {1, running}

@@ -1,44 +1,39 @@
--- needs stage now step
--- The sweeper's look at a run: put steps whose message must be lost into the outbox, and name what should be running.
--- KEYS[1] run  [2] steps  [3] results  [4] outbox
--- ARGV[1] ms that whoever filled the outbox has to empty it
+-- needs now stage ending step
+-- The sweeper's look at a run: end one whose deadline has come, put steps whose message must be lost into the outbox, and
+-- name what should be running.
+-- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
+-- ARGV[1] ms that whoever filled the outbox has to empty it  [2] as [7] of pipeline/complete
 -- returns {gone | over | wait for its turn | run, outbox: step, round.attempt, ..., running: step, round, token, task id, attempt, 1: suspected, ...}
 --   a run that is over is told with the steps that are still to be revoked
-local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'keep', 'filled', 'revoke')
-if not run[1] then
+local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'keep', 'filled', 'revoke', 'next', 'deadline',
+  'since', 'revoke_siblings')
+local state, revoke, now = run[1], run[6] == '1', now_ms()
+if not state then
   return {'gone', {}, {}}
 end
-if run[1] == 'WAITING' then
-  for i = 1, 4 do
-    redis.call('PEXPIRE', KEYS[i], run[4])
-  end
-  return {'wait', {}, {}}
+if state == 'RUNNING' and run[8] ~= '' and now >= run[9] + run[8] then
+  redis.call('HSET', KEYS[1], 'error', string.format('has not ended within its deadline of %g s', run[8] / 1000),
+    'revoke', run[10])
+  state, revoke = finish(KEYS, 'FAILED', ARGV[2]), run[10] == '1'
 end
-local over = run[1] ~= 'RUNNING'
-if over and not run[6] then
-  return {'over', {}, {}}
-end
-local first, size = steps_of(run[3], tonumber(run[2]))
-local now = now_ms()
 local running = {}
-for step = first, first + size - 1 do
-  local s = step_at(KEYS[2], step)
-  if s.state == 'RUNNING' then
-    for _, value in ipairs({step, s.round, s.token, s.task, s.attempt, s.suspect and 1 or 0}) do
-      running[#running + 1] = tostring(value)
+if state == 'RUNNING' or revoke then
+  for step = steps_of(run[3], tonumber(run[2])), run[7] - 1 do
+    local s = step_at(KEYS[2], step)
+    if s.state == 'RUNNING' then
+      for _, value in ipairs({step, s.round, s.token, s.task, s.attempt, s.suspect and 1 or 0}) do
+        running[#running + 1] = tostring(value)
+      end
+    elseif state == 'RUNNING' and s.state == 'WAITING' and (s.due or 0) <= now then
+      redis.call('HSETNX', KEYS[4], step, s.round .. '.' .. s.attempt)
     end
-  elseif not over and s.state == 'WAITING' and (s.due or 0) <= now then
-    redis.call('HSETNX', KEYS[4], step, s.round .. '.' .. s.attempt)
   end
 end
-if over then
+if state ~= 'RUNNING' and state ~= 'WAITING' then
   return {'over', {}, running}
 end
 for i = 1, 4 do
   redis.call('PEXPIRE', KEYS[i], run[4])
 end
-local outbox = {}
-if now - tonumber(run[5]) >= tonumber(ARGV[1]) then
-  outbox = redis.call('HGETALL', KEYS[4])
-end
-return {'run', outbox, running}
+local ripe = state == 'RUNNING' and now - run[5] >= tonumber(ARGV[1])
+return {state == 'WAITING' and 'wait' or 'run', ripe and redis.call('HGETALL', KEYS[4]) or {}, running}

@@ -1,4 +1,4 @@
--- needs stage now step
+-- needs now stage ending step
 -- Record how a step ended; with the last one of a stage, advance the stage and fill the outbox, or end the run.
 -- Sent twice, the second changes nothing and answers with what is still in the outbox.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
@@ -6,8 +6,7 @@
 --     [7] ms for which it is known after its record is gone that there was such a run
 -- returns {word, state of the run, outbox: step, round.attempt, ..., ids of running tasks to revoke, its entry or ''}
 --   done | again it was recorded before | stale another copy's, round's or attempt's | gone there is no such run
-local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'left', 'sizes', 'ttl', 'keep', 'revoke_siblings',
-  'entry')
+local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'left', 'sizes', 'next', 'keep', 'revoke_siblings', 'entry')
 local state = run[1]
 if not state then
   return {'gone', '', {}, {}, ''}
@@ -26,13 +25,12 @@ if waiting and (outcome == 'SUCCEEDED' or s.attempt ~= tonumber(ARGV[3])) then
   return {'stale', state, {}, {}, entry}
 end
 
-local now = now_ms()
 local ended = outcome
 if outcome == 'REVOKED' then
   -- Revoked because the run has ended is no failure of its own.
   ended = state == 'RUNNING' and 'FAILED' or 'ABORTED'
 end
-s.state, s.ended, s.token = ended, now, ARGV[4]
+s.state, s.ended, s.token = ended, now_ms(), ARGV[4]
 s.due, s.suspect, s.again, s.beat = nil, nil, nil, nil
 s.error = ended ~= 'SUCCEEDED' and ARGV[6] or nil
 put_step(KEYS[2], step, s)
@@ -42,55 +40,36 @@ if state ~= 'RUNNING' then
   return {'done', state, {}, {}, entry}
 end
 
-local first, size, following = steps_of(run[4], tonumber(run[2]))
-
-local revoke = {}
-local function finish(how)
-  state = how
-  redis.call('HSET', KEYS[1], 'state', how, 'ended', now)
-  redis.call('DEL', KEYS[4])
-  for i = 1, 3 do
-    redis.call('PEXPIRE', KEYS[i], run[5])
-  end
-  redis.call('SET', KEYS[5], how, 'PX', tonumber(run[5]) + tonumber(ARGV[7]))
-end
-
+local first, size = steps_of(run[4], tonumber(run[2]))
+local last = first + size - 1
 if ended ~= 'SUCCEEDED' then
   redis.call('HSET', KEYS[1], 'error_step', step, 'error', ARGV[6])
-  if run[7] == '1' then
-    for other = first, first + size - 1 do
-      local o = step_at(KEYS[2], other)
-      if o.state == 'RUNNING' then
-        revoke[#revoke + 1] = o.task
-      end
-    end
-    if #revoke > 0 then
-      -- Until the caller has revoked them: should it die before, the sweeper does.
-      redis.call('HSET', KEYS[1], 'revoke', 1)
+  local revoke = {}
+  for other = first, run[7] == '1' and last or -1 do
+    local o = step_at(KEYS[2], other)
+    if o.state == 'RUNNING' then
+      revoke[#revoke + 1] = o.task
     end
   end
-  finish('FAILED')
-  return {'done', state, {}, revoke, entry}
+  if #revoke > 0 then
+    -- Until the caller has revoked them: should it die before, the sweeper does.
+    redis.call('HSET', KEYS[1], 'revoke', 1)
+  end
+  return {'done', finish(KEYS, 'FAILED', ARGV[7]), {}, revoke, entry}
 end
 
 redis.call('HSET', KEYS[3], step, ARGV[6])
-local left = tonumber(run[3]) - 1
+local left, outbox = tonumber(run[3]) - 1, {}
 redis.call('HSET', KEYS[1], 'left', left)
-if left > 0 then
-  for i = 1, 3 do
-    redis.call('PEXPIRE', KEYS[i], run[6])
-  end
-  return {'done', state, {}, {}, entry}
+if left == 0 then
+  state = advance(KEYS, state, ARGV[7])
+  outbox = redis.call('HGETALL', KEYS[4])
+elseif tonumber(run[5]) <= last then
+  -- One has ended, so one more may run.
+  redis.call('HSET', KEYS[1], 'next', fill(KEYS[4], tonumber(run[5]), last, 1))
+  outbox = {run[5], '0.0'}
 end
-if not following then
-  finish('SUCCEEDED')
-  return {'done', state, {}, {}, entry}
-end
-redis.call('HSET', KEYS[1], 'stage', tonumber(run[2]) + 1, 'left', following, 'filled', now)
-for next = first + size, first + size + following - 1 do
-  redis.call('HSET', KEYS[4], next, '0.0')
-end
-for i = 1, 4 do
+for i = 1, state == 'RUNNING' and 4 or 0 do
   redis.call('PEXPIRE', KEYS[i], run[6])
 end
-return {'done', state, redis.call('HGETALL', KEYS[4]), {}, entry}
+return {'done', state, outbox, {}, entry}

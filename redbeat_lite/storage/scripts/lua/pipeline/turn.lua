@@ -2,15 +2,12 @@
 -- KEYS[1] line
 -- ARGV[1] run id, '': nobody comes  [2] run id that leaves, '': nobody  [3] most that may stand there  [4] ms to keep it
 -- returns {1 it stands there | 0 there is no room, the first of the line or ''}
-redis.call('LREM', KEYS[1], 0, ARGV[2])
-local line = redis.call('LRANGE', KEYS[1], 0, -1)
-local joined = 0
-for _, each in ipairs(line) do
-  joined = each == ARGV[1] and 1 or joined
-end
-if joined == 0 and #line < tonumber(ARGV[3]) then
-  redis.call('RPUSH', KEYS[1], ARGV[1])
+redis.call('ZREM', KEYS[1], ARGV[2])
+local joined = redis.call('ZSCORE', KEYS[1], ARGV[1]) and 1 or 0
+if joined == 0 and redis.call('ZCARD', KEYS[1]) < tonumber(ARGV[3]) then
+  local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2] or 0
+  redis.call('ZADD', KEYS[1], last + 1, ARGV[1])
   joined = 1
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
-return {joined, redis.call('LINDEX', KEYS[1], 0) or ''}
+return {joined, redis.call('ZRANGE', KEYS[1], 0, 0)[1] or ''}

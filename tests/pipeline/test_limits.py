@@ -1,0 +1,123 @@
+"""A run that has a deadline, and one of which only some steps may run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat_lite import InvalidEntry, Pipeline, PipelineRun
+from redbeat_lite.pipeline import sweep
+from redbeat_lite.pipeline.publish import conclude
+from redbeat_lite.pipeline.run import begin
+from redbeat_lite.pipeline.store import Ref, store_of
+from tests.pipeline.crew import Lab, Worker, states
+from tests.pipeline.pipeproj import make_app
+from tests.support.server import Server
+
+
+@pytest.fixture
+def app(server: Server) -> Iterator[Celery]:
+    app = make_app(server.url)
+    yield app
+    app.close()
+
+
+def begun(app: Celery, run: str, step: int, stage: int = 0) -> Ref:
+    ref = Ref(run, step, stage, 0, 0, "a")
+    assert store_of(app).begin(ref, f"task{step}", again=True, worker="w", renew_ms=2000)[0] == "run"
+    return ref
+
+
+def succeed(app: Celery, run: str, step: int, stage: int = 0) -> None:
+    conclude(app, store_of(app), begun(app, run, step, stage), "SUCCEEDED", "{}")
+
+
+def later(app: Celery, run: str, seconds: float) -> None:
+    """As if so much time had gone by."""
+    store = store_of(app)
+    store.client.hincrby(store.keys(run).run, "since", -round(1000 * seconds))
+    store.client.zadd("{redbeat-lite}:pipelines", {run: 0})
+    sweep(app)
+
+
+def published(app: Celery) -> int:
+    return int(store_of(app).client.llen("celery"))
+
+
+@pytest.mark.parametrize("revoke_siblings", [True, False])
+def test_a_run_whose_deadline_comes_fails(app: Celery, revoke_siblings: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    revoked: list[Any] = []
+    monkeypatch.setattr(app.control, "revoke", lambda ids, terminate: revoked.append((ids, terminate)))
+    pipeline = Pipeline(app, [("step", 2), ("add", 2), ("late", 1)], deadline=60, revoke_siblings=revoke_siblings)
+    run = pipeline.start("a")
+    ref = begun(app, "a", 0)
+    later(app, "a", 59)
+    assert run.status().state == "RUNNING"
+    later(app, "a", 2)
+    status = run.status()
+    assert (status.state, status.error, status.error_step) == (
+        "FAILED", "has not ended within its deadline of 60 s", None,
+    )  # fmt: skip
+    assert revoked == ([(["task0"], True)] if revoke_siblings else [])
+    assert conclude(app, store_of(app), ref, "SUCCEEDED", "{}") == "done"
+    assert run.status().state == "FAILED"
+    assert not store_of(app).client.exists("{redbeat-lite}:pipelines"), "nothing is left for the sweeper"
+
+
+def test_a_deadline_counts_from_the_turn_of_a_run(app: Celery) -> None:
+    definition = Pipeline(app, [("step", 1)], deadline=60, overlap="wait").definition
+    for name in ("a", "b"):
+        begin(app, definition, name, "entry")
+    later(app, "b", 100)
+    assert PipelineRun(app, "b").status().state == "WAITING"
+    PipelineRun(app, "a").cancel()
+    later(app, "b", 59)
+    assert PipelineRun(app, "b").status().state == "RUNNING"
+
+
+def test_only_so_many_steps_are_published_at_once(app: Celery) -> None:
+    run = Pipeline(app, [*((f"s{n}", "step", 2) for n in range(5)), ("last", "step", 1)], at_once=2).start("a")
+    assert published(app) == 2
+    for step, out in enumerate([3, 4, 5, 5, 6]):
+        succeed(app, "a", step)
+        assert published(app) == out
+        sweep_again(app)
+        assert published(app) == out, "nor by the sweeper"
+    succeed(app, "a", 5, 1)
+    assert run.status().state == "SUCCEEDED"
+
+
+def sweep_again(app: Celery) -> None:
+    client = store_of(app).client
+    client.hset(store_of(app).keys("a").run, "filled", 0)
+    client.zadd("{redbeat-lite}:pipelines", {"a": 0})
+    sweep(app)
+
+
+def test_who_dies_before_it_publishes_the_next_step_is_followed_by_the_sweeper(app: Celery) -> None:
+    run = Pipeline(app, [(f"s{n}", "step", 2) for n in range(3)], at_once=1).start("a")
+    assert store_of(app).complete(begun(app, "a", 0), "SUCCEEDED", "{}").outbox == {1: (0, 0)}
+    assert published(app) == 1
+    sweep_again(app)
+    assert published(app) == 2
+    succeed(app, "a", 1)
+    succeed(app, "a", 2)
+    assert run.status().state == "SUCCEEDED"
+
+
+def test_steps_take_turns_on_a_worker(lab: Lab, crew: Worker) -> None:
+    run = lab.start(*((f"s{n}", lab.sig(seconds=0.05), 1) for n in range(4)), ("last", lab.sig(), 0), at_once=1)
+    assert set(states(run.wait(20)).values()) == {"SUCCEEDED"}
+    events = [(each["step"], each["event"]) for each in lab.all(run)]
+    assert events == [(f"{name}", event) for name in ("s0", "s1", "s2", "s3", "last") for event in ("start", "end")]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("at_once", 0), ("at_once", True), ("at_once", "2"), ("deadline", 0), ("deadline", "x")]
+)
+def test_what_is_no_limit_is_refused(app: Celery, field: str, value: Any) -> None:
+    with pytest.raises(InvalidEntry, match=f"{field}: expected"):
+        Pipeline(app, [("step", 1)], **{field: value})
