@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +12,7 @@ from .exit_codes import Failure, unknown
 from .output import echo_fields, echo_json, echo_table, fitted, say, when
 
 if TYPE_CHECKING:
-    from ..pipeline import RunStatus
+    from ..pipeline import RunStatus, StepStatus
 
 #: Exit code of ``wait`` where the run did not succeed, or has not ended in time.
 NOT_SUCCEEDED = 3
@@ -47,7 +46,7 @@ def list_(ctx: click.Context, running: bool, limit: int, as_json: bool) -> None:
     """
     found = PipelineRun.list(app_of(ctx), ended=not running, limit=limit)
     if as_json:
-        echo_json([_as_json(run) for run in found])
+        echo_json([run.as_json() for run in found])
         return
     zone = ctx.obj.app.timezone
     rows = [(run.id, run.state, _stage(run), _steps(run), when(run.created_at, zone)) for run in found]
@@ -67,7 +66,7 @@ def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
     """
     run = _status(ctx, run_id)
     if as_json:
-        echo_json(_as_json(run))
+        echo_json(run.as_json())
         return
     zone = ctx.obj.app.timezone
     failed = None if run.error_step is None else f"{run.error_step}: {run.error}"
@@ -82,8 +81,12 @@ def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
         ]
     )
     say()
-    rows = [(step.stage + 1, step.name, step.state, when(step.started_at, zone), step.worker) for step in run.steps]
-    echo_table(("STAGE", "STEP", "STATE", "STARTED", "WORKER"), rows, rigid=("STAGE", "STATE", "STARTED"))
+    rows = [
+        (step.stage + 1, step.name, step.state, when(step.started_at, zone), step.worker, _told(step))
+        for step in run.steps
+    ]
+    rigid = ("STAGE", "STATE", "STARTED")
+    echo_table(("STAGE", "STEP", "STATE", "STARTED", "WORKER", "PROGRESS"), rows, rigid=rigid)
 
 
 @pipelines.command(cls=Command)
@@ -108,7 +111,7 @@ def wait(ctx: click.Context, run_id: str, timeout: float | None, as_json: bool) 
         say(f"Error: {exc}", err=True)
         ctx.exit(NOT_SUCCEEDED)
     if as_json:
-        echo_json(_as_json(run))
+        echo_json(run.as_json())
     if run.state is not State.SUCCEEDED:
         ctx.exit(NOT_SUCCEEDED)
 
@@ -152,10 +155,10 @@ def _stage(run: RunStatus) -> str | None:
     return f"{run.stage + 1}/{run.stages}" if run.stages else None
 
 
+def _told(step: StepStatus) -> str | None:
+    return None if step.percent is None else f"{step.percent:g} % {step.note}".strip()
+
+
 def _steps(run: RunStatus) -> str | None:
     done = sum(step.state is State.SUCCEEDED for step in run.steps)
     return f"{done}/{len(run.steps)}" if run.steps else None
-
-
-def _as_json(run: RunStatus) -> dict[str, Any]:
-    return {**asdict(run), "progress": progress_line(run)}

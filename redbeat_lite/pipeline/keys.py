@@ -23,7 +23,7 @@ key                    type    holds
                                ``task`` (id), ``again`` (1: may run again after its worker died), ``deaths``,
                                ``started``, ``ended``, ``due`` (when its message counts as lost, ms), ``tries``,
                                ``beat`` (ms between two signs of its life), ``suspect`` (since when there was none),
-                               ``worker``, ``error``; without what is 0
+                               ``worker``, ``error``, ``percent`` and ``note`` (what it told last); without what is 0
 ``{p:run}:results``    hash    ``stage:<k>`` -> the params that stage began with, of the first and of the last one
                                that began; number of a step -> what it returned: JSON that no script looks into
 ``{p:run}:outbox``     hash    number of a step to be published -> ``<round>.<attempt>``
@@ -49,6 +49,11 @@ class RunKeys:
     results: str
     outbox: str
     gone: str
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """As most scripts take them."""
+        return self.run, self.steps, self.results, self.outbox, self.gone
 
     @classmethod
     def of(cls, prefix: str, run_id: str) -> RunKeys:

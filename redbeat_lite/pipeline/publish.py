@@ -105,12 +105,12 @@ def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: st
     done = store.complete(ref, outcome, storable(text)[:_MAX_ERROR] if outcome != "SUCCEEDED" else text)
     if done.word == "stale":
         logger.info("Pipeline %s: step %d had been taken over by another copy", ref.run, ref.step)
-    elif done.word == "done" and done.state != "RUNNING":
+    elif done.over:
         logger.info("Pipeline %s ended: %s", ref.run, done.state)
     try:
         if done.revoke:
             revoke(app, store, ref.run, done.revoke)
-        if done.word == "done" and done.state != "RUNNING":
+        if done.over:
             over(app, store, ref.run, done.entry)
         dispatch(app, store, ref.run, done.outbox)
     except _LATER as exc:
@@ -132,22 +132,23 @@ def over(app: Celery, store: PipelineStore, run_id: str, entry: str | None) -> N
     store.index.ended(run_id)
 
 
-def take_turn(app: Celery, store: PipelineStore, run_id: str, entry: str) -> None:
-    """Have a run that waits for its turn stand in line for it, and begin if it is the first; or end it, left out."""
+def take_turn(app: Celery, store: PipelineStore, run_id: str, entry: str) -> str:
+    """Have a run that waits for its turn stand in line, and begin if it is the first; or end it, left out: why."""
     definition = store.definition(run_id)
     if definition is None:
-        return
+        return ""
     pass_on(app, store, entry)  # Who has ended there, and has told nobody, makes room.
     before = store.turns.join(entry, run_id, definition.overlap)
     if before is None:
         pass_on(app, store, entry)
-        return
+        return ""
     why = f"left out: run {before} of its entry has not ended"
     if definition.overlap == "wait":
         why += f", and {MAX_WAITING} wait"
     logger.info("Pipeline %s is %s", run_id, why)
     store.cancel(run_id, why)
     store.index.ended(run_id)
+    return why
 
 
 def pass_on(app: Celery, store: PipelineStore, entry: str, gone: str = "") -> None:

@@ -38,6 +38,11 @@ class Index:
         """Have the sweeper look at a run after its period."""
         self._client.zadd(self._open, {run_id: self._now() + round(1000 * self.period)})
 
+    def reopen(self, run_id: str) -> None:
+        """The same of a run that has ended, and is to go on."""
+        self.look_again(run_id)
+        self._client.zrem(self._ended, run_id)
+
     def due(self, limit: int) -> list[str]:
         """Runs to be looked at now. What is no id of a run leaves the index, or it would take their places for good."""
         found = self._client.zrangebyscore(self._open, "-inf", self._now(), start=0, num=limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -55,6 +55,7 @@ class StepStatus(NamedTuple):
         attempt: which of Celery's retries it is at, from 0.
         round: how often it was started anew because its worker had died.
         worker: where it runs or ran.
+        percent, note: what it told of its progress last, by :meth:`PipelineTask.progress`.
     """
 
     name: str
@@ -68,6 +69,8 @@ class StepStatus(NamedTuple):
     attempt: int = 0
     round: int = 0
     worker: str | None = None
+    percent: float | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,20 @@ class RunStatus:
         """Whether nothing will start any more."""
         return self.state not in _OPEN
 
+    @property
+    def percent(self) -> int:
+        """How far it is: each step has the same weight, and what one tells counts as so much of it."""
+        done = sum(100 if each.state is State.SUCCEEDED else each.percent or 0 for each in self.steps)
+        return int(done / (len(self.steps) or 1))
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as what ``json.dumps`` takes, with instants in ISO 8601; the form is the same wherever it is shown:
+        the fields of this and of :class:`StepStatus`, with ``percent``, ``ended`` and :func:`progress_line` as
+        ``progress``."""
+        told = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+        told["steps"] = [dict(zip(step._fields, map(_plain, step), strict=True)) for step in self.steps]
+        return {**told, "percent": self.percent, "ended": self.ended, "progress": progress_line(self)}
+
     def step(self, name: str) -> StepStatus:
         """The step of this name.
 
@@ -120,7 +137,7 @@ def progress_line(status: RunStatus) -> str:
     done = counts[State.SUCCEEDED]
     parts = [status.id, f"{status.state:<9}", f"stage {status.stage + 1}/{status.stages}"]
     parts.append(f"{done}/{len(status.steps)} steps")
-    running = [step.name for step in status.steps if step.state is State.RUNNING]
+    running = [_told(step) for step in status.steps if step.state is State.RUNNING]
     if running:
         more = f" and {len(running) - 3} more" if len(running) > 3 else ""
         parts.append(f"running: {', '.join(running[:3])}{more}")
@@ -128,6 +145,14 @@ def progress_line(status: RunStatus) -> str:
         first, *_ = (status.error or "").splitlines() or [""]
         parts.append(f"{status.error_step} failed: {first[:120]}")
     return "  ".join(parts)
+
+
+def _told(step: StepStatus) -> str:
+    return step.name if step.percent is None else f"{step.name} {step.percent:g} %"
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def read(run_id: str, run: Mapping[str, str], steps: str, alive: Mapping[str, bool]) -> RunStatus:
@@ -199,6 +224,8 @@ def _step(
         get("attempt", 0),
         round_,
         get("worker"),
+        get("percent"),
+        get("note"),
     )
 
 

@@ -79,6 +79,11 @@ class Completed(NamedTuple):
     revoke: list[str]
     entry: str
 
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended, and this is news."""
+        return self.word == "done" and self.state not in ("RUNNING", "WAITING")
+
 
 class Running(NamedTuple):
     """A step that should be running."""
@@ -153,12 +158,15 @@ class PipelineStore:
 
     def complete(self, ref: Ref, outcome: str, result: str) -> Completed:
         """Record how a step ended: ``"SUCCEEDED"`` with its JSON, ``"FAILED"`` or ``"REVOKED"`` with the reason."""
-        keys = self.keys(ref.run)
-        where = (keys.run, keys.steps, keys.results, keys.outbox, keys.gone)
         what = (ref.step, ref.round, ref.attempt, ref.token, outcome, result, REMEMBER_MS)
-        reply = patiently(lambda: self._scripts.run("pipeline/complete", where, what), _PATIENCE)
+        reply = patiently(lambda: self._scripts.run("pipeline/complete", self.keys(ref.run).all, what), _PATIENCE)
         word, state, outbox, revoke, entry = reply
         return Completed(text(word), text(state), _outbox(outbox), texts(revoke), text(entry))
+
+    def progress(self, ref: Ref, percent: float, note: str) -> None:
+        """Note what a step tells of its progress."""
+        what = (ref.step, ref.round, ref.token, percent, note)
+        self._scripts.run("pipeline/progress", (self.keys(ref.run).steps,), what)
 
     def wait(self, ref: Ref, attempt: int, delay_ms: int, *, sent: bool) -> bool:
         """The step of ``ref`` waits for its ``attempt``, due in ``delay_ms``, whose message was ``sent`` or was not."""
@@ -172,15 +180,19 @@ class PipelineStore:
         word, outbox = self._scripts.run("pipeline/go", (keys.run, keys.outbox))
         return text(word), _outbox(outbox)
 
+    def resume(self, run_id: str, running: Sequence[str]) -> tuple[str, str, Outbox]:
+        """Have a run that has ended go on, with the tasks that are ``running``: as ``pipeline/resume.lua`` says."""
+        self.index.reopen(run_id)  # First, as for a start.
+        before, now, outbox = self._scripts.run("pipeline/resume", self.keys(run_id).all, (REMEMBER_MS, *running))
+        return text(before), text(now), _outbox(outbox)
+
     def entry(self, run_id: str) -> str | None:
         """The entry among whose runs this one has its turn, if any."""
         return text_or_none(self.client.hget(self.keys(run_id).run, "entry"))
 
     def cancel(self, run_id: str, why: str = "") -> tuple[int, list[str]]:
         """As ``pipeline/cancel.lua`` says."""
-        keys = self.keys(run_id)
-        where = (keys.run, keys.steps, keys.results, keys.outbox, keys.gone)
-        result, running = self._scripts.run("pipeline/cancel", where, (REMEMBER_MS, why))
+        result, running = self._scripts.run("pipeline/cancel", self.keys(run_id).all, (REMEMBER_MS, why))
         return int(result), texts(running)
 
     def revoked(self, run_id: str) -> None:
@@ -232,9 +244,7 @@ class PipelineStore:
 
     def check(self, run_id: str) -> tuple[str, Outbox, list[Running]]:
         """As ``pipeline/check.lua`` says."""
-        keys = self.keys(run_id)
-        where = (keys.run, keys.steps, keys.results, keys.outbox, keys.gone)
-        word, outbox, flat = self._scripts.run("pipeline/check", where, (OUTBOX_GRACE_MS, REMEMBER_MS))
+        word, outbox, flat = self._scripts.run("pipeline/check", self.keys(run_id).all, (OUTBOX_GRACE_MS, REMEMBER_MS))
         rows = [texts(flat[at : at + 6]) for at in range(0, len(flat), 6)]
         running = [
             Running(Ref(run_id, int(step), -1, int(round_), int(attempt), token), task_id, suspect == "1")

@@ -25,6 +25,7 @@ from ..once.task import Task
 from ..public import public
 from ..runs.attempt import attempt_of
 from . import params, start  # noqa: F401 - a worker that knows steps can start runs
+from .progress import Progress
 from .publish import HEADER, LOST, conclude
 from .store import MAX_DEATHS, Ref, store_of
 from .sweeper import LATE_MS
@@ -39,6 +40,9 @@ _AWAY: tuple[type[Exception], ...] = (*DOWN, LockUnavailable)
 
 #: Where a step keeps what it got, on its request.
 _PARAMS = "redbeat_pipeline_params"
+
+#: And what notes its progress.
+_PROGRESS = "redbeat_pipeline_progress"
 
 
 def ref_of(fields: Mapping[str, Any]) -> Ref | None:
@@ -106,6 +110,18 @@ class PipelineTask(Task):
             )
             raise Reject(describe(exc), requeue=True) from exc
 
+    def progress(self, percent: float, note: str = "") -> None:
+        """Tell how far this step is, for :meth:`PipelineRun.status`. Waits for nothing; of each half second the last
+        word is written. Outside of a step it does nothing.
+
+        Parameters:
+            percent: 0 to 100; what is beyond is cut.
+            note: what it is doing; of more than 200 characters the first.
+        """
+        progress = self.request.__dict__.get(_PROGRESS)
+        if progress is not None:
+            progress.tell(percent, note)
+
     def needs_guard(self) -> bool:
         """A step does: a copy of it could not be told from the one that runs."""
         return ref_of(self.request.__dict__) is not None
@@ -122,6 +138,7 @@ class PipelineTask(Task):
         if word == "run":
             try:
                 setattr(request, _PARAMS, params.decode(text))
+                setattr(request, _PROGRESS, Progress(partial(store.progress, ref)))
             except CorruptEntry as exc:
                 conclude(self.app, store, ref, "FAILED", f"its params cannot be read: {exc}")
                 raise

@@ -82,7 +82,11 @@ def make_app(url: str, **conf: Any) -> Celery:
     options = {"bind": True, "shared": False, "base": PipelineTask}
 
     @app.task(name="proj.step", **options)
-    def step(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
+    def step(
+        self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0, tells: Any = None
+    ) -> Any:
+        if tells:
+            self.progress(*tells)
         return body(self, params, how, give, seconds)
 
     @app.task(name="proj.late", acks_late=True, **options)
@@ -194,6 +198,10 @@ def added_by(key: str, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _misbehave(task: Any, how: str, *, first: bool) -> None:
+    if how.endswith(" once"):
+        if not first:
+            return
+        how = how.removesuffix(" once")
     if how in ("fail", "fail when told"):
         raise ValueError("as asked")
     if how == "fail oddly":
@@ -210,9 +218,9 @@ def _misbehave(task: Any, how: str, *, first: bool) -> None:
         raise Reject("as asked", requeue=False)
     if how == "requeue" and first:
         raise Reject("as asked", requeue=True)
-    if how == "die" or (how == "die once" and first):
+    if how == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    if how == "hang" or (how == "hang once" and first):
+    if how == "hang":
         time.sleep(3600)
     if how == "replace":
         raise task.replace(task.app.tasks["proj.foreign"].si())

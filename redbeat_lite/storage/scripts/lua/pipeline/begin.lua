@@ -37,7 +37,7 @@ end
 s.state, s.attempt, s.token, s.task = 'RUNNING', attempt, ARGV[5], ARGV[6]
 s.again, s.worker, s.beat = ARGV[7], ARGV[8], tonumber(ARGV[10])
 s.started = s.started or now_ms()
-s.suspect, s.due = nil, nil
+s.suspect, s.due, s.percent, s.note = nil, nil, nil, nil
 put_step(KEYS[2], step, s)
 redis.call('HDEL', KEYS[4], step)
 for i = 1, 3 do

@@ -17,26 +17,35 @@ local waiting = s.state == 'WAITING'
 if s.round ~= tonumber(ARGV[2]) or not waiting and s.token ~= ARGV[4] then
   return {'stale', state, {}, {}, entry}
 end
+-- What is to be published now: nothing while the run waits for its turn.
+local function published()
+  return state == 'RUNNING' and redis.call('HGETALL', KEYS[4]) or {}
+end
 if not waiting and s.state ~= 'RUNNING' then
-  return {'again', state, redis.call('HGETALL', KEYS[4]), {}, entry}
+  return {'again', state, published(), {}, entry}
 end
 -- A step that waits has no token: revoked, expired, or killed before it began. It may be waiting for its retry.
 if waiting and (outcome == 'SUCCEEDED' or s.attempt ~= tonumber(ARGV[3])) then
   return {'stale', state, {}, {}, entry}
 end
 
-local ended = outcome
+local live, ended = state == 'RUNNING' or state == 'WAITING', outcome
 if outcome == 'REVOKED' then
   -- Revoked because the run has ended is no failure of its own.
-  ended = state == 'RUNNING' and 'FAILED' or 'ABORTED'
+  ended = live and 'FAILED' or 'ABORTED'
 end
 s.state, s.ended, s.token = ended, now_ms(), ARGV[4]
 s.due, s.suspect, s.again, s.beat = nil, nil, nil, nil
 s.error = ended ~= 'SUCCEEDED' and ARGV[6] or nil
 put_step(KEYS[2], step, s)
 redis.call('HDEL', KEYS[4], step)
-if state ~= 'RUNNING' then
-  redis.call('PEXPIRE', KEYS[2], math.max(redis.call('PTTL', KEYS[1]), 1))
+if ended == 'SUCCEEDED' then
+  redis.call('HSET', KEYS[3], step, ARGV[6])
+end
+if not live then
+  for i = 2, 3 do
+    redis.call('PEXPIRE', KEYS[i], math.max(redis.call('PTTL', KEYS[1]), 1))
+  end
   return {'done', state, {}, {}, entry}
 end
 
@@ -58,18 +67,17 @@ if ended ~= 'SUCCEEDED' then
   return {'done', finish(KEYS, 'FAILED', ARGV[7]), {}, revoke, entry}
 end
 
-redis.call('HSET', KEYS[3], step, ARGV[6])
 local left, outbox = tonumber(run[3]) - 1, {}
 redis.call('HSET', KEYS[1], 'left', left)
 if left == 0 then
   state = advance(KEYS, state, ARGV[7])
-  outbox = redis.call('HGETALL', KEYS[4])
+  outbox = published()
 elseif tonumber(run[5]) <= last then
   -- One has ended, so one more may run.
   redis.call('HSET', KEYS[1], 'next', fill(KEYS[4], tonumber(run[5]), last, 1))
-  outbox = {run[5], '0.0'}
+  outbox = state == 'RUNNING' and {run[5], '0.0'} or {}
 end
-for i = 1, state == 'RUNNING' and 4 or 0 do
+for i = 1, state ~= 'SUCCEEDED' and 4 or 0 do
   redis.call('PEXPIRE', KEYS[i], run[6])
 end
 return {'done', state, outbox, {}, entry}

@@ -1,0 +1,85 @@
+"""What a step tells of its progress, and how a run is told as JSON."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat_lite.pipeline import progress, progress_line
+from redbeat_lite.pipeline.progress import Progress
+from redbeat_lite.pipeline.store import Ref, store_of
+from tests.pipeline.crew import Lab, Worker, record
+from tests.support.waiting import eventually
+
+
+def test_the_last_word_of_each_pause_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_PAUSE", 0.2)
+    told: list[tuple[float, float, str]] = []
+    step = Progress(lambda percent, note: told.append((time.monotonic(), percent, note)))
+    begun = time.monotonic()
+    for n in range(101):
+        step.tell(n, f"{n} of 100")
+        time.sleep(0.005)
+    eventually(lambda: told[-1][1:] == (100, "100 of 100"), what="the last word")
+    assert len(told) <= 2 + (told[-1][0] - begun) / 0.2
+    assert [percent for _, percent, _ in told] == sorted(percent for _, percent, _ in told)
+    assert all(after - before >= 0.19 for (before, *_), (after, *_) in itertools.pairwise(told))
+
+
+def test_a_body_waits_for_nothing_and_hears_of_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_go = threading.Event()
+
+    def hang(*_: Any) -> None:
+        let_go.wait(20)
+        raise redis.ConnectionError("away")
+
+    step = Progress(hang)
+    step.tell(1, "")
+    step.tell(200, "\x1b[31m" + "x" * 300)
+    let_go.set()
+    assert step._said == (100, ("\\x1b[31m" + "x" * 300)[:200])
+
+
+def test_a_step_tells_how_far_it_is(lab: Lab, crew: Worker) -> None:
+    run = lab.start(("a", lab.sig(how="until", tells=[30, "3 of 10"]), 2), ("b", lab.sig(tells=[90, "bye"]), 1))
+    eventually(lambda: run.status().step("a").percent, what="its progress")
+    status = run.status()
+    assert (status.step("a").percent, status.step("a").note, status.percent) == (30, "3 of 10", 15)
+    assert "running: a 30 %" in progress_line(status)
+    token = record(store_of(lab.app), run.id)["token"]
+    store_of(lab.app).progress(Ref(run.id, 0, 0, 0, 0, "another copy's"), 99, "x")
+    store_of(lab.app).progress(Ref(run.id, 0, 0, 1, 0, token), 99, "x")
+    assert run.status().step("a").percent == 30
+    lab.go(run)
+    assert run.wait(20).percent == 100
+    store_of(lab.app).progress(Ref(run.id, 0, 0, 0, 0, token), 99, "late")
+    assert run.status().step("a").note == "3 of 10"
+
+
+def test_a_run_is_told_as_json(lab: Lab, crew: Worker) -> None:
+    run = lab.start(("a", lab.sig(), 2), ("b", lab.sig(how="fail"), 1))
+    status = run.wait(20)
+    told = json.loads(json.dumps(status.as_json()))
+    assert set(told) == {
+        "id", "state", "stage", "stages", "steps", "error_step", "error", "created_at", "ended_at", "percent", "ended",
+        "progress",
+    }  # fmt: skip
+    assert set(told["steps"][0]) == {
+        "name", "task", "stage", "state", "task_id", "started_at", "ended_at", "error", "attempt", "round", "worker",
+        "percent", "note",
+    }  # fmt: skip
+    assert (told["state"], told["percent"], told["ended"]) == ("FAILED", 50, True)
+    assert told["steps"][1]["error"] == "ValueError: as asked"
+    assert status.ended_at is not None
+    assert told["ended_at"] == status.ended_at.isoformat()
+    assert told["progress"] == progress_line(status)
+
+
+def test_outside_of_a_step_nothing_is_told(lab: Lab) -> None:
+    lab.app.tasks["proj.step"].progress(30, "nobody hears")
