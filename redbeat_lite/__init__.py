@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .once.lock_listing import locks
     from .once.policy import Once
     from .once.task import Task
-    from .pipeline.errors import PipelineNotFound
+    from .pipeline.errors import NotResumable, PipelineNotFound
     from .pipeline.pipeline import Pipeline
     from .pipeline.run import PipelineRun
     from .pipeline.task import PipelineTask
@@ -73,7 +73,7 @@ _HOMES = {
     "once.lock_listing": ("locks",),
     "once.policy": ("Once",),
     "once.task": ("Task",),
-    "pipeline.errors": ("PipelineNotFound",),
+    "pipeline.errors": ("NotResumable", "PipelineNotFound"),
     "pipeline.pipeline": ("Pipeline",),
     "pipeline.run": ("PipelineRun",),
     "pipeline.task_processes": ("start_task_process",),
@@ -106,6 +106,7 @@ __all__ = [
     "LockLost",
     "LockUnavailable",
     "Misfire",
+    "NotResumable",
     "Once",
     "OnceRejected",
     "OnceSkipped",

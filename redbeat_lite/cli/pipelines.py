@@ -1,4 +1,4 @@
-"""``pipelines``: how the runs stand, waiting for one, ending one."""
+"""``pipelines``: how the runs stand, waiting for one, ending one, going on with one."""
 
 from __future__ import annotations
 
@@ -131,6 +131,21 @@ def cancel(ctx: click.Context, run_id: str, terminate: bool) -> None:
     if not PipelineRun(ctx.obj.app, run.id).cancel(terminate=terminate):
         raise Failure(f"pipeline {run.id} has ended already: {run.state}")
     say(f"cancelled {run.id}")
+
+
+@pipelines.command(cls=Command)
+@click.argument("run_id")
+@click.pass_context
+def resume(ctx: click.Context, run_id: str) -> None:
+    """Go on with a run that failed or was cancelled: what has succeeded does not run again.
+
+    \b
+    Example:
+      celery -A proj redbeat pipelines resume 7f3a
+    """
+    run = _status(ctx, run_id)
+    resumed = PipelineRun(ctx.obj.app, run.id).resume()
+    say(f"resumed {run.id}" if resumed else f"{run.id} goes on already")
 
 
 def _status(ctx: click.Context, run_id: str) -> RunStatus:

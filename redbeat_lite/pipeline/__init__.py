@@ -11,6 +11,7 @@ The states of a step, and of a run::
     run   RUNNING --every stage has succeeded--> SUCCEEDED
                   --a step has failed----------> FAILED, and no later stage begins
                   --cancel()-------------------> ABORTED
+          FAILED | ABORTED --resume()--> RUNNING, at the stage in which it ended
           some time after its end its record goes: GONE
 
 What is delivered twice counts once: a step that has ended is not run again. Who dies between a change and its messages
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING
 from ..public import handed_on
 
 if TYPE_CHECKING:
-    from .errors import PipelineNotFound, StepFailed
+    from .errors import NotResumable, PipelineNotFound, StepFailed
     from .pipeline import Pipeline
     from .run import PipelineRun
     from .run_status import RunStatus, State, StepStatus, progress_line
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .task_processes import start_task_process, task_process
 
 _HOME = {
+    "NotResumable": ".errors",
     "Pipeline": ".pipeline",
     "PipelineNotFound": ".errors",
     "PipelineRun": ".run",
@@ -51,6 +53,7 @@ _HOME = {
 }
 
 __all__ = [
+    "NotResumable",
     "Pipeline",
     "PipelineNotFound",
     "PipelineRun",

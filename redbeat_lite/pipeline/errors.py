@@ -7,6 +7,11 @@ from ..public import public
 
 
 @public
+class NotResumable(RedbeatError):
+    """This run of a pipeline cannot go on; the text says why."""
+
+
+@public
 class PipelineNotFound(RedbeatError, LookupError):
     """There is no run of this id, and none is remembered."""
 

@@ -16,7 +16,7 @@ from ..public import public
 from ..storage.connections import UNREACHABLE
 from . import params, run_status
 from .definition import Definition, is_run_id
-from .errors import PipelineNotFound
+from .errors import NotResumable, PipelineNotFound
 from .publish import dispatch, over, take_turn
 from .run_status import RunStatus, State
 from .store import store_of
@@ -24,7 +24,7 @@ from .store import store_of
 if TYPE_CHECKING:
     from celery import Celery
 
-    from .store import PipelineStore
+    from .store import Outbox, PipelineStore
 
 logger = get_logger(__name__)
 
@@ -45,13 +45,23 @@ def begin(app: Celery, definition: Definition, run_id: str, entry: str = "") -> 
     word, outbox = store.start(run.id, definition, params.encode(definition.params), entry)
     if word == "gone":
         raise PipelineNotFound(f"pipeline run {run.id!r} has ended and its record is gone; it is not run again")
-    try:
-        if word == "wait":
-            take_turn(app, store, run.id, entry)
-        dispatch(app, store, run.id, outbox)
-    except DOWN as exc:
-        logger.warning("Pipeline %s has started; leaving its first stage to the sweeper: %s", run.id, exc)
+    _go_on(app, store, run.id, outbox, entry if word == "wait" else "")
     return run
+
+
+def _go_on(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox, entry: str) -> str:
+    """Publish what is in the outbox of a run, or have it wait for its turn among those of an ``entry``.
+
+    Returns:
+        why it is left out, or nothing.
+    """
+    try:
+        if entry:
+            return take_turn(app, store, run_id, entry)
+        dispatch(app, store, run_id, outbox)
+    except DOWN as exc:
+        logger.warning("Pipeline %s goes on; leaving its next steps to the sweeper: %s", run_id, exc)
+    return ""
 
 
 @public
@@ -196,6 +206,36 @@ class PipelineRun:
             self.app.control.revoke(running, terminate=True)
         over(self.app, store, self.id, store.entry(self.id))
         return result == 1
+
+    def resume(self) -> bool:
+        """Go on with a run that has ended before its time, at the stage in which it did: its steps that have not
+        succeeded run, under new task ids, and then the stages after it. What has succeeded keeps its results, and what
+        still runs goes on. A deadline counts anew; a run of an entry waits for its turn, where these do not overlap.
+
+        Returns:
+            whether this call resumed it; ``False`` where it goes on already.
+
+        Raises:
+            NotResumable: it has succeeded; a step of it is being killed, and may be; another run of its entry has not
+                ended, and the pipeline says ``overlap="skip"``.
+            PipelineNotFound: nobody knows of such a run, or its record is gone.
+        """
+        store, found = store_of(self.app), self.status()
+        if found.state is State.SUCCEEDED:
+            raise NotResumable(f"pipeline run {self.id!r} has succeeded")
+        running = [step.task_id for step in found.steps if step.state is State.RUNNING]
+        before, now, outbox = store.resume(self.id, running)
+        if before == State.GONE:
+            raise self._not_found()
+        if before == "KILLS":
+            raise NotResumable(f"pipeline run {self.id!r} has a step that is being killed; wait for its end")
+        entry = store.entry(self.id) or ""
+        if now == State.SUCCEEDED:
+            over(self.app, store, self.id, entry)
+        left_out = _go_on(self.app, store, self.id, outbox, entry if now == State.WAITING else "")
+        if left_out:
+            raise NotResumable(f"pipeline run {self.id!r} is {left_out}")
+        return before in (State.FAILED, State.ABORTED)
 
     def _not_found(self) -> PipelineNotFound:
         return PipelineNotFound(f"there is no pipeline run {self.id!r}")

@@ -142,6 +142,10 @@ def test_pipelines_are_listed_shown_waited_for_and_cancelled(shell: Shell, pipel
     assert waiting.output.splitlines()[-1].split()[:2] == ["nightly-7", "ABORTED"]
     waiting.destroy()
     assert "has ended already" in shell("pipelines", "cancel", "nightly-7", code=1).err
+    assert [shell("pipelines", "resume", "nightly-7").out for _ in range(2)] == [
+        "resumed nightly-7\n", "nightly-7 goes on already\n",
+    ]  # fmt: skip
+    assert shell("pipelines", "cancel", "nightly-7").out == "cancelled nightly-7\n"
     assert json.loads(shell("pipelines", "wait", "nightly-7", "--json", code=3).out)["state"] == "ABORTED"
     pipeline.start(long := f"nightly-{uuid4()}")
     assert long in shell("pipelines", "list").out, "an id that is cut could not be copied"

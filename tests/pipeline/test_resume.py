@@ -1,0 +1,234 @@
+"""A run that ended before its time goes on: no step that has finished runs again, and no old message counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.exceptions import Ignore
+
+from redbeat_lite import NotResumable, Pipeline, PipelineNotFound, PipelineRun
+from redbeat_lite.pipeline import sweep
+from redbeat_lite.pipeline.publish import conclude
+from redbeat_lite.pipeline.run import begin
+from redbeat_lite.pipeline.store import PipelineStore, Ref, store_of
+from tests.pipeline.crew import Lab, Worker, handle, states
+from tests.pipeline.pipeproj import make_app
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+END = 20.0
+
+
+@pytest.fixture
+def app(server: Server) -> Iterator[Celery]:
+    app = make_app(server.url)
+    yield app
+    app.close()
+
+
+def begun(app: Celery, run: str, step: int, stage: int = 0, round: int = 0) -> Ref:
+    status = PipelineRun(app, run).status()
+    ref = Ref(run, step, stage, round, 0, f"token{round}")
+    word, _ = store_of(app).begin(ref, status.steps[step].task_id, again=True, worker="w", renew_ms=2000)
+    assert word == "run"
+    return ref
+
+
+def end(app: Celery, ref: Ref, outcome: str = "SUCCEEDED", text: str = "{}") -> None:
+    assert conclude(app, store_of(app), ref, outcome, text) == "done"
+
+
+def alive(app: Celery, run: str, step: int) -> None:
+    """Have the guard believe that the task of this step runs."""
+    task_id = PipelineRun(app, run).status().steps[step].task_id
+    store_of(app).client.hset(f"{{redbeat-lite}}:guard:{task_id}", mapping={"state": "running", "until": 2**52})
+
+
+def published(app: Celery) -> list[tuple[str, int]]:
+    """Name and round of what was published since this was last asked."""
+    client = store_of(app).client
+    texts = reversed(client.lrange("celery", 0, -1))
+    client.delete("celery")
+    headers = [json.loads(text)["headers"]["redbeat_pipeline"] for text in texts]
+    return [(header["name"], header["round"]) for header in headers]
+
+
+def failed(app: Celery, **options: Any) -> PipelineRun:
+    """A run of which one step succeeded, one did so late, one runs, one failed, one waited; a stage is to come."""
+    steps = [*((name, "step", 1) for name in ("done", "late", "runs", "bad", "waits")), ("next", "step", 0)]
+    run = Pipeline(app, steps, **options).start("a")
+    done, late, runs, bad = (begun(app, "a", step) for step in range(4))
+    alive(app, "a", runs.step)
+    end(app, done, text='{"done": 1}')
+    end(app, bad, "FAILED", "ValueError: x")
+    end(app, late, text='{"late": 1}')
+    published(app)
+    return run
+
+
+def test_only_what_has_not_succeeded_runs_again(app: Celery) -> None:
+    run = failed(app)
+    before = run.status()
+    assert run.params() == {"done": 1, "late": 1}, "also of who ended after the failure"
+    assert run.resume() is True
+    assert sorted(published(app)) == [("bad", 1), ("waits", 1)]
+    status = run.status()
+    assert states(status) == {
+        "done": "SUCCEEDED", "late": "SUCCEEDED", "runs": "RUNNING", "bad": "WAITING", "waits": "WAITING",
+        "next": "WAITING",
+    }  # fmt: skip
+    assert (status.state, status.error, status.error_step, status.ended_at) == ("RUNNING", None, None, None)
+    assert status.step("bad").task_id != before.step("bad").task_id
+    assert run.resume() is False
+    assert published(app) == []
+    end(app, Ref("a", 2, 0, 0, 0, "token0"))
+    for step in (3, 4):
+        end(app, begun(app, "a", step, round=1))
+    assert published(app) == [("next", 0)]
+    end(app, begun(app, "a", 5, 1))
+    assert run.status().state == "SUCCEEDED"
+    with pytest.raises(NotResumable, match="has succeeded"):
+        run.resume()
+    assert [each.id for each in PipelineRun.list(app)] == ["a"], "listed once"
+
+
+def test_a_copy_from_before_counts_for_nothing(app: Celery) -> None:
+    run = failed(app)
+    run.resume()
+    old = Ref("a", 4, 0, 0, 0, "old")
+    assert store_of(app).begin(old, "task", again=True, worker="w", renew_ms=2000)[0] == "stale"
+    assert store_of(app).complete(old, "FAILED", "x").word == "stale"
+    assert run.status().state == "RUNNING"
+
+
+def test_a_step_whose_worker_died_with_the_run_runs_again(app: Celery) -> None:
+    run = failed(app)
+    task_id = run.status().step("runs").task_id
+    store_of(app).client.delete(f"{{redbeat-lite}}:guard:{task_id}")
+    run.resume()
+    assert sorted(published(app)) == [("bad", 1), ("runs", 1), ("waits", 1)]
+
+
+def test_a_run_does_not_go_on_beside_steps_that_are_being_killed(app: Celery) -> None:
+    run = failed(app, revoke_siblings=True)
+    with pytest.raises(NotResumable, match="has a step that is being killed"):
+        run.resume()
+    assert (run.status().state, published(app)) == ("FAILED", [])
+    end(app, Ref("a", 2, 0, 0, 0, "token0"), "REVOKED", "was revoked")
+    assert run.resume()
+    assert sorted(published(app)) == [("bad", 1), ("runs", 1), ("waits", 1)]
+
+
+def test_a_limit_holds_for_a_run_that_goes_on(app: Celery) -> None:
+    run = Pipeline(app, [(f"s{n}", "step", 1) for n in range(5)], at_once=3).start("a")
+    refs = [begun(app, "a", step) for step in range(3)]
+    alive(app, "a", 1)
+    end(app, refs[0], "FAILED", "x")
+    end(app, refs[2])
+    published(app)
+    run.resume()
+    assert published(app) == [("s0", 1), ("s3", 0)], "beside s1, which runs"
+
+
+def test_a_run_of_which_all_steps_of_its_stage_succeeded_late_goes_on_with_the_next(app: Celery) -> None:
+    run = Pipeline(app, [("a", "step", 1), ("b", "step", 0)]).start("a")
+    ref = begun(app, "a", 0)
+    assert run.cancel()
+    end(app, ref)
+    published(app)
+    assert run.resume()
+    assert published(app) == [("b", 0)]
+
+
+def test_a_run_of_an_entry_waits_for_its_turn(app: Celery) -> None:
+    definition = Pipeline(app, [("s", "step", 1), ("t", "step", 1), ("u", "step", 0)], overlap="wait").definition
+    first = begin(app, definition, "a", "nightly")
+    ref = begun(app, "a", 1)
+    alive(app, "a", 1)
+    end(app, begun(app, "a", 0), "FAILED", "x")
+    begin(app, definition, "b", "nightly")
+    published(app)
+    assert first.resume()
+    assert (first.status().state, published(app)) == ("WAITING", [])
+    end(app, ref)  # that its other step ends meanwhile counts
+    PipelineRun(app, "b").cancel()
+    assert (first.status().state, published(app)) == ("RUNNING", [("s", 1)])
+    end(app, begun(app, "a", 0, round=1))
+    assert published(app) == [("u", 0)]
+
+
+def test_a_run_that_was_skipped_may_be_run_after_all(app: Celery) -> None:
+    definition = Pipeline(app, [("s", "step", 1)], overlap="skip").definition
+    begin(app, definition, "a", "nightly")
+    late = begin(app, definition, "b", "nightly")
+    with pytest.raises(NotResumable, match="left out: run a of its entry has not ended"):
+        late.resume()
+    assert late.status().state == "ABORTED"
+    PipelineRun(app, "a").cancel()
+    assert late.resume()
+    assert late.status().state == "RUNNING"
+
+
+def test_who_dies_while_resuming_leaves_it_to_the_sweeper(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = failed(app)
+    monkeypatch.setattr(PipelineStore, "entry", lambda *args: (_ for _ in ()).throw(redis.ConnectionError("died")))
+    with pytest.raises(redis.ConnectionError):
+        run.resume()
+    client, keys = store_of(app).client, store_of(app).keys("a")
+    client.hset(keys.run, "filled", 0)  # long ago
+    client.zadd("{redbeat-lite}:pipelines", {"a": 0})
+    sweep(app)
+    assert sorted(published(app)) == [("bad", 1), ("waits", 1)]
+
+
+def test_nobody_resumes_a_run_that_is_gone(app: Celery) -> None:
+    run = PipelineRun(app, "nobody")
+    with pytest.raises(PipelineNotFound):
+        run.resume()
+    run = failed(app, ttl=1)
+    eventually(lambda: run.status().state == "GONE")
+    with pytest.raises(PipelineNotFound):
+        run.resume()
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        {"how": "fail once"},
+        {"how": "die once"},
+        {"how": "hang once", "options": {"soft_time_limit": 0.3}},
+        pytest.param({"how": "hang once", "options": {"time_limit": 1}}, marks=pytest.mark.soak),
+        {"how": "ignore once"},
+        {"how": "reject once"},
+    ],
+    ids=str,
+)
+def test_after_each_kind_of_failure_nothing_that_finished_runs_again(
+    lab: Lab, crew: Worker, fails: dict[str, Any]
+) -> None:
+    bad = lab.sig(how=fails["how"], give={"bad": 2}).set(**fails.get("options", {}))
+    run = lab.start(
+        ("ok", lab.sig(give={"ok": 1}), 3), ("bad", bad, 2), ("beside", lab.sig(), 2), ("show", lab.sig(how="show"), 1)
+    )
+    assert run.wait(END).state == "FAILED"
+    eventually(lambda: run.status().step("beside").ended_at or not lab.names(run).count("beside"), what="its sibling")
+    assert run.resume()
+    assert run.wait(END).state == "SUCCEEDED", run.status()
+    names = lab.names(run)
+    assert [names.count(name) for name in ("ok", "bad", "beside", "show")] == [1, 2, 1, 1]
+    assert lab.log(run)[-1]["params"] == run.params() == {"ok": 1, "bad": 2}
+
+
+def test_a_step_that_was_revoked_or_expired_runs_after_all(lab: Lab, crew: Worker, queue: str) -> None:
+    run = lab.start(("a", lab.sig(queue=queue), 1))
+    message = json.loads(lab.client.lpop(queue))
+    assert run.cancel()
+    assert isinstance(handle(lab, message), Ignore)
+    assert run.resume()
+    handle(lab, json.loads(lab.client.lpop(queue)))
+    assert (run.status().state, lab.names(run)) == ("SUCCEEDED", ["a"])
