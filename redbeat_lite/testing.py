@@ -1,4 +1,4 @@
-"""Seeing in a test when an app's schedule fires, without a beat, a server or a wait.
+"""Seeing in a test when an app's schedule fires, and what a pipeline does, without a beat, a worker or a server.
 
 Freezing the clock needs freezegun, from the ``testing`` extra; planning alone does not.
 """
@@ -20,6 +20,7 @@ from .entries.message import evaluated
 from .entries.preview import Upcoming, walk
 from .errors import ConfigurationError
 from .instants import to_ms
+from .pipeline.rehearsal import Rehearsal, rehearse
 from .schedules import next_ms
 from .schedules.zones import zone_of
 from .settings import NO_SERVER, Settings
@@ -27,7 +28,7 @@ from .settings import NO_SERVER, Settings
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ["Fired", "ScheduleClock", "schedule_clock"]
+__all__ = ["Fired", "Rehearsal", "ScheduleClock", "rehearse", "schedule_clock"]
 
 
 class Fired(NamedTuple):

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from ..public import handed_on
 
 if TYPE_CHECKING:
-    from .errors import NotResumable, PipelineNotFound, StepFailed
+    from .errors import PipelineNotFound, StepFailed
     from .pipeline import Pipeline
     from .run import PipelineRun
     from .run_status import RunStatus, State, StepStatus, progress_line
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from .task_processes import start_task_process, task_process
 
 _HOME = {
-    "NotResumable": ".errors",
     "Pipeline": ".pipeline",
     "PipelineNotFound": ".errors",
     "PipelineRun": ".run",
@@ -53,7 +52,6 @@ _HOME = {
 }
 
 __all__ = [
-    "NotResumable",
     "Pipeline",
     "PipelineNotFound",
     "PipelineRun",

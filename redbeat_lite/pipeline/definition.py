@@ -108,6 +108,10 @@ class Definition:
         """The names of the steps by stage, from ``stage`` on: the ``queue`` of a task process."""
         return [[step.name for step in each] for each in self.stages[stage:]]
 
+    def data_of(self, stage: int) -> dict[str, Any] | None:
+        """The data of the task process in a stage; ``None``: it is none."""
+        return None if self.process is None else {**self.process, "queue": self.names(stage)}
+
     def numbers(self, stage: int) -> range:
         """The numbers of the steps of a stage."""
         first = sum(len(each) for each in self.stages[:stage])
@@ -192,16 +196,9 @@ def define(
         raise InvalidEntry("overlap", f"one of {', '.join(OVERLAPS)}", overlap)
     if at_once is not None and (isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1):
         raise InvalidEntry("at_once", "None or a number of steps, at least 1", at_once)
-    definition = Definition(
-        stages,
-        check_params("params", params),
-        revoke_siblings,
-        _check_seconds("ttl", ttl),
-        process,
-        overlap,
-        None if deadline is None else _check_seconds("deadline", deadline),
-        at_once,
-    )
+    limit = None if deadline is None else _check_seconds("deadline", deadline)
+    more = (_check_seconds("ttl", ttl), process, overlap, limit, at_once)
+    definition = Definition(stages, check_params("params", params), revoke_siblings, *more)
     # A copy, of what can be stored: the caller may still change the params and arguments that were checked.
     return Definition.decode(definition.encode())
 
@@ -294,7 +291,5 @@ def _decode_step(stored: list[Any]) -> Step:
 
 def is_run_id(value: Any) -> bool:
     """Whether this can be the id of a run."""
-    return (
-        isinstance(value, (str, UUID)) and 0 < len(str(value)) <= 200 and str(value).isprintable()
-        and not set(str(value)) & set("{}")
-    )  # fmt: skip
+    text = str(value) if isinstance(value, (str, UUID)) else ""
+    return 0 < len(text) <= 200 and text.isprintable() and not set(text) & set("{}")

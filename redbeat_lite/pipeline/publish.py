@@ -20,7 +20,6 @@ from . import params
 from .definition import Definition, Step, task_id
 from .store import Outbox, PipelineStore, Ref
 from .task_notes import task_of
-from .turns import MAX_WAITING
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -35,6 +34,9 @@ _LATER: tuple[type[Exception], ...] = (*DOWN, OperationalError, LockUnavailable,
 
 #: Why a step failed whose worker died, where its task allows no second run.
 LOST = "its worker is gone, and the step may not run again"
+
+#: Runs of one entry that may wait for their turn; one more is left out.
+MAX_WAITING = 100
 
 #: Longest reason that is kept, in characters.
 _MAX_ERROR = 2_000
@@ -138,8 +140,8 @@ def take_turn(app: Celery, store: PipelineStore, run_id: str, entry: str) -> str
     if definition is None:
         return ""
     pass_on(app, store, entry)  # Who has ended there, and has told nobody, makes room.
-    before = store.turns.join(entry, run_id, definition.overlap)
-    if before is None:
+    joined, before = store.line(entry, run_id, most=1 + MAX_WAITING * (definition.overlap == "wait"))
+    if joined:
         pass_on(app, store, entry)
         return ""
     why = f"left out: run {before} of its entry has not ended"
@@ -157,7 +159,7 @@ def pass_on(app: Celery, store: PipelineStore, entry: str, gone: str = "") -> No
     Parameters:
         gone: a run that has ended.
     """
-    while first := store.turns.first(entry, gone):
+    while first := store.line(entry, gone=gone)[1]:
         word, outbox = store.go(first)
         if word == "run":
             dispatch(app, store, first, outbox)
@@ -168,7 +170,7 @@ def pass_on(app: Celery, store: PipelineStore, entry: str, gone: str = "") -> No
 def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:
     header: dict[str, Any] = {
         "run": ref.run, "step": ref.step, "stage": ref.stage, "round": ref.round, "name": step.name,
-        "process": None if definition.process is None else {**definition.process, "queue": definition.names(ref.stage)},
+        "process": definition.data_of(ref.stage),
     }  # fmt: skip
     options = dict(step.options)
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}

@@ -13,9 +13,8 @@ from ..storage.replies import text, text_or_none, texts
 from ..storage.scripts import Scripts
 from .definition import MAX_STEPS, Definition
 from .guards import Guards
-from .keys import RunKeys
+from .keys import RunKeys, turns_key
 from .run_index import Index
-from .turns import Turns
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -107,7 +106,7 @@ class PipelineStore:
         self.index = Index(client, prefix, min(max(lease / 2, 0.5), 10.0))
         self.resend_ms = round(1000 * max(lease, 1.0))
         self._prefix = prefix
-        self.guards, self.turns = Guards(client, prefix), Turns(client, prefix)
+        self.guards = Guards(client, prefix)
         self._scripts = Scripts(client)
         self._definitions: dict[str, Definition] = {}
 
@@ -186,6 +185,12 @@ class PipelineStore:
         before, now, outbox = self._scripts.run("pipeline/resume", self.keys(run_id).all, (REMEMBER_MS, *running))
         return text(before), text(now), _outbox(outbox)
 
+    def line(self, entry: str, run_id: str = "", gone: str = "", most: int = 0) -> tuple[bool, str]:
+        """Have a run stand in the line of its entry, and one that is ``gone`` leave: as ``pipeline/turn.lua`` says."""
+        what = (run_id, gone, most, REMEMBER_MS)
+        joined, first = self._scripts.run("pipeline/turn", (turns_key(self._prefix, entry),), what)
+        return bool(joined), text(first)
+
     def entry(self, run_id: str) -> str | None:
         """The entry among whose runs this one has its turn, if any."""
         return text_or_none(self.client.hget(self.keys(run_id).run, "entry"))
@@ -251,10 +256,6 @@ class PipelineStore:
             for step, round_, token, task_id, attempt, suspect in rows
         ]
         return text(word), _outbox(outbox), running
-
-    def trust(self, ref: Ref) -> None:
-        """The step that was suspected lives: a later suspicion begins anew."""
-        self.lost(ref, lives=True)
 
     def lost(self, ref: Ref, *, lives: bool = False) -> str:
         """No worker renews a step, or it ``lives`` after all: a word of ``pipeline/lost.lua``."""

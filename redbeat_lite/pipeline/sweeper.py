@@ -89,7 +89,7 @@ def _look(app: Celery, store: PipelineStore, run_id: str, swept: Swept) -> None:
     alive = store.guards.alive([each.task_id for each in running])
     for each in running:
         if each.suspect and alive[each.task_id]:
-            store.trust(each.ref)
+            store.lost(each.ref, lives=True)  # A later suspicion begins anew.
     lost = [each.ref for each in running if not alive[each.task_id]]
     for ref in [*lost, *_dropped(store, run_id, outbox)]:
         outbox.pop(ref.step, None)

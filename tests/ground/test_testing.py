@@ -153,9 +153,9 @@ def test_what_the_page_shows_works(tmp_path: Path) -> None:
     (tmp_path / "test_after.py").write_text(
         "import datetime\n\ndef test_time_goes_on():\n    assert type(datetime.datetime.now()) is datetime.datetime\n"
     )
-    assert "3 passed" in run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    assert "5 passed" in run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     assert run(tmp_path, "without_pytest.py").splitlines() == [
         "nightly 2026-06-01 18:00:00+00:00",
         "nightly 2026-06-02 18:00:00+00:00",
     ]
-    assert len(pages) == 4
+    assert len(pages) == 5

@@ -11,7 +11,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun, Schedules, every
-from redbeat_lite.pipeline import publish, run, sweep, turns
+from redbeat_lite.pipeline import publish, run, sweep
 from redbeat_lite.pipeline.keys import turns_key
 from redbeat_lite.pipeline.publish import conclude
 from redbeat_lite.pipeline.run import begin
@@ -95,8 +95,7 @@ def test_runs_that_may_overlap_do(app: Celery) -> None:
 
 
 def test_only_so_many_wait(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (turns, publish):
-        monkeypatch.setattr(module, "MAX_WAITING", 1)
+    monkeypatch.setattr(publish, "MAX_WAITING", 1)
     for name in ("a", "b", "c"):
         start(app, name, "wait")
     assert seen(app, "a", "b", "c") == ["RUNNING", "WAITING", "ABORTED"]

@@ -191,7 +191,7 @@ def test_a_suspicion_that_was_wrong_is_forgotten(store: PipelineStore) -> None:
     assert store.lost(ref) == "suspect"
     [seen] = store.check(RUN)[2]
     assert seen.suspect
-    store.trust(ref)
+    store.lost(ref, lives=True)
     assert [each.suspect for each in store.check(RUN)[2]] == [False]
     assert store.lost(ref) == "suspect"
     store.wait(ref, 1, 0, sent=True)
