@@ -16,6 +16,8 @@ from ..entries.fields import is_name
 from ..entries.last_runs import must_have_expired, with_sent
 from ..errors import EntryNotFound, shorten
 from ..once.keys import OnceKeys
+from ..pipeline.keys import START
+from ..pipeline.keys import RunKeys as PipelineKeys
 from ..runs.feed import line_in, lines
 from ..runs.results import results_of
 from ..runs.row import Row, run_of
@@ -131,7 +133,7 @@ class RunHistory:
 
     def _told(self, name: str, entry: Entry | None, rows: Sequence[Row]) -> Iterator[Run]:
         """These runs, with all that can be asked of them."""
-        runs = [*self._recorded(name, rows)]
+        runs = [*self._recorded(name, entry, rows)]
         asked = [run.task_id for run in runs if run.task_id and run.outcome in ("waiting", "unknown")]
         results = results_of(self._reader.app, asked)
         for run in runs:
@@ -144,7 +146,7 @@ class RunHistory:
                 gone = entry is not None and must_have_expired(entry, at, wall_ms(), slack)
                 yield replace(run, outcome="unknown" if gone else "waiting", source="schedule")
 
-    def _recorded(self, name: str, rows: Sequence[Row]) -> Iterator[Run]:
+    def _recorded(self, name: str, entry: Entry | None, rows: Sequence[Row]) -> Iterator[Run]:
         """What rows tell, with what the lines that they name say besides, and the guards of those that run.
 
         In one round trip, one for the server's time where something runs, and one where its guard says that it ended.
@@ -162,16 +164,26 @@ class RunHistory:
         # What lies in the place of a key, or may not be read, tells nothing.
         told = dict(zip(asked, pipe.execute(raise_on_error=False) if asked else (), strict=True))
         guards = {row: _of_guard(told[row], now) for row in asked if row.outcome == "running"}
+        if entry is not None and entry.task == START:
+            guards |= self._pipelines([row for row, outcome in guards.items() if outcome == "unknown"])
         # What has ended since its row was read has another row by now.
         newer = {row.task_id: row for row in self._rows(name)} if "unknown" in guards.values() else {}
         for row in rows:
             if guards.get(row) == "unknown" and newer.get(row.task_id, row) != row:
-                yield from self._recorded(name, [newer[row.task_id]])
+                yield from self._recorded(name, entry, [newer[row.task_id]])
             elif row in guards:
                 yield run_of(name, row._replace(outcome=guards[row]))
             else:
                 line = line_in(told.get(row))
                 yield run_of(name, row, line and line.worker, line and line.error)
+
+    def _pipelines(self, rows: Sequence[Row]) -> dict[Row, Outcome]:
+        """Those that go on although their task has ended: it has started a pipeline."""
+        pipe = self._store.client.pipeline(transaction=False)
+        for row in rows:
+            pipe.hget(PipelineKeys.of(self._store.keys.prefix, row.task_id).run, "state")
+        states = pipe.execute(raise_on_error=False) if rows else ()
+        return {row: "running" for row, state in zip(rows, states, strict=True) if state in (b"RUNNING", b"WAITING")}
 
 
 def _of_guard(guard: Any, now: int) -> Outcome:

@@ -181,6 +181,12 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
         end()
 
 
+def tell_no_end(request: Any) -> None:
+    """The end of this run's body is none of the run that is recorded: somebody else tells of that."""
+    if (hold := request.__dict__.get(ATTRIBUTE)) is not None:
+        hold.run = None
+
+
 def letting_go(function: Any) -> Callable[..., Any]:
     """The body of a task, after which its lock is free for what Celery publishes next: before the result is stored."""
     alone = isinstance(function, staticmethod)

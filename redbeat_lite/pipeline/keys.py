@@ -16,8 +16,9 @@ key                    type    holds
                                never in the outbox), ``created``, ``since`` (when it began, after its turn had come),
                                ``ended`` (ms), ``error_step`` (number), ``error``, ``filled`` (when the outbox was),
                                ``ttl``, ``keep``, ``deadline`` (ms), ``most`` (steps at once), ``revoke_siblings``,
-                               ``revoke`` (1: running steps are still to be revoked), ``entry`` (among whose runs it
-                               has its turn)
+                               ``revoke`` (1: running steps are still to be revoked), ``entry`` (that has started
+                               it), ``attempt`` (of which, JSON: :class:`redbeat_lite.runs.attempt.Attempt`), ``waits``
+                               (1: for its turn), ``resumed`` (how often)
 ``{p:run}:steps``      hash    number of a step that was published -> JSON: ``state``, ``round`` (grows each time it is
                                started anew), ``attempt`` (of Celery's retries), ``token`` of the copy that runs,
                                ``task`` (id), ``again`` (1: may run again after its worker died), ``deaths``,
@@ -38,6 +39,9 @@ never began is not stored: it waits, or it was aborted with its run.
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+#: Name of the task that starts a run for an entry; its own id becomes the run's.
+START = "redbeat_lite.start_pipeline"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from celery.utils.log import get_logger
 
 from ..public import public
 from .definition import TTL, Definition, define
+from .keys import START
 from .run import PipelineRun, begin
-from .start import START
 from .task import PipelineTask
 from .task_names import finder
 from .task_notes import note

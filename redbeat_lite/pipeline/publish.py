@@ -18,6 +18,7 @@ from ..once.errors import LockUnavailable, OnceRejected
 from ..once.store import DOWN
 from . import params
 from .definition import Definition, Step, task_id
+from .recorded import tell_end
 from .store import Outbox, PipelineStore, Ref
 from .task_notes import task_of
 
@@ -128,8 +129,10 @@ def revoke(app: Celery, store: PipelineStore, run_id: str, task_ids: list[str]) 
 
 
 def over(app: Celery, store: PipelineStore, run_id: str, entry: str | None) -> None:
-    """What follows from the end of a run: the next one of its entry has its turn, and the sweeper need not look."""
+    """What follows from the end of a run: it is recorded among those of its entry, the next one of that has its turn,
+    and the sweeper need not look."""
     if entry:
+        tell_end(store, run_id)
         pass_on(app, store, entry, run_id)
     store.index.ended(run_id)
 
@@ -149,7 +152,7 @@ def take_turn(app: Celery, store: PipelineStore, run_id: str, entry: str) -> str
         why += f", and {MAX_WAITING} wait"
     logger.info("Pipeline %s is %s", run_id, why)
     store.cancel(run_id, why)
-    store.index.ended(run_id)
+    over(app, store, run_id, entry)
     return why
 
 

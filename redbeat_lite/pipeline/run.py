@@ -32,17 +32,16 @@ logger = get_logger(__name__)
 _POLL = (0.05, 0.5)
 
 
-def begin(app: Celery, definition: Definition, run_id: str, entry: str = "") -> PipelineRun:
+def begin(app: Celery, definition: Definition, run_id: str, entry: str = "", attempt: str = "") -> PipelineRun:
     """Begin a run and publish its first stage; see :meth:`redbeat_lite.Pipeline.start`.
 
     Parameters:
-        entry: that starts it, if one does.
+        entry, attempt: that starts it, if one does, and by what.
     """
     if app.conf.task_always_eager:
         raise ConfigurationError("task_always_eager: a pipeline needs workers; set it to False")
     run, store = PipelineRun(app, run_id), store_of(app)
-    entry = "" if definition.overlap == "allow" else entry
-    word, outbox = store.start(run.id, definition, params.encode(definition.params), entry)
+    word, outbox = store.start(run.id, definition, params.encode(definition.params), entry, attempt)
     if word == "gone":
         raise PipelineNotFound(f"pipeline run {run.id!r} has ended and its record is gone; it is not run again")
     _go_on(app, store, run.id, outbox, entry if word == "wait" else "")
@@ -204,7 +203,7 @@ class PipelineRun:
             raise self._not_found()
         if terminate and running:
             self.app.control.revoke(running, terminate=True)
-        over(self.app, store, self.id, store.entry(self.id))
+        over(self.app, store, self.id, store.fields(self.id, "entry")[0])
         return result == 1
 
     def resume(self) -> bool:
@@ -229,7 +228,7 @@ class PipelineRun:
             raise self._not_found()
         if before == "KILLS":
             raise NotResumable(f"pipeline run {self.id!r} has a step that is being killed; wait for its end")
-        entry = store.entry(self.id) or ""
+        entry = store.fields(self.id, "entry")[0] or ""
         if now == State.SUCCEEDED:
             over(self.app, store, self.id, entry)
         left_out = _go_on(self.app, store, self.id, outbox, entry if now == State.WAITING else "")

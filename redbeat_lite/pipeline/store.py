@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..once.runtime import Runtime
+from ..runs.store import RunStore
 from ..storage.patience import patiently
 from ..storage.replies import text, text_or_none, texts
 from ..storage.scripts import Scripts
@@ -69,8 +70,8 @@ class Ref:
 
 
 class Completed(NamedTuple):
-    """A word of ``pipeline/complete.lua``, the state of the run, what is to be done now, and the entry among whose runs
-    it had its turn, if any."""
+    """A word of ``pipeline/complete.lua``, the state of the run, what is to be done now, and the entry of whose runs
+    it is, if any."""
 
     word: str
     state: str
@@ -106,7 +107,7 @@ class PipelineStore:
         self.index = Index(client, prefix, min(max(lease / 2, 0.5), 10.0))
         self.resend_ms = round(1000 * max(lease, 1.0))
         self._prefix = prefix
-        self.guards = Guards(client, prefix)
+        self.guards, self.runs = Guards(client, prefix), RunStore(client, prefix)
         self._scripts = Scripts(client)
         self._definitions: dict[str, Definition] = {}
 
@@ -115,9 +116,10 @@ class PipelineStore:
 
     # -- a run --------------------------------------------------------------------------------------------------------
 
-    def start(self, run_id: str, definition: Definition, params: str, entry: str = "") -> tuple[str, Outbox]:
-        """Create a run; a word of ``pipeline/start.lua`` and what to publish. It waits for its turn among the runs of
-        an ``entry``, where that is named."""
+    def start(
+        self, run_id: str, definition: Definition, params: str, entry: str = "", attempt: str = ""
+    ) -> tuple[str, Outbox]:
+        """Create a run, which an ``entry`` may start by an ``attempt``: as ``pipeline/start.lua`` says."""
         keys, ttl = self.keys(run_id), round(definition.ttl * 1000)
         # The params lie by themselves; whoever publishes or looks needs to read the steps alone.
         definition = replace(definition, params={})
@@ -130,6 +132,7 @@ class PipelineStore:
                 definition.encode(), definition.sizes, params, ttl, _keep_ms(definition),
                 int(definition.revoke_siblings), definition.at_once or MAX_STEPS,
                 "" if definition.deadline is None else round(definition.deadline * 1000), entry,
+                attempt, int(bool(entry) and definition.overlap != "allow"),
             ),
         )  # fmt: skip
         if word in (b"run", b"wait"):
@@ -191,9 +194,9 @@ class PipelineStore:
         joined, first = self._scripts.run("pipeline/turn", (turns_key(self._prefix, entry),), what)
         return bool(joined), text(first)
 
-    def entry(self, run_id: str) -> str | None:
-        """The entry among whose runs this one has its turn, if any."""
-        return text_or_none(self.client.hget(self.keys(run_id).run, "entry"))
+    def fields(self, run_id: str, *names: str) -> list[str | None]:
+        """These fields of a run."""
+        return [text_or_none(each) for each in self.client.hmget(self.keys(run_id).run, names)]
 
     def cancel(self, run_id: str, why: str = "") -> tuple[int, list[str]]:
         """As ``pipeline/cancel.lua`` says."""

@@ -176,7 +176,7 @@ def test_a_run_that_was_skipped_may_be_run_after_all(app: Celery) -> None:
 
 def test_who_dies_while_resuming_leaves_it_to_the_sweeper(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     run = failed(app)
-    monkeypatch.setattr(PipelineStore, "entry", lambda *args: (_ for _ in ()).throw(redis.ConnectionError("died")))
+    monkeypatch.setattr(PipelineStore, "fields", lambda *args: (_ for _ in ()).throw(redis.ConnectionError("died")))
     with pytest.raises(redis.ConnectionError):
         run.resume()
     client, keys = store_of(app).client, store_of(app).keys("a")

@@ -24,6 +24,7 @@ _VERDICTS = {
     "skipped": "{} did not run for {}: its misfire policy left that out",
     "frozen": "{} did not run for {}: a freeze left that out",
     "left out": "{} did not run for {}: its once-lock was held",
+    "turn": "{} did not run for {}: another run of its pipeline had not ended",
     "unknown": "whether {} ran for {} is not recorded: it was sent, and nobody told what became of it",
 }
 _SOURCES = {"record": RECORD, "result": "result backend", "schedule": "state of the entry"}
@@ -36,10 +37,13 @@ def of_run(case: Case, run: Run, nominal: int) -> Explanation:
         run: that of the occurrence, or of a range in which it lies.
         nominal: its nominal time, epoch milliseconds.
     """
-    frozen = run.outcome == "skipped" and any(each.mode == "skip" for each in case.frozen(from_ms(nominal)))
-    outcome = "frozen" if frozen else run.outcome
-    verdict = _VERDICTS[outcome].format(case.name, case.when(nominal))
-    reasons = _REASONS.get(outcome, _of_attempt)(case, run, nominal)
+    what: str = run.outcome
+    if what == "skipped" and any(each.mode == "skip" for each in case.frozen(from_ms(nominal))):
+        what = "frozen"
+    elif what == "left out" and run.error:  # of a once-lock nothing is told but that it was held
+        what = "turn"
+    verdict = _VERDICTS[what].format(case.name, case.when(nominal))
+    reasons = _REASONS.get(what, _of_attempt)(case, run, nominal)
     return Explanation(f"{verdict[0].upper()}{verdict[1:]}.", tuple(reasons), from_ms(nominal))
 
 

@@ -4,7 +4,7 @@
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
 -- ARGV[1] as [7] of pipeline/complete  then ids of tasks that the guard believes to run: these steps go on
 -- returns {the state it had | KILLS: a task that runs is to be revoked, so nothing was changed, its state now, outbox}
-local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'next', 'keep', 'most', 'revoke_siblings', 'entry')
+local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'next', 'keep', 'most', 'revoke_siblings', 'waits')
 if run[1] ~= 'FAILED' and run[1] ~= 'ABORTED' then
   return {run[1] or 'GONE', run[1] or 'GONE', {}}
 end
@@ -31,7 +31,8 @@ for step, round in pairs(anew) do
   redis.call('HSET', KEYS[4], step, round .. '.0')
   left, busy = left + 1, busy + 1
 end
-local state = run[8] and 'WAITING' or 'RUNNING'
+local state = run[8] == '1' and 'WAITING' or 'RUNNING'
+redis.call('HINCRBY', KEYS[1], 'resumed', 1)
 redis.call('HDEL', KEYS[1], 'ended', 'error', 'error_step', 'revoke')
 redis.call('HSET', KEYS[1], 'state', state, 'left', left, 'next', fill(KEYS[4], next, last, run[6] - busy),
   'filled', now_ms(), 'since', now_ms())

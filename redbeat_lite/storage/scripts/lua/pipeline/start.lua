@@ -3,7 +3,7 @@
 -- KEYS[1] run  [2] results  [3] outbox  [4] gone
 -- ARGV[1] definition  [2] sizes of the stages, "1,2,1"  [3] params  [4] ttl_ms after the end  [5] keep_ms without a sign
 --     of life  [6] revoke_siblings, 1 or 0  [7] most steps at once  [8] deadline_ms, '': none
---     [9] entry among whose runs it waits for its turn, '': it begins
+--     [9] entry that starts it, ''  [10] by which attempt, ''  [11] 1: it waits for its turn among the runs of that
 -- returns {run | wait for its turn | again | gone, outbox: step, round.attempt, ...}
 if redis.call('EXISTS', KEYS[1]) == 1 then
   local waits = redis.call('HGET', KEYS[1], 'state') == 'WAITING'
@@ -22,7 +22,10 @@ for i = 1, 3 do
   redis.call('PEXPIRE', KEYS[i], ARGV[5])
 end
 if ARGV[9] ~= '' then
-  redis.call('HSET', KEYS[1], 'state', 'WAITING', 'entry', ARGV[9])
+  redis.call('HSET', KEYS[1], 'entry', ARGV[9], 'attempt', ARGV[10], 'waits', ARGV[11])
+end
+if ARGV[11] == '1' then
+  redis.call('HSET', KEYS[1], 'state', 'WAITING')
   return {'wait', {}}
 end
 return {'run', redis.call('HGETALL', KEYS[3])}

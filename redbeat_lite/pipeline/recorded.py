@@ -1,0 +1,38 @@
+"""What the record of runs is told of a run that an entry has started: its end, by whoever ends it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from ..runs.attempt import Attempt, Fate
+from ..runs.row import NESTING
+
+if TYPE_CHECKING:
+    from ..runs.run import Outcome
+    from .store import PipelineStore
+
+_OUTCOMES: dict[str, Outcome] = {"SUCCEEDED": "succeeded", "FAILED": "failed", "ABORTED": "revoked"}
+
+
+def tell_end(store: PipelineStore, run_id: str) -> None:
+    """Have recorded what became of a run. Told twice, it counts once.
+
+    Raises:
+        redis.exceptions.RedisError: the server does not answer.
+    """
+    run = store.fields(run_id, "attempt", "state", "created", "ended", "resumed", "error_step", "error")
+    told, state, created, ended, resumed, step, error = run
+    if not told or state not in _OUTCOMES:
+        return
+    # It goes on where the task that started it ends, as a replacement of that does; and again where it is resumed.
+    attempt = Attempt(*json.loads(told))
+    attempt = attempt._replace(number=attempt.number + NESTING * (1 + int(resumed or 0)))
+    outcome = "left out" if state == "ABORTED" and error else _OUTCOMES[state]
+    seconds = (int(ended or 0) - int(created or 0)) / 1000
+    definition = store.definition(run_id) if step else None
+    where = f"{definition.steps[int(step or 0)].name}: " if definition else ""
+    began = None if outcome == "left out" else time.monotonic() - seconds
+    fate = Fate(attempt, outcome, began, None if began is None else seconds, error=f"{where}{error or ''}")
+    store.runs.record([fate])
