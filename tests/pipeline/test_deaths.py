@@ -1,0 +1,205 @@
+"""Whoever dies, and whenever: each run ends once, in order, one after the other, and nothing is left behind."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Pipeline, PipelineRun
+from redbeat_lite.pipeline import store as pipeline_store
+from redbeat_lite.pipeline import sweep
+from redbeat_lite.pipeline.keys import START
+from redbeat_lite.pipeline.store import PipelineStore, store_of
+from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.row import NESTING
+from redbeat_lite.storage.scripts import Scripts
+from tests.pipeline.crew import Lab, Worker, handle, in_order, record
+from tests.pipeline.pipeproj import make_app
+from tests.support.process_table import descendants
+from tests.support.server import Server
+
+#: Of an entry whose runs wait for each other.
+HEADERS = {"periodic_task_name": "nightly", "scheduled_at": "2026-03-01T02:00:00+00:00"}
+
+
+class Died(BaseException):
+    """In place of SIGKILL."""
+
+
+@pytest.fixture
+def lab(server: Server) -> Iterator[Lab]:
+    app = make_app(server.url)
+    yield Lab(server, app)
+    app.close()
+
+
+def occurrence(app: Celery, pipeline: Pipeline, run_id: str) -> PipelineRun:
+    """As the beat sends it."""
+    app.tasks[START].apply_async(kwargs=pipeline.as_entry()["kwargs"], task_id=run_id, headers=HEADERS)
+    return PipelineRun(app, run_id)
+
+
+def ends(client: Any) -> Counter[str]:
+    """How many ends are recorded of each run, without those of the tasks that started them."""
+    lines = [fields for _, fields in client.xrange(RunKeys("redbeat-lite").feed)]
+    return Counter(each["id"] for each in lines if int(each["attempt"]) >= NESTING)
+
+
+def left_behind(client: Any, runs: list[str]) -> list[str]:
+    """The keys of pipelines that should not be there."""
+    kept = {f"{{redbeat-lite:{run}}}:{part}" for run in runs for part in ("run", "steps", "results", "gone")}
+    found = {*client.scan_iter("{redbeat-lite:*"), *client.scan_iter("{redbeat-lite}:turns:*")}
+    assert all(client.pttl(key) > 0 for key in found & kept), "what is kept goes one day"
+    return sorted([*(found - kept), *client.zrange("{redbeat-lite}:pipelines", 0, -1)])
+
+
+class Deaths:
+    """Dies before or after the n-th call of a script or a write of an index, once."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.calls, self.at = 0, -1
+        for owner, name in ((Scripts, "run"), (PipelineStore, "set_params"), (pipeline_store.Index, "ended")):
+            patch.setattr(owner, name, self._deadly(getattr(owner, name)))
+
+    def _deadly(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def deadly(*args: Any) -> Any:
+            self._die_at(2 * self.calls)
+            answer = call(*args)
+            self._die_at(2 * self.calls + 1)
+            self.calls += 1
+            return answer
+
+        return deadly
+
+    def _die_at(self, instant: int) -> None:
+        if instant == self.at:
+            self.at = -1
+            raise Died
+
+
+def work(lab: Lab) -> None:
+    """Handle every message, as a worker with ``acks_late`` does."""
+    while text := lab.client.rpop("celery"):
+        try:
+            handle(lab, json.loads(text))
+        except Died:
+            lab.client.rpush("celery", text)
+            for guard in lab.client.scan_iter("{redbeat-lite}:guard:*"):
+                if lab.client.type(guard) == "hash" and lab.client.hget(guard, "state") == "running":
+                    lab.client.hset(guard, "until", 1)  # its lease has run out
+
+
+def later(lab: Lab, runs: list[PipelineRun]) -> None:
+    """As if all that takes its time had taken it."""
+    mine = store_of(lab.app)
+    for run in runs:
+        if not lab.client.exists(mine.keys(run.id).run):
+            continue
+        lab.client.hset(mine.keys(run.id).run, "filled", 0)
+        for step in lab.client.hkeys(mine.keys(run.id).steps):
+            record(mine, run.id, int(step), beat=0, due=0)
+    for run_id in lab.client.zrange("{redbeat-lite}:pipelines", 0, -1):
+        lab.client.zadd("{redbeat-lite}:pipelines", {run_id: 0})
+
+
+def scenario(lab: Lab, deaths: Deaths, at: int) -> int:
+    """Three runs of an entry, one after the other, of which whoever works dies at this instant; how many there were."""
+    lab.client.flushall()
+    steps = [("a", lab.sig("proj.late"), 2), ("b", lab.sig("proj.late"), 2), ("c", lab.sig("proj.late"), 1)]
+    pipeline = Pipeline(lab.app, steps, overlap="wait", at_once=1)
+    runs = [occurrence(lab.app, pipeline, f"run{n}") for n in range(3)]
+    deaths.calls, deaths.at = 0, at
+    for _ in range(30):
+        work(lab)
+        later(lab, runs)
+        with suppress(Died):
+            sweep(lab.app)
+        if not lab.client.llen("celery") and not lab.client.zcard("{redbeat-lite}:pipelines"):
+            break
+    calls, deaths.at = deaths.calls, -1
+    told = [(run.status().state, in_order(lab.all(run))) for run in runs]
+    assert told == [("SUCCEEDED", True)] * 3, f"at {at}: {told}"
+    assert ends(lab.client) == Counter({run.id: 1 for run in runs}), f"at {at}"
+    assert left_behind(lab.client, [run.id for run in runs]) == [], f"at {at}"
+    times = [(entry["at"], n) for n, run in enumerate(runs) for entry in lab.all(run)]
+    order = [n for _, n in sorted(times)]
+    assert len([1 for before, after in itertools.pairwise(order) if before != after]) == 2, f"at {at}: {order}"
+    return 2 * calls
+
+
+@pytest.mark.parametrize("share", [40, pytest.param(1, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
+def test_whoever_dies_at_any_call_leaves_nothing_behind(lab: Lab, monkeypatch: pytest.MonkeyPatch, share: int) -> None:
+    monkeypatch.setattr(pipeline_store, "SUSPICION_MS", 0)
+    deaths = Deaths(monkeypatch)
+    instants = range(scenario(lab, deaths, -1))
+    for at in instants[random.randrange(share) :: share]:
+        scenario(lab, deaths, at)
+    print(f"{len(instants)} instants")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_300_kills_at_random_instants(own_server: Callable[..., Server], hire: Callable[..., Worker]) -> None:
+    server, kills, seed = own_server(), 300, time.time_ns()
+    print(f"seed {seed}")
+    chance, lab = random.Random(seed), Lab(server, make_app(server.url))
+    workers = [hire(server.url, concurrency=3) for _ in range(2)]
+    steps = [(f"s{n}", lab.sig("proj.requeue", seconds=0.02, give={f"s{n}": n}), -(n // 3)) for n in range(9)]
+    runs: list[PipelineRun] = []
+    for number in range(kills):
+        overlap, at_once = chance.choice(["wait", "allow"]), chance.choice([None, 1, 2])
+        pipeline = Pipeline(lab.app, steps, overlap=overlap, at_once=at_once)
+        if number % 3 == 0:
+            runs.append(occurrence(lab.app, pipeline, f"run{number}"))
+        time.sleep(chance.uniform(0, 0.3))  # at a random instant, which is what this is about
+        worker = chance.choice([each for each in workers if each.process.alive])
+        children = descendants(worker.process.pid)
+        if chance.random() < 0.1 or not children:
+            worker.kill()
+            workers[workers.index(worker)] = hire(server.url, concurrency=3)
+        else:
+            with suppress(ProcessLookupError):
+                os.kill(chance.choice(children), signal.SIGKILL)
+        sweep(lab.app)
+    resumed = 0
+    deadline = time.monotonic() + 300
+    while open_runs := [run for run in runs if not _has_succeeded(lab, run)]:
+        assert time.monotonic() < deadline, [run.status() for run in open_runs[:2]]
+        for run in open_runs:
+            with suppress(LookupError):
+                if run.status().state == "FAILED":
+                    resumed += run.resume()
+        sweep(lab.app)
+        time.sleep(0.1)  # between two looks
+    while lab.client.zcard("{redbeat-lite}:pipelines"):
+        assert time.monotonic() < deadline
+        sweep(lab.app)
+    starts: Counter[int] = Counter()
+    for run in runs:
+        status = run.status()
+        assert run.params() == {f"s{n}": n for n in range(9)}
+        ended = [max(s.ended_at.timestamp() for s in status.steps if s.ended_at and s.stage == k) for k in range(3)]
+        assert all(each["at"] >= ended[each["stage"] - 1] for each in lab.log(run) if each["stage"])
+        starts.update(Counter(lab.names(run)).values())
+    feed = ends(lab.client)
+    print(f"{len(runs)} runs, {resumed} resumed; starts of a step: {dict(starts)}; ends told: {Counter(feed.values())}")
+    assert sum(feed.values()) == len(runs) + resumed
+    assert left_behind(lab.client, [run.id for run in runs]) == []
+
+
+def _has_succeeded(lab: Lab, run: PipelineRun) -> bool:
+    with suppress(LookupError, redis.ConnectionError):  # its start may not have been handled
+        return run.status().state == "SUCCEEDED"
+    return False
