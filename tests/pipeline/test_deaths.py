@@ -165,7 +165,7 @@ def test_300_kills_at_random_instants(own_server: Callable[..., Server], hire: C
             runs.append(occurrence(lab.app, pipeline, f"run{number}"))
         time.sleep(chance.uniform(0, 0.3))  # at a random instant, which is what this is about
         worker = chance.choice([each for each in workers if each.process.alive])
-        children = descendants(worker.process.pid)
+        children = sorted(descendants(worker.process.pid))
         if chance.random() < 0.1 or not children:
             worker.kill()
             workers[workers.index(worker)] = hire(server.url, concurrency=3)
