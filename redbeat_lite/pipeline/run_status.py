@@ -176,18 +176,18 @@ def read(run_id: str, run: Mapping[str, str], steps: str, alive: Mapping[str, bo
 
 def _read(run_id: str, run: Mapping[str, str], recorded: str, alive: Mapping[str, bool]) -> RunStatus:
     definition, steps = _decode(run["definition"]), json.loads(recorded)
-    state = State(run["state"])
-    error_step = run.get("error_step")
+    state, error_step = State(run["state"]), run.get("error_step")
     placed = [(stage, step) for stage, steps_of in enumerate(definition.stages) for step in steps_of]
+    running = None if state in _OPEN else alive
+    told = tuple(
+        _step(run_id, number, *place, steps.get(str(number), {}), running) for number, place in enumerate(placed)
+    )
     return RunStatus(
         run_id,
         state,
         int(run["stage"]),
         len(definition.stages),
-        tuple(
-            _step(run_id, number, *place, steps.get(str(number), {}), state, alive)
-            for number, place in enumerate(placed)
-        ),
+        told,
         placed[int(error_step)][1].name if error_step is not None else None,
         run.get("error"),
         _time(run.get("created")),
@@ -196,37 +196,19 @@ def _read(run_id: str, run: Mapping[str, str], recorded: str, alive: Mapping[str
 
 
 def _step(
-    run_id: str,
-    number: int,
-    stage: int,
-    step: Step,
-    recorded: Mapping[str, Any],
-    run: State,
-    alive: Mapping[str, bool],
+    run_id: str, number: int, stage: int, step: Step, recorded: Mapping[str, Any], running: Mapping[str, bool] | None
 ) -> StepStatus:
+    """One step; of a run that has ended with what is known of the tasks that may be ``running``."""
     get = recorded.get
-    round_ = get("round", 0)
-    state = _STATES[get("state", "WAITING")]
+    round_, state = get("round", 0), _STATES[get("state", "WAITING")]
     # What is recorded is the same, and cheaper than to make it up.
     ident = get("task") or task_id(run_id, stage, number, round_)
-    idle = state is State.WAITING or (state is State.RUNNING and not alive.get(ident, True))
-    if idle and run not in _OPEN:
-        state = State.ABORTED
+    idle = state is State.WAITING or (state is State.RUNNING and running is not None and not running.get(ident, True))
     return StepStatus(
-        step.name,
-        step.task,
-        stage,
-        state,
-        ident,
-        _time(get("started")),
-        _time(get("ended")),
-        get("error"),
-        get("attempt", 0),
-        round_,
-        get("worker"),
-        get("percent"),
-        get("note"),
-    )
+        step.name, step.task, stage, State.ABORTED if running is not None and idle else state, ident,
+        _time(get("started")), _time(get("ended")), get("error"), get("attempt", 0), round_, get("worker"),
+        get("percent"), get("note"),
+    )  # fmt: skip
 
 
 def _time(raw: str | int | None) -> datetime | None:
