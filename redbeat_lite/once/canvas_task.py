@@ -22,7 +22,8 @@ NOT_TAKEN: tuple[type[Exception], ...] = (*DOWN, OperationalError)
 
 #: Options of a task that does nothing but publish others, and may do so again.
 _RETRIES = {"autoretry_for": NOT_TAKEN, "retry_backoff": 1, "retry_backoff_max": 60, "max_retries": None}
-PUBLISHES: dict[str, Any] = {"base": Task, "bind": True, "acks_late": True, "ignore_result": True, **_RETRIES}
+PUBLISHES: dict[str, Any] = {"base": Task, "bind": True, "ignore_result": True, **_RETRIES}
+PUBLISHES |= {"acks_late": True, "reject_on_worker_lost": True}
 
 #: What names the members and groups of a canvas here and now. Celery does so while it applies it; the group of a chord
 #: within another canvas takes no id from outside.
@@ -30,7 +31,7 @@ _name: ContextVar[Callable[[], str]] = ContextVar("redbeat_lite_canvas_ids", def
 canvas.uuid = lambda: _name.get()()
 
 
-@shared_task(name=CANVAS, reject_on_worker_lost=True, **PUBLISHES)  # type: ignore[untyped-decorator]
+@shared_task(name=CANVAS, **PUBLISHES)  # type: ignore[untyped-decorator]
 def apply_canvas(self: Any, signature: dict[str, Any]) -> None:
     """Apply a canvas whose ids follow from this task's, one after the other: a copy of it publishes the same ones."""
     ids = (str(uuid5(NAMESPACE_OID, f"{self.request.id}/{number}")) for number in count())

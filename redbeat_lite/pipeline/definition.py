@@ -151,7 +151,7 @@ class Definition:
             steps = iter([_decode_step(step) for step in stored["steps"]])
             stages = tuple(tuple(next(steps) for _ in range(size)) for size in stored["sizes"])
             params, process = unpack(stored["params"]), unpack(stored["process"])
-            return cls(stages, params, process=process, **{name: stored[name] for name in _PLAIN})
+            return cls(stages, params, process=process, **{name: stored[name] for name in _PLAIN if name in stored})
         except (KeyError, TypeError, ValueError, RuntimeError) as exc:
             raise CorruptEntry(f"definition of a pipeline is not usable: {exc!r}") from exc
 

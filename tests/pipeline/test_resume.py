@@ -74,6 +74,7 @@ def failed(app: Celery, **options: Any) -> PipelineRun:
 def test_only_what_has_not_succeeded_runs_again(app: Celery) -> None:
     run = failed(app)
     before = run.status()
+    assert [each.id for each in PipelineRun.list(app)] == ["a"]
     assert run.params() == {"done": 1, "late": 1}, "also of who ended after the failure"
     assert run.resume() is True
     assert sorted(published(app)) == [("bad", 1), ("waits", 1)]
@@ -86,6 +87,7 @@ def test_only_what_has_not_succeeded_runs_again(app: Celery) -> None:
     assert status.step("bad").task_id != before.step("bad").task_id
     assert run.resume() is False
     assert published(app) == []
+    assert [each.id for each in PipelineRun.list(app)] == ["a"], "listed once"
     end(app, Ref("a", 2, 0, 0, 0, "token0"))
     for step in (3, 4):
         end(app, begun(app, "a", step, round=1))
@@ -94,7 +96,6 @@ def test_only_what_has_not_succeeded_runs_again(app: Celery) -> None:
     assert run.status().state == "SUCCEEDED"
     with pytest.raises(NotResumable, match="has succeeded"):
         run.resume()
-    assert [each.id for each in PipelineRun.list(app)] == ["a"], "listed once"
 
 
 def test_a_copy_from_before_counts_for_nothing(app: Celery) -> None:

@@ -150,6 +150,16 @@ def test_a_retry_waits_for_its_own_attempt(store: PipelineStore) -> None:
     assert store.complete(retry, "SUCCEEDED", "{}").state == "SUCCEEDED"
 
 
+def test_what_a_step_told_of_its_progress_goes_with_its_attempt(store: PipelineStore) -> None:
+    store.start(RUN, definition(1), "{}")
+    ref = begun(store, 0, 0)
+    store.progress(ref, 30.0, "reading")
+    assert (step_of(store, 0, "percent"), step_of(store, 0, "note")) == (30, "reading")
+    store.wait(ref, 1, 0, sent=True)
+    begun(store, 0, 0, "b", attempt=1)
+    assert (step_of(store, 0, "percent"), step_of(store, 0, "note")) == (None, None)
+
+
 def test_a_retry_that_was_not_sent_is_published_when_it_is_due(store: PipelineStore, client: redis.Redis) -> None:
     store.start(RUN, definition(2), "{}")
     assert store.wait(begun(store, 0, 0), 1, 0, sent=False)
