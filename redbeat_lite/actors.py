@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from .errors import InvalidEntry, is_plain, storable
 
 #: How a change was made.
-Way = Literal["api", "cli", "config", "beat"]
+Way = Literal["api", "cli", "web", "config", "beat"]
 
 #: Longest actor, in characters: it is kept with each entry that was changed.
 MAX_ACTOR = 100

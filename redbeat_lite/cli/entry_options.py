@@ -16,7 +16,8 @@ from ..schedules.zones import zone_of
 from ..storage.json_values import unpack
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_KINDS = ("every", "cron", "at", "rrule", "manual", "schedule")
+#: The options of which one says when an entry runs.
+KINDS = ("every", "cron", "at", "rrule", "manual", "schedule")
 
 #: What unsets a field that may be unset.
 _NONE = "none"
@@ -106,7 +107,7 @@ def schedule_of(given: dict[str, Any], zone: tzinfo) -> Any:
     Raises:
         InvalidEntry: two schedules, options that do not go together, or a wrong value.
     """
-    kinds = {kind: given.pop(kind) for kind in _KINDS}
+    kinds = {kind: given.pop(kind) for kind in KINDS}
     kinds = {kind: text for kind, text in kinds.items() if text is not None}
     align, spread = given.pop("align"), given.pop("spread")
     tz, seconds, start = (given.pop(name) for name in ("tz", "cron_seconds", "rrule_start"))

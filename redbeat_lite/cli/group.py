@@ -33,6 +33,7 @@ _COMMANDS = {
     "pipelines": ("pipelines", "pipelines"),
     "calendars": ("calendars", "calendars"),
     "watch": ("watch", "watch"),
+    "web": (".web.command", "web"),
     "export": ("export_import", "export_"),
     "plan": ("plan_apply", "plan"),
     "apply": ("plan_apply", "apply"),

@@ -78,7 +78,7 @@ def next_(
     if last < first:
         raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
     found = [schedules[name]] if name else [*schedules.values()]
-    runs = [*islice(_between(found, first, last, zone, shown, schedules.freezes.known()), limit)]
+    runs = [*islice(runs_between(found, first, last, zone, shown, schedules.freezes.known()), limit)]
     if as_json:
         echo_json([_json(run) for run in runs])
     elif runs:
@@ -96,9 +96,16 @@ def _is_asked(entry: Entry) -> bool:
     return entry.due is not None and isinstance(entry.known_state.nominal, Question)
 
 
-def _between(
+def runs_between(
     entries: Iterable[Entry], first: datetime, last: datetime, zone: tzinfo, shown: tzinfo | None, freezes: Freezes
 ) -> Iterator[_Run]:
+    """The runs of these entries between two instants, in order.
+
+    Parameters:
+        zone: the app's.
+        shown: in which they are told; ``None``: each in its entry's own.
+        freezes: those that count.
+    """
     start, walk_on = to_ms(first), briefly()
     ready = {entry.name: _ahead(entry, start, zone, walk_on) for entry in entries}
     for run in walk(ready.values(), now=to_ms(datetime.now(UTC)), zone=zone, walk_on=walk_on, freezes=freezes):

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 #: How many runs are shown of an entry.
 _SHOWN = 5
 
-_MARKS: dict[Outcome, str] = {
+#: Outcome -> a character.
+MARKS: dict[Outcome, str] = {
     "succeeded": "✓",
     **dict.fromkeys(NOT_DONE, "✗"),
     "running": "▸",
@@ -43,5 +44,5 @@ def marks(entry: Entry, history: int, *, plain: bool) -> str | None:
     Parameters:
         plain: letters, in place of characters that not every terminal has.
     """
-    known = _PLAIN if plain or not is_unicode(sys.stdout) else _MARKS
+    known = _PLAIN if plain or not is_unicode(sys.stdout) else MARKS
     return "".join(known[outcome] for outcome in reversed(last_outcomes(entry, history))) or None

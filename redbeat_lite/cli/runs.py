@@ -59,7 +59,7 @@ def runs(ctx: click.Context, /, failed: bool, since: str | None, limit: int, as_
 
 def told(run: Run, zone: tzinfo) -> str:
     """A run in one line, for ``show``."""
-    took, note = _took(run), _note(run)
+    took, note = how_long(run), remark(run)
     more = (f" in {took}" if took else "") + (f": {note}" if note else "")
     return clean(f"{when(run.scheduled_at, zone)}  {run.outcome}{more}")
 
@@ -72,16 +72,26 @@ def _echo(found: list[Run], zone: tzinfo, *, named: bool) -> None:
 
 def _cells(run: Run, zone: tzinfo, named: bool) -> tuple[Any, ...]:
     name = (run.name,) if named else ()
-    return (when(run.scheduled_at, zone), *name, run.outcome, _took(run), run.attempts or None, run.worker, _note(run))
+    return (
+        when(run.scheduled_at, zone),
+        *name,
+        run.outcome,
+        how_long(run),
+        run.attempts or None,
+        run.worker,
+        remark(run),
+    )
 
 
-def _took(run: Run) -> str | None:
+def how_long(run: Run) -> str | None:
+    """How long a run took, as far as that is known."""
     if run.seconds is None:
         return None
     return span(run.seconds) if run.seconds >= 1 else f"{round(1000 * run.seconds)} ms"
 
 
-def _note(run: Run) -> str | None:
+def remark(run: Run) -> str | None:
+    """What there is to say of a run besides."""
     if run.until is not None:
         return f"{run.count} in {span((run.until - run.scheduled_at).total_seconds())}"
     return run.error or ("says the result backend" if run.source == "result" else None)

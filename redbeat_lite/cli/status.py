@@ -45,7 +45,7 @@ def status(ctx: click.Context, timeout: float, as_json: bool) -> None:
     if as_json:
         echo_json(_as_json(found))
     else:
-        echo_fields(_lines(found, app.timezone))
+        echo_fields(lines(found, app.timezone))
 
 
 def _as_json(found: Status) -> dict[str, object]:
@@ -58,7 +58,8 @@ def _as_json(found: Status) -> dict[str, object]:
     return fields
 
 
-def _lines(found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
+def lines(found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
+    """How the beats fare, by label."""
     leader = found.leader
     if leader is None:
         yield "leader", "nobody leads"

@@ -60,7 +60,7 @@ class Change:
             ``"released"``, ``"discarded"``, ``"run now"``, ``"backfill"``, ``"lock cleared"``, ``"term begun"``,
             ``"frozen"`` or ``"thawed"``.
         actor: who did it.
-        way: ``"api"``, ``"cli"``, ``"config"`` or ``"beat"``.
+        way: ``"api"``, ``"cli"``, ``"web"``, ``"config"`` or ``"beat"``.
         names: of the entries, the first 20, in some 500 bytes; the key of a lock that was cleared; keys
             of the schedule that a beat has removed because they were of a foreign type.
         count: how many there were.

@@ -1,0 +1,82 @@
+"""The page in a Django project, behind Django's own login and permissions.
+
+``path("redbeat/", include(urls(app)))`` among the ``urlpatterns`` is all that it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse
+from django.urls import NoReverseMatch, re_path, reverse
+from django.views.decorators.csrf import csrf_exempt
+
+from .access import RIGHTS, Access
+from .adapters import environ_headers
+from .messages import Request, Response
+from .site import Site
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+def urls(app: Celery, **options: Any) -> list[Any]:
+    """The patterns to include where the page shall be; options as for :class:`redbeat_lite.web.Site`.
+
+    Who may do what is up to :func:`access`, unless the options say otherwise.
+    """
+    return [re_path(r"^(?P<path>.*)$", view(app, **options), name="redbeat")]
+
+
+def view(app: Celery, **options: Any) -> Callable[..., HttpResponse]:
+    """The page as a view, which is given the ``path`` below it."""
+    site = Site(app, **{"access": access, **options})
+
+    def page(request: HttpRequest, path: str = "") -> HttpResponse:
+        answer = site.handle(_of_django(request, path))
+        response = HttpResponse(answer.body, status=answer.status)
+        del response["Content-Type"]
+        for name, value in answer.headers:
+            response[name] = value
+        return response
+
+    # Forms carry no token: the page refuses what other sites post by itself.
+    exempt: Callable[..., HttpResponse] = csrf_exempt(page)
+    return exempt
+
+
+def access(request: Request) -> Access | Response | None:
+    """Staff may look; superusers, and who has the permission ``redbeat_lite.<right>``, may do more.
+
+    Who has not signed in is led to the login of the admin, or to ``LOGIN_URL``.
+    """
+    user = request.native.user
+    if not user.is_authenticated:
+        login = redirect_to_login(request.native.get_full_path(), _login())
+        return Response.leading_to(login["Location"])
+    if not (user.is_active and user.is_staff):
+        return None
+    rights = {right for right in RIGHTS if right == "view" or user.has_perm(f"redbeat_lite.{right}")}
+    return Access(user.get_username(), rights)
+
+
+def _login() -> str | None:
+    try:
+        return str(reverse("admin:login"))
+    except NoReverseMatch:
+        return None
+
+
+def _of_django(request: HttpRequest, path: str) -> Request:
+    meta = request.META
+    return Request(
+        str(request.method),
+        f"/{path}",
+        meta.get("QUERY_STRING", ""),
+        environ_headers(meta),
+        request.body,
+        client=meta.get("REMOTE_ADDR", ""),
+        native=request,
+    )

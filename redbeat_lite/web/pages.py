@@ -1,0 +1,129 @@
+"""The pages that are looked at: what each reads, once for all who look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from ..beat.status import status as beats
+from ..cli.entry_output import STATUSES, as_fields, shown, status
+from ..cli.next import runs_between
+from ..cli.status import lines
+from ..clock import wall_ms
+from ..entries.entry import Entry
+from ..entries.last_runs import with_sent
+from ..entries.preview import upcoming
+from ..entries.selection import Selection, is_pattern
+from ..interchange.schedule_text import schedule_text
+from ..operate.why.explain import explain
+from ..operate.why.gather import gather
+from ..runs.run import NOT_DONE, Run
+from ..storage.patience import briefly
+from .editing import ARGUMENTS
+from .messages import Response
+from .site import Call, Site
+
+#: Milliseconds that are looked ahead on the first page, and how many runs at most.
+_AHEAD, _COMING = 900_000, 30
+
+#: Entries on a page, runs on a page, and last runs of each entry in a list.
+_ENTRIES, _RUNS, _LAST = 50, 100, 15
+
+#: Entries that a filter looks through, next due first: an answer shall not take seconds.
+_LOOKED_AT = 10_000
+
+#: On the page of an entry: runs and changes, runs to come, and how far to look for these.
+_PAST, _NEXT, _AGE = 20, 10, timedelta(days=3653)
+
+#: What is shown of an entry in places of its own.
+_APART = ("name", "status", "next run", "last run", "description", *ARGUMENTS)
+
+_STATES = (*STATUSES, "failing", "failed")
+
+#: What may be asked for of all runs, in place of everything.
+_OUTCOMES = {"failed": NOT_DONE, "expired": ("expired",), "lost": ("lost",)}
+
+
+def now(call: Call) -> Response:
+    """Who leads, what is wrong, and what comes next."""
+    return call.page("now.html", **call.site.shared.read("now", lambda: _now(call.site)))
+
+
+def _now(site: Site) -> dict[str, Any]:
+    at, zone, found = wall_ms(), site.zone, beats(site.app)
+    # Of the first runs to come, none is of an entry that is due after as many others.
+    first = site.schedules.list(limit=_COMING)
+    coming = upcoming(first, now=at, until=at + _AHEAD, limit=_COMING, zone=zone, walk_on=briefly())
+    return {"beats": found, "lines": [*lines(found, zone)], "incidents": site.schedules.incidents(), "coming": coming}
+
+
+def entries(call: Call) -> Response:
+    """The entries that a filter leaves, a page of them."""
+    wanted = tuple(call.given.get(field, "").strip() for field in ("q", "tag", "task", "state"))
+    text = call.given.get("offset", "")
+    offset = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
+    found = call.site.shared.read(("entries", wanted, offset), lambda: _entries(call.site, *wanted, offset=offset))
+    return call.page("entries.html", states=_STATES, offset=offset, size=_ENTRIES, **found)
+
+
+def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: int) -> dict[str, Any]:
+    found, total, looked_at = site.schedules, len(site.schedules), None
+    if not (name or tag or task or state):
+        page = found.list(offset, _ENTRIES + 1)
+    else:
+        selection = Selection.of(name if is_pattern(name) else f"*{name}*", tag or None)
+        looked_at, some = _LOOKED_AT, islice(found.values(), _LOOKED_AT)
+        left = (each for each in some if selection.covers(each) and task in ("", each.task) and _is(each, state))
+        page = [*islice(left, offset, offset + _ENTRIES + 1)]
+    listed = _listed(page[:_ENTRIES], site.history)
+    return {"listed": listed, "more": len(page) > _ENTRIES, "total": total, "looked_at": looked_at}
+
+
+def _is(entry: Entry, state: str) -> bool:
+    if state == "failed":
+        return entry.failures_in_a_row > 0
+    return entry.last_error is not None if state == "failing" else state in ("", status(entry))
+
+
+def _listed(page: Iterable[Entry], history: int) -> list[tuple[Any, ...]]:
+    """Each entry, with its status, its schedule in words and its last runs, the newest last."""
+    last = ((each, with_sent(each, each.rows, history, wall_ms(), _LAST)[::-1]) for each in page)
+    return [(each, status(each), schedule_text(each.schedule), runs) for each, runs in last]
+
+
+def entry(call: Call) -> Response:
+    """One entry: what it is, what became of it, what comes, and what may be done."""
+    name, more, redact = call.name, call.given.get("more", ""), call.site.redact
+    found = call.site.shared.read(("entry", name, more), lambda: _entry(call.site, name, more))
+    arguments = {field: value for field in ARGUMENTS if (value := getattr(found["entry"], field))}
+    if redact is not None:
+        arguments = {field: redact(field, value) for field, value in arguments.items()}
+    elif not call.may("edit"):
+        arguments = dict.fromkeys(arguments, "for those who may edit")
+    return call.page("entry.html", arguments={f: shown(value) for f, value in arguments.items()}, more=more, **found)
+
+
+def _entry(site: Site, name: str, more: str) -> dict[str, Any]:
+    found, at, zone = site.schedules[name], datetime.now(UTC), site.zone
+    return {
+        "entry": found,
+        "status": status(found),
+        "fields": [each for each in as_fields(found, zone) if each[0] not in _APART],
+        "runs": site.schedules.runs(name, limit=_PAST),
+        "coming": [*islice(runs_between([found], at, at + _AGE, zone, None), _NEXT)],
+        "changes": site.schedules.changes(name, limit=_PAST) if more == "changes" else [],
+        "why": explain(gather(site.app, name, at, zone), None) if more == "why" else None,
+    }
+
+
+def runs(call: Call) -> Response:
+    """What has become of runs lately."""
+    wanted = call.given.get("outcome", "")
+    found = call.site.shared.read(("runs", wanted), lambda: _runs(call.site, wanted))
+    return call.page("runs.html", runs=found, outcomes=_OUTCOMES, wanted=wanted)
+
+
+def _runs(site: Site, wanted: str) -> list[Run]:
+    return site.schedules.runs(outcome=_OUTCOMES.get(wanted), limit=_RUNS)

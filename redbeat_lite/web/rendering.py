@@ -1,0 +1,90 @@
+"""From what was read to HTML: the templates, and the words that they share. Whatever comes from outside stays text."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Iterable
+from datetime import UTC, datetime, tzinfo
+from functools import partial
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from ..cli.outcomes import MARKS
+from ..cli.output import clean
+from ..cli.runs import how_long, remark
+from ..entries.words import change_words, in_zone
+from ..runs.run import NOT_DONE
+
+_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+
+#: What was done, as the next page says it.
+_DONE = {
+    "run": "One extra run was sent.",
+    "pause": "Paused.",
+    "resume": "Resumed.",
+    "remove": "Removed. An entry of beat_schedule comes back when the beat that has it next sees to it.",
+    "edit": "Saved. It counts from now on.",
+}
+
+
+def environment(zone: tzinfo, app_name: str, assets: Iterable[str]) -> Environment:
+    """The templates, with what they may call.
+
+    Parameters:
+        zone: of all times.
+        app_name: as ``-A`` has it in the command lines.
+        assets: names of what the browser loads besides.
+    """
+    env = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    change = partial(change_words, zone=zone)
+    env.filters.update(time=partial(_time, zone), typed=escape, how_long=how_long, remark=remark, change=change)
+    env.filters["outcome"] = lambda outcome: "bad" if outcome in NOT_DONE else str(outcome).replace(" ", "-")
+    named = {name.partition("-")[0]: name for name in assets}
+    env.globals.update(marks=MARKS, dones=_DONE, link=link, command=partial(_command, app_name), assets=named)
+    return env
+
+
+def assets() -> dict[str, tuple[bytes, str]]:
+    """What the browser loads besides: name, with a digest of the content -> content, media type."""
+    found = {}
+    for each in files(__package__).joinpath("static").iterdir():
+        stem, _, kind = each.name.rpartition(".")
+        content = each.read_bytes()
+        found[f"{stem}-{hashlib.sha256(content).hexdigest()[:12]}.{kind}"] = (content, _TYPES[kind])
+    return found
+
+
+def link(page: str, **query: object) -> str:
+    """Where a page is, from any other, wherever all of them are mounted."""
+    given = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{page}?{urlencode(given, errors='replace')}" if given else page
+
+
+def _command(app_name: str, does: str, name: str = "", *words: str) -> str:
+    """The command line that does the same."""
+    named = [*words, "--", name] if name.startswith("-") else [name, *words] if name else words
+    return shlex.join(["celery", "-A", app_name, "redbeat", does, *named])
+
+
+def _shown(value: Any) -> Any:
+    """Text on its line, and without what turns the direction of what follows."""
+    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _time(zone: tzinfo, instant: datetime | None) -> Markup:
+    if instant is None:
+        return Markup("–")
+    exact, shown = instant.astimezone(UTC).isoformat(timespec="milliseconds"), in_zone(instant, zone)
+    return Markup('<time datetime="{}">{}<span class="wide">{}</span></time>').format(exact, shown[:19], shown[19:])

@@ -1,0 +1,165 @@
+"""The page as a whole: from a request to a response, by way of who asks, what for, and what may go wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Any
+
+from kombu.exceptions import OperationalError
+
+from .. import actors
+from ..api.schedules import Schedules
+from ..errors import ConfigOwned, EntryChanged, EntryNotFound, RedbeatError, text_of
+from ..schedules.zones import portable
+from ..settings import Settings
+from ..storage.connections import FAULTS
+from .access import Access, from_this_machine, is_own
+from .messages import MAX_BODY, Request, Response
+from .rendering import assets, environment, link
+from .shared import Shared
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+
+#: What every response says: nothing is loaded but from here, nothing is guessed, nobody frames it.
+_HEADERS = (
+    ("Content-Security-Policy", _POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "same-origin"),
+)
+
+#: The status of what is wrong with a request; of everything else that we raise on purpose it is 400.
+_STATUS: dict[type[Exception], int] = {EntryNotFound: 404, EntryChanged: 409, ConfigOwned: 409}
+
+_AWAY: tuple[type[Exception], ...] = (OperationalError, *FAULTS)
+_GONE = "Redis cannot be reached; what is shown may be old"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request of somebody who may make it.
+
+    Parameters:
+        given: the fields of its form or query.
+    """
+
+    site: Site
+    request: Request
+    access: Access
+    given: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """Of the entry that it is about."""
+        return self.given.get("name", "")
+
+    def may(self, right: str) -> bool:
+        """Whether this is granted."""
+        return right in self.access.rights
+
+    def done(self, what: str, page: str = "entry") -> Response:
+        """Lead to the page that shows what was done."""
+        return Response.leading_to(link(page, name=self.name if page == "entry" else None, did=what))
+
+    def page(self, template: str, http: int = 200, **data: Any) -> Response:
+        """A page, with a tag of what it says to whoever asks; or that it is still as the browser has it."""
+        shown = {"here": self.request.path[1:], "given": self.given, "user": self.access.user, "may": self.may, **data}
+        body = self.site.templates.get_template(template).render(shown).encode(errors="replace")
+        tag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
+        headers = (("Content-Type", "text/html; charset=utf-8"), ("Cache-Control", "private, no-cache"), ("ETag", tag))
+        if http == 200 and self.request.headers.get("if-none-match") == tag:
+            return Response(304, headers=headers[1:])
+        return Response(http, body, headers)
+
+
+Handler = Callable[[Call], Response]
+
+
+class Site:
+    """The page of one app's schedule.
+
+    Parameters:
+        app: the Celery app whose settings say where the schedule is. Nothing is connected yet.
+        access: says who asks: an :class:`Access`; ``None`` for nobody, who is refused; or a :class:`Response`, such as
+            one that leads to a login. Without it the page is read-only, and for those at this machine alone.
+        redact: is given ``"args"``, ``"kwargs"`` or ``"options"`` and the value of an entry, and returns what everybody
+            sees instead. Without it, values are shown to those who may edit.
+        trusted_origins: of pages that may post here besides our own, ``https://ops.example.org``: where a proxy changes
+            the name of the host on the way.
+    """
+
+    def __init__(
+        self,
+        app: Celery,
+        *,
+        access: Callable[[Request], Access | Response | None] = from_this_machine,
+        redact: Callable[[str, Any], Any] | None = None,
+        trusted_origins: Collection[str] = (),
+    ) -> None:
+        from .routes import ROUTES
+
+        self.app, self.redact, self.schedules, self.shared = app, redact, Schedules(app), Shared()
+        self._access, self._trusted, self._routes, self._assets = access, frozenset(trusted_origins), ROUTES, assets()
+        self.templates = environment(self.zone, app.main or "...", self._assets)
+
+    @property
+    def zone(self) -> tzinfo:
+        """The app's."""
+        return portable(self.app.timezone)
+
+    @property
+    def history(self) -> int:
+        """How many runs are kept of an entry that does not say."""
+        return Settings.from_app(self.app).history
+
+    def handle(self, request: Request) -> Response:
+        """Answer a request. Of what is wrong the answer tells; what ``access`` raises is the host's affair."""
+        access = self._access(request)
+        if access is None or (isinstance(access, Access) and "view" not in access.rights):
+            access = Response.plain(403, "This page is not open to you. Its host says who may see it, by access=.")
+        answer = access if isinstance(access, Response) else self._answer(request, access)
+        return Response(answer.status, b"" if request.method == "HEAD" else answer.body, (*answer.headers, *_HEADERS))
+
+    def _answer(self, request: Request, access: Access) -> Response:
+        if not request.path:  # the links of the page count from its directory
+            return Response.leading_to(f"{request.root.rpartition('/')[2]}/", 308)
+        if request.path[1:] in self._assets:
+            body, kind = self._assets[request.path[1:]]
+            return Response(200, body, (("Content-Type", kind), ("Cache-Control", "max-age=31536000, immutable")))
+        method = "GET" if request.method == "HEAD" else request.method
+        if (method, request.path) not in self._routes:
+            return Response.plain(404, "There is no such page.")
+        handler, right = self._routes[method, request.path]
+        if method == "POST" and not is_own(request, self._trusted):
+            return Response.plain(403, "This did not come from the page itself. Behind a proxy, see trusted_origins.")
+        if right not in access.rights:
+            return Response.plain(403, f"You may not do this; it takes the right {right!r}.")
+        if len(request.body) > MAX_BODY:
+            return Response.plain(413, "This is too long.")
+        try:
+            call = Call(self, request, access, request.given())
+        except ValueError:
+            return Response.plain(400, "These are too many fields.")
+        return self._handled(call, handler)
+
+    def _handled(self, call: Call, handler: Handler) -> Response:
+        try:
+            with actors.acting_as(call.access.user), actors.by_way("web"):
+                return handler(call)
+        except RedbeatError as exc:
+            return call.page("failed.html", _STATUS.get(type(exc), 400), what="This cannot be done", why=text_of(exc))
+        except _AWAY as exc:
+            what = "The broker cannot be reached" if isinstance(exc, OperationalError) else _GONE
+            return call.page("failed.html", 503, what=what, why=text_of(exc))
+        finally:
+            if call.request.method == "POST":
+                self.shared.forget()

@@ -1,0 +1,73 @@
+"""The page of an app, asked in this process, without a browser."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import pytest
+from celery import Celery
+
+from redbeat_lite.web import RIGHTS, Access, Request, Response, Site
+from tests.support.in_process import clock, inner_beat, make_app, make_beat, no_leaks, schedules
+
+__all__ = ["clock", "inner_beat", "make_app", "make_beat", "no_leaks", "schedules"]
+
+#: What a browser says of a form that is posted from the page itself.
+OWN = {"sec-fetch-site": "same-origin"}
+
+
+class Seen(NamedTuple):
+    """What the page answers."""
+
+    status: int
+    html: str
+    headers: dict[str, str]
+
+    @classmethod
+    def of(cls, answer: Response) -> Seen:
+        return cls(answer.status, answer.body.decode(), dict(answer.headers))
+
+    @property
+    def text(self) -> str:
+        """What is read on it."""
+        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", self.html)).split())
+
+    @property
+    def location(self) -> str:
+        return self.headers["Location"]
+
+
+class Visitor:
+    """Somebody who looks and clicks.
+
+    Parameters:
+        site: the page.
+        rights: theirs.
+    """
+
+    def __init__(self, app: Celery, *rights: str, **options: Any) -> None:
+        access = Access("ada", frozenset({"view", *rights}))
+        self.site = Site(app, **{"access": lambda request: access, **options})
+
+    def get(self, page: str = "", headers: dict[str, str] | None = None, **query: Any) -> Seen:
+        self.site.shared.forget()
+        return Seen.of(self.site.handle(Request("GET", f"/{page}", urlencode(query), headers or {})))
+
+    def post(self, page: str, headers: dict[str, str] = OWN, **form: Any) -> Seen:
+        return Seen.of(self.site.handle(Request("POST", f"/{page}", "", headers, urlencode(form).encode())))
+
+
+@pytest.fixture
+def visitor(app: Celery) -> Visitor:
+    """Somebody with all rights."""
+    return Visitor(app, *RIGHTS)
+
+
+@pytest.fixture
+def look(app: Celery) -> Callable[..., Visitor]:
+    """Makes visitors with these rights."""
+    return lambda *rights, **options: Visitor(app, *rights, **options)

@@ -1,0 +1,233 @@
+"""What is done from a page, by whom, and what is refused."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from redbeat_lite import Schedules, cron, every
+from redbeat_lite.web import RIGHTS
+from redbeat_lite.web.routes import ROUTES
+from tests.support.messages import queued
+from tests.web.conftest import OWN, Seen, Visitor
+
+ACTIONS = [(path[1:], right) for (method, path), (_, right) in ROUTES.items() if method == "POST"]
+
+
+@pytest.fixture
+def nightly(schedules: Schedules) -> Callable[[], Any]:
+    """The entry as it is now."""
+    schedules.add("nightly", "add", cron("30 2 * * *", tz="Europe/Berlin"), kwargs={"x": 7}, tags=["a"])
+    return lambda: schedules["nightly"]
+
+
+def test_one_extra_run_is_sent(
+    visitor: Visitor, nightly: Callable[[], Any], schedules: Schedules, client: redis.Redis
+) -> None:
+    assert visitor.post("run", name="nightly", note="once more").location == "entry?name=nightly&did=run"
+    [message] = queued(client)
+    assert message.kwargs == {"x": 7}
+    assert "One extra run was sent." in visitor.get("entry", name="nightly", did="run").text
+    [change, _] = schedules.changes("nightly")
+    assert (change.action, change.actor, change.way) == ("run now", "ada", "web")
+    assert change.note.endswith("once more")
+
+
+def test_an_entry_is_paused_and_resumed(visitor: Visitor, nightly: Callable[[], Any]) -> None:
+    assert visitor.post("pause", name="nightly", note="the disk").status == 303
+    assert nightly().paused_note == "the disk"
+    assert nightly().last_change.actor == "ada"
+    assert visitor.post("resume", name="nightly").status == 303
+    assert nightly().paused_note is None
+
+
+def test_a_resumption_makes_up_for_what_was_missed_if_one_says_so(
+    visitor: Visitor, schedules: Schedules, clock: Any
+) -> None:
+    schedules.add("poll", "add", every(60))
+    for form, is_behind in (({}, False), ({"catch_up": "on"}, True)):
+        visitor.post("pause", name="poll")
+        clock.forward(600)
+        visitor.post("resume", name="poll", **form)
+        assert (schedules["poll"].next_run_at < clock.now) is is_behind
+
+
+def test_an_entry_is_removed(visitor: Visitor, nightly: Callable[[], Any], schedules: Schedules) -> None:
+    assert visitor.post("remove", name="nightly").location == "entries?did=remove"
+    assert "nightly" not in schedules
+    assert "Removed." in visitor.get("entries", did="remove").text
+
+
+def test_an_edit_shows_what_it_changes_before_it_is_saved(visitor: Visitor, nightly: Callable[[], Any]) -> None:
+    form = {"rule": "30 2 * * mon", "jitter": "10s", "tags": "b,a"}
+    shown = visitor.post("edit", name="nightly", version=1, **form)
+    assert shown.status == 200
+    assert "30 2 * * * 30 2 * * mon" in shown.text
+    assert "redbeat edit nightly --cron '30 2 * * mon' --tz Europe/Berlin --jitter 10s --tags b,a" in shown.text
+    assert "It would run next at:" in shown.text
+    assert nightly().version == 1
+    for name, text in form.items():
+        assert f'<input type="hidden" name="{name}" value="{text}">' in shown.html
+    assert visitor.post("edit", name="nightly", version=1, save=1, **form).location == "entry?name=nightly&did=edit"
+    assert (nightly().schedule, nightly().jitter) == (cron("30 2 * * mon", tz="Europe/Berlin"), 10)
+    assert (nightly().tags, nightly().kwargs, nightly().last_change.way) == (("a", "b"), {"x": 7}, "web")
+
+
+def test_an_edit_of_what_was_changed_meanwhile_is_not_saved(
+    visitor: Visitor, nightly: Callable[[], Any], schedules: Schedules
+) -> None:
+    schedules.update("nightly", jitter=5)
+    refused = visitor.post("edit", name="nightly", version=1, save=1, max_runs="3")
+    assert refused.status == 409
+    assert "somebody else has changed this entry" in refused.text
+    assert 'name="max_runs" value="3"' in refused.html
+    assert 'name="version" value="2"' in refused.html
+    assert nightly().max_runs is None
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ({"rule": "30 25 * * *"}, "schedule: expected"),
+        ({"kwargs": "{"}, "expected JSON object"),
+        ({"max_runs": "many"}, "max_runs: expected"),
+        ({"calendar": "nope"}, "no calendar 'nope' is stored"),
+        ({"task": ""}, "task: expected"),
+        ({"cron_seconds": "nonsense"}, "cron"),
+        ({}, "entry: expected a change"),
+    ],
+)
+def test_an_edit_that_cannot_be_saved_says_why(
+    visitor: Visitor, nightly: Callable[[], Any], form: dict[str, str], said: str
+) -> None:
+    for save in ({}, {"save": "1"}):
+        refused = visitor.post("edit", name="nightly", version=1, **form, **save)
+        assert refused.status == 400
+        assert said in refused.text
+    assert nightly().version == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"schedule": every(90, align=True), "once": True, "expect": {"start_within": 30}, "misfire": {"grace": 5}},
+        {"schedule": cron("0 0 3 * * *", seconds="first"), "expires": None, "history": 3, "description": "two\nlines"},
+        {
+            "schedule": every(60),
+            "start_at": datetime(2030, 1, 1, tzinfo=UTC),
+            "args": [1, "two"],
+            "options": {"queue": "slow"},
+            "max_runs": 9,
+        },
+    ],
+)
+def test_a_form_that_is_posted_as_it_came_changes_nothing(
+    visitor: Visitor, schedules: Schedules, fields: dict[str, Any]
+) -> None:
+    before = schedules.add("e", "add", **fields)
+    typed = _typed(visitor.get("edit", name="e"))
+    assert "entry: expected a change" in visitor.post("edit", name="e", version=1, **typed).text
+    assert visitor.post("edit", name="e", version=1, save=1, **{**typed, "history": "7"}).status == 303
+    assert schedules["e"] == before.replace(history=7)
+
+
+def _typed(seen: Seen) -> dict[str, str]:
+    """The fields of the form, as a browser posts them."""
+    form = seen.html[seen.html.index('class="edit"') :]
+    found = dict(re.findall(r'<input name="(\w+)" value="([^"]*)"', form))
+    found |= dict(re.findall(r'<textarea name="(\w+)" rows="2">\n([^<]*)</textarea>', form))
+    for name, choices in re.findall(r'<select name="(\w+)">(.*?)</select>', form):
+        chosen = re.findall(r"<option selected>([^<]*)", choices)
+        found[name] = chosen[0] if chosen else ""
+    return {name: html.unescape(text).replace("\n", "\r\n") for name, text in found.items()}
+
+
+def test_a_config_entry_is_not_edited_here(make_app: Callable[..., Celery], make_beat: Callable[..., Any]) -> None:
+    app = make_app(beat_schedule={"tick": {"task": "add", "schedule": 60}})
+    make_beat(app).run_due()
+    visitor = Visitor(app, *RIGHTS)
+    assert 'href="edit?' not in visitor.get("entry", name="tick").html
+    assert visitor.get("edit", name="tick").status == 409
+    assert visitor.post("edit", name="tick", version=1, save=1, jitter="3").status == 409
+    assert "Its configuration brings it back" in visitor.get("entry", name="tick").text
+
+
+@pytest.mark.parametrize(("page", "needs"), ACTIONS)
+def test_who_has_all_rights_but_one_may_not_do_what_takes_it(
+    look: Callable[..., Visitor], nightly: Callable[[], Any], client: redis.Redis, page: str, needs: str
+) -> None:
+    others = look(*(right for right in RIGHTS if right != needs))
+    form = {"name": "nightly", "version": "1", "save": "1", "jitter": "9"}
+    assert others.post(page, **form).status == 403
+    assert (nightly().version, nightly().jitter, queued(client)) == (1, 0, [])
+    assert f'action="{page}"' not in others.get("entry", name="nightly").html
+    assert f'href="{page}?' not in others.get("entry", name="nightly").html
+    assert look(needs).post(page, **form).status == 303
+
+
+def test_who_may_look_sees_no_button_and_no_form(look: Callable[..., Visitor], nightly: Callable[[], Any]) -> None:
+    seen = look().get("entry", name="nightly")
+    assert "<form" not in seen.html
+    assert look().get("edit", name="nightly").status == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site", "origin": "https://other.example.org", "host": "ops.example.org"},
+        {"origin": "http://evil.example.org", "host": "ops.example.org"},
+        {"origin": "null", "host": "ops.example.org"},
+        {"origin": "http://", "host": ""},
+        {"cookie": "sessionid=1"},
+    ],
+)
+def test_what_another_site_posts_is_refused(
+    visitor: Visitor, nightly: Callable[[], Any], client: redis.Redis, headers: dict[str, str]
+) -> None:
+    form = {"name": "nightly", "version": "1", "save": "1", "jitter": "9"}
+    assert {visitor.post(page, headers, **form).status for page, _ in ACTIONS} == {403}
+    assert (nightly().version, queued(client)) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        OWN,
+        {"sec-fetch-site": "none"},
+        {"origin": "http://10.0.0.5:5556", "host": "10.0.0.5:5556"},
+        {"origin": "https://Ops.example.org", "host": "ops.example.org"},
+        {"origin": "https://front.example.org", "host": "inner:8000", "sec-fetch-site": "cross-site"},
+        {"authorization": "Bearer x"},
+    ],
+)
+def test_what_the_page_itself_or_a_program_posts_is_done(
+    look: Callable[..., Visitor], nightly: Callable[[], Any], headers: dict[str, str]
+) -> None:
+    visitor = look("pause", trusted_origins=["https://front.example.org"])
+    assert visitor.post("pause", headers, name="nightly").status == 303
+
+
+def test_nothing_is_done_by_looking(visitor: Visitor, nightly: Callable[[], Any]) -> None:
+    for page, _ in ACTIONS:
+        assert visitor.get(page, name="nightly", save="1", jitter="9").status in (200, 404)
+    assert nightly().version == 1
+
+
+def test_a_broker_that_is_away_is_told(
+    visitor: Visitor, nightly: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*args: object, **more: object) -> None:
+        raise OperationalError("no route to rabbit")
+
+    monkeypatch.setattr(Schedules, "run_now", away)
+    refused = visitor.post("run", name="nightly")
+    assert (refused.status, "The broker cannot be reached: no route to rabbit" in refused.text) == (503, True)

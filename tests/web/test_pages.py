@@ -1,0 +1,183 @@
+"""What the pages show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Entry, Scheduler, Schedules, cron, every
+from redbeat_lite.runs.incident import Case
+from redbeat_lite.runs.run import Outcome
+from redbeat_lite.web import Request
+from tests.support.run_rows import RunRows
+from tests.support.server import Server
+from tests.web.conftest import Visitor
+
+HOUR = timedelta(hours=1)
+
+
+def recorded(client: redis.Redis, schedules: Schedules, name: str, *outcomes: Outcome) -> None:
+    """What workers have written of the last runs of an entry."""
+    rows, last = RunRows(client, schedules), datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    times = [last - HOUR * back for back in range(len(outcomes), 0, -1)]
+    for at, task_id, outcome in zip(times, rows.sent(name, *times), outcomes, strict=True):
+        line = rows.line(name, at, outcome, task_id, worker="celery@w1", error="KeyError: 7")
+        rows.row(name, at, outcome, task_id, begin=10, duration=1500, feed=line)
+
+
+def test_the_first_page_tells_who_leads_what_is_wrong_and_what_comes(
+    visitor: Visitor, schedules: Schedules, client: redis.Redis
+) -> None:
+    schedules.add("soon", "add", every(60))
+    schedules.add("later", "add", every(3600))
+    case = Case("failed", "soon", int(time.time() * 1000), "failed: KeyError: 7")
+    client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
+    seen = visitor.get()
+    assert seen.status == 200
+    assert "Leader nobody Nothing is sent." in seen.text
+    assert "Incidents 1" in seen.text
+    assert "failed: KeyError: 7" in seen.text
+    assert f"redbeat ack {case.id} --note NOTE" in seen.text
+    assert 'href="entry?name=soon"' in seen.html
+    assert "later" not in seen.text
+    assert "stand-bys none" in seen.text
+
+
+def test_it_names_the_leader(visitor: Visitor, inner_beat: Scheduler) -> None:
+    inner_beat.run_due()
+    assert "term 1" in visitor.get().text
+
+
+def test_entries_are_listed_with_their_last_outcomes_and_their_next_run(
+    visitor: Visitor, schedules: Schedules, client: redis.Redis
+) -> None:
+    schedules.add("nightly", "add", cron("0 3 * * *", tz="Europe/Berlin"), tags=["finance"])
+    schedules.add("off", "add", every(60), enabled=False)
+    recorded(client, schedules, "nightly", "failed", "succeeded")
+    seen = visitor.get("entries")
+    assert "2 stored." in seen.text
+    assert seen.text.index("✗") < seen.text.index("✓")
+    assert "cron 0 3 * * * Europe/Berlin" in seen.text
+    assert "disabled" in seen.text
+    assert 'href="entries?tag=finance"' in seen.html
+
+
+@pytest.mark.parametrize(
+    ("query", "left"),
+    [
+        ({"q": "night"}, "nightly"),
+        ({"q": "*ll"}, "poll"),
+        ({"tag": "finance"}, "nightly"),
+        ({"task": "mul"}, "poll"),
+        ({"task": "mu"}, ""),
+        ({"state": "paused"}, "poll"),
+        ({"state": "failed"}, "nightly"),
+        ({"state": "waiting", "q": "poll"}, ""),
+    ],
+)
+def test_a_filter_in_the_address_leaves_some(
+    visitor: Visitor, schedules: Schedules, client: redis.Redis, query: dict[str, str], left: str
+) -> None:
+    schedules.add("nightly", "add", every(60), tags=["finance"])
+    schedules.add("poll", "mul", every(60))
+    schedules.pause("poll")
+    recorded(client, schedules, "nightly", "failed")
+    seen = visitor.get("entries", **query)
+    assert [name for name in ("nightly", "poll") if f"entry?name={name}" in seen.html] == ([left] if left else [])
+
+
+def test_more_entries_than_fit_are_on_further_pages(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add_many(Entry(f"e{number:02}", "add", every(60 + number), tags=["all"]) for number in range(60))
+    for query in ({}, {"tag": "all"}):
+        first, second = visitor.get("entries", **query), visitor.get("entries", offset=50, **query)
+        assert "offset=50" in first.html
+        assert "e49" in first.text
+        assert "e50" not in first.text
+        assert "e50" in second.text
+        assert "more →" not in second.text
+    assert "e00" in visitor.get("entries", offset="-1").text
+
+
+def test_an_entry_has_all_about_it_on_its_page(visitor: Visitor, schedules: Schedules, client: redis.Redis) -> None:
+    schedules.add("a/b?c&d", "add", cron("30 2 * * *", tz="Europe/Berlin"), kwargs={"x": 7}, description="For Monday")
+    recorded(client, schedules, "a/b?c&d", "failed", "succeeded")
+    schedules.pause("a/b?c&d", "until the disk is replaced")
+    seen = visitor.get("entry", name="a/b?c&d")
+    assert seen.status == 200
+    for words in (
+        *("a/b?c&d paused", "Paused: until the disk is replaced", "For Monday", '{"x": 7}'),
+        *("✗ failed", "KeyError: 7", "celery@w1", "paused by"),
+        "celery -A proj redbeat resume 'a/b?c&d'",
+    ):
+        assert words in seen.text
+
+
+def test_a_clock_change_is_told_where_a_run_meets_it(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add("nightly", "add", cron("30 2 28 3 *", tz="Europe/Berlin"))  # a Sunday in 2027, 2032 and 2038
+    assert "! runs in place of 02:30" in visitor.get("entry", name="nightly").text
+
+
+def test_why_and_who_are_told_when_asked(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add("nightly", "add", every(60))
+    schedules.pause("nightly", "the disk")
+    assert "'nightly'" in visitor.get("entry", name="nightly", more="why").text
+    assert "the disk" in visitor.get("entry", name="nightly", more="changes").text
+
+
+def test_runs_of_all_entries_are_told_and_those_that_failed_apart(
+    visitor: Visitor, schedules: Schedules, client: redis.Redis
+) -> None:
+    schedules.add("nightly", "add", every(60))
+    recorded(client, schedules, "nightly", "failed", "succeeded", "expired")
+    assert visitor.get("runs").html.count("<tr><td>") == 3
+    assert visitor.get("runs", outcome="failed").html.count("<tr><td>") == 2
+    assert visitor.get("runs", outcome="expired").html.count("<tr><td>") == 1
+    assert visitor.get("runs", outcome="nonsense").html.count("<tr><td>") == 3
+
+
+def test_what_is_not_there_is_404(visitor: Visitor) -> None:
+    seen = visitor.get("entry", name="nope")
+    assert (seen.status, "no entry 'nope' is stored" in seen.text) == (404, True)
+    assert visitor.get("nope").status == 404
+    assert visitor.get("entry", **{f"f{number}": "" for number in range(200)}).status == 400
+
+
+def test_a_page_that_says_the_same_is_not_sent_again(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add("nightly", "add", every(3600))
+    seen = visitor.get("entries")
+    same = visitor.get("entries", {"if-none-match": seen.headers["ETag"]})
+    assert (same.status, same.html) == (304, "")
+    schedules.pause("nightly")
+    assert visitor.get("entries", {"if-none-match": seen.headers["ETag"]}).status == 200
+
+
+def test_all_who_look_share_one_read(look: Callable[..., Visitor], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    visitor = look()
+    count = Schedules.incidents
+    monkeypatch.setattr(Schedules, "incidents", lambda self: asked.append("once") or count(self))
+    first = visitor.get()
+    for _ in range(20):
+        assert visitor.site.handle(Request("GET", "/")).body.decode() == first.html
+    assert asked == ["once"]
+
+
+def test_without_redis_the_page_lives_and_says_so(
+    make_app: Callable[..., Celery], own_server: Callable[..., Server]
+) -> None:
+    server = own_server()
+    options = {"retry": None, "socket_timeout": 0.2, "socket_connect_timeout": 0.2}
+    visitor = Visitor(make_app(broker_url=server.url, redbeat_lite_redis_options=options), "pause")
+    assert visitor.get().status == 200
+    server.stop(kill=True)
+    for page in ("", "entries", "entry", "runs"):
+        seen = visitor.get(page, name="x")
+        assert seen.status == 503
+        assert "Redis cannot be reached; what is shown may be old" in seen.text
+        assert 'aria-label="Pages"' in seen.html
+    assert visitor.post("pause", name="x").status == 503

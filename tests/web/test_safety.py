@@ -1,0 +1,231 @@
+"""Nobody sees or does what is not theirs, and whatever people write stays text."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import InvalidEntry, Schedules, every
+from redbeat_lite.cli.output import clean
+from redbeat_lite.errors import ConfigurationError
+from redbeat_lite.runs.incident import Case
+from redbeat_lite.web import RIGHTS, Access, Request, Response, Site
+from redbeat_lite.web.messages import MAX_BODY
+from redbeat_lite.web.users import Users, line
+from tests.support.beats import KEYS
+from tests.web.conftest import OWN, Visitor
+from tests.web.test_pages import recorded
+
+#: All that we make pages of.
+TAGS = {
+    *("html", "head", "meta", "title", "link", "script", "body", "a", "header", "nav", "span", "p", "main", "h1", "h2"),
+    *("section", "div", "b", "small", "table", "thead", "tr", "th", "td", "time", "i", "form", "label", "input"),
+    *("select", "option", "button", "code", "ol", "li", "ul", "dl", "dt", "dd", "details", "summary", "bdi"),
+    *("textarea", "fieldset", "legend", "del", "ins"),
+}
+ATTRIBUTES = {
+    *("lang", "charset", "name", "content", "rel", "href", "src", "defer", "class", "id", "role", "tabindex", "scope"),
+    *("aria-label", "aria-current", "aria-hidden", "datetime", "title", "action", "method", "type", "value", "rows"),
+    *("placeholder", "selected", "maxlength", "data-live", "data-part", "data-gone"),
+}
+#: Where our links lead: to a page, or to what the browser loads besides.
+LEADS = re.compile(r"\./$|#content$|[a-z]+([?]|$)|[a-z]+-[0-9a-f]{12}\.")
+
+
+class Markup(HTMLParser):
+    """Looks for what is none of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.foreign: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.foreign |= {tag} - TAGS | given.keys() - ATTRIBUTES
+        leads = [given[name] for name in ("href", "src", "action") if name in given]
+        self.foreign |= {where for where in leads if not LEADS.match(where)}
+
+    @classmethod
+    def of(cls, page: str) -> set[str]:
+        parser = cls()
+        parser.feed(page)
+        return parser.foreign
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "javascript:alert(1)",
+    "{{ 7 * 7 }}{% raw %}",
+    "</textarea></title><svg/onload=alert(1)>",
+    "a&did=remove#x",
+    "../../entries",
+    "‮evil⁦",
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_whatever_people_write_stays_text(
+    visitor: Visitor, schedules: Schedules, client: redis.Redis, text: str
+) -> None:
+    schedules.add(text, "add", every(60), kwargs={text: text}, description=text, tags=["t"], options={"queue": "q"})
+    schedules.pause(text, text)
+    recorded(client, schedules, text, "failed")
+    case = Case("failed", text, 1_700_000_000_000, text, note=text)
+    client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
+    seen = [visitor.get(page, name=text, q=text) for page in ("", "entries", "entry", "runs", "edit")]
+    seen += [visitor.get("entry", name=text, more=more) for more in ("why", "changes", text)]
+    seen += [visitor.get("entry", name=f"{text}!"), visitor.get("entries", tag=text, state=text, task=text)]
+    seen += [visitor.post("edit", name=text, version=9, description=f"{text}{text}"), visitor.post("pause", name=text)]
+    for each in seen[:-1]:
+        assert each.status in (200, 404, 409), each.text
+        assert Markup.of(each.html) == set(), each.html
+        read = re.sub("<textarea.*?</textarea>", "", each.html, flags=re.DOTALL)
+        assert not any(mark in re.sub('value="[^"]*"', "", read) for mark in "\u202e\u2066"), each.html
+    assert any(clean(text) in each.text for each in seen)
+    assert visitor.post("resume", name=text).status == 303
+    assert schedules[text].paused_note is None
+
+
+def test_garbage_in_redis_ends_no_page(visitor: Visitor, schedules: Schedules, client: redis.Redis) -> None:
+    schedules.add("good", "add", every(3600))
+    client.hset(KEYS.entries, b"bad\xff\xfe", b"{")
+    client.hset(KEYS.state, b"bad\xff\xfe", client.hget(KEYS.state, "good") or b"")
+    client.zadd(KEYS.due, {b"bad\xff\xfe": 9e12})
+    client.hset(KEYS.quarantine, "aside", json.dumps({"error": "<b>"}))
+    for page in ("", "entries", "runs"):
+        assert visitor.get(page).status == 200
+    assert visitor.get("entry", name="bad\xff").status == 404
+    assert "1 in quarantine" in visitor.get().text
+
+
+def test_every_answer_is_held_to_its_own_scripts_and_frames(visitor: Visitor) -> None:
+    style = next(path for path in visitor.site._assets if path.startswith("style"))
+    for answer in (visitor.get(), visitor.get("nope"), visitor.post("run", {}), visitor.get(style)):
+        policy = answer.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    for page in (visitor.get(), visitor.get("entries")):
+        assert " style=" not in page.html
+        assert "<style" not in page.html
+        assert page.html.count("<script") == page.html.count("defer></script>") == 1
+    assert "immutable" in visitor.get(style).headers["Cache-Control"]
+    assert visitor.get().headers["Cache-Control"] == "private, no-cache"
+
+
+def test_all_that_the_browser_loads_is_small(visitor: Visitor) -> None:
+    assert sum(len(gzip.compress(body)) for body, _ in visitor.site._assets.values()) < 30_000
+
+
+def test_arguments_are_for_those_who_may_edit(look: Callable[..., Visitor], schedules: Schedules) -> None:
+    schedules.add(
+        "e", "add", every(60), args=["hunter2"], kwargs={"x": "hunter2"}, options={"headers": {"h": "hunter2"}}
+    )
+    assert "hunter2" not in look("run", "pause", "remove").get("entry", name="e").html
+    assert look("edit").get("entry", name="e").html.count("hunter2") == 3
+
+
+def test_redact_decides_what_everybody_sees_of_them(look: Callable[..., Visitor], schedules: Schedules) -> None:
+    schedules.add("e", "add", every(60), kwargs={"x": "hunter2", "y": 7})
+    visitor = look("edit", redact=lambda field, value: {**value, "x": "…"} if field == "kwargs" else value)
+    assert '{"x": "…", "y": 7}' in visitor.get("entry", name="e").text
+    assert visitor.post("edit", name="e", version=1, save=1, jitter=3).status == 303
+    shown = [visitor.get("entry", name="e"), visitor.get("edit", name="e")]
+    shown += [visitor.post("edit", name="e", version=2, jitter=5), visitor.get("entry", name="e", more="changes")]
+    assert all("hunter2" not in seen.html for seen in shown)
+    assert schedules["e"].kwargs == {"x": "hunter2", "y": 7}
+
+
+HERE = {"client": "127.0.0.1", "headers": {"host": "localhost:5556"}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        (HERE, 200),
+        ({"client": "::1", "headers": {"host": "[::1]:5556"}}, 200),
+        ({"client": "10.0.0.7", "headers": {"host": "localhost:5556"}}, 403),
+        ({"client": "", "headers": {"host": "localhost"}}, 403),
+        ({"client": "127.0.0.1", "headers": {"host": "evil.example.org"}}, 403),
+        ({"client": "127.0.0.1", "headers": {"host": "127.0.0.1.evil.example.org"}}, 403),
+        ({"client": "127.0.0.1", "headers": {}}, 403),
+        ({"client": "127.0.0.1", "headers": {"host": "localhost", "x-forwarded-for": "8.8.8.8"}}, 403),
+    ],
+)
+def test_without_access_the_page_is_for_this_machine_alone(app: Celery, asked: dict[str, Any], status: int) -> None:
+    assert Site(app).handle(Request("GET", "/", **asked)).status == status
+
+
+def test_and_read_only(app: Celery, schedules: Schedules) -> None:
+    schedules.add("e", "add", every(60))
+    site = Site(app)
+    for page in ("run", "pause", "remove", "edit"):
+        asked = Request("POST", f"/{page}", "", {**HERE["headers"], **OWN}, b"name=e", client="127.0.0.1")  # type: ignore[dict-item]
+        assert site.handle(asked).status == 403
+    assert schedules["e"].version == 1
+
+
+def test_access_decides_who_sees_anything(app: Celery) -> None:
+    answers: list[Any] = [None, Access("ada", ()), Access("ada", {"run"}), Response(302, b"", (("Location", "/in"),))]
+    site = Site(app, access=lambda request: answers.pop(0))
+    assert [site.handle(Request("GET", path)).status for path in ("/", "/entries", "/", "/")] == [403, 403, 403, 302]
+
+
+def test_access_names_somebody_and_rights_that_there_are() -> None:
+    with pytest.raises(ValueError, match=r"rights: expected some of view, run, .* got delete"):
+        Access("ada", {"delete"})
+    with pytest.raises(InvalidEntry, match="actor"):
+        Access("")
+    assert Access("ada").rights == ("view",)
+
+
+def test_too_much_is_not_read(visitor: Visitor) -> None:
+    asked = Request("POST", "/pause", "", OWN, b"x" * (MAX_BODY + 1))
+    assert visitor.site.handle(asked).status == 413
+
+
+def _basic(name: str, password: str) -> Request:
+    given = base64.b64encode(f"{name}:{password}".encode()).decode()
+    return Request("GET", "/", headers={"authorization": f"Basic {given}"})
+
+
+def test_users_of_a_file_sign_in_by_their_password(app: Celery, tmp_path: Path) -> None:
+    path = tmp_path / "users.txt"
+    path.write_text(f"# who\n\n{line('ada', 'run,pause', 'péché')}\n{line('bob', 'view', 'b')}\n")
+    users = Users(path)
+    assert users(_basic("ada", "péché")) == users(_basic("ada", "péché")) == Access("ada", {"view", "run", "pause"})
+    assert users(_basic("bob", "b")) == Access("bob", {"view"})
+    wrong = [_basic("ada", "b"), _basic("eve", "b"), _basic("ada", ""), Request("GET", "/")]
+    wrong += [Request("GET", "/", headers={"authorization": given}) for given in ("Basic !", "Bearer x", "Basic /w==")]
+    for request in wrong:
+        answer = Site(app, access=users).handle(request)
+        assert answer.status == 401
+        assert dict(answer.headers)["WWW-Authenticate"].startswith("Basic ")
+    assert "péché" not in path.read_text()
+
+
+@pytest.mark.parametrize("text", ["ada run", "ada fly 00 00", "ada run xx 00"])
+def test_a_wrong_line_of_the_file_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "users.txt"
+    path.write_text(f"\n{text}\n")
+    with pytest.raises(ConfigurationError, match="line 2: expected a line of"):
+        Users(path)
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        Users(tmp_path / "nope")
+
+
+def test_all_rights_have_their_names() -> None:
+    assert RIGHTS == ("view", "run", "pause", "edit", "remove", "locks", "freeze")
