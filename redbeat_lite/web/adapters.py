@@ -42,12 +42,12 @@ def asgi(
     ) -> None:
         if scope["type"] != "http":
             return
-        body, more = b"", True
+        body, more = bytearray(), True
         while more and len(body) <= MAX_BODY:
             message = await receive()
             body += message.get("body", b"")
             more = message.get("more_body", False)
-        answer = await asyncio.to_thread(site.handle, _of_scope(scope, body))
+        answer = await asyncio.to_thread(site.handle, _of_scope(scope, bytes(body)))
         headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers_of(answer)]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})

@@ -1,0 +1,229 @@
+"""The page in its hosts, as docs/web.md mounts it, under any prefix."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+
+from redbeat_lite import Schedules, every
+from redbeat_lite.web import Access, asgi, wsgi
+from redbeat_lite.web.messages import MAX_BODY
+from redbeat_lite.web.users import line
+from tests.cli.conftest import run_cli
+from tests.support.pages import blocks
+from tests.support.processes import ROOT, celery, run_python
+from tests.support.server import Server
+
+__all__ = ["run_cli"]
+
+PAGE = ROOT / "docs" / "web.md"
+Answer = tuple[int, dict[str, str], str]
+Host = Callable[..., Answer]
+
+
+@pytest.fixture
+def nightly(schedules: Schedules) -> Schedules:
+    schedules.add("nightly", "add", every(3600))
+    return schedules
+
+
+def by_wsgi(application: Any) -> Host:
+    """Asks a WSGI application."""
+
+    def ask(method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
+        said: list[Any] = []
+        path, _, query = path.partition("?")
+        environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": query, "SCRIPT_NAME": ""}
+        environ |= {
+            "CONTENT_LENGTH": str(len(body)),
+            "REMOTE_ADDR": "127.0.0.1",
+            "SERVER_NAME": "x",
+            "SERVER_PORT": "1",
+        }
+        environ |= {f"HTTP_{name.upper()}": value for name, value in headers.items()}
+        more = {"wsgi.input": io.BytesIO(body), "wsgi.url_scheme": "http", "wsgi.errors": io.StringIO()}
+        text = b"".join(application({**environ, **more}, lambda status, headers, *_: said.extend((status, headers))))
+        return int(said[0][:3]), {name.title(): value for name, value in said[1]}, text.decode()
+
+    return ask
+
+
+def by_asgi(application: Any) -> Host:
+    """Asks an ASGI application."""
+
+    def ask(method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
+        said: list[Any] = []
+        parts = [body[place : place + 9999] for place in range(0, len(body), 9999)] or [b""]
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+        async def send(message: Any) -> None:
+            said.append(message)
+
+        path, _, query = path.partition("?")
+        told = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": told}
+        scope |= {"asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "client": ("127.0.0.1", 5)}
+        asyncio.run(application({**scope, "root_path": "", "raw_path": path.encode()}, receive, send))
+        found = {name.decode().title(): value.decode() for name, value in said[0]["headers"]}
+        return said[0]["status"], found, b"".join(each.get("body", b"") for each in said[1:]).decode()
+
+    return ask
+
+
+def mounted(kind: str, prefix: str, app: Celery) -> Host:
+    """The page in a host of this kind."""
+    options = {"access": lambda request: Access("ada", {"view", "pause"})}
+    if kind == "wsgi":
+        page = wsgi(app, **options)
+        return by_wsgi(DispatcherMiddleware(_nothing, {prefix: page}) if prefix else page)
+    page = asgi(app, **options)
+    return by_asgi(Starlette(routes=[Mount(prefix, app=page)]) if prefix else page)
+
+
+def _nothing(environ: Any, start_response: Any) -> list[bytes]:
+    start_response("404 Not Found", [])
+    return [b""]
+
+
+@pytest.mark.parametrize("prefix", ["", "/a/b"])
+@pytest.mark.parametrize("kind", ["wsgi", "asgi"])
+def test_it_works_under_any_prefix(app: Celery, nightly: Schedules, kind: str, prefix: str) -> None:
+    ask = mounted(kind, prefix, app)
+    for page in ("/", "/entries?q=night", "/entry?name=nightly", "/runs"):
+        status, headers, text = ask("GET", prefix + page)
+        assert status == 200
+        assert 'aria-label="Pages"' in text
+        assert headers["Content-Length"] == str(len(text.encode()))
+        for asset in re.findall(r'(?:href|src)="(\w+-[0-9a-f]{12}\.\w+)"', text):
+            assert ask("GET", f"{prefix}/{asset}")[0] == 200
+    form = b"name=nightly&note=p%C3%A9ch%C3%A9"
+    status, headers, _ = ask("POST", f"{prefix}/pause", form, sec_fetch_site="same-origin")
+    assert (status, headers["Location"]) == (303, "entry?name=nightly&did=pause")
+    assert nightly["nightly"].paused_note == "péché"
+    assert ask("POST", f"{prefix}/pause", form, sec_fetch_site="cross-site")[0] == 403
+    assert ask("POST", f"{prefix}/pause", b"x" * (MAX_BODY + 9), sec_fetch_site="same-origin")[0] == 413
+    assert ask("HEAD", f"{prefix}/")[2] == ""
+
+
+@pytest.mark.parametrize("kind", ["wsgi", "asgi"])
+def test_a_prefix_without_its_slash_leads_to_the_one_with_it(app: Celery, kind: str) -> None:
+    status, headers, _ = mounted(kind, "/a/b", app)("GET", "/a/b")
+    assert status in (307, 308)
+    assert headers["Location"] in ("b/", "http://x:1/a/b/", "/a/b/")
+
+
+def test_flask_has_it_as_the_page_says(app: Celery, nightly: Schedules) -> None:
+    names: dict[str, Any] = {"app": app}
+    [block] = blocks(PAGE, "Flask and other WSGI")
+    exec(block.text, names)
+    shop = names["shop"]
+    shop.add_url_rule("/in", "in", lambda: names["session"].update(user="ada") or "in")
+    client = shop.test_client()
+    assert client.get("/redbeat/").status_code == 403
+    client.get("/in")
+    assert "Leader" in client.get("/redbeat/").text
+    assert client.get("/redbeat/").headers["Content-Security-Policy"].startswith("default-src 'none'")
+    form, own = {"name": "nightly", "note": "x"}, {"Sec-Fetch-Site": "same-origin"}
+    assert client.post("/redbeat/pause", data=form, headers={"Origin": "http://evil"}).status_code == 403
+    assert client.post("/redbeat/pause", data=form, headers=own).location == "entry?name=nightly&did=pause"
+    assert nightly["nightly"].last_change.actor == "ada"
+
+
+def test_fastapi_has_it_as_the_page_says(app: Celery, nightly: Schedules) -> None:
+    names: dict[str, Any] = {"app": app}
+    [block] = blocks(PAGE, "FastAPI and other ASGI")
+    exec(block.text, names)
+
+    def sign_in(request: Any) -> PlainTextResponse:
+        request.session["user"] = "ada"
+        return PlainTextResponse("in")
+
+    names["api"].add_route("/in", sign_in)
+    ask = by_asgi(names["api"])
+    assert ask("GET", "/redbeat/")[0] == 403
+    cookie = ask("GET", "/in")[1]["Set-Cookie"].partition(";")[0]
+    assert "Leader" in ask("GET", "/redbeat/", cookie=cookie)[2]
+    assert ask("POST", "/redbeat/pause", b"name=nightly", cookie=cookie)[0] == 403
+    assert ask("POST", "/redbeat/pause", b"name=nightly", cookie=cookie, sec_fetch_site="same-origin")[0] == 303
+    assert nightly["nightly"].last_change.actor == "ada"
+
+
+def test_redact_hides_as_the_page_says(app: Celery) -> None:
+    names: dict[str, Any] = {}
+    [block] = blocks(PAGE, "Who may do what")
+    exec(block.text, names)
+    assert names["redact"]("kwargs", {"password": "x", "y": 1}) == {"password": "…", "y": 1}
+    assert names["redact"]("args", ["password"]) == ["password"]
+
+
+def test_django_has_it_as_the_page_says_by_wsgi_and_by_asgi(server: Server, nightly: Schedules) -> None:
+    requests = [
+        *(("get", f"/redbeat/{page}", "staff") for page in ("", "entries", "entry?name=nightly", "runs", "nope")),
+        *(("get", "/redbeat/", name) for name in ("", "customer")),
+        *(("post", "/redbeat/run", name) for name in ("staff", "runner")),
+        ("post", "/redbeat/pause", "runner"),
+        ("post", "/redbeat/pause", "root"),
+        ("get", "/redbeat", "staff"),
+    ]
+    env = {**os.environ, "PROJ_URL": server.url, "PYTHONPATH": str(ROOT)}
+    ended = run_python("-m", "tests.web.djangosite", json.dumps(requests), env=env)
+    assert ended.returncode == 0, ended.stderr
+    for answers in json.loads(ended.stdout):
+        assert [status for status, *_ in answers] == [*[200] * 4, 404, 303, 403, 403, 303, 403, 303, 301]
+        assert answers[5][1] == "/login/?next=/redbeat/"
+        assert answers[8][1] == "entry?name=nightly&did=run"
+        assert all(policy.startswith("default-src 'none'") for _, _, policy, _ in answers[:-1])
+        assert "nightly" in answers[1][3]
+    assert nightly["nightly"].last_change.actor == "root"
+
+
+def test_the_command_serves_it_to_those_in_its_file(server: Server, nightly: Schedules, tmp_path: Path) -> None:
+    users = tmp_path / "users.txt"
+    users.write_text(line("ada", "pause", "secret"))
+    words = ("redbeat", "web", "--port", "0", "--host", "127.0.0.1", "--users", str(users))
+    process = celery("tests.acceptance.proj", *words, PROJ_URL=server.url)
+    try:
+        where = process.says(r"The page is at http://127\.0\.0\.1:\d+/").split()[4]
+        signed = {"Authorization": "Basic " + base64.b64encode(b"ada:secret").decode()}
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(where)
+        page = urllib.request.urlopen(urllib.request.Request(where + "entries", headers=signed))
+        assert b"nightly" in page.read()
+        urllib.request.urlopen(urllib.request.Request(where + "pause", b"name=nightly", signed))
+        assert nightly["nightly"].last_change.actor == "ada"
+        process.terminate()
+        assert process.wait() in (0, -15)
+    finally:
+        process.destroy()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--host", "0.0.0.0"], "Error: --host 0.0.0.0 is open to others: say who may do what by --users FILE"),
+        (["--host", "localhost"], "Error: --host: expected an IP address, got 'localhost'"),
+        (["--users", "nope.txt"], "Error: --users: cannot read nope.txt"),
+    ],
+)
+def test_the_command_refuses_what_is_unsafe_or_wrong(
+    app: Celery, run_cli: Callable[..., Any], words: list[str], said: str
+) -> None:
+    assert said in run_cli(app, "web", *words, code=1).err
