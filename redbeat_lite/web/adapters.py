@@ -13,7 +13,9 @@ from .site import Site
 if TYPE_CHECKING:
     from celery import Celery
 
-Message = MutableMapping[str, Any]
+_Message = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[_Message]]
+_Send = Callable[[_Message], Awaitable[None]]
 
 
 def wsgi(app: Celery, **options: Any) -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
@@ -21,25 +23,23 @@ def wsgi(app: Celery, **options: Any) -> Callable[[dict[str, Any], Callable[...,
     site = Site(app, **options)
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        answer = site.handle(_of_environ(environ))
-        start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", headers_of(answer))
+        length = environ.get("CONTENT_LENGTH") or "0"
+        body = environ["wsgi.input"].read(min(int(length), MAX_BODY + 1)) if length.isdigit() else b""
+        answer = site.handle(of_environ(environ, environ.get("PATH_INFO", ""), body, environ))
+        start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", _headers(answer))
         return [answer.body]
 
     return application
 
 
-def asgi(
-    app: Celery, **options: Any
-) -> Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]:
+def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], Awaitable[None]]:
     """The page as an ASGI application, for FastAPI, Starlette or any other; options as for :class:`Site`.
 
     It is answered in a thread, so that no other request waits for Redis.
     """
     site = Site(app, **options)
 
-    async def application(
-        scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
-    ) -> None:
+    async def application(scope: _Message, receive: _Receive, send: _Send) -> None:
         if scope["type"] != "http":
             return
         body, more = bytearray(), True
@@ -48,49 +48,28 @@ def asgi(
             body += message.get("body", b"")
             more = message.get("more_body", False)
         answer = await asyncio.to_thread(site.handle, _of_scope(scope, bytes(body)))
-        headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers_of(answer)]
+        headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in _headers(answer)]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
 
     return application
 
 
-def environ_headers(environ: Mapping[str, Any]) -> dict[str, str]:
-    """The headers that an environ of WSGI, or ``META`` of Django, holds."""
-    named = {name[5:]: value for name, value in environ.items() if name.startswith("HTTP_")}
-    return {name.replace("_", "-").lower(): str(value) for name, value in named.items()}
+def of_environ(environ: Mapping[str, Any], path: str, body: bytes, native: Any) -> Request:
+    """A request of WSGI, or of Django, whose ``META`` is one; see :class:`Request` for the parameters."""
+    headers = {name[5:].replace("_", "-").lower(): text for name, text in environ.items() if name.startswith("HTTP_")}
+    method, query, root = (environ.get(name, "") for name in ("REQUEST_METHOD", "QUERY_STRING", "SCRIPT_NAME"))
+    return Request(method, path, query, headers, body, root, environ.get("REMOTE_ADDR", ""), native)
 
 
-def headers_of(answer: Response) -> list[tuple[str, str]]:
-    """The headers of a response, with its length."""
-    return [*answer.headers, ("Content-Length", str(len(answer.body)))]
-
-
-def _of_environ(environ: dict[str, Any]) -> Request:
-    length = environ.get("CONTENT_LENGTH") or "0"
-    size = min(int(length), MAX_BODY + 1) if length.isdigit() else 0
-    return Request(
-        environ["REQUEST_METHOD"],
-        environ.get("PATH_INFO", ""),
-        environ.get("QUERY_STRING", ""),
-        environ_headers(environ),
-        environ["wsgi.input"].read(size) if size else b"",
-        environ.get("SCRIPT_NAME", ""),
-        environ.get("REMOTE_ADDR", ""),
-        environ,
-    )
-
-
-def _of_scope(scope: Message, body: bytes) -> Request:
+def _of_scope(scope: _Message, body: bytes) -> Request:
     # Whoever mounts leaves the path whole, as the specification has it, or takes its own part away, as older ones did.
     root, path = scope.get("root_path", ""), scope["path"]
-    return Request(
-        scope["method"],
-        path[len(root) :] if path == root or path.startswith(f"{root}/") else path,
-        scope.get("query_string", b"").decode("latin-1"),
-        {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]},
-        body,
-        root,
-        (scope.get("client") or ("",))[0] or "",
-        scope,
-    )
+    path = path[len(root) :] if path == root or path.startswith(f"{root}/") else path
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    query, client = scope.get("query_string", b"").decode("latin-1"), (scope.get("client") or ("",))[0] or ""
+    return Request(scope["method"], path, query, headers, body, root, client, scope)
+
+
+def _headers(answer: Response) -> list[tuple[str, str]]:
+    return [*answer.headers, ("Content-Length", str(len(answer.body)))]

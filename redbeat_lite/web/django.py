@@ -14,7 +14,7 @@ from django.urls import NoReverseMatch, re_path, reverse
 from django.views.decorators.csrf import csrf_exempt
 
 from .access import RIGHTS, Access
-from .adapters import environ_headers
+from .adapters import of_environ
 from .messages import Request, Response
 from .site import Site
 
@@ -35,11 +35,10 @@ def view(app: Celery, **options: Any) -> Callable[..., HttpResponse]:
     site = Site(app, **{"access": access, **options})
 
     def page(request: HttpRequest, path: str = "") -> HttpResponse:
-        answer = site.handle(_of_django(request, path))
-        response = HttpResponse(answer.body, status=answer.status)
-        del response["Content-Type"]
-        for name, value in answer.headers:
-            response[name] = value
+        answer = site.handle(of_environ(request.META, f"/{path}", request.body, request))
+        response = HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
+        if answer.status == 304:
+            del response["Content-Type"]
         return response
 
     # Forms carry no token: the page refuses what other sites post by itself.
@@ -54,8 +53,7 @@ def access(request: Request) -> Access | Response | None:
     """
     user = request.native.user
     if not user.is_authenticated:
-        login = redirect_to_login(request.native.get_full_path(), _login())
-        return Response.leading_to(login["Location"])
+        return Response.leading_to(redirect_to_login(request.native.get_full_path(), _login())["Location"])
     if not (user.is_active and user.is_staff):
         return None
     rights = {right for right in RIGHTS if right == "view" or user.has_perm(f"redbeat_lite.{right}")}
@@ -67,16 +65,3 @@ def _login() -> str | None:
         return str(reverse("admin:login"))
     except NoReverseMatch:
         return None
-
-
-def _of_django(request: HttpRequest, path: str) -> Request:
-    meta = request.META
-    return Request(
-        str(request.method),
-        f"/{path}",
-        meta.get("QUERY_STRING", ""),
-        environ_headers(meta),
-        request.body,
-        client=meta.get("REMOTE_ADDR", ""),
-        native=request,
-    )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -34,20 +34,8 @@ _SCHEDULE = ("kind", "rule", *_BESIDE)
 _SWITCHES = {"enabled": ("--enabled", "--disabled"), "remove_when_done": ("--remove-when-done", "--keep-when-done")}
 
 
-class Field(NamedTuple):
-    """A line of the form.
-
-    Parameters:
-        name: of the option, without its dashes.
-        text: as it is.
-        help: for people.
-        choices: those that there are; none: any text.
-    """
-
-    name: str
-    text: str
-    help: str
-    choices: tuple[str, ...]
+#: A line of the form: an option without its dashes, its text, its help, and what may be chosen, if not any text.
+Field = tuple[str, str, str, tuple[str, ...]]
 
 
 def form(call: Call) -> Response:
@@ -89,7 +77,7 @@ def _editable(call: Call) -> Entry:
 
 def _form(call: Call, entry: Entry, texts: Mapping[str, str], http: int = 200, **more: Any) -> Response:
     hidden = ARGUMENTS if call.site.redact is not None else ()
-    fields = [field for field in _fields(texts) if field.name not in hidden]
+    fields = [field for field in _fields(texts) if field[0] not in hidden]
     shown = {"wrong": None, "changed": None, **more}
     return call.page("edit.html", http, entry=entry, kinds=KINDS, fields=fields, beside=_BESIDE, texts=texts, **shown)
 
@@ -100,7 +88,7 @@ def _fields(texts: Mapping[str, str]) -> Iterator[Field]:
         name = str(option.name)
         if isinstance(option, click.Option) and name in texts:
             choices = ("", *option.type.choices) if isinstance(option.type, click.Choice) else ()
-            yield Field(name, texts[name], option.help or "", ("true", "false") if option.is_flag else choices)
+            yield name, texts[name], option.help or "", ("true", "false") if option.is_flag else choices
 
 
 def _texts(entry: Entry) -> dict[str, str]:

@@ -20,6 +20,7 @@ from ..interchange.schedule_text import schedule_text
 from ..operate.why.explain import explain
 from ..operate.why.gather import gather
 from ..runs.run import NOT_DONE, Run
+from ..settings import Settings
 from ..storage.patience import briefly
 from .editing import ARGUMENTS
 from .messages import Response
@@ -77,7 +78,7 @@ def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: 
         looked_at, some = _LOOKED_AT, islice(found.values(), _LOOKED_AT)
         left = (each for each in some if selection.covers(each) and task in ("", each.task) and _is(each, state))
         page = [*islice(left, offset, offset + _ENTRIES + 1)]
-    listed = _listed(page[:_ENTRIES], site.history)
+    listed = _listed(page[:_ENTRIES], Settings.from_app(site.app).history)
     return {"listed": listed, "more": len(page) > _ENTRIES, "total": total, "looked_at": looked_at}
 
 

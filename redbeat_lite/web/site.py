@@ -14,7 +14,6 @@ from .. import actors
 from ..api.schedules import Schedules
 from ..errors import ConfigOwned, EntryChanged, EntryNotFound, RedbeatError, text_of
 from ..schedules.zones import portable
-from ..settings import Settings
 from ..storage.connections import FAULTS
 from .access import Access, from_this_machine, is_own
 from .messages import MAX_BODY, Request, Response
@@ -115,11 +114,6 @@ class Site:
     def zone(self) -> tzinfo:
         """The app's."""
         return portable(self.app.timezone)
-
-    @property
-    def history(self) -> int:
-        """How many runs are kept of an entry that does not say."""
-        return Settings.from_app(self.app).history
 
     def handle(self, request: Request) -> Response:
         """Answer a request. Of what is wrong the answer tells; what ``access`` raises is the host's affair."""

@@ -1,15 +1,15 @@
 """The file of users of ``redbeat web``: a line each with name, rights, and what their password comes to by scrypt.
 
-``python -m redbeat_lite.web.users ada view,run,pause`` asks for a password and prints the line.
+``python -m redbeat_lite.web.users ada run,pause`` asks for a password and prints the line.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import os
 import sys
+from base64 import b64decode
 from getpass import getpass
 from pathlib import Path
 from threading import Lock
@@ -18,12 +18,7 @@ from ..errors import ConfigurationError, RedbeatError, text_of
 from .access import Access
 from .messages import Request, Response
 
-#: Cost of scrypt: some 50 ms and 16 MiB for each try.
-_COST = {"n": 1 << 14, "r": 8, "p": 1}
-
-_WHO = Response(
-    401, b"Sign in.", (("WWW-Authenticate", 'Basic realm="redbeat", charset="UTF-8"'), ("Content-Type", "text/plain"))
-)
+_WHO = Response(401, b"Sign in.", (("WWW-Authenticate", 'Basic realm="redbeat", charset="UTF-8"'),))
 
 
 class Users:
@@ -38,46 +33,37 @@ class Users:
 
     def __init__(self, path: Path) -> None:
         self._users: dict[str, tuple[Access, bytes, bytes]] = {}
-        self._seen: set[bytes] = set()
-        self._key, self._one_by_one = os.urandom(32), Lock()
+        self._key, self._known, self._one_by_one = os.urandom(32), set[bytes](), Lock()
+        where = str(path)
         try:
-            lines = path.read_text().splitlines()
-        except (OSError, UnicodeError) as exc:
-            raise ConfigurationError(f"--users: cannot read {path}: {text_of(exc)}") from None
-        for number, line in enumerate(lines, 1):
-            if line.strip() and not line.startswith("#"):
-                self._add(f"{path}, line {number}", line)
-
-    def _add(self, where: str, line: str) -> None:
-        try:
-            name, rights, salt, digest = line.split()
-            access = Access(name, frozenset({"view", *rights.split(",")}))
-            self._users[name] = (access, bytes.fromhex(salt), bytes.fromhex(digest))
-        except (ValueError, RedbeatError) as exc:
-            hint = "a line of `python -m redbeat_lite.web.users NAME RIGHT,...`"
-            raise ConfigurationError(f"{where}: expected {hint}: {text_of(exc)}") from None
+            for number, text in enumerate(path.read_text().splitlines(), 1):
+                where = f"{path}, line {number}"
+                if text.strip() and not text.startswith("#"):
+                    name, rights, salt, digest = text.split()
+                    access = Access(name, {"view", *rights.split(",")})
+                    self._users[name] = (access, bytes.fromhex(salt), bytes.fromhex(digest))
+        except (OSError, ValueError, RedbeatError) as exc:
+            hint = "lines of `python -m redbeat_lite.web.users NAME RIGHT,...`"
+            raise ConfigurationError(f"--users: {where}: expected {hint}: {text_of(exc)}") from None
 
     def __call__(self, request: Request) -> Access | Response:
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         try:
-            name, _, password = base64.b64decode(given).decode().partition(":")
+            name, _, password = b64decode(given).decode().partition(":")
         except ValueError:
             return _WHO
-        if kind.lower() != "basic":
-            return _WHO
-        return self._users[name][0] if self._knows(name, password) else _WHO
+        return self._users[name][0] if kind.lower() == "basic" and self._is(name, password) else _WHO
 
-    def _knows(self, name: str, password: str) -> bool:
+    def _is(self, name: str, password: str) -> bool:
         """Whether this is their password. It costs as much where there is nobody of that name."""
-        _, salt, digest = self._users.get(name, (None, b"nobody", b""))
+        _, salt, digest = self._users.get(name, (None, b"", b""))
         once = hmac.digest(self._key, f"{name}:{password}".encode(), "sha256")
-        if once in self._seen:  # a page asks every two seconds
-            return True
-        with self._one_by_one:  # whoever guesses, in however many threads, takes one core at most
-            right = hmac.compare_digest(_digest(password, salt), digest)
-        if right:
-            self._seen.add(once)
-        return right
+        if once not in self._known:  # a page asks every two seconds
+            with self._one_by_one:  # whoever guesses, in however many threads, takes one core at most
+                if not hmac.compare_digest(_digest(password, salt), digest):
+                    return False
+            self._known.add(once)
+        return True
 
 
 def line(name: str, rights: str, password: str) -> str:
@@ -87,10 +73,8 @@ def line(name: str, rights: str, password: str) -> str:
 
 
 def _digest(password: str, salt: bytes) -> bytes:
-    return hashlib.scrypt(password.encode(), salt=salt, **_COST)
+    return hashlib.scrypt(password.encode(), salt=salt, n=1 << 14, r=8, p=1)  # some 50 ms and 16 MiB
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    print(line(sys.argv[1], sys.argv[2], getpass()))
+    print(line(*sys.argv[1:], getpass()) if len(sys.argv) == 3 else __doc__)

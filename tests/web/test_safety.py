@@ -221,9 +221,9 @@ def test_users_of_a_file_sign_in_by_their_password(app: Celery, tmp_path: Path) 
 def test_a_wrong_line_of_the_file_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "users.txt"
     path.write_text(f"\n{text}\n")
-    with pytest.raises(ConfigurationError, match="line 2: expected a line of"):
+    with pytest.raises(ConfigurationError, match="line 2: expected lines of"):
         Users(path)
-    with pytest.raises(ConfigurationError, match="cannot read"):
+    with pytest.raises(ConfigurationError, match="nope: expected lines"):
         Users(tmp_path / "nope")
 
 
