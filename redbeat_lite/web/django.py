@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from django.contrib.auth.views import redirect_to_login
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch, re_path, reverse
 from django.views.decorators.csrf import csrf_exempt
 
 from .access import RIGHTS, Access
 from .adapters import of_environ
 from .messages import Request, Response
+from .rendering import link
 from .site import Site
 
 if TYPE_CHECKING:
@@ -53,15 +55,15 @@ def access(request: Request) -> Access | Response | None:
     """
     user = request.native.user
     if not user.is_authenticated:
-        return Response.leading_to(redirect_to_login(request.native.get_full_path(), _login())["Location"])
+        return Response.leading_to(link(_login(), next=request.native.get_full_path()))
     if not (user.is_active and user.is_staff):
         return None
     rights = {right for right in RIGHTS if right == "view" or user.has_perm(f"redbeat_lite.{right}")}
     return Access(user.get_username(), rights)
 
 
-def _login() -> str | None:
+def _login() -> str:
     try:
         return str(reverse("admin:login"))
     except NoReverseMatch:
-        return None
+        return str(resolve_url(settings.LOGIN_URL))

@@ -77,4 +77,4 @@ def _digest(password: str, salt: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    print(line(*sys.argv[1:], getpass()) if len(sys.argv) == 3 else __doc__)
+    print(line(sys.argv[1], sys.argv[2], getpass()) if len(sys.argv) == 3 else __doc__)

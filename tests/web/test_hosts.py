@@ -188,7 +188,7 @@ def test_django_has_it_as_the_page_says_by_wsgi_and_by_asgi(server: Server, nigh
     assert ended.returncode == 0, ended.stderr
     for answers in json.loads(ended.stdout):
         assert [status for status, *_ in answers] == [*[200] * 4, 404, 303, 403, 403, 303, 403, 303, 301]
-        assert answers[5][1] == "/login/?next=/redbeat/"
+        assert answers[5][1] == "/login/?next=%2Fredbeat%2F"
         assert answers[8][1] == "entry?name=nightly&did=run"
         assert all(policy.startswith("default-src 'none'") for _, _, policy, _ in answers[:-1])
         assert "nightly" in answers[1][3]
