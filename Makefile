@@ -29,7 +29,7 @@ AT_ONCE := -n auto --dist loadscope --no-loadscope-reorder
 NONE_IS_FINE = $(if $(ARGS),|| [ $$? -eq 5 ])
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format unit soak oldest coverage bench docs dist clean
+.PHONY: help run test lint format unit soak browser oldest coverage bench docs dist clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ unit: $(READY) ## Only the tests that need no server
 soak: $(READY) ## The long tests that `make test` leaves out, for MINUTES=n
 	SOAK_MINUTES=$(or $(MINUTES),2) $(BIN)/python -m pytest -n 3 --dist worksteal -m "soak and not alone" $(ARGS) $(NONE_IS_FINE)
 	SOAK_MINUTES=$(or $(MINUTES),2) $(BIN)/python -m pytest -m "soak and alone" $(ARGS) $(NONE_IS_FINE)
+
+browser: $(VENV)/.browser ## The page in a real Chromium, which has to be there; see CONTRIBUTING
+	$(BIN)/python -m pytest -m browser $(ARGS)
 
 oldest: $(OLD)/.ready ## Some of the tests with the oldest Celery and redis-py that we allow
 	$(OLD)/bin/python -m pytest -n 2 --dist loadfile $(OLDEST_TESTS) $(ARGS)
@@ -105,6 +108,11 @@ $(DEMO): setup.cfg pyproject.toml
 $(READY): NEEDS := '.[embedded,solar,test,lint,docs]'
 $(READY): $(DEMO)
 	@echo "Adding what the tests, the checks and the documentation need to $(VENV), once."
+	$(install)
+
+$(VENV)/.browser: NEEDS := '.[browser]'
+$(VENV)/.browser: $(READY)
+	@echo "Adding what drives a browser to $(VENV), once."
 	$(install)
 
 $(BENCH)/.ready: NEEDS := '.[redis,embedded]' -r benchmarks/requirements.txt

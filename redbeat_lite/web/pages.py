@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from ..beat.status import status as beats
+from ..beat.status import read
 from ..cli.entry_output import STATUSES, as_fields, shown, status
 from ..cli.next import runs_between
 from ..cli.status import lines
@@ -20,7 +20,6 @@ from ..interchange.schedule_text import schedule_text
 from ..operate.why.explain import explain
 from ..operate.why.gather import gather
 from ..runs.run import NOT_DONE, Run
-from ..settings import Settings
 from ..storage.patience import briefly
 from .editing import ARGUMENTS
 from .messages import Response
@@ -53,7 +52,7 @@ def now(call: Call) -> Response:
 
 
 def _now(site: Site) -> dict[str, Any]:
-    at, zone, found = wall_ms(), site.zone, beats(site.app)
+    at, zone, found = wall_ms(), site.zone, read(site.store)
     # Of the first runs to come, none is of an entry that is due after as many others.
     first = site.schedules.list(limit=_COMING)
     coming = upcoming(first, now=at, until=at + _AHEAD, limit=_COMING, zone=zone, walk_on=briefly())
@@ -78,7 +77,7 @@ def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: 
         looked_at, some = _LOOKED_AT, islice(found.values(), _LOOKED_AT)
         left = (each for each in some if selection.covers(each) and task in ("", each.task) and _is(each, state))
         page = [*islice(left, offset, offset + _ENTRIES + 1)]
-    listed = _listed(page[:_ENTRIES], Settings.from_app(site.app).history)
+    listed = _listed(page[:_ENTRIES], site.settings.history)
     return {"listed": listed, "more": len(page) > _ENTRIES, "total": total, "looked_at": looked_at}
 
 

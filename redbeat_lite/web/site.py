@@ -14,7 +14,9 @@ from .. import actors
 from ..api.schedules import Schedules
 from ..errors import ConfigOwned, EntryChanged, EntryNotFound, RedbeatError, text_of
 from ..schedules.zones import portable
+from ..settings import Settings
 from ..storage.connections import FAULTS
+from ..storage.store import Store
 from .access import Access, from_this_machine, is_own
 from .messages import MAX_BODY, Request, Response
 from .rendering import assets, environment, link
@@ -107,6 +109,8 @@ class Site:
         from .routes import ROUTES
 
         self.app, self.redact, self.schedules, self.shared = app, redact, Schedules(app), Shared()
+        self.settings = Settings.from_app(app)
+        self.store = Store.of(self.settings)
         self._access, self._trusted, self._routes, self._assets = access, frozenset(trusted_origins), ROUTES, assets()
         self.templates = environment(self.zone, app.main or "...", self._assets)
 

@@ -14,6 +14,7 @@ from redbeat_lite import Entry, Scheduler, Schedules, cron, every
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import Request
+from redbeat_lite.web.shared import Shared
 from tests.support.run_rows import RunRows
 from tests.support.server import Server
 from tests.web.conftest import Visitor
@@ -181,3 +182,37 @@ def test_without_redis_the_page_lives_and_says_so(
         assert "Redis cannot be reached; what is shown may be old" in seen.text
         assert 'aria-label="Pages"' in seen.html
     assert visitor.post("pause", name="x").status == 503
+
+
+def test_what_takes_long_to_read_is_not_read_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, asked, shared = [0.0], list[float](), Shared()
+    monkeypatch.setattr("redbeat_lite.web.shared.elapsed", lambda: seconds[0])
+
+    def takes_a_second() -> None:
+        asked.append(seconds[0])
+        seconds[0] += 1
+
+    for _ in range(60):
+        shared.read("list", takes_a_second)
+        seconds[0] += 0.5
+    assert asked == [0, 11, 22]
+    shared.forget()
+    shared.read("list", takes_a_second)
+    assert len(asked) == 4
+
+
+def test_what_could_not_be_read_is_read_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, shared, answers = [0.0], Shared(), [ConnectionError("away"), ConnectionError("away")]
+    monkeypatch.setattr("redbeat_lite.web.shared.elapsed", lambda: seconds[0])
+
+    def fails_at_first() -> str:
+        seconds[0] += 4
+        if answers:
+            raise answers.pop()
+        return "back"
+
+    for _ in range(4):
+        with pytest.raises(ConnectionError):
+            shared.read("list", fails_at_first)
+        seconds[0] += 1
+    assert shared.read("list", fails_at_first) == "back"

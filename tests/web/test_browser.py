@@ -1,0 +1,249 @@
+"""The page in a real Chromium: by mouse, by keyboard, without scripts, on a phone, in the dark, without Redis."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat_lite import Schedules, cron, every
+from redbeat_lite.web import RIGHTS, Access, asgi
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.browser, pytest.mark.server]
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+PAGES = (
+    "",
+    "entries",
+    "entries?q=night",
+    "entry?name=nightly",
+    "entry?name=nightly&more=why",
+    "runs",
+    "edit?name=nightly",
+)
+
+#: Tells the test of everything that the policy of the page forbids.
+_VIOLATIONS = """document.addEventListener("securitypolicyviolation",
+    (event) => console.error("VIOLATION " + event.violatedDirective + " " + event.blockedURI))"""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium; CONTRIBUTING.md says how to get one")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="there is no playwright; make browser installs it")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def serving(application: Any) -> Iterator[str]:
+    """Serve an ASGI application; yields its address."""
+    import uvicorn
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(application, lifespan="off", log_level="error", ws="none"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def own(own_server: Callable[..., Server]) -> Server:
+    return own_server()
+
+
+@pytest.fixture
+def schedules(make_app: Callable[..., Celery], own: Server) -> Schedules:
+    quick = {"socket_timeout": 0.5, "socket_connect_timeout": 0.5, "retry": None}
+    schedules = Schedules(make_app(broker_url=own.url, redbeat_lite_redis_options=quick))
+    schedules.add("nightly", "add", cron("30 2 * * *", tz="Europe/Berlin"), kwargs={"x": "<b>"}, tags=["finance"])
+    schedules.add("a long name of an entry/with?odd&characters" * 3, "add", every(60), description="<script>" * 20)
+    return schedules
+
+
+@pytest.fixture
+def address(schedules: Schedules) -> Iterator[str]:
+    """The page below a prefix that a proxy has taken away."""
+    page = asgi(schedules._app, access=lambda request: Access("ada", RIGHTS))
+
+    async def stripping(scope: Any, receive: Any, send: Any) -> None:
+        await page({**scope, "path": scope["path"].removeprefix("/a/b")}, receive, send)
+
+    with serving(stripping) as origin:
+        yield f"{origin}/a/b/"
+
+
+@pytest.fixture
+def tab(chromium: Any) -> Iterator[Callable[..., Any]]:
+    """Opens tabs; at the end nothing may have been forbidden, and no script may have failed."""
+    contexts, said = [], list[str]()
+
+    def open_(**options: Any) -> Any:
+        contexts.append(chromium.new_context(**options))
+        tab = contexts[-1].new_page()
+        if options.get("java_script_enabled", True):
+            tab.add_init_script(_VIOLATIONS)
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        return tab
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert [line for line in said if not line.startswith("Failed to load resource")] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1600])
+def test_every_page_fits_and_loads_what_it_may(tab: Any, address: str, scheme: str, width: int) -> None:
+    page = tab(color_scheme=scheme, viewport={"width": width, "height": 800})
+    for path in PAGES:
+        page.goto(address + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (back == "rgb(255, 255, 255)") is (scheme == "light")
+        if "time" in page.content():
+            page.wait_for_selector("time[data-away], main:not(:has(time))", state="attached")
+
+
+def test_each_action_is_done_by_its_button(tab: Any, address: str, schedules: Schedules) -> None:
+    page = tab()
+    page.goto(address + "entry?name=nightly")
+    for button, confirm in (("Pause", "Pause"), ("Resume", "Resume"), ("Run now", "Run now")):
+        page.click(f"summary:text-is('{button}')")
+        page.click(f"form button:text-is('{confirm}')")
+        page.wait_for_selector("p.done")
+    assert [change.action for change in schedules.changes("nightly")] == ["run now", "resumed", "paused", "added"]
+    page.click("a:text-is('Edit')")
+    page.fill("[name=rule]", "30 4 * * *")
+    page.click("text=Show what changes")
+    assert "--cron '30 4 * * *'" in page.inner_text("main")
+    page.click("text=Save")
+    page.wait_for_selector("p.done")
+    assert schedules["nightly"].schedule == cron("30 4 * * *", tz="Europe/Berlin")
+    page.click("summary:text-is('Remove')")
+    page.click("form button:text-is('Remove')")
+    page.wait_for_selector("p.done")
+    assert "nightly" not in schedules
+    assert page.url == address + "entries?did=remove"
+
+
+def test_it_works_without_scripts(tab: Any, address: str, schedules: Schedules) -> None:
+    page = tab(java_script_enabled=False)
+    page.goto(address)
+    page.click("text=Entries")
+    page.click("text=nightly")
+    page.click("summary:text-is('Pause')")
+    page.fill("details[open] [name=note]", "the disk")
+    page.click("form button:text-is('Pause')")
+    assert "Paused: the disk" in page.inner_text("main")
+    assert schedules["nightly"].paused_note == "the disk"
+
+
+def test_it_works_by_keyboard_alone(tab: Any, address: str, schedules: Schedules) -> None:
+    page = tab()
+    page.goto(address + "entry?name=nightly")
+
+    def reach(words: str) -> None:
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.textContent") == words:
+                return
+        raise AssertionError(f"no way by Tab to {words}")
+
+    reach("To the content")
+    page.keyboard.press("Enter")
+    reach("Pause")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.type("the disk")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("p.done")
+    assert schedules["nightly"].paused_note == "the disk"
+
+
+def test_what_changes_is_seen_by_itself_and_takes_nobody_the_focus(
+    tab: Any, address: str, schedules: Schedules
+) -> None:
+    page = tab()
+    page.goto(address + "entries")
+    page.focus("a[href='entry?name=nightly']")
+    schedules.pause("nightly")
+    page.wait_for_selector(".state.paused", timeout=9000)
+    assert page.evaluate("document.activeElement.getAttribute('href')") == "entry?name=nightly"
+
+
+def test_while_redis_is_away_a_banner_says_so_and_the_page_stays(tab: Any, address: str, own: Server) -> None:
+    page = tab()
+    page.goto(address + "entries")
+    own.stop(kill=True)
+    page.wait_for_selector("#banner:has-text('Redis cannot be reached')", timeout=9000)
+    assert "nightly" in page.inner_text("main")
+    page.goto(address + "runs")
+    assert "Redis cannot be reached" in page.inner_text("h1")
+    own.start()
+    page.wait_for_selector("h1:text-is('Runs')", timeout=15000)
+    page.wait_for_selector("#banner:empty", state="attached", timeout=9000)
+
+
+def test_another_site_posts_nothing(tab: Any, address: str, schedules: Schedules) -> None:
+    form = f'<form method="post" action="{address}pause"><input name="name" value="nightly"><button>Win</button></form>'
+
+    async def evil(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/html")]})
+        await send({"type": "http.response.body", "body": form.encode()})
+
+    with serving(evil) as origin:
+        for elsewhere in (origin, origin.replace("127.0.0.1", "localhost")):
+            page = tab()
+            page.goto(elsewhere)
+            page.click("text=Win")
+            page.wait_for_selector("text=did not come from the page itself")
+    assert schedules["nightly"].paused_note is None
+
+
+def test_a_hidden_tab_asks_for_nothing(tab: Any, address: str) -> None:
+    page, asked = tab(), list[str]()
+    page.goto(address + "runs")
+    page.on("request", lambda request: asked.append(request.url))
+    eventually(lambda: page.wait_for_timeout(200) or asked, what="a look")
+    page.evaluate("Object.defineProperty(document, 'hidden', {get: () => true})")
+    page.wait_for_timeout(300)
+    asked.clear()
+    page.wait_for_timeout(5000)
+    assert asked == []
+
+
+AXE = os.environ.get("AXE")
+
+
+@pytest.mark.skipif(AXE is None, reason="AXE=/path/to/axe.min.js: npm pack axe-core has it")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(chromium: Any, address: str, scheme: str) -> None:
+    context = chromium.new_context(color_scheme=scheme, bypass_csp=True)
+    page = context.new_page()
+    for path in PAGES:
+        page.goto(address + path)
+        for summary in page.query_selector_all("summary"):
+            summary.click()
+        page.add_script_tag(path=AXE)
+        found = page.evaluate("axe.run().then((found) => found.violations)")
+        told = [(each["id"], node["html"], node["failureSummary"]) for each in found for node in each["nodes"]]
+        assert told == [], path
+    context.close()
