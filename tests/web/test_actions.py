@@ -14,7 +14,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import Schedules, cron, every
-from redbeat_lite.web import RIGHTS
+from redbeat_lite.web import RIGHTS, Request, editing
 from redbeat_lite.web.routes import ROUTES
 from tests.support.messages import queued
 from tests.web.conftest import OWN, Seen, Visitor
@@ -91,6 +91,28 @@ def test_an_edit_of_what_was_changed_meanwhile_is_not_saved(
     assert 'name="max_runs" value="3"' in refused.html
     assert 'name="version" value="2"' in refused.html
     assert nightly().max_runs is None
+
+
+def test_an_edit_that_is_overtaken_while_it_is_saved_is_not_saved(
+    visitor: Visitor, nightly: Callable[[], Any], schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = editing._read
+
+    def overtaken(words: list[str], site: Any) -> dict[str, Any]:
+        schedules.update("nightly", jitter=5)
+        return read(words, site)
+
+    monkeypatch.setattr(editing, "_read", overtaken)
+    assert visitor.post("edit", name="nightly", version=1, save=1, max_runs="3").status == 409
+    assert nightly().max_runs is None
+
+
+def test_what_was_done_is_seen_at_once(look: Callable[..., Visitor], nightly: Callable[[], Any]) -> None:
+    site = look("pause").site
+    asked = Request("GET", "/entry", "name=nightly")
+    assert b"disk" not in site.handle(asked).body
+    assert site.handle(Request("POST", "/pause", "", OWN, b"name=nightly&note=disk")).status == 303
+    assert b"disk" in site.handle(asked).body
 
 
 @pytest.mark.parametrize(

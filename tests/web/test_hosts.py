@@ -123,6 +123,21 @@ def test_it_works_under_any_prefix(app: Celery, nightly: Schedules, kind: str, p
     assert ask("HEAD", f"{prefix}/")[2] == ""
 
 
+def test_a_body_without_an_end_is_not_read_to_it(app: Celery) -> None:
+    said: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"x" * 65_536, "more_body": True}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/pause", "headers": [(b"sec-fetch-site", b"same-origin")]}
+    page = asgi(app, access=lambda request: Access("ada", {"view", "pause"}))
+    asyncio.run(asyncio.wait_for(page(scope, receive, send), 20))
+    assert said[0]["status"] == 413
+
+
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])
 def test_a_prefix_without_its_slash_leads_to_the_one_with_it(app: Celery, kind: str) -> None:
     status, headers, _ = mounted(kind, "/a/b", app)("GET", "/a/b")
