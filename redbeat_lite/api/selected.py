@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from ..entries import lifecycle
 from ..entries.entry import Entry
@@ -35,7 +36,12 @@ class Selected:
     _writer: Writer
 
     def __iter__(self) -> Iterator[Entry]:
-        return filter(self.selection.covers, self._reader.readable(self.selection.among(self._reader.store.pages())))
+        return self.among_first(None)
+
+    def among_first(self, most: int | None) -> Iterator[Entry]:
+        """Those among so many entries that are due first; ``None``: among all."""
+        some = self.selection.among(islice(self._reader.store.pages(), most))
+        return filter(self.selection.covers, self._reader.readable(some))
 
     def names(self) -> list[str]:
         """Their names."""

@@ -71,16 +71,8 @@ def _echo(found: list[Run], zone: tzinfo, *, named: bool) -> None:
 
 
 def _cells(run: Run, zone: tzinfo, named: bool) -> tuple[Any, ...]:
-    name = (run.name,) if named else ()
-    return (
-        when(run.scheduled_at, zone),
-        *name,
-        run.outcome,
-        how_long(run),
-        run.attempts or None,
-        run.worker,
-        remark(run),
-    )
+    name, more = (run.name,) if named else (), (run.attempts or None, run.worker, remark(run))
+    return (when(run.scheduled_at, zone), *name, run.outcome, how_long(run), *more)
 
 
 def how_long(run: Run) -> str | None:

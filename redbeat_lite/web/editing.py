@@ -16,7 +16,6 @@ from ..cli.next import runs_between
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
-from ..entries.on_calendar import calendar_name
 from ..errors import ConfigOwned, EntryChanged, InvalidEntry, RedbeatError, text_of
 from ..interchange.records import entry_fields
 from ..interchange.schedule_text import schedule_words
@@ -99,8 +98,7 @@ def _texts(entry: Entry) -> dict[str, str]:
     while words:
         name = words.pop(0)[2:].replace("-", "_")
         texts[name] = "true" if _BESIDE[name] == "false" else words.pop(0)
-    texts |= {name: _text(name, value) for name, value in written.items() if name != "schedule"}
-    return {**texts, "calendar": calendar_name(entry) or "none"}
+    return texts | {name: _text(name, value) for name, value in written.items() if name != "schedule"}
 
 
 def _text(name: str, value: Any) -> str:
@@ -150,5 +148,5 @@ def _coming(site: Site, after: Entry) -> list[Any]:
     """The next runs of an entry whose schedule is another from now on."""
     after.state = lifecycle.created(after, wall_ms(), site.zone)
     after.due = lifecycle.due_time(after, after.state, site.zone)
-    at = datetime.now(UTC)
-    return [*islice(runs_between([after], at, at + timedelta(days=3653), site.zone, None), 5)]
+    at, known = datetime.now(UTC), site.schedules.freezes.known()
+    return [*islice(runs_between([after], at, at + timedelta(days=3653), site.zone, None, known), 5)]

@@ -13,9 +13,10 @@ from ..cli.next import runs_between
 from ..cli.status import lines
 from ..clock import wall_ms
 from ..entries.entry import Entry
+from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
 from ..entries.preview import upcoming
-from ..entries.selection import Selection, is_pattern
+from ..entries.selection import is_pattern
 from ..interchange.schedule_text import schedule_text
 from ..operate.why.explain import explain
 from ..operate.why.gather import gather
@@ -38,7 +39,7 @@ _LOOKED_AT = 10_000
 _PAST, _NEXT, _AGE = 20, 10, timedelta(days=3653)
 
 #: What is shown of an entry in places of its own.
-_APART = ("name", "status", "next run", "last run", "description", *ARGUMENTS)
+_APART = ("name", "task", "status", "next run", "last run", "description", *ARGUMENTS)
 
 _STATES = (*STATUSES, "failing", "failed")
 
@@ -52,11 +53,13 @@ def now(call: Call) -> Response:
 
 
 def _now(site: Site) -> dict[str, Any]:
-    at, zone, found = wall_ms(), site.zone, read(site.store)
+    at, found, how = wall_ms(), read(site.store), {"zone": site.zone, "walk_on": briefly()}
     # Of the first runs to come, none is of an entry that is due after as many others.
     first = site.schedules.list(limit=_COMING)
-    coming = upcoming(first, now=at, until=at + _AHEAD, limit=_COMING, zone=zone, walk_on=briefly())
-    return {"beats": found, "lines": [*lines(found, zone)], "incidents": site.schedules.incidents(), "coming": coming}
+    frozen = Freezes(found.freezes)
+    coming = upcoming(first, now=at, until=at + _AHEAD, limit=_COMING, freezes=frozen, **how)
+    told = [each for each in lines(found, site.zone) if each[0] != "frozen"]
+    return {"beats": found, "lines": told, "incidents": site.schedules.incidents(), "coming": coming}
 
 
 def entries(call: Call) -> Response:
@@ -73,11 +76,11 @@ def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: 
     if not (name or tag or task or state):
         page = found.list(offset, _ENTRIES + 1)
     else:
-        selection = Selection.of(name if is_pattern(name) else f"*{name}*", tag or None)
-        looked_at, some = _LOOKED_AT, islice(found.values(), _LOOKED_AT)
-        left = (each for each in some if selection.covers(each) and task in ("", each.task) and _is(each, state))
+        selected = found.select(name if is_pattern(name) else f"*{name}*", tag=tag or None, task=task or None)
+        looked_at = _LOOKED_AT
+        left = (each for each in found.freezes.marked(selected.among_first(looked_at)) if _is(each, state))
         page = [*islice(left, offset, offset + _ENTRIES + 1)]
-    listed = _listed(page[:_ENTRIES], site.settings.history)
+    listed = _listed(found.freezes.marked(page[:_ENTRIES]), site.settings.history)
     return {"listed": listed, "more": len(page) > _ENTRIES, "total": total, "looked_at": looked_at}
 
 
@@ -106,13 +109,14 @@ def entry(call: Call) -> Response:
 
 
 def _entry(site: Site, name: str, more: str) -> dict[str, Any]:
-    found, at, zone = site.schedules[name], datetime.now(UTC), site.zone
+    at, zone, known = datetime.now(UTC), site.zone, site.schedules.freezes.known()
+    [found] = site.schedules.freezes.marked([site.schedules[name]])
     return {
         "entry": found,
         "status": status(found),
         "fields": [each for each in as_fields(found, zone) if each[0] not in _APART],
         "runs": site.schedules.runs(name, limit=_PAST),
-        "coming": [*islice(runs_between([found], at, at + _AGE, zone, None), _NEXT)],
+        "coming": [*islice(runs_between([found], at, at + _AGE, zone, None, known), _NEXT)],
         "changes": site.schedules.changes(name, limit=_PAST) if more == "changes" else [],
         "why": explain(gather(site.app, name, at, zone), None) if more == "why" else None,
     }

@@ -145,6 +145,9 @@ def test_an_edit_that_cannot_be_saved_says_why(
         {
             "schedule": every(60),
             "start_at": datetime(2030, 1, 1, tzinfo=UTC),
+            "on_failure": "pause:3",
+            "tags": ["b", "a"],
+            "enabled": False,
             "args": [1, "two"],
             "options": {"queue": "slow"},
             "max_runs": 9,

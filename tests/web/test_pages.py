@@ -49,6 +49,20 @@ def test_the_first_page_tells_who_leads_what_is_wrong_and_what_comes(
     assert "stand-bys none" in seen.text
 
 
+def test_freezes_are_told_and_put_off_what_comes(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add("soon", "add", every(60))
+    schedules.add("other", "add", every(60))
+    freeze = schedules.freezes.add("so*", seconds=7200, note="a deploy")
+    seen = visitor.get()
+    assert "a deploy" in seen.text
+    assert f"redbeat thaw {freeze.id}" in seen.text
+    assert "entry?name=soon" not in seen.html
+    assert "entry?name=other" in seen.html
+    assert "frozen" in visitor.get("entry", name="soon").text
+    assert "soon" in visitor.get("entries", state="frozen").text
+    assert "other" not in visitor.get("entries", state="frozen").text
+
+
 def test_it_names_the_leader(visitor: Visitor, inner_beat: Scheduler) -> None:
     inner_beat.run_due()
     assert "term 1" in visitor.get().text

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, Signature, chain
 
 from redbeat_lite import InvalidEntry, Schedules, every
 from redbeat_lite.cli.output import clean
@@ -137,6 +137,9 @@ def test_arguments_are_for_those_who_may_edit(look: Callable[..., Visitor], sche
     )
     assert "hunter2" not in look("run", "pause", "remove").get("entry", name="e").html
     assert look("edit").get("entry", name="e").html.count("hunter2") == 3
+    schedules.add("c", chain(Signature("add", args=("hunter2",)), Signature("add")), every(60))
+    for page in ("", "entries", "entry"):
+        assert "hunter2" not in look("run").get(page, name="c").html
 
 
 def test_redact_decides_what_everybody_sees_of_them(look: Callable[..., Visitor], schedules: Schedules) -> None:
