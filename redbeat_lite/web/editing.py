@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -47,7 +47,7 @@ def edit(call: Call) -> Response:
     """What a form changes: shown first, and saved when that is posted."""
     entry = _editable(call)
     before = _texts(entry)
-    texts = {name: call.given.get(name, text) for name, text in before.items()}
+    texts = before | {name: text for name, text in call.given.items() if name in before and name not in _hidden(call)}
     try:
         if str(entry.version) != call.given.get("version"):
             raise EntryChanged("somebody else has changed this entry meanwhile; what stands here is yours")
@@ -68,17 +68,18 @@ def edit(call: Call) -> Response:
 def _editable(call: Call) -> Entry:
     entry = call.site.schedules[call.name]
     if entry.owner is not None:
-        raise ConfigOwned(
-            f"{call.name!r} belongs to the configuration of {entry.owner!r}; change it there, or pause it"
-        )
+        raise ConfigOwned(f"{call.name!r} belongs to the configuration of {entry.owner!r}; change it there")
     return entry
 
 
 def _form(call: Call, entry: Entry, texts: Mapping[str, str], http: int = 200, **more: Any) -> Response:
-    hidden = ARGUMENTS if call.site.redact is not None else ()
-    fields = [field for field in _fields(texts) if field[0] not in hidden]
+    fields = [field for field in _fields(texts) if field[0] not in _hidden(call)]
     shown = {"wrong": None, "changed": None, **more}
     return call.page("edit.html", http, entry=entry, kinds=KINDS, fields=fields, beside=_BESIDE, texts=texts, **shown)
+
+
+def _hidden(call: Call) -> Collection[str]:
+    return ARGUMENTS if call.site.redact is not None else ()
 
 
 def _fields(texts: Mapping[str, str]) -> Iterator[Field]:

@@ -17,11 +17,13 @@ from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
 from ..entries.preview import upcoming
 from ..entries.selection import is_pattern
+from ..interchange.records import entry_fields
 from ..interchange.schedule_text import schedule_text
 from ..operate.why.explain import explain
 from ..operate.why.gather import gather
 from ..runs.run import NOT_DONE, Run
 from ..storage.patience import briefly
+from ..storage.stored import PAGE
 from .editing import ARGUMENTS
 from .messages import Response
 from .site import Call, Site
@@ -54,9 +56,8 @@ def now(call: Call) -> Response:
 
 def _now(site: Site) -> dict[str, Any]:
     at, found, how = wall_ms(), read(site.store), {"zone": site.zone, "walk_on": briefly()}
-    # Of the first runs to come, none is of an entry that is due after as many others.
-    first = site.schedules.list(limit=_COMING)
-    frozen = Freezes(found.freezes)
+    # Of the first runs to come, none is of an entry that is due after as many others, but for those that are frozen.
+    first, frozen = site.schedules.list(limit=PAGE if found.freezes else _COMING), Freezes(found.freezes)
     coming = upcoming(first, now=at, until=at + _AHEAD, limit=_COMING, freezes=frozen, **how)
     told = [each for each in lines(found, site.zone) if each[0] != "frozen"]
     return {"beats": found, "lines": told, "incidents": site.schedules.incidents(), "coming": coming}
@@ -100,7 +101,7 @@ def entry(call: Call) -> Response:
     """One entry: what it is, what became of it, what comes, and what may be done."""
     name, more, redact = call.name, call.given.get("more", ""), call.site.redact
     found = call.site.shared.read(("entry", name, more), lambda: _entry(call.site, name, more))
-    arguments = {field: value for field in ARGUMENTS if (value := getattr(found["entry"], field))}
+    arguments = {field: value for field, value in entry_fields(found["entry"]).items() if field in ARGUMENTS}
     if redact is not None:
         arguments = {field: redact(field, value) for field, value in arguments.items()}
     elif not call.may("edit"):

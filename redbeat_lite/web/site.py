@@ -92,8 +92,8 @@ class Site:
         app: the Celery app whose settings say where the schedule is. Nothing is connected yet.
         access: says who asks: an :class:`Access`; ``None`` for nobody, who is refused; or a :class:`Response`, such as
             one that leads to a login. Without it the page is read-only, and for those at this machine alone.
-        redact: is given ``"args"``, ``"kwargs"`` or ``"options"`` and the value of an entry, and returns what everybody
-            sees instead. Without it, values are shown to those who may edit.
+        redact: is given ``"args"``, ``"kwargs"`` or ``"options"`` and the value as JSON has it, and returns what
+            everybody sees instead. Without it, values are shown to those who may edit.
         trusted_origins: of pages that may post here besides our own, ``https://ops.example.org``: where a proxy changes
             the name of the host on the way.
     """

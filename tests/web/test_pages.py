@@ -58,6 +58,8 @@ def test_freezes_are_told_and_put_off_what_comes(visitor: Visitor, schedules: Sc
     assert f"redbeat thaw {freeze.id}" in seen.text
     assert "entry?name=soon" not in seen.html
     assert "entry?name=other" in seen.html
+    schedules.add_many(Entry(f"so{number}", "add", every(50)) for number in range(40))
+    assert "entry?name=other" in visitor.get().html  # what is frozen hides nothing that is not
     assert "frozen" in visitor.get("entry", name="soon").text
     assert "soon" in visitor.get("entries", state="frozen").text
     assert "other" not in visitor.get("entries", state="frozen").text

@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,8 @@ def test_arguments_are_for_those_who_may_edit(look: Callable[..., Visitor], sche
     )
     assert "hunter2" not in look("run", "pause", "remove").get("entry", name="e").html
     assert look("edit").get("entry", name="e").html.count("hunter2") == 3
+    schedules.add("d", "add", every(60), kwargs={"since": datetime(2026, 1, 1, tzinfo=UTC)})
+    assert "2026-01-01" in look("edit").get("entry", name="d").text
     schedules.add("c", chain(Signature("add", args=("hunter2",)), Signature("add")), every(60))
     for page in ("", "entries", "entry"):
         assert "hunter2" not in look("run").get(page, name="c").html
@@ -149,6 +152,7 @@ def test_redact_decides_what_everybody_sees_of_them(look: Callable[..., Visitor]
     assert visitor.post("edit", name="e", version=1, save=1, jitter=3).status == 303
     shown = [visitor.get("entry", name="e"), visitor.get("edit", name="e")]
     shown += [visitor.post("edit", name="e", version=2, jitter=5), visitor.get("entry", name="e", more="changes")]
+    shown += [visitor.post("edit", name="e", version=2, kwargs="{}"), visitor.post("edit", name="e", version=9)]
     assert all("hunter2" not in seen.html for seen in shown)
     assert schedules["e"].kwargs == {"x": "hunter2", "y": 7}
 
