@@ -30,6 +30,7 @@ def test_an_entry_keeps_the_definition(lab: Lab, schedules: Schedules) -> None:
     stored = schedules["daily"]
     assert stored == Entry("daily", pipeline, cron("0 2 * * *"))
     assert stored.task == "redbeat_lite.start_pipeline"
+    assert lab.app.tasks[stored.task].reject_on_worker_lost, "or a run is lost with the child that starts it"
     assert Entry.from_mapping("daily", {"task": pipeline, "schedule": cron("0 2 * * *")}) == stored
 
 
