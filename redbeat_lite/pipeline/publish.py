@@ -151,7 +151,9 @@ def take_turn(app: Celery, store: PipelineStore, run_id: str, entry: str) -> str
     if definition.overlap == "wait":
         why += f", and {MAX_WAITING} wait"
     logger.info("Pipeline %s is %s", run_id, why)
-    store.cancel(run_id, why)
+    ended, _ = store.cancel(run_id, why)
+    if ended != 1:
+        return ""  # Its turn has come meanwhile, by somebody else who starts it.
     over(app, store, run_id, entry)
     return why
 

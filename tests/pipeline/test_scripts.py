@@ -175,6 +175,7 @@ def test_a_retry_that_was_not_sent_is_published_when_it_is_due(store: PipelineSt
 def test_cancel_ends_a_run_once(store: PipelineStore) -> None:
     store.start(RUN, definition(2, 1), "{}")
     ref = begun(store, 0, 0)
+    assert (store.cancel(RUN, "left out"), state(store)) == ((0, ["task0"]), "RUNNING"), "it did not wait"
     assert store.cancel(RUN) == (1, ["task0"])
     assert store.cancel(RUN) == (0, ["task0"])
     assert store.cancel("nobody") == (-1, [])

@@ -1,7 +1,7 @@
 -- needs now stage ending step
 -- End a run before its time. Sent twice, the second does nothing but name what still runs.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
--- ARGV[1] as [7] of pipeline/complete  [2] why, or ''
+-- ARGV[1] as [7] of pipeline/complete  [2] why it is left out, which only one that waits can be, or ''
 -- returns {1 ended by this, 0 had ended, -1 there is no such run; ids of the tasks that run}
 local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes')
 if not run[1] then
@@ -15,7 +15,7 @@ for step = first, first + size - 1 do
     running[#running + 1] = s.task
   end
 end
-if run[1] ~= 'RUNNING' and run[1] ~= 'WAITING' then
+if run[1] ~= 'WAITING' and (run[1] ~= 'RUNNING' or ARGV[2] ~= '') then
   return {0, running}
 end
 if ARGV[2] ~= '' then
