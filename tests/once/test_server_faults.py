@@ -139,7 +139,7 @@ def test_without_the_locks_server_a_task_that_needs_none_runs_and_others_are_sav
         until(lambda: f"{late.id}] received" in worker.text() and "Reject" in worker.text(), 30)
         # Whichever of the two it has in its hands goes back to the queue.
         worker.signal(signal.SIGTERM)
-        worker.wait(30)
+        worker.wait(60)  # a child of billiard waits up to 30 s for its parent to read the result of its last task
         assert (proj.count(keys[1]), proj.count(keys[2])) == (0, 0)
         stage.worker()
         assert [late.get(timeout=30), retried.get(timeout=30)] == keys[1:]
