@@ -55,8 +55,9 @@ def test_it_ends_by_itself_when_its_time_is_over(demo: Demo) -> None:
 
 def test_a_supervisor_that_ends_it_leaves_no_process_behind(demo: Demo) -> None:
     process = demo()
-    process.says("starting a worker and two beats")
-    children = eventually(lambda: len(found := descendants(process.pid)) > 1 and found, what="a server and a worker")
+    process.says("standing by")
+    children = descendants(process.pid)
+    assert len(children) == 4, "a server, a worker and two beats"
     process.terminate()
     assert_ends(process, children)
 
