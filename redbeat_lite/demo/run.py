@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TypeVar
 
 from celery import Celery
 
@@ -18,6 +19,8 @@ from ..api.schedules import Schedules
 from ..schedules import every
 from ..urls import shown
 from .server import embedded_server
+
+_T = TypeVar("_T")
 
 _APP = "redbeat_lite.demo.proj"
 
@@ -46,6 +49,23 @@ class Stage:
         self._end = None if seconds is None else self._began + seconds
         self._lines: list[str] = []
         self._changed = threading.Condition()
+        self._starting = self._told = False
+
+    def end(self, number: int, frame: object) -> None:
+        """Handle a signal: end the demonstration, as soon as nothing is being started."""
+        self._told = True
+        if not self._starting:
+            raise Stop
+
+    def start(self, stack: ExitStack, context: AbstractContextManager[_T]) -> _T:
+        """Enter what starts a process; one that is told to stop in the middle of that would leave it behind."""
+        self._starting = True
+        try:
+            return stack.enter_context(context)
+        finally:
+            self._starting = False
+            if self._told:
+                raise Stop
 
     def show(self, who: str, line: str) -> None:
         with self._changed:
@@ -90,10 +110,10 @@ def run(seconds: float | None = None) -> None:
     """
     stage = Stage(seconds)
     for number in _ENDS:
-        signal.signal(number, _stop)
+        signal.signal(number, stage.end)
     with ExitStack() as stack:
         try:
-            url = stack.enter_context(embedded_server())
+            url = stage.start(stack, embedded_server())
             stage.tell(f"a private server at {shown(url)}")
             _play(stage, stack, url)
         except Stop:
@@ -105,20 +125,16 @@ def run(seconds: float | None = None) -> None:
     stage.tell("stopped")
 
 
-def _stop(number: int, frame: object) -> None:
-    raise Stop
-
-
 def _play(stage: Stage, stack: ExitStack, url: str) -> None:
     stage.tell("starting a worker and two beats")
     stage.tell("look at who sends: of two beats only the one that leads, and at once the other when that is killed")
     # Without what a worker does to get to know its peers: there are none, and it takes a second.
     worker = ("worker", "-P", "solo", "-l", "WARNING", "--without-mingle", "--without-gossip", "--without-heartbeat")
     beat = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO", "--max-interval", "300")
-    stack.enter_context(_process(stage, url, "worker", *worker))
-    beats = {"beat-1": stack.enter_context(_process(stage, url, "beat-1", *beat))}
+    stage.start(stack, _process(stage, url, "worker", *worker))
+    beats = {"beat-1": stage.start(stack, _process(stage, url, "beat-1", *beat))}
     stage.await_lines(r"beat-1 .*leading")
-    beats["beat-2"] = stack.enter_context(_process(stage, url, "beat-2", *beat))
+    beats["beat-2"] = stage.start(stack, _process(stage, url, "beat-2", *beat))
     stage.await_lines(r"beat-2 .*standing by")
     stage.await_lines(r"worker .*received", 3)
 

