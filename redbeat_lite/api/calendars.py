@@ -24,7 +24,7 @@ from ..storage.stored import AT_ONCE, Edit, Stored
 class Calendars(MutableMapping[str, Calendar]):
     """The stored calendars of a schedule, as :attr:`Schedules.calendars` has them; every process sees the same.
 
-    ``calendars[name] = calendar`` stores one and edits the entries that name it, 500 in a step. Interrupted, it is done
+    ``calendars[name] = calendar`` stores one and edits the entries that name it, 250 in a step. Interrupted, it is done
     by storing the same once more: that makes no new revision. All entries are read for it, 1,000 in a round trip.
     """
 

@@ -24,7 +24,7 @@ from .writer import Writer
 class Selected:
     """The entries of a selection that can be read, in due order; each call reads them anew.
 
-    They are changed 500 in a script, with one line in the record of changes. What needs no change is left alone, so the
+    They are changed 250 in a script, with one line in the record of changes. What needs no change is left alone, so the
     same again does the rest of what was interrupted.
 
     Parameters:

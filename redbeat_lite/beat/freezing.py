@@ -12,12 +12,9 @@ from ..entries.freezes import Freezes
 from ..entries.stored_entry import edit_of, parts_of
 from ..instants import to_ms
 from ..storage.leader_store import LeaderStore
-from ..storage.stored import Edit, Refrozen, Stored, Term
+from ..storage.stored import AT_ONCE, Edit, Refrozen, Stored, Term
 
 logger = get_logger(__name__)
-
-#: Entries that are given their due time back in one script.
-_AT_ONCE = 500
 
 
 class Freezing:
@@ -57,7 +54,7 @@ class Freezing:
         found = Freezes.of(text)
         for each in found.all:
             if each.thawed:
-                self._store.rewrite(self._store.due_at(to_ms(each.until)), self._edits, term, _AT_ONCE)
+                self._store.rewrite(self._store.due_at(to_ms(each.until)), self._edits, term, AT_ONCE)
         # Not before that is done: if it breaks off, it is done over.
         self.known, self._seen = found, text
 

@@ -17,7 +17,7 @@ from .json_values import MAX_BYTES
 PAGE = 1000
 
 #: Entries that a script edits where many are changed at somebody's wish: it shall hold up nobody for 5 ms.
-AT_ONCE = 500
+AT_ONCE = 250
 
 #: Where a text is cut that the leader or a listing reads: nothing so long can be used, and it could be of any length.
 CUT = MAX_BYTES + 1

@@ -214,10 +214,10 @@ def test_an_entry_that_had_all_of_its_runs_has_no_more_by_a_new_revision(
     assert schedules["a"].finished
 
 
-def test_500_entries_are_edited_at_once_and_what_broke_off_is_done_by_the_same_again(
+def test_250_entries_are_edited_at_once_and_what_broke_off_is_done_by_the_same_again(
     schedules: Schedules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert calendars.AT_ONCE == 500
+    assert calendars.AT_ONCE == 250
     monkeypatch.setattr(calendars, "AT_ONCE", 5)
     schedules.calendars["closed"] = days(3)
     schedules.add_many(Entry(f"e{number:04}", "add", DAILY, calendar="closed") for number in range(12))

@@ -142,7 +142,7 @@ def test_a_thaw_that_breaks_off_is_taken_up_by_the_next_beat(
     freeze = turns.schedules.freezes.add("e*", seconds=1000)
     turns.until(10)
     turns.schedules.freezes.thaw(freeze.id)
-    monkeypatch.setattr("redbeat_lite.beat.freezing._AT_ONCE", 1)
+    monkeypatch.setattr("redbeat_lite.beat.freezing.AT_ONCE", 1)
     put, made = LeaderStore.put, []
 
     def once(*args: Any) -> list[bool]:
