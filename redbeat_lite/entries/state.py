@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from hashlib import sha1
 from typing import Any
 from uuid import UUID
 
@@ -19,13 +18,11 @@ from ..instants import MAX_MS, MIN_MS
 from ..runs.run import BACKFILLED
 from ..schedules import Question
 from ..storage.json_values import dumps, loads
+from ..uuids import named_uuid
 from .sent import alone_in, beside_others, notes_of, shortened, times
 
 #: The namespace of all task ids made here: an arbitrary constant, which must never change.
-_NAMESPACE = UUID("5c6f1e0a-3b1d-4b0e-9f0e-8d9a7c6b2a10")
-_PREFIX = _NAMESPACE.bytes
-#: RFC 9562: the upper two bits of a UUID's 17th digit are its variant, 10.
-_VARIANTS = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
+_PREFIX = UUID("5c6f1e0a-3b1d-4b0e-9f0e-8d9a7c6b2a10").bytes
 
 _FIELDS = 9
 
@@ -205,9 +202,7 @@ def _nominal(text: str, notes: Any) -> int | None:
 
 def task_id(name: str, generation: str, nominal: int) -> str:
     """The one id of an occurrence: publishing it again is publishing the same task."""
-    # What uuid5() gives, at a third of its price: the beat names every message.
-    digits = sha1(_PREFIX + f"{name}\0{generation}\0{nominal}".encode(), usedforsecurity=False).hexdigest()
-    return f"{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{_VARIANTS[digits[16]]}{digits[17:20]}-{digits[20:32]}"
+    return named_uuid(_PREFIX, f"{name}\0{generation}\0{nominal}")
 
 
 def backfill_id(name: str, generation: str, nominal: int, again: int) -> str:

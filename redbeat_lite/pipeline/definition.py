@@ -15,6 +15,7 @@ from celery.canvas import Signature
 
 from ..errors import CorruptEntry, InvalidEntry, UnsupportedFormat
 from ..storage.json_values import dumps, loads, pack, unpack
+from ..uuids import named_uuid
 
 #: Version of the stored definition.
 FORMAT = 1
@@ -31,7 +32,7 @@ MAX_TTL = 36_525 * 86_400.0
 #: What becomes of a run that an entry starts while another one of it has not ended.
 OVERLAPS = ("allow", "skip", "wait")
 
-_NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline")
+_NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline").bytes
 
 #: Fields of a definition that are stored as they are.
 _PLAIN = ("revoke_siblings", "ttl", "overlap", "deadline", "at_once")
@@ -219,7 +220,7 @@ def check_params(name: str, params: Any) -> dict[str, Any]:
 
 def task_id(run_id: str, stage: int, number: int, round_: int) -> str:
     """The id of a step's task: the same whoever publishes it, and however often."""
-    return str(uuid5(_NAMESPACE, f"{run_id}\0{stage}\0{number}\0{round_}"))
+    return named_uuid(_NAMESPACE, f"{run_id}\0{stage}\0{number}\0{round_}")
 
 
 def _parse(where: str, item: Any, find: Callable[[str, str], str], note: Callable[[str], Mapping[str, Any]]) -> Step:

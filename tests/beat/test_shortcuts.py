@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4, uuid5
+from uuid import UUID, uuid4, uuid5
 
 import pytest
 from celery import Celery
@@ -18,7 +18,7 @@ from redbeat_lite.beat.dispatch.no_gc import no_collection
 from redbeat_lite.beat.dispatch.prepared import _text
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.entries import lifecycle
-from redbeat_lite.entries.state import _NAMESPACE, EntryState, task_id
+from redbeat_lite.entries.state import _PREFIX, EntryState, task_id
 from redbeat_lite.schedules.misfire import plan_misfires
 from tests.beat.test_prepared import arguments, comparable, connected, occurrence, options, publish
 from tests.support.examples import examples
@@ -32,7 +32,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 @examples(40)
 @given(texts, texts, instants)
 def test_the_id_of_an_occurrence_is_the_named_uuid_of_the_standard_library(name: str, drawn: str, nominal: int) -> None:
-    assert task_id(name, drawn, nominal) == str(uuid5(_NAMESPACE, f"{name}\0{drawn}\0{nominal}"))
+    assert task_id(name, drawn, nominal) == str(uuid5(UUID(bytes=_PREFIX), f"{name}\0{drawn}\0{nominal}"))
 
 
 def test_the_id_of_an_occurrence_is_the_same_in_every_version() -> None:

@@ -1,0 +1,18 @@
+"""UUIDs that follow from a name."""
+
+from __future__ import annotations
+
+from hashlib import sha1
+
+#: RFC 9562: the upper two bits of a UUID's 17th digit are its variant, 10.
+_VARIANTS = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
+
+
+def named_uuid(namespace: bytes, name: str) -> str:
+    """What :func:`uuid.uuid5` gives, at a third of its price: the beat names every message, a status every step.
+
+    Parameters:
+        namespace: the bytes of a UUID.
+    """
+    digits = sha1(namespace + name.encode(), usedforsecurity=False).hexdigest()
+    return f"{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{_VARIANTS[digits[16]]}{digits[17:20]}-{digits[20:32]}"
