@@ -260,6 +260,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         # A connection of its own, as the one that gives the lease back needs it.
         store = LeaderStore.of(self.settings, timeout=_FINISH_TIMEOUT)
         self._dispatcher.finish(store)
+        self._backfills.finish(store)
         store.backend.close()
 
     # -- trouble ------------------------------------------------------------------------------------------------------

@@ -131,8 +131,10 @@ class Backfills:
             raise EntryChanged(f"backfill {id_!r} of {wanted.name!r} was started by somebody else just now")
         self._tell(wanted, f"started, {wanted.total} from {wanted.start.isoformat()} to {wanted.end.isoformat()}")
         newest = {_kind(each): each for each in (*known, wanted)}
-        for each in [each for each in known if each.ended][:-_ENDED]:
-            if newest[_kind(each)] is not each or not self._store.exists(each.name):
+        old = [each for each in known if each.ended][:-_ENDED]
+        there = self._store.existing({each.name for each in old})
+        for each in old:
+            if newest[_kind(each)] is not each or each.name not in there:
                 self._own.put([Edit(each.id, each.state.encode(), None)])
         return wanted
 

@@ -67,7 +67,7 @@ class Freezing:
 
     def _drop_ended(self, now: int) -> None:
         """Forget those that have ended: nothing is due that waited for that."""
-        left = [each for each in self.known.all if to_ms(each.end) > now]
+        left = self.known.in_force(now)
         if len(left) < len(self.known.all):
             later = self.known.replaced(*left)
             if self._store.set_freezes(self.known.text, later.text):

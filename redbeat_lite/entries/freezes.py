@@ -88,6 +88,12 @@ class Freezes(NamedTuple):
         covering = (each for each in holding if (each.selection.covers(entry) if entry else each.selection.is_all))
         return max((to_ms(each.until) for each in covering), default=None)
 
+    def in_force(self, now: int) -> list[Freeze]:
+        """Those that have not ended at ``now`` (epoch ms), or leave out what another one still holds."""
+        left = [each for each in self.all if to_ms(each.end) > now]
+        began = min((each.since for each in left), default=from_ms(now))
+        return [each for each in self.all if each in left or (each.mode == "skip" and began < each.end)]
+
     def decide(self, entry: Entry, state: EntryState, now: int, zone: tzinfo) -> tuple[Plan, int | None] | None:
         """What becomes of a due entry, and until when it is put off; ``None``: they leave it alone."""
         if not self.all:

@@ -68,7 +68,7 @@ class Backfill:
     @property
     def left(self) -> int:
         """How many are still to be sent."""
-        return 0 if self.ended == "done" else self.total - self.sent
+        return 0 if self.ended == "done" else max(self.total - self.sent, 0)  # or its schedule was edited meanwhile
 
     @property
     def runs(self) -> bool:

@@ -11,11 +11,12 @@ from uuid import uuid4
 import pytest
 import redis
 
-from redbeat_lite import Backfill, Expect, InvalidEntry, at, cron, manual
+from redbeat_lite import Backfill, Entry, Expect, InvalidEntry, at, cron, manual
 from redbeat_lite.beat import backfills as sending
 from redbeat_lite.entries.state import task_id
 from redbeat_lite.instants import to_ms
 from redbeat_lite.storage.leader_store import LeaderStore
+from redbeat_lite.storage.store import Store
 from tests.beat.incident_stage import Stage
 from tests.beat.ways import Setup, exactly_once
 from tests.support.frozen import NOW, Clock
@@ -166,6 +167,50 @@ def test_a_leader_that_dies_before_it_notes_what_is_out_sends_it_again_by_the_sa
     ids = [message.id for message in queued(apart.broker)]
     assert (len(ids), len({*ids})) == (110, 60)
     assert [*dict.fromkeys(sent(apart))] == [*range(60, 0, -1)]
+
+
+def test_told_to_stop_it_notes_what_is_out(apart: Setup, turns: Turns) -> None:
+    apart.schedules.add("a", "add", HOURLY)
+    fast(apart, 60, 1)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def stop(*_: Any) -> None:
+            patch.undo()
+            apart.beat.close()
+            raise SystemExit
+
+        patch.setattr(LeaderStore, "commit", stop)
+        with pytest.raises(SystemExit):
+            turns(apart)
+    apart.beat = apart.make_beat(apart.app)
+    turns(apart, 4)
+    assert sent(apart) == [*range(60, 0, -1)]
+
+
+def test_an_edit_of_the_schedule_on_the_way_loses_no_backfill(setup: Setup, turns: Turns) -> None:
+    setup.schedules.add("a", "add", HOURLY)
+    backfill = fast(setup, 110, 1)
+    turns(setup)
+    setup.schedules.update("a", schedule=cron("*/20 * * * *", tz="UTC"))
+    turns(setup, 5)
+    found = setup.schedules.backfills[backfill.id]
+    assert (found.ended, found.left, found.total) == ("done", 0, 110)
+    assert found.sent == len(sent(setup)) == len({*sent(setup)}) > 200
+
+
+def test_who_starts_one_forgets_old_ones_of_entries_that_are_gone_in_one_round_trip(
+    setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat_lite.api.backfills._ENDED", 3)
+    setup.schedules.add_many(Entry(f"e{number}", "add", HOURLY) for number in range(10))
+    backfills = setup.schedules.backfills
+    for number in range(9):
+        clock.forward(1)
+        backfills.cancel(backfills.start(f"e{number}", NOON, NOON, max_active=None).id)
+    setup.schedules.remove("e0")
+    monkeypatch.setattr(Store, "exists", lambda *_: pytest.fail("one by one"))
+    backfills.start("e9", NOON, NOON, max_active=None)
+    assert sorted(each.name for each in backfills) == [f"e{number}" for number in range(1, 10)]
 
 
 def test_cancelled_or_paused_nothing_more_is_sent_whenever_it_comes(setup: Setup, turns: Turns) -> None:

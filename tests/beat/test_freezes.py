@@ -103,6 +103,17 @@ def test_freezes_that_overlap_hold_until_the_last_of_them_ends(
     assert turns.sent() == [10, *range(left_out_until, 57)]
 
 
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
+def test_a_skip_that_ends_while_another_freeze_holds_leaves_out_what_was_due_in_it(turns: Turns, order: slice) -> None:
+    turns.schedules.add("a", "add", every(20), misfire="all")
+    turns.until(9)
+    for mode, end in [("skip", 35), ("hold", 55)][order]:
+        turns.schedules.freezes.add("a", mode=mode, until=after(end))
+    turns.until(57)
+    assert turns.sent() == [40]
+    assert turns.schedules.freezes.known().all == ()
+
+
 def test_a_thaw_gives_what_waits_its_due_time_back(turns: Turns, client: redis.Redis) -> None:
     turns.schedules.add("a", "add", every(10), misfire="all")
     turns.schedules.add("late", "add", at(after(500)))
