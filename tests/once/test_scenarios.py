@@ -303,6 +303,7 @@ def test_the_beats_lock_is_released_by_any_class_of_task(proj: Proj, key: str, t
 
 def test_revoking_a_queued_task_frees_the_key(proj: Proj, any_pool: Crew, key: str) -> None:
     task_id = uuid4().hex
+    proj.all_have_heard()  # a worker of greenlets takes messages before it listens to what is broadcast
     proj.app.control.revoke(task_id)
     proj.all_have_heard()
     result = proj.tasks.queue_skip.apply_async((key,), task_id=task_id)
