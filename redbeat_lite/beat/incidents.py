@@ -11,6 +11,7 @@ from celery.utils.log import get_logger
 from ..actors import BEAT
 from ..clock import wall_ms
 from ..entries import lifecycle
+from ..entries.freezes import Freezes
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted
 from ..events import IncidentClosed, IncidentOpened
@@ -28,7 +29,7 @@ from ..threads import Ticker
 from .announcer import Mark
 from .asked_results import AskedResults
 from .dispatch.deadlines import Deadlines
-from .fresh_starts import fresh_starts
+from .fresh_starts import FreshStarts
 from .heard import Heard
 from .leader import Leader
 from .vitals import Vitals
@@ -80,6 +81,7 @@ class IncidentWatch:
         self._entries = WatchedEntries(deadlines)
         self._heard = Heard(app, settings.key_prefix)
         self._results = AskedResults(app)
+        self._fresh_starts = FreshStarts()
         self._undecided = 0  #: deadlines of this look that are left for the next one
         #: How many looks were taken, and at which of them something began to hold.
         self._looks, self._since = 0, dict[Kind, int]()
@@ -142,7 +144,8 @@ class IncidentWatch:
             for name, count in attempts.items()
             if count >= _ATTEMPTS
         }
-        watched = {name: each.watched for name, each in found.items()}
+        freezes = Freezes.of(self._store.freezes())
+        watched = {name: each.watched(freezes.until(now, each.entry) is not None) for name, each in found.items()}
         expecting = [name for name, each in watched.items() if each.expect or each.on_failure]
         self._pause_failing({each.name: each for each in look.overdue if each.what.startswith("pause ")}, term)
         overdue, again = self._overdue(look, found, now)
@@ -191,7 +194,8 @@ class IncidentWatch:
 
     def _dated(self, overdue: list[Deadline], found: Mapping[str, Found], now: int) -> Iterator[Deadline]:
         """These with the instants from which they count, by the entries as they are now."""
-        anew = fresh_starts(self._store, [each.name for each in overdue if each.nominal is None])
+        owing = {each.name: found[each.name].entry for each in overdue if each.nominal is None}
+        anew = self._fresh_starts.of(self._store, owing, now)
         for each in overdue:
             entry, nominal = found[each.name].entry, each.nominal
             since = anew.get(each.name) if nominal is None else self._deadlines.due(entry, nominal, now)

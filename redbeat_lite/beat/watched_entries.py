@@ -30,10 +30,10 @@ class Found(NamedTuple):
         """Whether it goes by the result backend where nothing is recorded."""
         return self.expect is not None and self.expect.trust == "backend"
 
-    @property
-    def watched(self) -> Watched:
+    def watched(self, frozen: bool) -> Watched:
+        """What is watched of it."""
         expect = replace(self.expect, succeed_every=None) if self.expect and self.state.finished else self.expect
-        muted, state = self.state.paused or not self.entry.enabled, self.state
+        muted, state = self.state.paused or not self.entry.enabled or frozen, self.state
         return Watched(expect, muted, state.generation, self.entry.on_failure, state.forgiven)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, tzinfo
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from ..public import public
 from ..schedules import Question
 from ..schedules.misfire import Plan, Range
 from ..schedules.missed import by_count, missed_of
+from ..storage.changes import Change
 from ..storage.json_values import dumps, loads
 from . import lifecycle
 from .entry import Entry
@@ -108,6 +110,20 @@ class Freezes(NamedTuple):
         missed = missed_of(entry.rule(zone), nominal, min(end - 1, entry.end_ms or end), by_count)
         ranges = (Range(nominal, missed.last(), missed.total()),)
         return Plan((), lifecycle.ahead(entry, state, end - 1, zone), missed.total(), ranges), None
+
+
+def recorded(lines: Iterable[Change]) -> Iterator[Freeze]:
+    """Those that the record of changes tells of, by its lines, both from the newest on."""
+    thawed: dict[str | None, datetime] = {}
+    for change in lines:
+        told: dict[str, Any] = {field: after for field, _, after in change.fields if after is not None}
+        if change.action == "thawed":
+            thawed[told.get("id")] = change.at
+        elif change.action == "frozen":
+            with suppress(TypeError, ValueError, LookupError):
+                until, end = datetime.fromisoformat(told.pop("until")), thawed.get(told["id"])
+                told = {"tag": None, "note": change.note, "actor": change.actor, **told}
+                yield Freeze(**told, since=change.at, until=until, thawed=end)
 
 
 def _decoded(stored: list[Any]) -> Freeze:

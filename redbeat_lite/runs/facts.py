@@ -58,8 +58,8 @@ def member(what: str, nominal: int | None, name: str) -> str:
 
 
 class Watched(NamedTuple):
-    """What an entry expects, whether nobody is to be told, as it is paused or disabled, and its generation; its policy
-    on failures, and up to which nominal time they do not count for that."""
+    """What an entry expects, whether nobody is to be told, as it is paused, frozen or disabled, and its generation; its
+    policy on failures, and up to which nominal time they do not count for that."""
 
     expect: Expect | None
     muted: bool = False

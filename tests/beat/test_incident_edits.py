@@ -64,7 +64,19 @@ def disabled(stage: Stage) -> None:
     stage.schedules.update("e", enabled=True)
 
 
-@pytest.mark.parametrize("change", [rarer, rested, disabled])
+def frozen(stage: Stage) -> None:
+    stage.schedules.freezes.add("e*", seconds=147)
+    stage.turn(147)
+
+
+def thawed(stage: Stage) -> None:
+    freeze = stage.schedules.freezes.add(task="add", seconds=10_000)
+    stage.turn(200)
+    assert kinds(stage) == []
+    stage.schedules.freezes.thaw(freeze.id)
+
+
+@pytest.mark.parametrize("change", [rarer, rested, disabled, frozen, thawed])
 def test_a_success_is_owed_from_a_change_on_with_which_an_entry_begins_anew(stage: Stage, change: Any) -> None:
     owe(stage)
     change(stage)
@@ -98,3 +110,21 @@ def test_it_is_owed_within_the_same_time_from_then_on(stage: Stage) -> None:
     assert kinds(stage) == []
     stage.turn(3)
     assert kinds(stage) == ["no_success"]
+
+
+def test_of_a_freeze_that_is_over_it_is_owed_from_its_end_on(stage: Stage) -> None:
+    owe(stage)
+    frozen(stage)
+    stage.turn(8, 141)
+    assert kinds(stage) == []
+    stage.turn(3)
+    assert kinds(stage) == ["no_success"]
+
+
+def test_what_is_open_of_an_entry_that_is_frozen_is_closed(stage: Stage) -> None:
+    owe(stage)
+    stage.turn(153)
+    assert kinds(stage) == ["no_success"]
+    stage.schedules.freezes.add(seconds=100)
+    stage.turn(1)
+    assert kinds(stage) == []

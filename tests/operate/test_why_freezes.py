@@ -80,3 +80,10 @@ def test_the_record_of_changes_tells_of_freezes_that_are_over(app: Celery, sched
     ]
     assert abs(told[0].since - made[1].since) < timedelta(seconds=5)
     assert from_ms(0) < told[1].end <= thawed
+
+
+def test_a_freeze_that_holds_is_known_when_its_line_is_gone(app: Celery, schedules: Schedules) -> None:
+    schedules.add("a", "add", every(60))
+    freeze = schedules.freezes.add("a", seconds=60)
+    schedules._store.backend.client.delete("{redbeat-lite}:changes")
+    assert gather(app, "a", NOW, app.timezone).freezes == (freeze,)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...api.change_log import kept_change, last_change, of_name
 from ...api.schedules import Schedules
 from ...beat.status import Status, status
 from ...entries.fields import is_name
-from ...entries.freezes import Freeze
+from ...entries.freezes import recorded
 from ...entries.queues import queue_of
 from ...entries.words import last_sign_of_life
 from ...errors import EntryNotFound
@@ -65,7 +65,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo) -> Case:
         unrecorded=stored.definition is not None and kept is not None and last_change(stored, raw) is None,
         since=lines[-1].at if lines else None,
         gaps=tuple(_gaps(lines, found)),
-        freezes=tuple(_freezes(lines)),
+        freezes=tuple({each.id: each for each in (*found.freezes, *recorded(lines))}.values()),
         quarantine=schedules.quarantined().get(name),
         refused=schedules.refused().get(name),
         queue=queue,
@@ -80,20 +80,6 @@ def _runs(schedules: Schedules, name: str) -> tuple[Run, ...]:
     with suppress(EntryNotFound):
         return tuple(schedules.runs(name, limit=_RUNS))
     return ()
-
-
-def _freezes(lines: Iterable[Change]) -> Iterator[Freeze]:
-    """Those that a record tells of, the newest first."""
-    thawed: dict[str | None, datetime] = {}
-    for change in lines:
-        told: dict[str, Any] = {field: after for field, _, after in change.fields if after is not None}
-        if change.action == "thawed":
-            thawed[told.get("id")] = change.at
-        elif change.action == "frozen":
-            with suppress(TypeError, ValueError, LookupError):
-                until, end = datetime.fromisoformat(told.pop("until")), thawed.get(told["id"])
-                told = {"tag": None, "note": change.note, "actor": change.actor, **told}
-                yield Freeze(**told, since=change.at, until=until, thawed=end)
 
 
 def _gaps(lines: Iterable[Change], found: Status) -> Iterator[Gap]:
