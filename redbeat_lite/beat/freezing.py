@@ -8,6 +8,7 @@ from datetime import tzinfo
 
 from celery.utils.log import get_logger
 
+from ..clock import wall_ms
 from ..entries.freezes import Freezes
 from ..entries.stored_entry import edit_of, parts_of
 from ..instants import to_ms
@@ -29,7 +30,8 @@ class Freezing:
 
     def look(self) -> None:
         """Have a look at them, for a beat that stands by."""
-        self._seen = self._store.freezes() or self._seen
+        if not self._put_back(text := self._store.freezes()):
+            self._seen = text
         self.known = Freezes(text=b"?")  # which is no revision: it asks for them when it leads
 
     def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None]:
@@ -47,9 +49,7 @@ class Freezing:
 
     def _learn(self, text: bytes, term: Term) -> None:
         """Have what waits for the end of a freeze that was thawed wait no longer; then go by this text."""
-        if not text and self._seen:
-            logger.warning("beat: the freezes were gone from Redis, and are put back")
-            self._store.set_freezes(b"", self._seen)
+        if self._put_back(text):
             return
         found = Freezes.of(text)
         for each in found.all:
@@ -57,6 +57,15 @@ class Freezing:
                 self._store.rewrite(self._store.due_at(to_ms(each.until)), self._edits, term, AT_ONCE)
         # Not before that is done: if it breaks off, it is done over.
         self.known, self._seen = found, text
+
+    def _put_back(self, text: bytes) -> bool:
+        """Whether freezes were gone from Redis, and are put back beside those that were made since."""
+        found = Freezes.of(text)
+        lost = found.lost(Freezes.of(self._seen), wall_ms())
+        if lost:
+            logger.warning("beat: the freezes were gone from Redis, and are put back")
+            self._store.set_freezes(text, found.replaced(*lost, *found.all).text)
+        return bool(lost)
 
     def _edits(self, stored: Stored) -> list[Edit]:
         self._progress("thawing entries")

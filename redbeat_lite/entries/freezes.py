@@ -21,6 +21,9 @@ from .entry import Entry
 from .selection import Selection
 from .state import EntryState
 
+#: Characters of a revision by which it is known as one that came after another.
+_MARK = 8
+
 
 @public
 class Freeze(NamedTuple):
@@ -62,7 +65,8 @@ class Freeze(NamedTuple):
 class Freezes(NamedTuple):
     """All freezes of a schedule: those that hold, and those of which the end is still to be seen to.
 
-    They are stored as ``text``: a revision, ``|``, and JSON. It is never removed: where there is none, it was lost.
+    They are stored as ``text``: a revision, ``|``, and JSON. The revision begins with a mark that the next ones keep:
+    under another one, what was there was lost.
     """
 
     all: tuple[Freeze, ...] = ()
@@ -78,7 +82,14 @@ class Freezes(NamedTuple):
     def replaced(self, *freezes: Freeze) -> Freezes:
         """The next revision, which has these."""
         stored = [[to_ms(v) if isinstance(v, datetime) else v for v in each] for each in freezes]
-        return Freezes(freezes, f"{os.urandom(8).hex()}|{dumps(stored)}".encode())
+        mark = self.revision[:_MARK].decode(errors="replace") or os.urandom(4).hex()
+        return Freezes(freezes, f"{mark}{os.urandom(8).hex()}|{dumps(stored)}".encode())
+
+    def lost(self, before: Freezes, now: int) -> list[Freeze]:
+        """Those of ``before`` that are in force at ``now`` (epoch ms), and which nobody has ended: they were lost."""
+        known = {each.id for each in self.all}
+        is_next = self.revision[:_MARK] == before.revision[:_MARK]
+        return [] if is_next else [each for each in before.in_force(now) if each.id not in known]
 
     @property
     def revision(self) -> bytes:

@@ -299,6 +299,51 @@ def test_freezes_come_back_after_a_flush(
     assert [*schedules.freezes] == [freeze], "by whoever leads then"
 
 
+@pytest.mark.parametrize("who", ["leader", "standby"])
+def test_one_that_is_made_before_they_are_back_holds_beside_them(
+    schedules: Schedules, inner_beat: Scheduler, make_beat: MakeBeat, client: redis.Redis, clock: Clock, who: str
+) -> None:
+    inner_beat.run_due()
+    standby = make_beat(schedules._app)
+    ended = schedules.freezes.add("d", seconds=1000)
+    before = schedules.freezes.add("a", seconds=100)
+    for beat in (inner_beat, standby):
+        beat.run_due()
+    schedules.freezes.thaw(ended.id)
+    for beat in (inner_beat, standby):
+        beat.run_due()
+    if who == "standby":
+        inner_beat.leader.resign()
+    client.flushall()
+    after = schedules.freezes.add("b", seconds=100)
+    schedules.add("a", "add", every(10))
+    schedules.add("b", "add", every(10))
+    clock.forward(20)
+    for _ in range(2):
+        (inner_beat if who == "leader" else standby).run_due()
+    assert [*schedules.freezes] == [before, after]
+    assert client.llen("celery") == 0
+    clock.forward(100)
+    for _ in range(2):
+        (inner_beat if who == "leader" else standby).run_due()
+    assert client.llen("celery") == 2
+
+
+def test_one_that_was_thawed_does_not_come_back_with_the_next_leader(
+    schedules: Schedules, inner_beat: Scheduler, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    standby = make_beat(schedules._app)
+    freeze = schedules.freezes.add("a", seconds=100)
+    for beat in (inner_beat, standby):
+        beat.run_due()
+    schedules.freezes.thaw(freeze.id)
+    inner_beat.run_due()
+    assert client.hget(KEYS.meta, "freezes").endswith(b"|[]")
+    inner_beat.leader.resign()
+    standby.run_due()
+    assert [*schedules.freezes] == []
+
+
 def test_garbage_in_their_place_stops_nothing(turns: Turns, client: redis.Redis) -> None:
     turns.schedules.add("a", "add", every(10))
     for text in (b"\xff", b"x|", b"x|{", b"x|[[]]", b"y|5", b'z|[["a","b",null,"*","c","d","e","f","g","h"]]', b""):
