@@ -89,7 +89,9 @@ class Backfills:
         known = [*self]
         kind = name, entry.known_state.generation, again
         before = max((each for each in known if _kind(each) == kind), key=lambda each: each.number, default=None)
-        _check("again", f"one under which backfill {before and before.id} has ended", again, not before or before.ended)
+        if before and not before.ended:
+            hint = f"backfill {before.id} has {before.left} left: wait for its end, cancel it, or count `again` up"
+            raise InvalidEntry("again", "a number under which no backfill of the entry goes on", again, hint=hint)
         about = max_active, rate, again, storable_note(name, note), self._who().actor, from_ms(wall_ms())
         number, skip = (before.number + 1, covered(before)) if before else (0, ())
         wanted = Backfill("", name, from_ms(first), from_ms(last), *about, kind[1], number, skip)
