@@ -78,7 +78,7 @@ class IncidentWatch:
         self._leader = leader
         self._vitals = vitals
         self._deadlines = deadlines
-        self._entries = WatchedEntries(deadlines)
+        self._entries = WatchedEntries(app, deadlines)
         self._heard = Heard(app, settings.key_prefix)
         self._results = AskedResults(app)
         self._fresh_starts = FreshStarts()
@@ -185,7 +185,7 @@ class IncidentWatch:
         overdue = [each for each in look.overdue if each.name in found and found[each.name].expect]
         if not self._heard.records:
             # What is not recorded may have been done all the same: that nobody records is the one incident.
-            if any(not found[each.name].trusts for each in overdue):
+            if any(not (found[each.name].trusts or found[each.name].mute) for each in overdue):
                 self._deadlines.wanted = now
             overdue = [each for each in overdue if found[each.name].trusts]
         overdue = [*self._dated(self._incidents.with_rows(overdue), found, now)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..entries.entry import Entry
+from ..entries.expected import leaves_no_result
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, entry_of, state_of
 from ..errors import CorruptEntry
@@ -16,14 +17,18 @@ from ..storage.store import Store
 from ..storage.stored import PAGE, Stored, chunks
 from .dispatch.deadlines import Deadlines
 
+if TYPE_CHECKING:
+    from celery import Celery
+
 
 class Found(NamedTuple):
-    """An entry with its state, and what is expected of it."""
+    """An entry with its state, and what is expected of it; whether the result backend shall tell, but knows nothing."""
 
     entry: Entry
     state: EntryState
     expect: Expect | None
     history: int
+    mute: bool = False
 
     @property
     def trusts(self) -> bool:
@@ -41,11 +46,12 @@ class WatchedEntries:
     """Reads entries.
 
     Parameters:
+        app: knows the tasks.
         deadlines: knows what is expected where an entry does not say.
     """
 
-    def __init__(self, deadlines: Deadlines) -> None:
-        self._deadlines = deadlines
+    def __init__(self, app: Celery, deadlines: Deadlines) -> None:
+        self._app, self._deadlines = app, deadlines
         self._known: dict[str, tuple[bytes | None, Entry]] = {}
 
     def read(self, store: Store, names: Collection[str]) -> dict[str, Found]:
@@ -61,7 +67,10 @@ class WatchedEntries:
                 except CorruptEntry:
                     continue
                 history, expect = self._deadlines.kept(entry)
-                found[name] = Found(entry, state, expect, history)
+                mute = expect is not None and expect.trust == "backend" and leaves_no_result(entry, self._app)
+                if expect is not None and mute:
+                    expect = replace(expect, trust="workers")
+                found[name] = Found(entry, state, expect, history, mute)
         return found
 
     def _entry(self, name: str, stored: Stored) -> Entry | None:

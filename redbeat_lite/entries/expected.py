@@ -45,6 +45,13 @@ def check_expectation(entry: Entry, now: int, zone: tzinfo) -> None:
         raise InvalidEntry("expect.succeed_every", expected, entry.expect.succeed_every)
 
 
+def leaves_no_result(entry: Entry, app: Celery) -> bool:
+    """Whether no result is kept of the entry's runs, as far as this process knows."""
+    task = app.tasks.get(entry.task) if app.finalized else None
+    by_default = app.finalized and app.conf.task_ignore_result
+    return bool(entry.options.get("ignore_result") or getattr(task, "ignore_result", by_default))
+
+
 def check_trust(entry: Entry, app: Celery) -> None:
     """Refuse to trust a result backend that will not tell of the entry's runs, as far as this process knows.
 
@@ -53,12 +60,11 @@ def check_trust(entry: Entry, app: Celery) -> None:
     """
     if not entry.expect or entry.expect.trust == "workers":
         return
-    task = app.tasks.get(entry.task) if app.finalized else None
     expires = app.conf.result_expires
     kept = expires.total_seconds() if isinstance(expires, timedelta) else expires
     if not has_results(app):
         why = f"the app has no {RESULTS}"
-    elif entry.options.get("ignore_result") or getattr(task, "ignore_result", False):
+    elif leaves_no_result(entry, app):
         why = "results of the task are not kept (ignore_result)"
     elif kept and entry.expect.longest >= kept:
         why = f"results are kept for {kept:g} s (result_expires), not for longer than {entry.expect.longest:g} s"

@@ -254,4 +254,21 @@ def test_a_backend_that_will_not_tell_is_not_to_be_trusted(
     assert re.match(f"expect.trust: expected 'workers', as {why}", schedules.refused()["e"])
 
 
+@pytest.mark.parametrize("mute", ["task", "app"])
+def test_of_what_leaves_no_result_workers_tell_or_nobody(stage: Stage, mute: str) -> None:
+    """The app has said for all entries that its result backend is to be trusted."""
+    stage.beat._aside.deadlines._default = asks(start_within=30)
+    if mute == "task":
+        stage.app.task(_mute, name="mute", ignore_result=True, shared=False)
+    else:
+        stage.app.conf.task_ignore_result = True
+    stage.app.finalize()
+    stage.schedules.add("e", "mute", every(600))
+    stage.turn(600, 33, *[0] * LASTING)
+    assert (kinds(stage), ASKED) == ([], [])
+    stage.worker.reports()
+    stage.turn(567, 33)
+    assert kinds(stage) == ["missed"]
+
+
 def _mute() -> None: ...
