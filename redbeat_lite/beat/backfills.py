@@ -105,8 +105,8 @@ class BackfillPlanner(Planner):
             return
         found = [*islice(times(backfill, entry, state, self._zone), most + 1)]
         job.plan, job.is_last = Plan(tuple(found[:most]), None, 0), len(found) <= most
-        if entry.once is not None:
-            job.wanted = [self._claim(job, entry.once, nominal, now) for nominal in job.plan.emit]
+        if (once := job.entry.once) is not None:
+            job.wanted = [self._claim(job, once, nominal, now) for nominal in job.plan.emit]
 
     def _twin(self, entry: Entry, backfill: Backfill) -> Entry:
         """The entry as its messages are made: nothing is expected of them, and they say of which backfill they are."""
@@ -116,6 +116,8 @@ class BackfillPlanner(Planner):
             twin.template, twin.expect = None, False
             headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
             twin.options = {**entry.options, "headers": headers}
+            if entry.once is not None and not entry.once.at_publish and entry.once.on_conflict != "wait":
+                twin.once = entry.once.but(on_conflict="wait", max_waiters=None)  # or the worker would leave it out
             if backfill.max_active is not None:
                 twin.history = MAX_HISTORY  # Of an old run, the end is told only where there is room for its row.
             if len(self._twins) >= _TWINS:

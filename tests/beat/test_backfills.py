@@ -294,6 +294,18 @@ def test_it_waits_for_the_once_lock_and_is_never_left_out(setup: Setup, turns: T
     assert all(message.headers["redbeat_once"]["queued"] for message in queued(setup.broker))
 
 
+@pytest.mark.parametrize("on_conflict", ["skip", "raise"])
+def test_where_workers_take_the_lock_it_waits_there(setup: Setup, turns: Turns, on_conflict: str) -> None:
+    once = {"key": "k", "on_conflict": on_conflict, "max_waiters": 1}
+    setup.schedules.add("a", "add", HOURLY, once=once)
+    fast(setup, 3, 1)
+    turns(setup, 2)
+    policies = [message.headers["redbeat_once"]["policy"] for message in queued(setup.broker)]
+    assert policies == [{"on_conflict": "wait"}] * 3
+    setup.schedules.run_now("a")
+    assert queued(setup.broker)[-1].headers["redbeat_once"]["policy"].get("on_conflict", "skip") == on_conflict
+
+
 def test_a_paused_entry_runs_and_one_that_is_gone_ends_it(setup: Setup, turns: Turns) -> None:
     setup.schedules.add("a", "add", HOURLY, max_runs=1)
     setup.schedules.pause("a")
