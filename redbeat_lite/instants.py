@@ -20,12 +20,13 @@ _MS = timedelta(milliseconds=1)
 def to_ms(dt: datetime) -> int:
     """Milliseconds since 1970 of an aware datetime.
 
-    Rounds *up*: a stored instant is never before the real one, so nothing due at it can fire early.
+    Rounds *up*: a stored instant is never before the real one, so nothing due at it can fire early. At the ends of time
+    it is the first or the last one that there is in UTC.
 
     Raises:
         InvalidEntry: the datetime is naive.
     """
-    return -((EPOCH - aware("instant", dt)) // _MS)
+    return min(max(-((EPOCH - aware("instant", dt)) // _MS), MIN_MS), MAX_MS)
 
 
 def from_ms(ms: int) -> datetime:

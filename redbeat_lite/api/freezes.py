@@ -115,6 +115,6 @@ class FreezeList:
 
 def _after(now: int, seconds: object) -> int:
     length = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
-    if isinstance(length, bool) or not isinstance(length, (int, float)) or not 0 < length < 1000 * YEAR:
-        raise InvalidEntry("seconds", "more than 0 seconds, or a timedelta", seconds)
+    if isinstance(length, bool) or not isinstance(length, (int, float)) or not 0.001 <= length < 1000 * YEAR:
+        raise InvalidEntry("seconds", "a millisecond to 1,000 years, in seconds or as a timedelta", seconds)
     return now + round(1000 * length)

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from ..errors import InvalidEntry
+from ..errors import InvalidEntry, is_plain
+from ..settings import MAX_NAME
 from ..storage.json_values import dumps
 from ..storage.stored import Stored
 from .entry import Entry
@@ -14,6 +15,9 @@ from .fields import as_tags
 
 #: What makes a name a pattern, as of file names: any text, any character, one of these.
 _WILD = frozenset("*?[")
+
+#: Characters of a pattern: of the longest name, where each is bracketed.
+_LONGEST = 3 * MAX_NAME
 
 
 class Selection(NamedTuple):
@@ -37,8 +41,8 @@ class Selection(NamedTuple):
             InvalidEntry: names the field.
         """
         for field, value in {"name": name, "task": task}.items():
-            if not isinstance(value, str) or not value:
-                raise InvalidEntry(field, "a name, or a pattern such as billing-*", value)
+            if not is_plain(value, _LONGEST):
+                raise InvalidEntry(field, f"a name or a pattern, as billing-*, of 1 to {_LONGEST} characters", value)
         return cls(str(name), None if tag is None else as_tags((tag,))[0], str(task))
 
     @classmethod

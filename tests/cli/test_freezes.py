@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -42,18 +42,21 @@ def soon() -> datetime:
     [
         ({}, "until: expected either until or seconds, got (None, None)"),
         ({"seconds": 5, "until": soon()}, "expected either until or seconds"),
-        ({"seconds": 0}, "seconds: expected more than 0 seconds, or a timedelta, got 0"),
-        ({"seconds": "2h"}, "seconds: expected more than 0"),
-        ({"seconds": float("nan")}, "seconds: expected more than 0"),
-        ({"seconds": timedelta(days=-1)}, "seconds: expected more than 0"),
+        ({"seconds": 0}, "seconds: expected a millisecond to 1,000 years, in seconds or as a timedelta, got 0"),
+        ({"seconds": "2h"}, "seconds: expected a millisecond"),
+        ({"seconds": float("nan")}, "seconds: expected a millisecond"),
+        ({"seconds": timedelta(microseconds=1)}, "seconds: expected a millisecond"),
+        ({"seconds": timedelta(days=-1)}, "seconds: expected a millisecond"),
         ({"until": datetime(2026, 1, 1)}, "until: expected an aware datetime"),
         (
             {"until": datetime(2020, 1, 1, tzinfo=UTC)},
             "until: expected an instant still to come, got datetime.datetime(2020",
         ),
         ({"seconds": 5, "mode": "drop"}, 'mode: expected "hold" or "skip", got \'drop\''),
-        ({"seconds": 5, "name": ""}, "name: expected a name, or a pattern such as billing-*, got ''"),
-        ({"seconds": 5, "task": None}, "task: expected a name, or a pattern"),
+        ({"seconds": 5, "name": ""}, "of 1 to 600 characters, got ''"),
+        ({"seconds": 5, "task": None}, "task: expected a name or a pattern"),
+        ({"seconds": 5, "task": "\ud800"}, "task: expected a name or a pattern"),
+        ({"seconds": 5, "name": 601 * "x"}, "name: expected a name or a pattern, as billing-*, of 1 to 600"),
         ({"seconds": 5, "tag": "a,b"}, "tags: expected"),
         ({"seconds": 5, "note": 7}, "note: expected text"),
     ],
@@ -84,6 +87,14 @@ def test_freezes_are_made_listed_and_thawed(schedules: Schedules) -> None:
         until.isoformat(),
     )
     assert (thawed.action, thawed.fields) == ("thawed", (("id", None, first.id),))
+
+
+def test_the_ends_of_time_are_instants(schedules: Schedules) -> None:
+    schedules.add("a", "add", cron("0 * * * *"))
+    first, last = datetime.min.replace(tzinfo=timezone(HOUR)), datetime.max.replace(tzinfo=timezone(-HOUR))
+    assert schedules.freezes.add("b", until=last).until.year == 9999
+    assert len(schedules.upcoming(until=last, limit=2)) == 2
+    assert schedules.backfills.start("a", first, first, max_active=None, dry_run=True).start.year == 1
 
 
 def test_there_are_at_most_a_hundred(schedules: Schedules, client: redis.Redis) -> None:

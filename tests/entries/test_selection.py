@@ -55,7 +55,7 @@ def test_what_is_meant_is_told() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("",), "name: expected a name, or a pattern"),
+        (("",), "name: expected a name or a pattern"),
         ((7,), "got 7"),
         (("*", "a,b"), "tags"),
         (("*", ["a", "b"]), "tags"),
