@@ -34,7 +34,7 @@ NONE_IS_FINE = $(if $(ARGS),|| [ $$? -eq 5 ])
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(DEMO) ## Watch it work: a server, a worker, two beats; ends on Ctrl-C, or after SECONDS=n
+run: $(DEMO) ## Watch it work: a server, a worker, two beats and the page; ends on Ctrl-C, or after SECONDS=n
 	@$(BIN)/python -m redbeat_lite demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: lint ## Lint, type-check and run every test against a real server; ARGS="-k name" for some of them
@@ -78,7 +78,7 @@ dist: $(DIST)/.ready ## Build the sdist and the wheel, check them, and run the d
 	$(DIST)/bin/python -m build --quiet
 	$(DIST)/bin/python -m twine check --strict dist/*
 	@'$(PYTHON)' -m venv --clear $(DIST)/try
-	@$(DIST)/try/bin/python -m pip install -qq --disable-pip-version-check "$$(echo dist/*.whl)[redis,embedded]"
+	@$(DIST)/try/bin/python -m pip install -qq --disable-pip-version-check "$$(echo dist/*.whl)[redis,embedded,web]"
 	cd $(DIST)/try && bin/python -m redbeat_lite demo --seconds 15
 
 format: $(READY) ## Format the code
@@ -97,11 +97,11 @@ define install
 @touch $@
 endef
 
-$(DEMO): NEEDS := '.[redis,embedded]'
+$(DEMO): NEEDS := '.[redis,embedded,web]'
 $(DEMO): setup.cfg pyproject.toml
 	@'$(PYTHON)' -c '$(IS_ENOUGH)' 2>/dev/null || \
 	  { echo "Python 3.11 or later is needed and was not found; name one: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
-	@echo "Setting up $(VENV) with $(PYTHON), once: what redbeat_lite needs, and a server."
+	@echo "Setting up $(VENV) with $(PYTHON), once: what redbeat_lite and its page need, and a server."
 	@'$(PYTHON)' -m venv $(VENV)
 	$(install)
 

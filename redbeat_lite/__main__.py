@@ -20,7 +20,7 @@ def main() -> None:
 @main.command()
 @click.option("--seconds", type=click.FloatRange(min=1), help="End after so many seconds; else on Ctrl-C.")
 def demo(seconds: float | None) -> None:
-    """Start a private server, a worker and two beats, and watch."""
+    """Start a private server, a worker, two beats and the page, and watch."""
     from .demo.run import run
 
     try:

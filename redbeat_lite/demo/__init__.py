@@ -1,1 +1,1 @@
-"""A demonstration with real processes: one server, one worker, two beats, and a schedule that changes meanwhile."""
+"""A demonstration with real processes: a server, a worker, two beats, the page, and a schedule that changes."""

@@ -14,6 +14,7 @@ app.conf.beat_schedule = {
     "on the clock": {"task": "demo.say", "schedule": redbeat_lite.every(5, align=True), "args": ("five seconds more",)},
 }
 app.conf.worker_redirect_stdouts = False
+redbeat_lite.install(app)
 
 
 @app.task(name="demo.say")  # type: ignore[untyped-decorator]  # Celery ships no types

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import cycle
 from typing import TypeVar
 
 from celery import Celery
@@ -25,10 +26,13 @@ _T = TypeVar("_T")
 _APP = "redbeat_lite.demo.proj"
 
 #: What of the processes' output is worth showing.
-_SHOWN = re.compile(r"received|Sending due|leading|standing by|finished|ERROR|CRITICAL")
+_SHOWN = re.compile(r"received|Sending due|leading|standing by|finished|[Tt]he page|ERROR|CRITICAL")
 
 #: Seconds that a step of the demonstration may take before it is given up.
 _PATIENCE = 30.0
+
+#: Seconds from one take-over to the next kill, when all has been told: long enough to open the page and look.
+_QUIET = 20.0
 
 #: Seconds that a process gets to end by itself.
 _GRACE = 3.0
@@ -88,13 +92,12 @@ class Stage:
             raise SystemExit(f"the demonstration waited in vain for: {pattern}")
 
     def rest(self) -> None:
-        """Wait for the end."""
+        """Let it run for a while, or until the end."""
         with self._changed:
-            while True:
-                self._wait(lambda: False)
+            self._wait(lambda: False, _QUIET)
 
-    def _wait(self, condition: Callable[[], bool]) -> bool:
-        left = _PATIENCE if self._end is None else min(_PATIENCE, self._end - time.monotonic())
+    def _wait(self, condition: Callable[[], bool], patience: float = _PATIENCE) -> bool:
+        left = patience if self._end is None else min(patience, self._end - time.monotonic())
         if self._changed.wait_for(condition, max(left, 0)):
             return True
         if self._end is not None and time.monotonic() >= self._end:
@@ -134,6 +137,7 @@ def _play(stage: Stage, stack: ExitStack, url: str) -> None:
     stage.start(stack, _process(stage, url, "worker", *worker))
     beats = {"beat-1": stage.start(stack, _process(stage, url, "beat-1", *beat))}
     stage.await_lines(r"beat-1 .*leading")
+    stage.start(stack, _process(stage, url, "page", "redbeat", "web", "--port", "0"))
     beats["beat-2"] = stage.start(stack, _process(stage, url, "beat-2", *beat))
     stage.await_lines(r"beat-2 .*standing by")
     stage.await_lines(r"worker .*received", 3)
@@ -146,12 +150,15 @@ def _play(stage: Stage, stack: ExitStack, url: str) -> None:
     schedules.remove("guest")
     stage.await_lines(r"worker .*received", 2)
 
-    stage.tell("kill -9 of the leading beat: the other takes over when its lease of 4 s has run out")
-    beats["beat-1"].send_signal(signal.SIGKILL)
-    stage.await_lines(r"beat-2 .*leading")
-    stage.await_lines(r"worker .*received", 2)
-    stage.tell("that is all; it goes on until Ctrl-C")
-    stage.rest()
+    for killed, other in cycle([("beat-1", "beat-2"), ("beat-2", "beat-1")]):
+        stage.tell("kill -9 of the leading beat: the other takes over when its lease of 4 s has run out")
+        beats[killed].kill()
+        beats[killed].wait()
+        stage.await_lines(rf"{other} .*leading")
+        stage.await_lines(r"worker .*received", 2)
+        stage.tell("that is all; a new beat stands by, and all of it comes again and again, until Ctrl-C")
+        beats[killed] = stage.start(stack, _process(stage, url, killed, *beat))
+        stage.rest()
 
 
 @contextmanager

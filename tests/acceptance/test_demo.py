@@ -57,9 +57,10 @@ def test_it_ends_by_itself_when_its_time_is_over(demo: Demo) -> None:
 
 def test_a_supervisor_that_ends_it_leaves_no_process_behind(demo: Demo) -> None:
     process = demo()
+    process.says("The page is at")
     process.says("standing by")
     children = descendants(process.pid)
-    assert len(children) == 4, "a server, a worker and two beats"
+    assert len(children) == 5, "a server, a worker, two beats and the page"
     process.terminate()
     assert_ends(process, children)
 
@@ -119,6 +120,15 @@ def test_the_private_server_leaves_nothing_behind_however_long_the_path_is(
             [socket] = {*Path("/tmp").glob("valkey-*/socket")} - before
     assert not [*long.iterdir()]
     assert option or not socket.parent.exists()
+
+
+def test_without_what_the_page_needs_it_says_so_and_goes_on(demo: Demo, tmp_path: Path) -> None:
+    (tmp_path / "uvicorn.py").write_text("raise ImportError('not installed')")
+    process = demo(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert process.says("the page needs more: pip install 'redbeat-lite\\[web]'")
+    process.says(r"worker +received")
+    process.terminate()
+    assert_ends(process, set())
 
 
 def test_says_in_one_line_what_is_missing(demo: Demo, tmp_path: Path) -> None:
