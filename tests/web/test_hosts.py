@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -208,6 +209,21 @@ def test_django_has_it_as_the_page_says_by_wsgi_and_by_asgi(server: Server, nigh
         assert all(policy.startswith("default-src 'none'") for _, _, policy, _ in answers[:-1])
         assert "nightly" in answers[1][3]
     assert nightly["nightly"].last_change.actor == "root"
+
+
+def test_the_example_of_django_leads_to_it_from_the_menu_of_its_admin(server: Server, tmp_path: Path) -> None:
+    shop = shutil.copytree(ROOT / "examples" / "django", tmp_path / "django")
+    env = {**os.environ, "BROKER_URL": server.url, "PYTHONPATH": f"{shop}{os.pathsep}{ROOT}"}
+    ended = run_python("-m", "tests.web.shop", env=env, cwd=shop)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])
+    login, page = "/admin/login/?next=/admin/redbeat_lite/schedule/", {"page": 200, "reminder": True}
+    assert found == {
+        "nobody": {"menu": False, "lead": login, "page": 303, "paused": 303, "reminder": False},
+        "customer": {"menu": False, "lead": login, "page": 403, "paused": 403, "reminder": False},
+        "staff": {"menu": True, "lead": "/redbeat/", "paused": 403, **page},
+        "operator": {"menu": True, "lead": "/redbeat/", "paused": 303, **page},
+    }
 
 
 def test_the_command_serves_it_to_those_in_its_file(server: Server, nightly: Schedules, tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from datetime import timedelta
 
 from django.utils import timezone
 
-from examples.django.shop.celery import app
 from redbeat_lite import Schedules, at
+
+from .celery import app
 
 schedules = Schedules(app)
 

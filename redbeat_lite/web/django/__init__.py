@@ -1,6 +1,7 @@
 """The page in a Django project, behind Django's own login and permissions.
 
 ``path("redbeat/", include(urls(app)))`` among the ``urlpatterns`` is all that it takes.
+As one of the ``INSTALLED_APPS``, it adds the page to the menu of the admin, and its rights to the permissions.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch, re_path, reverse
 from django.views.decorators.csrf import csrf_exempt
 
-from .access import RIGHTS, Access
-from .adapters import of_environ
-from .messages import Request, Response
-from .rendering import link
-from .site import Site
+from ..access import RIGHTS, Access
+from ..adapters import of_environ
+from ..messages import Request, Response
+from ..rendering import link
+from ..site import Site
 
 if TYPE_CHECKING:
     from celery import Celery
