@@ -55,8 +55,6 @@ def signed_in(get_response: Any) -> Any:
 
 signed_in.async_capable = signed_in.sync_capable = True  # type: ignore[attr-defined]
 
-names: dict[str, Any] = {"app": app}
-
 
 def told(answer: Any) -> list[Any]:
     text = answer.content.decode()
@@ -74,7 +72,8 @@ def _given(method: str, name: str) -> dict[str, Any]:
     return {"headers": {"x-name": name, "sec-fetch-site": "same-origin"}, **form}
 
 
-if __name__ == "__main__":
+def configure(*prefixes: str) -> None:
+    """Make this a Django project with the page of docs/web.md at each of these prefixes."""
     host = "django.middleware"
     settings.configure(
         ROOT_URLCONF="urls",
@@ -86,9 +85,16 @@ if __name__ == "__main__":
     )
     django.setup()
     [block] = blocks(ROOT / "docs" / "web.md", "Django")
-    exec(block.text, names)
     sys.modules["urls"] = type(sys)("urls")
-    sys.modules["urls"].urlpatterns = names["urlpatterns"]  # type: ignore[attr-defined]
+    patterns = sys.modules["urls"].urlpatterns = []  # type: ignore[attr-defined]
+    for prefix in prefixes:
+        names: dict[str, Any] = {"app": app}
+        exec(block.text.replace('"redbeat/"', repr(prefix)), names)
+        patterns += names["urlpatterns"]
+
+
+if __name__ == "__main__":
+    configure("redbeat/")
     wanted = json.loads(sys.argv[1])
     client = Client(enforce_csrf_checks=True)
     sync = [told(getattr(client, method)(path, **_given(method, name))) for method, path, name in wanted]

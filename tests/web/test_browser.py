@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from redbeat_lite import Schedules, cron, every
 from redbeat_lite.web import RIGHTS, Access, asgi
 from tests.support.server import Server
 from tests.support.waiting import eventually
+from tests.web.hosts import hosts
 
 pytestmark = [pytest.mark.browser, pytest.mark.server]
 
@@ -200,6 +202,28 @@ def test_while_redis_is_away_a_banner_says_so_and_the_page_stays(tab: Any, addre
     own.start()
     page.wait_for_selector("h1:text-is('Runs')", timeout=15000)
     page.wait_for_selector("#banner:empty", state="attached", timeout=9000)
+
+
+def test_each_host_serves_each_page_and_takes_an_action(
+    tab: Any, own: Server, schedules: Schedules, tmp_path: Path
+) -> None:
+    with hosts(own.url, tmp_path) as found:
+        for host in found:
+            name, _, value = host.headers.get("Cookie", "").partition("=")
+            page = tab(extra_http_headers={name: text for name, text in host.headers.items() if name != "Cookie"})
+            if name:
+                page.context.add_cookies([{"name": name, "value": value, "url": host.address}])
+            for path in PAGES:
+                assert page.goto(host.address + path).status == 200, (host.address, path)
+                assert page.evaluate("document.styleSheets[0].cssRules.length") > 9
+            page.goto(f"{host.address}entry?name=nightly")
+            for action, done in (("Pause", "paused"), ("Resume", "resumed")):
+                page.click(f"summary:text-is('{action}')")
+                page.click(f"form button:text-is('{action}')")
+                page.wait_for_selector("p.done")
+                assert page.url == f"{host.address}entry?name=nightly&did={action.lower()}"
+                assert schedules["nightly"].last_change.action == done
+            page.context.close()
 
 
 def test_another_site_posts_nothing(tab: Any, address: str, schedules: Schedules) -> None:

@@ -25,17 +25,19 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from redbeat_lite import Schedules, every
 from redbeat_lite.web import Access, asgi, wsgi
 from redbeat_lite.web.messages import MAX_BODY
+from redbeat_lite.web.routes import ROUTES
 from redbeat_lite.web.users import line
 from tests.cli.conftest import run_cli
 from tests.support.pages import blocks
 from tests.support.processes import ROOT, celery, run_python
 from tests.support.server import Server
+from tests.web.hosts import Host, hosts
 
 __all__ = ["run_cli"]
 
 PAGE = ROOT / "docs" / "web.md"
 Answer = tuple[int, dict[str, str], str]
-Host = Callable[..., Answer]
+Ask = Callable[..., Answer]
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def nightly(schedules: Schedules) -> Schedules:
     return schedules
 
 
-def by_wsgi(application: Any) -> Host:
+def by_wsgi(application: Any) -> Ask:
     """Asks a WSGI application."""
 
     def ask(method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
@@ -65,7 +67,7 @@ def by_wsgi(application: Any) -> Host:
     return ask
 
 
-def by_asgi(application: Any) -> Host:
+def by_asgi(application: Any) -> Ask:
     """Asks an ASGI application."""
 
     def ask(method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
@@ -89,7 +91,7 @@ def by_asgi(application: Any) -> Host:
     return ask
 
 
-def mounted(kind: str, prefix: str, app: Celery) -> Host:
+def mounted(kind: str, prefix: str, app: Celery) -> Ask:
     """The page in a host of this kind."""
     options = {"access": lambda request: Access("ada", {"view", "pause"})}
     if kind == "wsgi":
@@ -224,6 +226,34 @@ def test_the_example_of_django_leads_to_it_from_the_menu_of_its_admin(server: Se
         "staff": {"menu": True, "lead": "/redbeat/", "paused": 403, **page},
         "operator": {"menu": True, "lead": "/redbeat/", "paused": 303, **page},
     }
+
+
+def test_each_page_and_an_action_work_in_each_host(server: Server, nightly: Schedules, tmp_path: Path) -> None:
+    with hosts(server.url, tmp_path) as found:
+        assert len(found) == 4 * 3 + 2
+        for host in found:
+            assets = set[str]()
+            for page in sorted(path.removeprefix("/") for method, path in ROUTES if method == "GET"):
+                text = _asked(host, f"{page}?name=nightly").read().decode()
+                assert 'aria-label="Pages"' in text, (host, page)
+                assets |= {*re.findall(r'(?:href|src)="(\w+-[0-9a-f]{12}\.\w+)"', text)}
+            assert len(assets) >= 3
+            assert all(_asked(host, asset).status == 200 for asset in assets)
+            for action, done in (("pause", "paused"), ("resume", "resumed")):
+                # It leads to the page of the entry, below the prefix.
+                answer = _asked(host, action, b"name=nightly")
+                assert answer.url == f"{host.address}entry?name=nightly&did={action}"
+                assert nightly["nightly"].last_change.action == done
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                _asked(
+                    host._replace(headers={**host.headers, "Sec-Fetch-Site": "cross-site"}), "pause", b"name=nightly"
+                )
+        assert {change.actor for change in nightly.changes("nightly", limit=28)} == {"ada", "root"}
+
+
+def _asked(host: Host, page: str, form: bytes | None = None, site: str = "same-origin") -> Any:
+    headers = {**host.headers, "Sec-Fetch-Site": site}
+    return urllib.request.urlopen(urllib.request.Request(host.address + page, form, headers))
 
 
 def test_the_command_serves_it_to_those_in_its_file(server: Server, nightly: Schedules, tmp_path: Path) -> None:
