@@ -102,8 +102,8 @@ class ReadSide(Mapping[str, Entry]):
         Parameters:
             offset: how many to leave out first.
             limit: how many at most.
-            order: ``"due"``: the next to fire first, those that will not fire last; or ``"name"``, for which all names
-                are read first, in one command.
+            order: ``"due"``: the next to fire first, those that will not fire last; or ``"name"``, which takes a round
+                trip more.
         """
         check_count("offset", offset)
         check_count("limit", limit)

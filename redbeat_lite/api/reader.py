@@ -121,7 +121,7 @@ class Reader:
 
     def by_name(self, offset: int, limit: int) -> list[Entry]:
         """As :meth:`next_due`, in the order of the names."""
-        names = self.store.sorted_names()[offset : offset + limit]
+        names = self.store.ranked(offset, limit)
         return [*self.readable(stored for chunk in chunks(names, PAGE) for stored in self.store.read(chunk))]
 
     def all(self) -> Iterator[Entry]:

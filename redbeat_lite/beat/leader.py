@@ -203,7 +203,7 @@ class _Renewal:
         self.damaged = False
         self.least = 0
         self._backend = backend
-        self._keys = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.beats)
+        self._keys = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.beats, keys.names)
         self._lease = lease
         self._vitals = vitals
         self._trusted_until = 0.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import tzinfo
+from itertools import chain
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -39,7 +40,7 @@ class Repair:
     def run(self, term: Term, now: int) -> None:
         """Remove what is of a foreign type or belongs to no definition; give the rest the state and due time it lacks.
 
-        Three counts tell whether there is anything to do, so that a large and healthy schedule costs nothing.
+        Four counts tell whether there is anything to do, so that a large and healthy schedule costs nothing.
 
         Parameters:
             term: of the leader that mends.
@@ -52,19 +53,39 @@ class Repair:
         kinds = OnceKeys(keys.prefix).kinds | RunKeys(keys.prefix).kinds
         for key, found, kind in self._store.drop_foreign(term, kinds):
             logger.error("beat: %s was a %s, not a %s, and is removed", key, found, kind)
-        client: Any = self._store.backend.client
-        pipe = client.pipeline(transaction=True)
+        entries, states, due, _ = self._counts()
+        if not entries == states == due:
+            self._rebuild(term, now)
+        *_, due, names = self._counts()
+        if names != due:
+            self._index(term)
+
+    def _counts(self) -> list[int]:
+        keys, pipe = self._store.keys, self._store.backend.client.pipeline(transaction=True)
         pipe.hlen(keys.entries)
         pipe.hlen(keys.state)
         pipe.zcard(keys.due)
-        if len(set(pipe.execute())) == 1:
-            return
+        pipe.zcard(keys.names)
+        return pipe.execute()
+
+    def _rebuild(self, term: Term, now: int) -> None:
         logger.error("beat: parts of the schedule are gone from Redis; rebuilding them from what is left")
+        client: Any = self._store.backend.client
+        keys = self._store.keys
         names = {name for key in (keys.entries, keys.state) for name, _ in client.hscan_iter(key, count=PAGE)}
-        names |= {name for name, _ in client.zscan_iter(keys.due, count=PAGE)}
+        names |= {*self._due()}
         for chunk in chunks(names, PAGE):
             self._progress("mending the schedule")
             self._store.rewrite(chunk, lambda stored: self._edits(stored, now), term)
+
+    def _index(self, term: Term) -> None:
+        logger.warning("beat: the index of names is not whole; mending it")
+        for chunk in chunks(chain(self._due(), self._store.beginning(b"")), PAGE):
+            self._progress("mending the index of names")
+            self._store.index(term, chunk)
+
+    def _due(self) -> Iterator[bytes]:
+        return (name for name, _ in self._store.backend.client.zscan_iter(self._store.keys.due, count=PAGE))
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
         try:

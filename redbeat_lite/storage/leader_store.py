@@ -59,9 +59,9 @@ class LeaderStore(Store):
         """
         keys = self.keys
         lists: dict[str, int] = {}
-        where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta]
+        where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.names]
         told = [advance.deadlines for advance in advances]
-        place, told_as = (lists.setdefault(deadlines, 6), json.dumps(told)) if any(told) else ("", "")
+        place, told_as = (lists.setdefault(deadlines, 7), json.dumps(told)) if any(told) else ("", "")
         args: list[Any] = [*term, now, os.urandom(16).hex(), place, told_as, revision]
         for name, guard, state, score, commands, ranges, _ in advances:
             args += (name, guard, state or "", due_of(score), len(commands) + len(ranges))
@@ -87,10 +87,19 @@ class LeaderStore(Store):
         args: list[Any] = [*term, CUT, line.change]
         for stored, _, record in bad:
             args += (stored.name, stored.definition or b"", stored.state or b"", record)
-        where = (keys.leader, keys.due, keys.entries, keys.state, keys.quarantine, keys.changes, keys.changed)
-        reply = self._run("schedule/quarantine", where, args)
+        where = (keys.leader, keys.due, keys.entries, keys.state, keys.quarantine)
+        reply = self._run("schedule/quarantine", (*where, keys.changes, keys.changed, keys.names), args)
         check_term(reply)
         return [done == 1 for done in reply[1:]]
+
+    def index(self, term: Term, names: Sequence[bytes]) -> None:
+        """Let the index of names have these, at most 1,000, where they are stored, and else not.
+
+        Raises:
+            Lost: the term is over, nothing was written.
+        """
+        keys = self.keys
+        check_term(self._run("schedule/index", (keys.leader, keys.due, keys.names), (*term, *names)))
 
     def config_is_back(self, term: Term) -> None:
         """Forget that config entries were removed; say so before they are looked for.
@@ -135,7 +144,8 @@ class LeaderStore(Store):
         own = keys.of_backfills
         hashes = [keys.meta, keys.calendars, keys.changed]
         hashes += (key for each in (keys, own) for key in (each.entries, each.state, each.quarantine))
-        kinds = {keys.changes: "stream", keys.due: "zset", own.due: "zset", **dict.fromkeys(hashes, "hash"), **others}
+        zsets = dict.fromkeys((keys.due, keys.names, own.due, own.names), "zset")
+        kinds = {keys.changes: "stream", **zsets, **dict.fromkeys(hashes, "hash"), **others}
         line = line_of(BEAT, "removed", "keys of a foreign type")
         args = (*term, line.change, *kinds.values())
         reply = self._run("schedule/drop_foreign", (keys.leader, *kinds), args)

@@ -97,7 +97,13 @@ def test_mending_a_large_schedule_is_progress_for_the_watchdog(make_app: MakeApp
         scheduler.leader.acquire()
         repair.run(scheduler.leader.term, wall_ms())
         assert client.zcard(scheduler.keys.due) == 2500
-    assert len(told) == 3
+        assert len(told) == 3
+        client.zrem(scheduler.keys.names, *(f"e{number}" for number in range(1000)))
+        client.zadd(scheduler.keys.names, {"gone": 0})
+        states = client.hgetall(scheduler.keys.state)
+        repair.run(scheduler.leader.term, wall_ms())
+        assert [*scheduler.store.names()] == sorted(f"e{number}" for number in range(2500))
+        assert client.hgetall(scheduler.keys.state) == states
     scheduler.close()
 
 
@@ -134,7 +140,7 @@ class TestAStalledLeader:
             old.store.set_config_names("proj", ["before"], term)
         assert contents() == before
 
-    @pytest.mark.parametrize("part", ["due", "state"])
+    @pytest.mark.parametrize("part", ["due", "state", "names"])
     def test_in_mending(
         self,
         asleep: tuple[Scheduler, Term],

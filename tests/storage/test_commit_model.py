@@ -2,7 +2,8 @@
 
 Only what was planned advances, under the freezes as they are; of two writers one wins, and a call that is sent again
 because its reply was lost is done once. The record of changes tells what the writers did, each call that did something
-in one line, and nothing else. What is decided against becomes rows, of which those that adjoin are one.
+in one line, and nothing else. What is decided against becomes rows, of which those that adjoin are one. The index of
+names has those that are stored.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ steps = st.lists(
 
 #: An entry through all of its decisions, and one that comes back to times where it was.
 LONG = [("create", "a", "arrives"), *12 * [("turn", "a", "is lost")]]
+DONE = [(what, "b", "is lost") for what in ("create", "edit", "edit", "edit", "turn")]
 BACK = [(what, "a", "arrives") for what in ("create", "turn", "remove", "create", "turn")]
 
 
@@ -163,7 +165,10 @@ class Model:
         for (name, before), result in zip(self.planned.items(), results, strict=True):
             assert result == (self.states.get(name) == before)
             if result:
-                self.states[name] = after_run(before)
+                if is_last(before):
+                    del self.states[name]
+                else:
+                    self.states[name] = after_run(before)
                 if row := decided_against(before):
                     self.rows[name] = with_row(self.rows[name], row, before.last or 0)
                 else:
@@ -194,7 +199,7 @@ class Model:
             Advance(
                 name.encode(),
                 before.guard,
-                after_run(before).encode(),
+                None if is_last(before) else after_run(before).encode(),
                 100,
                 () if decided_against(before) else sending(name, before),
                 [put_down(RUNS.rows(name), row, before.last, HISTORY)] if (row := decided_against(before)) else (),
@@ -244,6 +249,11 @@ def after_run(state: EntryState) -> EntryState:
     return EntryState(state.version, state.generation, (state.nominal or 0) + 10, last=last, count=state.count + 1)
 
 
+def is_last(state: EntryState) -> bool:
+    """Whether an entry is removed with this run: three edits lead there."""
+    return state.nominal == 310
+
+
 def told_before(state: EntryState) -> tuple[str, tuple[str, ...]] | None:
     return TOLD.get((state.nominal or 0) // 10 % 16)
 
@@ -275,6 +285,7 @@ def line(shared_server: Server) -> Iterator[Line]:
 @given(steps)
 @example(LONG)
 @example(BACK)
+@example(DONE)
 def test_only_what_is_as_planned_advances_and_is_sent(
     line: Line, shared_server: Server, steps: list[tuple[str, str, str]]
 ) -> None:
@@ -293,6 +304,7 @@ def test_only_what_is_as_planned_advances_and_is_sent(
         assert [*map(list, map(reversed, rows))] == [*model.rows.values()]
         assert all(0 < client.pttl(RUNS.rows(name)) <= LIFE_MS for name in NAMES if model.rows[name])
         assert client.zcard(KEYS.due) == client.hlen(KEYS.entries) == len(model.states)
+        assert [*model.store.names()] == sorted(model.states)
         lines = [of_stream(*each) for each in client.xrange(KEYS.changes)]
         told = [((name,) if name else (), *rest) for name, *rest in model.lines]
         assert [(each.names, each.action, each.actor) for each in lines] == told
