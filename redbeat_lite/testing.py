@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery import current_app
@@ -93,7 +94,8 @@ class ScheduleClock:
         self._entries = entries
         for entry in entries.values():
             _begin(entry, to_ms(start), app_zone)
-        self._stream = walk(entries.values(), now=to_ms(start), zone=app_zone)
+        due = sorted((each for each in entries.values() if each.due is not None), key=attrgetter("due"))
+        self._stream = walk(due, now=to_ms(start), zone=app_zone)
         self._ahead = next(self._stream, None)
         self._freezer: Any = None
         self._frozen: Any = None

@@ -114,7 +114,7 @@ class ReadSide(Mapping[str, Entry]):
         raise ValueError(f"order: expected 'due' or 'name', got {order!r}")
 
     def upcoming(self, until: datetime, limit: int = 1000) -> Occurrences:
-        """What will fire from now on, in order, as the beat itself would plan it.
+        """What will fire from now on, in order, as the beat itself would plan it; only what comes first is read.
 
         Parameters:
             until: aware; the last instant to look at.
@@ -123,7 +123,7 @@ class ReadSide(Mapping[str, Entry]):
         check_count("limit", limit)
         last = instants.to_ms(instants.aware("until", until))
         how = {"zone": self._zone, "walk_on": briefly(), "freezes": Freezes.of(self._store.freezes())}
-        return upcoming(self._reader.all(), now=wall_ms(), until=last, limit=limit, **how)
+        return upcoming(self._reader.soonest(), now=wall_ms(), until=last, limit=limit, **how)
 
     def runs(
         self,

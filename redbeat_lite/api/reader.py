@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
@@ -28,6 +28,9 @@ logger = get_logger(__name__)
 
 #: Entries whose rows are read in one command, and how many of each at most: it shall block nobody.
 _TOGETHER, _ROWS = 100, 100
+
+#: Entries that are read first by who may need no more.
+_FIRST = 16
 
 
 class Reader:
@@ -127,6 +130,10 @@ class Reader:
     def all(self) -> Iterator[Entry]:
         """All entries that can be read, in due order, a page per round trip."""
         return self.readable(self.store.pages())
+
+    def soonest(self) -> Iterator[Entry]:
+        """As :meth:`all`, for who may need no more than the first few."""
+        return chain.from_iterable(map(self.readable, self.store.paged(_FIRST)))
 
     def completed(self, entry: Entry) -> Entry:
         """A config entry with what cannot be stored, where this app's own configuration holds it."""

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import islice
+from functools import partial
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -77,23 +78,27 @@ def next_(
         raise Failure(f"--from: expected an instant still to come, got {start}")
     if last < first:
         raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
-    found = [schedules[name]] if name else [*schedules.values()]
+    found = [schedules[name]] if name else schedules.values()
     runs = [*islice(runs_between(found, first, last, zone, shown, schedules.freezes.known()), limit)]
     if as_json:
         echo_json([_json(run) for run in runs])
     elif runs:
         _echo(runs)
-    elif name and isinstance(found[0].schedule, Manual):
+    elif name and isinstance(next(iter(found)).schedule, Manual):
         say(f"{name!r} is run by hand only.")
     else:
         unknown = ", but for what schedules say that are asked when the time has come"
-        asked = unknown if any(map(_is_asked, found)) else ""
+        asked = unknown if any(map(_is_asked, takewhile(partial(_is_due, to_ms(last)), found))) else ""
         say(f"Nothing runs until {when(last, shown or zone)}{asked}.")
+
+
+def _is_due(last: int, entry: Entry) -> bool:
+    return entry.due is not None and entry.due <= last
 
 
 def _is_asked(entry: Entry) -> bool:
     """Whether nobody can tell the next run of an entry, because its schedule is asked when the time has come."""
-    return entry.due is not None and isinstance(entry.known_state.nominal, Question)
+    return isinstance(entry.known_state.nominal, Question)
 
 
 def runs_between(
@@ -102,13 +107,20 @@ def runs_between(
     """The runs of these entries between two instants, in order.
 
     Parameters:
+        entries: in the order of their due times.
         zone: the app's.
         shown: in which they are told; ``None``: each in its entry's own.
         freezes: those that count.
     """
     start, walk_on = to_ms(first), briefly()
-    ready = {entry.name: _ahead(entry, start, zone, walk_on) for entry in entries}
-    for run in walk(ready.values(), now=to_ms(datetime.now(UTC)), zone=zone, walk_on=walk_on, freezes=freezes):
+    ready: dict[str, Entry] = {}
+
+    def ahead(entry: Entry) -> Entry:
+        ready[entry.name] = found = _ahead(entry, start, zone, walk_on)
+        return found
+
+    now = to_ms(datetime.now(UTC))
+    for run in walk(entries, now=now, zone=zone, walk_on=walk_on, freezes=freezes, ahead=ahead):
         if run.at > last:
             return
         if run.at >= first:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, tzinfo
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
@@ -33,15 +33,21 @@ def upcoming(entries: Iterable[Entry], *, now: int, until: int, limit: int, **ho
     """The occurrences of these entries from ``now`` to ``until`` (epoch milliseconds), in order, at most ``limit``.
 
     Parameters:
-        how: as for :func:`walk`.
+        entries, how: as for :func:`walk`.
     """
     last = instants.from_ms(until)
-    entries = (entry for entry in entries if entry.due is not None and entry.due <= until)
+    entries = takewhile(lambda entry: entry.due is not None and entry.due <= until, entries)
     return [*islice(takewhile(lambda each: each.at <= last, walk(entries, now=now, **how)), limit)]
 
 
 def walk(
-    entries: Iterable[Entry], *, now: int, zone: tzinfo, walk_on: WalkOn = by_count, freezes: Freezes = _NONE
+    entries: Iterable[Entry],
+    *,
+    now: int,
+    zone: tzinfo,
+    walk_on: WalkOn = by_count,
+    freezes: Freezes = _NONE,
+    ahead: Callable[[Entry], Entry] | None = None,
 ) -> Iterator[Upcoming]:
     """All occurrences of these entries from ``now`` (epoch milliseconds) on, in order; they need not end.
 
@@ -49,17 +55,24 @@ def walk(
     ones is left out where it takes longer to find than somebody waits for it.
 
     Parameters:
+        entries: in the order of their due times, those that are never due last. They are taken one by one when their
+            time has come, so that the first occurrences of many cost no more than those of a few.
         walk_on: how far to look for missed occurrences one by one; one that is over for all leaves the others out.
         freezes: what they hold comes at their ends.
+        ahead: makes of an entry the one to walk in its place, which is not due sooner.
     """
-    queue: list[tuple[int, str, Entry, EntryState]] = [
-        (max(entry.due, now), entry.name, entry, entry.known_state)
-        for entry in entries
-        if entry.due is not None and "schedule" not in entry.local
-    ]
-    heapq.heapify(queue)
-    while queue:
-        at, name, entry, state = heapq.heappop(queue)
+    waiting = takewhile(lambda entry: entry.due is not None, entries)
+    coming, queue = next(waiting, None), list[tuple[int, int, str, Entry, EntryState]]()
+    while True:
+        # No occurrence of an entry, nor of one that is due after it, comes before its due time: whatever holds it up.
+        while coming is not None and (not queue or _place(coming, now) <= queue[0][:2]):
+            entry = coming if ahead is None else ahead(coming)
+            if entry.due is not None and "schedule" not in entry.local:
+                heapq.heappush(queue, (*_place(entry, now), entry.name, entry, entry.known_state))
+            coming = next(waiting, None)
+        if not queue:
+            return
+        at, _, name, entry, state = heapq.heappop(queue)
         if isinstance(state.nominal, Question):
             continue
         plan, held = freezes.decide(entry, state, at, zone) or (lifecycle.plan(entry, state, at, zone, walk_on), None)
@@ -70,4 +83,10 @@ def walk(
         after = lifecycle.dispatched(state, plan, 0)
         due = held or lifecycle.due_time(entry, after, zone)
         if due is not None:
-            heapq.heappush(queue, (max(due, at), name, entry, after))
+            heapq.heappush(queue, (max(due, at), due, name, entry, after))
+
+
+def _place(entry: Entry, now: int) -> tuple[int, int]:
+    """When an entry comes first, of several that are late the one that is so for longest."""
+    assert entry.due is not None
+    return max(entry.due, now), entry.due

@@ -81,19 +81,23 @@ class Store:
         keys = (self.keys.due, self.keys.entries, self.keys.state)
         return entries_of(self._run("schedule/page", keys, (offset, offset + limit - 1, CUT)))
 
-    def paged(self) -> Iterator[list[Stored]]:
+    def paged(self, first: int | None = None) -> Iterator[list[Stored]]:
         """All entries in due order, a page per round trip. None takes long, however large the schedule is.
 
         An entry that moves while the pages are read may be seen twice; it is handed out once. Where it makes others
         slip to a page that was read already, those come at the end.
+
+        Parameters:
+            first: length of the first page, for who may need no more; each is twice as long as the one before it.
         """
         seen: set[bytes] = set()
-        offset = 0
-        while page := self.page(offset, PAGE):
+        offset, size = 0, first or PAGE
+        while page := self.page(offset, size):
             yield [stored for stored in page if stored.name not in seen]
             seen.update(stored.name for stored in page)
             offset += len(page)
-        if offset < PAGE:  # the first page was all
+            size = min(2 * size, PAGE)
+        if offset < (first or PAGE):  # the first page was all
             return
         for names in chunks(self.beginning(b""), PAGE):
             left = self.read([name for name in names if name not in seen])

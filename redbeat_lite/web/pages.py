@@ -13,23 +13,19 @@ from ..cli.next import runs_between
 from ..cli.status import lines
 from ..clock import wall_ms
 from ..entries.entry import Entry
-from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
-from ..entries.preview import upcoming
 from ..entries.selection import is_pattern
 from ..interchange.records import entry_fields
 from ..interchange.schedule_text import schedule_text
 from ..operate.why.explain import explain
 from ..operate.why.gather import gather
 from ..runs.run import NOT_DONE, Run
-from ..storage.patience import briefly
-from ..storage.stored import PAGE
 from .editing import ARGUMENTS
 from .messages import Response
 from .site import Call, Site
 
-#: Milliseconds that are looked ahead on the first page, and how many runs at most.
-_AHEAD, _COMING = 900_000, 30
+#: How far to look ahead on the first page, and how many runs at most.
+_AHEAD, _COMING = timedelta(minutes=15), 30
 
 #: Entries on a page, runs on a page, and last runs of each entry in a list.
 _ENTRIES, _RUNS, _LAST = 50, 100, 15
@@ -55,10 +51,7 @@ def now(call: Call) -> Response:
 
 
 def _now(site: Site) -> dict[str, Any]:
-    at, found, how = wall_ms(), read(site.store), {"zone": site.zone, "walk_on": briefly()}
-    # Of the first runs to come, none is of an entry that is due after as many others, but for those that are frozen.
-    first, frozen = site.schedules.list(limit=PAGE if found.freezes else _COMING), Freezes(found.freezes)
-    coming = upcoming(first, now=at, until=at + _AHEAD, limit=_COMING, freezes=frozen, **how)
+    found, coming = read(site.store), site.schedules.upcoming(datetime.now(UTC) + _AHEAD, _COMING)
     told = [each for each in lines(found, site.zone) if each[0] != "frozen"]
     return {"beats": found, "lines": told, "incidents": site.schedules.incidents(), "coming": coming}
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
+from random import Random
 from typing import Any
 
 import pytest
 import redis
 
 from redbeat_lite import Entry, InvalidEntry, Misfire, Scheduler, Schedules, Upcoming, at, cron, every
+from redbeat_lite.clock import wall_ms
+from redbeat_lite.entries.preview import walk
+from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.messages import queued
 
@@ -73,6 +78,47 @@ class TestUpcoming:
             NOW + timedelta(seconds=2),
         ]
         assert schedules.upcoming(NOW) == []
+
+    @pytest.mark.usefixtures("small_pages")
+    def test_the_first_of_many_are_the_first_of_each(self, schedules: Schedules, clock: Clock) -> None:
+        """However far it reads, it misses none: what each entry does is told by itself."""
+        chosen = Random(7)
+        schedules.add_many(
+            Entry(
+                f"e{number:03}",
+                "add",
+                every(chosen.randint(20, 3000)),
+                jitter=chosen.choice([0, 0, 15]),
+                misfire=chosen.choice(["coalesce", "skip", "all"]),
+                enabled=chosen.random() > 0.1,
+            )
+            for number in range(250)
+        )
+        clock.forward(600)
+        schedules.select("e1?5").pause()
+        schedules.freezes.add("e0[0-4]*", seconds=300)
+        schedules.freezes.add("e2*", seconds=200, mode="skip")
+        until = clock.now + timedelta(seconds=600)
+        expected = sorted(run for entry in schedules.values() for run in self.alone(schedules, entry, until))
+        assert {run.name[:2] for run in expected} == {"e0", "e1", "e2"}
+        assert sum(run.at == clock.now for run in expected) > 20, "what is overdue comes at once"
+        found = schedules.upcoming(until, limit=10_000)
+        assert sorted(found) == expected
+        assert [run.at for run in found] == [run.at for run in expected]
+        for limit in (1, 3, 10, 100, 1000):
+            assert schedules.upcoming(until, limit=limit) == found[:limit]
+
+    def alone(self, schedules: Schedules, entry: Entry, until: datetime) -> list[Upcoming]:
+        freezes = schedules.freezes.known()
+        return [*takewhile(lambda run: run.at <= until, walk([entry], now=wall_ms(), zone=UTC, freezes=freezes))]
+
+    @pytest.mark.usefixtures("small_pages")
+    def test_the_first_of_many_cost_no_more_than_those_of_a_few(self, schedules: Schedules) -> None:
+        schedules.add_many(Entry(f"e{number:03}", "add", every(60 + number)) for number in range(600))
+        with round_trips() as trips:
+            found = schedules.upcoming(NOW + timedelta(days=1), limit=3)
+        assert [run.name for run in found] == ["e000", "e001", "e002"]
+        assert len(trips) <= 2
 
     @pytest.mark.parametrize("limit", [-1, "5", None])
     def test_is_bounded_by_a_whole_number(self, schedules: Schedules, limit: Any) -> None:
