@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -78,7 +78,7 @@ class BackfillPlanner(Planner):
         #: Of each backfill its entry, and the one that is sent in its place.
         self._twins: dict[str, tuple[Entry, Entry]] = {}
 
-    def plan(self, due: Iterable[Stored], now: int, freezes: Freezes) -> tuple[list[Job], list[Bad]]:
+    def plan(self, due: Sequence[Stored], now: int, freezes: Freezes, most: int = 0) -> tuple[list[Job], list[Bad]]:
         [stored] = due
         if (backfill := backfill_of(stored)) is None:
             return [], [quarantined(stored, CorruptEntry("it is no backfill"), now)]

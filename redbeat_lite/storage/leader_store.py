@@ -25,7 +25,9 @@ class LeaderStore(Store):
     backfill_due: int | None = None
 
     def peek(self, term: Term, now: int, limit: int, revision: bytes = b"") -> tuple[list[Stored], int | None]:
-        """What is due at ``now`` (epoch ms), earliest first, and when the next entry comes if nothing is.
+        """What is due at ``now`` (epoch ms), and when the next entry comes if nothing is.
+
+        From both ends: the oldest, the newest, the second oldest, and so on.
 
         Parameters:
             limit: how many entries at most; large ones fill a reply earlier.

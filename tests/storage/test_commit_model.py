@@ -3,7 +3,7 @@
 Only what was planned advances, under the freezes as they are; of two writers one wins, and a call that is sent again
 because its reply was lost is done once. The record of changes tells what the writers did, each call that did something
 in one line, and nothing else. What is decided against becomes rows, of which those that adjoin are one. The index of
-names has those that are stored.
+names has those that are stored. What is due is found from its oldest and its newest end in turn.
 """
 
 from __future__ import annotations
@@ -45,10 +45,13 @@ DECIDED: dict[int, Outcome] = {1: "left out", 2: "left out", 4: "left out", 5: "
 TOLD = {0: ("s", ()), 3: ("r", ("finish",))}
 
 #: What can happen between a peek and its commit, or at any other moment.
-WHAT = ("create", "edit", "race", "remove", "freeze", "peek", "commit", "commit_stale", "turn", "turn")
+WHAT = ("create", "edit", "race", "remove", "freeze", "peek", "glance", "commit", "commit_stale", "turn", "turn")
 
 #: What becomes of the reply. A client that loses it sends the same again, and somebody else may have been faster.
 REPLIES = ("arrives", "is lost", "is lost, and somebody edits the entry in between")
+
+#: As many as some of the peeks find.
+MOST = 2
 
 steps = st.lists(
     st.tuples(st.sampled_from(WHAT), st.sampled_from(NAMES), st.sampled_from(REPLIES)),
@@ -112,7 +115,8 @@ class Model:
 
     def create(self, name: str) -> None:
         state = EntryState.new(100)
-        done = self.store.put([Edit(name, None, state.encode(), "{}", 100, line_of(ALICE, "added"))])
+        edit = Edit(name, None, state.encode(), "{}", score(name, state), line_of(ALICE, "added"))
+        done = self.store.put([edit])
         assert done == [name not in self.states]
         if done == [True]:
             self.states[name] = state
@@ -142,14 +146,19 @@ class Model:
         assert self.store.set_freezes(before, self.freezes, line_of(ALICE, "frozen"))
         self.lines.append(("", "frozen", "alice"))
 
-    def peek(self, _: str) -> None:
+    def glance(self, name: str) -> None:
+        self.peek(name, MOST)
+
+    def peek(self, _: str, most: int = 10) -> None:
         if self.known != self.freezes:
             with pytest.raises(Refrozen, match=self.freezes.decode()[:-3]):
                 self.store.peek(Term("leader", 1), 10**6, 10, self.known[:-3])
             self.known = self.freezes
-        due, _upcoming = self.store.peek(Term("leader", 1), 10**6, 10, self.known[:-3])
+        due, _upcoming = self.store.peek(Term("leader", 1), 10**6, most, self.known[:-3])
         self.planned = {each.name.decode(): EntryState.decode(each.state or b"") for each in due}
-        assert self.planned == self.states
+        found = [(each.score, each.name.decode()) for each in due]
+        assert found == ends(sorted((score(*each), each[0]) for each in self.states.items()), most)
+        assert self.planned == {name: self.states[name] for _, name in found}
 
     def commit(self, _: str) -> None:
         for name, before in self.planned.items():
@@ -200,7 +209,7 @@ class Model:
                 name.encode(),
                 before.guard,
                 None if is_last(before) else after_run(before).encode(),
-                100,
+                score(name, after_run(before)),
                 () if decided_against(before) else sending(name, before),
                 [put_down(RUNS.rows(name), row, before.last, HISTORY)] if (row := decided_against(before)) else (),
                 () if decided_against(before) else deadlines_of(name, before),
@@ -223,8 +232,21 @@ class Model:
 
 
 def next_version(name: str, before: EntryState, who: Who = ALICE) -> Edit:
-    line = line_of(who, "edited", fields=(("n", "1", "2"),))
-    return Edit(name, before.encode().encode(), after_edit(before).encode(), None, 100, line)
+    line, after = line_of(who, "edited", fields=(("n", "1", "2"),)), after_edit(before)
+    return Edit(name, before.encode().encode(), after.encode(), None, score(name, after), line)
+
+
+def score(name: str, state: EntryState) -> int:
+    """When an entry is due: in another order after each step, and often at once with others."""
+    return (state.nominal or 0) * (1 + NAMES.index(name)) // 10 % 5
+
+
+def ends(ranked: list[tuple[int, str]], most: int) -> list[tuple[int, str]]:
+    """The oldest, the newest, the second oldest, and so on."""
+    left, found = [*ranked], list[tuple[int, str]]()
+    while left and len(found) < most:
+        found.append(left.pop(-(len(found) % 2)))
+    return found
 
 
 def sending(name: str, state: EntryState) -> tuple[Command, ...]:

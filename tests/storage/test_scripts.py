@@ -141,11 +141,11 @@ class TestPut:
 
 
 class TestPeek:
-    def test_gives_what_is_due_earliest_first_and_no_more_than_asked(self, store: LeaderStore, leading: Term) -> None:
+    def test_gives_both_ends_of_what_is_due_and_no_more_than_asked(self, store: LeaderStore, leading: Term) -> None:
         for name, nominal in (("b", 2000), ("a", 1000), ("c", 3000), ("d", 9000)):
             put(store, name, nominal)
         due, upcoming = store.peek(leading, 3000, 2)
-        assert [stored.name for stored in due] == [b"a", b"b"]
+        assert [stored.name for stored in due] == [b"a", b"c"]
         assert due[0].definition == b"definition of a"
         assert EntryState.decode(due[0].state or b"").nominal == 1000
         assert upcoming is None
@@ -175,11 +175,13 @@ class TestPeek:
         assert all(store.put(edits))
         due, _ = store.peek(leading, 1000, 1000)
         assert sum(len(stored.definition or b"") for stored in due) < 20_000_000
-        assert [stored.name for stored in due] == [f"e{n:04}".encode() for n in range(len(due))]
+        half = len(due) // 2
+        assert [stored.score for stored in due[::2]] == [*range(half)]
+        assert [stored.score for stored in due[1::2]] == [*range(999, 999 - half, -1)]
         assert {stored.definition for stored in due} == {large.encode()}
         assert all(EntryState.decode(stored.state or b"").nominal == stored.score for stored in due)
         store.put(Edit(stored.name, stored.state, None) for stored in due)
-        assert store.peek(leading, 1000, 1000)[0][0].name == f"e{len(due):04}".encode()
+        assert store.peek(leading, 1000, 1000)[0][0].score == half
 
 
 class TestCommit:

@@ -33,7 +33,7 @@ from .collector import refused_for_all
 from .deadlines import Deadlines
 from .no_gc import no_collection
 from .once_locks import Claiming
-from .planner import MAX_ERROR, Job, Planner
+from .planner import MAX_ERROR, MOST, Job, Planner
 from .publisher import Publisher
 from .reports import Reports
 
@@ -41,6 +41,9 @@ logger = get_logger(__name__)
 
 #: Seconds after which the rest of what is due waits until the beat has looked after its other affairs.
 _TURN = 10.0
+
+#: Seconds that a batch takes to go out, at most: what comes due meanwhile waits for it. But it has so many messages.
+_BATCH, _LEAST = 0.15, 100
 
 
 class Dispatcher:
@@ -86,6 +89,7 @@ class Dispatcher:
         #: What is out and not committed, with its term and its time: the messages of these jobs, and of nothing else.
         self._out: tuple[Term, int, list[Job]] | None = None
         self._planner = planner
+        self._most = MOST  #: messages of the next batch, by the time that the last one took
 
     def run(self) -> int | None:
         """Dispatch until nothing is due any more, or for some seconds.
@@ -119,19 +123,22 @@ class Dispatcher:
         return True
 
     def _dispatch(self, term: Term, due: list[Stored], now: int) -> None:
-        jobs, bad = self._planner.plan(due, now, self._freezing.known)
+        jobs, bad = self._planner.plan(due, now, self._freezing.known, self._most)
         if bad:
             done = self._store.quarantine(term, bad)
             self._reports.set_aside(each for each, is_done in zip(bad, done, strict=True) if is_done)
-        if any(job.plan.emit for job in jobs):
+        if messages := sum(len(job.plan.emit) for job in jobs):
             self._leader.progress("connecting to the broker", within=self._publisher.gives_up_after)
             self._publisher.connect(self._store, term)
+            began = elapsed()
             self._claiming.take(jobs)
             try:
                 tried, line_holds = self._publish(term, now, jobs)
                 self._commit(term, now, tried)
                 if not line_holds:
                     self._publisher.close()
+                in_time = messages * _BATCH / max(elapsed() - began, _BATCH / MOST)
+                self._most = max(_LEAST, min(MOST, int(in_time)))
             except BrokerDown:
                 # A channel that was shut, a server that has become a replica: so it stays for who keeps the connection.
                 self._publisher.close()

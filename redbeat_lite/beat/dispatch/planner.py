@@ -27,19 +27,20 @@ from ...storage.stored import Bad, Command, Stored
 #: Longest text of an error that is kept with an entry.
 MAX_ERROR = 500
 
-#: Messages of one batch: entries that send each of many missed occurrences come in as many batches as that takes.
-_MAX_MESSAGES = 5_000
+#: Messages of one batch: entries that send each of many missed occurrences come in as many batches as that takes. And
+#: those that may be sent of what is due last, however few are sent of what is due first.
+MOST, _LEAST = 2_000, 50
 
-#: Bytes of their definitions, of which arguments are most: what becomes of them is there several times over, here and
-#: in the server, until it is sent.
-_MAX_BYTES = 16_000_000
+#: Bytes of their definitions, of which arguments are most, for each half of a batch: what becomes of them is there
+#: several times over, here and in the server, until it is sent.
+_MAX_BYTES = 8_000_000
 
-#: Seconds in which a batch may look for missed occurrences one by one, each entry to its end as long as they last, and
-#: how many of them every entry may look at all the same.
-_WALKING, _FEW = 0.5, 3
+#: Seconds in which half a batch may look for missed occurrences one by one, each entry to its end as long as they last,
+#: and how many of them every entry may look at all the same.
+_WALKING, _FEW = 0.08, 3
 
-#: Seconds after which the rest of a batch is left to the next one, whatever it is that takes so long.
-_LONGEST = 1.0
+#: Seconds after which the rest of half a batch is left to the next one, whatever it is that takes so long.
+_LONGEST = 0.12
 
 #: Seconds from one sign of progress to the next, while entries are planned.
 _REPORT = 0.1
@@ -120,17 +121,33 @@ class Planner:
         self._decoded: dict[bytes, tuple[bytes, Entry]] = {}
         self._room = _CACHE
 
-    def plan(self, due: Iterable[Stored], now: int, freezes: Freezes) -> tuple[list[Job], list[Bad]]:
+    def plan(self, due: Sequence[Stored], now: int, freezes: Freezes, most: int = MOST) -> tuple[list[Job], list[Bad]]:
         """What to do about these entries at ``now`` (epoch ms) under these freezes, and those that cannot be used.
 
-        Stops where there is enough to send for one batch, or it has taken long enough; the rest stays due.
+        Stops where there is enough to send for one batch, or it has taken long enough; the rest stays due. What has
+        waited longest and what has just come due have half of a batch each, so that neither waits for the other.
+
+        Parameters:
+            due: as :meth:`.LeaderStore.peek` gives it, the oldest and the newest in turn.
+            most: how many messages are enough.
         """
+        bad: list[Bad] = []
+        oldest = self._half(due[::2], now, freezes, most / 2, bad)
+        # No more than those had: so they are through in twice the time that they would take alone.
+        work = sum(max(len(job.plan.emit), 1) for job in oldest)
+        left = due[::2][len(oldest) + len(bad) :]
+        newest = self._half([*due[1::2], *reversed(left)], now, freezes, max(work, _LEAST), bad)
+        jobs = [*oldest, *reversed(newest)]
+        _take_turns(jobs, now)
+        return jobs, bad
+
+    def _half(self, due: Iterable[Stored], now: int, freezes: Freezes, most: float, bad: list[Bad]) -> list[Job]:
         time, doing = _Time(), _Doing()
         jobs: list[Job] = []
-        bad, messages, size, reported = [], 0, 0, -_REPORT
+        messages, size, reported = 0, 0, -_REPORT
         for stored in due:
             spent = time.spent
-            if messages >= _MAX_MESSAGES or size >= _MAX_BYTES or spent >= _LONGEST:
+            if messages >= most or size >= _MAX_BYTES or spent >= _LONGEST:
                 break
             doing.stored = stored
             if spent - reported >= _REPORT:
@@ -143,8 +160,7 @@ class Planner:
                 size += emitted * len(stored.definition or b"")
             except Exception as exc:  # noqa: BLE001 - whatever is wrong with one entry must not reach the others
                 bad.append(quarantined(stored, exc, now))
-        _take_turns(jobs, now)
-        return jobs, bad
+        return jobs
 
     def _job(self, stored: Stored, now: int, time: _Time, freezes: Freezes, *, has_a_turn: bool) -> Job:
         state = state_of(stored)

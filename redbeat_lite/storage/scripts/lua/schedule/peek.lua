@@ -5,7 +5,8 @@
 -- ARGV[6] bytes of texts after which the rest is left to the next call  ARGV[7] revision of the freezes that is known
 -- returns {0} this term is over
 --       | {-2, freezes} they are of another revision; '' where none are stored
---       | {first, {name, score, ...}, {definition, ...}, {state, ...}} at most limit entries, earliest first
+--       | {first, {name, score, ...}, {definition, ...}, {state, ...}} at most limit entries: the oldest, the newest, the
+--           second oldest, and so on, so that what is due for long and what has just come due both get on
 --       | {first, {name, score}} nothing is due; the first entry to come, or {first, {}} when none is stored
 -- where first is the score of the first backfill, 'inf' when none is stored
 if not leads(KEYS[1], ARGV[1], ARGV[2]) then
@@ -16,10 +17,13 @@ if string.match(freezes, '^[^|]*') ~= ARGV[7] then
   return {-2, freezes}
 end
 local first = redis.call('ZRANGE', KEYS[6], 0, 0, 'WITHSCORES')[2] or 'inf'
-local due = redis.call('ZRANGE', KEYS[2], '-inf', ARGV[3], 'BYSCORE', 'LIMIT', 0, ARGV[4], 'WITHSCORES')
-if #due == 0 then
+local number = math.min(redis.call('ZCOUNT', KEYS[2], '-inf', ARGV[3]), ARGV[4])
+if number == 0 then
   return {first, redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')}
 end
+local half = math.floor(number / 2)
+local oldest = redis.call('ZRANGE', KEYS[2], '-inf', ARGV[3], 'BYSCORE', 'LIMIT', 0, number - half, 'WITHSCORES')
+local newest = redis.call('ZRANGE', KEYS[2], ARGV[3], '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, half, 'WITHSCORES')
 
 local SLICE = 50 -- entries read at a time: what they hold is known only then
 local most, room = tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -32,11 +36,12 @@ local function add(target, texts)
   end
 end
 
-for at = 1, #due, 2 * SLICE do
+for at = 0, number - 1, SLICE do
   local names = {}
-  for i = at, math.min(at + 2 * SLICE - 1, #due), 2 do
-    names[#names + 1] = due[i]
-    ranked[#ranked + 1], ranked[#ranked + 2] = due[i], due[i + 1]
+  for n = at, math.min(at + SLICE, number) - 1 do
+    local ranks, i = n % 2 == 0 and oldest or newest, n - n % 2 + 1
+    names[#names + 1] = ranks[i]
+    ranked[#ranked + 1], ranked[#ranked + 2] = ranks[i], ranks[i + 1]
   end
   add(definitions, redis.call('HMGET', KEYS[3], unpack(names)))
   add(states, redis.call('HMGET', KEYS[4], unpack(names)))

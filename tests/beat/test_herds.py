@@ -1,0 +1,145 @@
+"""Many entries that are due at once, or have much to catch up with: they keep nobody waiting, and get through."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from redbeat_lite import Entry, Scheduler, Schedules, every
+from redbeat_lite.beat.dispatch.planner import Planner
+from redbeat_lite.entries.definition import encode
+from redbeat_lite.entries.freezes import Freezes
+from redbeat_lite.entries.state import EntryState
+from redbeat_lite.storage.leader_store import LeaderStore
+from redbeat_lite.storage.stored import Advance, Edit, Stored, Term
+from tests.storage.test_commit_model import ends
+from tests.support.examples import examples
+from tests.support.messages import queued
+
+NOW, GAP = 1_800_000_000_000, 3_600_000
+HOURLY = encode(Entry("any", "add", every(GAP / 1000), misfire="all")).encode()
+
+#: Entries and messages of a batch.
+SIZE, MOST = 10, 200
+
+
+class Line:
+    """Entries that are due, of which a planner takes batch after batch; without a server, and without time."""
+
+    def __init__(self) -> None:
+        nobody: Any = {"tasks": lambda name: None, "local": lambda name: None, "progress": lambda doing: None}
+        self.planner = Planner(zone=UTC, prefix="redbeat-lite", slack=5_000, **nobody)
+        self.now, self.done, self.batches = NOW, 0, 0
+        self.due: dict[str, tuple[int, int]] = {}  #: score and nominal time
+        self.came: dict[str, tuple[int, int]] = {}  #: batches by then, and what may be done before it is served
+
+    def add(self, runs: int) -> None:
+        self.now += 1
+        name = f"e{len(self.came):04}"
+        before = sum((self.now - nominal) // GAP + 1 for _, nominal in self.due.values())
+        self.came[name] = self.batches, self.done + 2 * before + SIZE
+        self.due[name] = self.now, self.now - (runs - 1) * GAP
+
+    def batch(self) -> dict[str, int]:
+        """Take one; tells of those that it serves how much is done then."""
+        self.batches += 1
+        self.now += 1
+        found = ends(sorted((score, name) for name, (score, _) in self.due.items()), SIZE)
+        states = {name: EntryState.new(self.due[name][1]).encode().encode() for _, name in found}
+        due = [Stored(name.encode(), score, HOURLY, states[name]) for score, name in found]
+        jobs, bad = self.planner.plan(due, self.now, Freezes(), MOST)
+        assert (bad, bool(jobs)) == ([], bool(due))
+        for job in jobs:
+            self.done += len(job.plan.emit)
+            assert job.plan.emit[0] == job.state.nominal, "its own runs stay in order"
+            assert job.plan.next is not None
+            assert job.ahead.score is not None
+            if job.plan.next > self.now:
+                del self.due[job.stored.name.decode()]
+            else:
+                self.due[job.stored.name.decode()] = job.ahead.score, job.plan.next
+        return {job.stored.name.decode(): self.done for job in jobs}
+
+
+@examples(60)
+@given(st.lists(st.sampled_from([1, 1, 1, 30, 700]), min_size=1, max_size=40), st.lists(st.integers(0, 9), max_size=30))
+@example([1] * 40, [9] * 30)
+@example([700] * 12, [1] * 30)
+def test_who_is_due_is_served_after_twice_what_was_due_before_it_and_who_comes_late_in_the_next_batch(
+    herd: list[int], arrivals: list[int]
+) -> None:
+    line = Line()
+    for runs in herd:
+        line.add(runs)
+    while line.due or arrivals:
+        number = arrivals.pop() if arrivals else 0
+        known = set(line.came)
+        for _ in range(number):
+            line.add(1)
+        served = line.batch()
+        if number <= SIZE // 2:
+            assert line.came.keys() - known <= served.keys()
+        if set(herd) == {1}:
+            assert all(done <= line.came[name][1] for name, done in served.items())
+
+
+class Journal(list[tuple[float, list[Advance]]]):
+    """When each batch was committed, seconds since 1970, and what it moved on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        commit = LeaderStore.commit
+
+        def noted(store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], *args: Any) -> Any:
+            results = commit(store, term, now, advances, *args)
+            self.append((time.time(), [*advances]))
+            return results
+
+        monkeypatch.setattr(LeaderStore, "commit", noted)
+
+    def longest(self, name: bytes | None = None) -> float:
+        """The longest time from one commit to the next, or from one to the next of an entry."""
+        times = [at for at, advances in self if name in (None, *(each.name for each in advances))]
+        return max(later - before for before, later in pairwise(times))
+
+
+@pytest.mark.parametrize(
+    ("herd", "runs"),
+    [
+        (3000, 1),
+        (12, 1200),
+        pytest.param(100_000, 1, marks=pytest.mark.soak),
+        pytest.param(12, 36_000, marks=pytest.mark.soak),
+    ],
+)
+def test_an_entry_that_is_none_of_the_herd_waits_for_two_batches(
+    schedules: Schedules,
+    inner_beat: Scheduler,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    herd: int,
+    runs: int,
+) -> None:
+    schedules.add_many(Entry(f"herd{n}", "add", every(3600), misfire="all", expires=None) for n in range(herd))
+    inner_beat.run_due()
+    begin = int(time.time() * 1000) - (runs - 1) * 3_600_000
+    names = [f"herd{n}" for n in range(herd)]
+    states = [EntryState.decode(each.state or b"").edited(nominal=begin) for each in inner_beat.store.read(names)]
+    edits = zip(names, inner_beat.store.read(names), states, strict=True)
+    assert all(inner_beat.store.put(Edit(name, old.state, new.encode(), None, begin) for name, old, new in edits))
+    schedules.add("other", "add", every(0.05), misfire="all", options={"queue": "other"})
+    journal = Journal(monkeypatch)
+    journal.append((time.time(), [Advance(b"other", "", None, None)]))
+    while client.llen("celery") < herd * runs:
+        inner_beat.run_due()
+    assert Counter(message.entry for message in queued(client)) == dict.fromkeys(names, runs)
+    assert journal.longest(b"other") < 0.05 + 2 * journal.longest()
