@@ -27,6 +27,10 @@ class Freezing:
         self._progress = progress
         self.known = Freezes()
         self._seen = b""  #: the last text of them, to be put back if it is lost
+        #: When those that were thawed would have ended, epoch ms: what waits for that is still to be given back. Of
+        #: what is due at the last of these times, so many stay, and this is the last of them by name.
+        self._thawing: list[int] = []
+        self._stay, self._last = 0, b""
 
     def look(self) -> None:
         """Have a look at them, for a beat that stands by."""
@@ -35,28 +39,44 @@ class Freezing:
         self.known = Freezes(text=b"?")  # which is no revision: it asks for them when it leads
 
     def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None]:
-        """As :meth:`LeaderStore.peek`, for what these freezes say; while they hold everything, nothing is read."""
+        """As :meth:`LeaderStore.peek`, for what these freezes say; while they hold everything, nothing is read.
+
+        Before each look, some of those that wait for the end of a freeze that was thawed are given back.
+        """
         while True:
+            if self._thawing:
+                self._thaw(self._thawing[-1], term)
             frozen = self.known.until(now)
             try:
                 due, upcoming = self._store.peek(term, now, 0 if frozen else limit, self.known.revision)
             except Refrozen as exc:
-                self._learn(exc.args[0], term)
+                self._learn(exc.args[0])
                 continue
-            if not due and not frozen:
-                self._drop_ended(now)
-            return due, frozen or upcoming
+            if due or not self._thawing:
+                break
+        if not due and not frozen:
+            self._drop_ended(now)
+        return due, frozen or upcoming
 
-    def _learn(self, text: bytes, term: Term) -> None:
-        """Have what waits for the end of a freeze that was thawed wait no longer; then go by this text."""
+    def _learn(self, text: bytes) -> None:
         if self._put_back(text):
             return
-        found = Freezes.of(text)
-        for each in found.all:
-            if each.thawed:
-                self._store.rewrite(self._store.due_at(to_ms(each.until)), self._edits, term, AT_ONCE)
-        # Not before that is done: if it breaks off, it is done over.
-        self.known, self._seen = found, text
+        self.known, self._seen = Freezes.of(text), text
+        # Those that were thawed are forgotten when that is done, not before: who leads next does it over.
+        self._thawing = [to_ms(each.until) for each in self.known.all if each.thawed]
+        self._stay = 0
+
+    def _thaw(self, until: int, term: Term) -> None:
+        """Have at most ``AT_ONCE`` of those that wait for this end of a freeze wait no longer."""
+        self._progress("thawing entries")
+        names = self._store.due_at(until, max(self._stay - 1, 0), AT_ONCE)
+        if self._stay and names[:1] != [self._last]:
+            self._stay = 0  # others came or went before it: nobody may be missed
+            return
+        self._store.rewrite(names[1:] if self._stay else names, self._edits, term)
+        if len(names) < AT_ONCE:
+            self._thawing.pop()
+            self._stay = 0
 
     def _put_back(self, text: bytes) -> bool:
         """Whether freezes were gone from Redis, and are put back beside those that were made since."""
@@ -68,10 +88,11 @@ class Freezing:
         return bool(lost)
 
     def _edits(self, stored: Stored) -> list[Edit]:
-        self._progress("thawing entries")
         with suppress(Exception):  # what cannot be read or asked is left to the tick that meets it
             edit = edit_of(*parts_of(stored), self._zone, expected=stored.state)
-            return [edit] if edit.score != stored.score else []
+            if edit.score != stored.score:
+                return [edit]
+        self._stay, self._last = self._stay + 1, stored.name
         return []
 
     def _drop_ended(self, now: int) -> None:

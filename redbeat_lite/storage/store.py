@@ -263,9 +263,9 @@ class Store:
         keys = (self.keys.meta, self.keys.changes)
         return bool(self._run("schedule/freezes", keys, (before, after, self.keys.wake, *told)))
 
-    def due_at(self, score: int) -> list[bytes]:
-        """The names of entries with this very due time, epoch ms."""
-        return [*self._client.zrangebyscore(self.keys.due, score, score)]
+    def due_at(self, score: int, offset: int, limit: int) -> list[bytes]:
+        """The names of at most so many of the entries with this very due time, epoch ms, in their order."""
+        return [*self._client.zrangebyscore(self.keys.due, score, score, offset, limit)]
 
     def set_config_names(self, owner: str, names: Iterable[str], term: Term | None = None) -> None:
         """Remember which config entries ``owner`` has stored.

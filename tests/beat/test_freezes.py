@@ -171,6 +171,41 @@ def test_a_thaw_that_breaks_off_is_taken_up_by_the_next_beat(
     assert [turns.sent(f"e{n}") for n in range(3)] == [[10]] * 3
 
 
+def test_a_thaw_gives_back_a_slice_at_a_time_and_what_is_due_beside_it_goes_out_meanwhile(
+    turns: Turns, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where others are due at the very end of the freeze, and come and go there while it is thawed."""
+    monkeypatch.setattr("redbeat_lite.beat.freezing.AT_ONCE", 10)
+    schedules, end = turns.schedules, after(1000)
+    schedules.add_many(Entry(f"e{n:03}", "add", at(after(9))) for n in range(100))
+    schedules.add_many(Entry(f"e{n:03}x", "add", at(end)) for n in range(0, 100, 3))
+    schedules.add("other", "add", every(1), misfire="all")
+    freeze = schedules.freezes.add("e*", until=end)
+    turns.until(10)
+    assert client.zcount(KEYS.due, end.timestamp() * 1000, "inf") == 134
+    schedules.freezes.thaw(freeze.id)
+    rewrite, given, sent = LeaderStore.rewrite, list[int](), list[int]()
+
+    def slowly(store: LeaderStore, names: list[bytes], *args: Any) -> list[str | bytes]:
+        made = rewrite(store, names, *args)
+        given.append(len(made))
+        sent.append(len(turns.sent("other")))
+        if len(given) == 5:
+            schedules.remove("e000x")
+        if len(given) == 7:
+            schedules.add("a", "add", at(end))
+        turns.clock.forward(1)
+        return made
+
+    monkeypatch.setattr(LeaderStore, "rewrite", slowly)
+    turns.beat.run_due()
+    assert sum(given) == 100 > 10 * max(given)
+    assert all(found >= 9 + place for place, found in enumerate(sent)), "each run of another entry, a slice later"
+    assert {len(turns.sent(f"e{n:03}")) for n in range(100)} == {1}
+    turns.beat.run_due()
+    assert schedules.freezes.known().all == ()
+
+
 def test_what_is_edited_run_or_resumed_meanwhile_stays_frozen(turns: Turns, client: redis.Redis) -> None:
     for name in "abc":
         turns.schedules.add(name, "add", every(10))
