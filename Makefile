@@ -29,10 +29,10 @@ AT_ONCE := -n auto --dist loadscope --no-loadscope-reorder
 NONE_IS_FINE = $(if $(ARGS),|| [ $$? -eq 5 ])
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format unit soak browser oldest coverage bench docs dist clean
+.PHONY: help run test lint format unit soak browser oldest coverage bench docs screenshots dist clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(DEMO) ## Watch it work: a server, a worker, two beats and the page; ends on Ctrl-C, or after SECONDS=n
 	@$(BIN)/python -m redbeat_lite demo $(if $(SECONDS),--seconds $(SECONDS))
@@ -72,6 +72,9 @@ bench: $(BENCH)/.ready ## Measure it beside its peers; QUICK=1 in under two minu
 docs: $(READY) ## Build the documentation into docs/_build
 	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 	@echo "Built: docs/_build/index.html"
+
+screenshots: $(VENV)/.browser ## Take the pictures of the page for docs/img, by Chromium
+	@$(BIN)/python -m tests.web.screenshots
 
 dist: $(DIST)/.ready ## Build the sdist and the wheel, check them, and run the demonstration from the wheel
 	rm -rf dist
