@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 from ..entries import lifecycle
 from ..entries.entry import Entry
@@ -14,10 +14,13 @@ from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import removal
 from ..storage.changes import Line, line_of
 from ..storage.replies import texts
-from ..storage.stored import AT_ONCE, Edit, Stored
+from ..storage.stored import AT_ONCE, PAGE, Edit, Stored, by_due, chunks
 from .reader import Reader
 from .run_now import run_by_hand
 from .writer import Writer
+
+#: Entries that are sorted here when their names are known; of more the pages are read, which are sorted already.
+_FEW = 10_000
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,21 @@ class Selected:
         return self.among_first(None)
 
     def among_first(self, most: int | None) -> Iterator[Entry]:
-        """Those among so many entries that are due first; ``None``: among all."""
-        some = self.selection.among(islice(self._reader.store.pages(), most))
-        return filter(self.selection.covers, self._reader.readable(some))
+        """Those among so many entries that are due first; ``None``: among all. Where the names that begin as theirs are
+        some 10,000 at most, it is among all."""
+        some = self._few()
+        if some is None:
+            some = islice(self._reader.store.pages(), most)
+        return filter(self.selection.covers, self._reader.readable(self.selection.among(some)))
+
+    def _few(self) -> Iterable[Stored] | None:
+        """Those whose names begin as all of these do, in due order; ``None`` where nobody knows, or of many."""
+        store, beginning = self._reader.store, self.selection.beginning.encode(errors="replace")
+        names = [*islice(store.beginning(beginning), _FEW + 1)] if beginning else []
+        if not beginning or len(names) > _FEW:
+            return None
+        found = chain.from_iterable(map(store.read, chunks(names, PAGE)))
+        return sorted((stored for stored in found if stored.definition is not None), key=by_due)
 
     def names(self) -> list[str]:
         """Their names."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from typing import NamedTuple
 
 from ..errors import InvalidEntry, is_plain
@@ -66,6 +67,11 @@ class Selection(NamedTuple):
         if self.tag is not None and self.tag not in tags:
             return False
         return fnmatchcase(name, self.name) and fnmatchcase(task, self.task)
+
+    @property
+    def beginning(self) -> str:
+        """What their names begin with, as far as the pattern tells."""
+        return "".join(takewhile(lambda char: char not in _WILD, self.name))
 
     @property
     def is_all(self) -> bool:

@@ -14,7 +14,7 @@ from .json_values import dumps, loads
 from .keys import FORMAT, Keys
 from .refused import Refused
 from .replies import text
-from .stored import CUT, PAGE, Edit, Stored, Term, check_term, chunks, due_of, entries_of, score_of
+from .stored import CUT, PAGE, Edit, Stored, Term, check_term, chunks, due_of, entries_of, entries_read
 
 #: How often an edit is tried over when somebody else changed the entry at the same moment. An entry of 50 ms can lose
 #: this race a few times in a row, not fifty times.
@@ -54,7 +54,7 @@ class Store:
 
     def read(self, names: Sequence[str | bytes]) -> list[Stored]:
         """The entries of these names, in one round trip; absent ones come without definition and state."""
-        return _entries(names, *self._reading(names).execute()) if names else []
+        return entries_read(names, *self._reading(names).execute()) if names else []
 
     def read_with_change(self, name: str) -> tuple[Stored, bytes | None]:
         """The entry of this name, as :meth:`read` gives it, and its last change, in one round trip.
@@ -67,7 +67,7 @@ class Store:
         for part in parts:
             if isinstance(part, Exception):
                 raise part
-        return _entries([name], *parts)[0], changed if isinstance(changed, bytes) else None
+        return entries_read([name], *parts)[0], changed if isinstance(changed, bytes) else None
 
     def _reading(self, names: Sequence[str | bytes]) -> Any:
         pipe = self._client.pipeline(transaction=True)
@@ -136,10 +136,8 @@ class Store:
         """Which of these are stored, 1,000 in a round trip."""
         found: set[str] = set()
         for chunk in chunks(names, PAGE):
-            pipe = self._client.pipeline(transaction=False)
-            for name in chunk:
-                pipe.hexists(self.keys.entries, name)
-            found.update(name for name, is_there in zip(chunk, pipe.execute(), strict=True) if is_there)
+            scores = self._client.zmscore(self.keys.names, chunk)
+            found.update(name for name, score in zip(chunk, scores, strict=True) if score is not None)
         return found
 
     def put(self, edits: Iterable[Edit], term: Term | None = None) -> list[bool]:
@@ -289,13 +287,6 @@ class Store:
         """
         args = (*(term or ("", "")), field, value)
         check_term(self._run("schedule/remember", (self.keys.leader, self.keys.meta), args))
-
-
-def _entries(names: Sequence[str | bytes], definitions: Any, states: Any, scores: Any) -> list[Stored]:
-    return [
-        Stored(name.encode() if isinstance(name, str) else name, score_of(score), definition, state)
-        for name, score, definition, state in zip(names, scores, definitions, states, strict=True)
-    ]
 
 
 def _check_format(reply: Any) -> None:

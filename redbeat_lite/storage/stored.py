@@ -115,6 +115,11 @@ def score_of(raw: Any) -> int | None:
     return None if score == float("inf") else int(min(max(score, 0.0), MAX_MS))
 
 
+def by_due(stored: Stored) -> tuple[float, bytes]:
+    """A key that sorts as the sorted set does."""
+    return float("inf") if stored.score is None else stored.score, stored.name
+
+
 def due_of(score: int | None) -> int | str:
     return PARKED if score is None else score
 
@@ -125,6 +130,13 @@ def entries_of(reply: Any) -> list[Stored]:
         return []
     names, scores = ranked[::2], map(score_of, ranked[1::2])
     return list(map(Stored._make, zip(names, scores, reply[1], reply[2], strict=True)))
+
+
+def entries_read(names: Sequence[str | bytes], definitions: Any, states: Any, scores: Any) -> list[Stored]:
+    return [
+        Stored(name.encode() if isinstance(name, str) else name, score_of(score), definition, state)
+        for name, score, definition, state in zip(names, scores, definitions, states, strict=True)
+    ]
 
 
 def chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:

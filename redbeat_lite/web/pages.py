@@ -70,9 +70,9 @@ def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: 
     if not (name or tag or task or state):
         page = found.list(offset, _ENTRIES + 1)
     else:
-        selected = found.select(name if is_pattern(name) else f"*{name}*", tag=tag or None, task=task or None)
-        looked_at = _LOOKED_AT
-        left = (each for each in found.freezes.marked(selected.among_first(looked_at)) if _is(each, state))
+        selected = found.select(name if is_pattern(name) else f"{name}*", tag=tag or None, task=task or None)
+        looked_at = None if selected.selection.beginning else _LOOKED_AT
+        left = (each for each in found.freezes.marked(selected.among_first(_LOOKED_AT)) if _is(each, state))
         page = [*islice(left, offset, offset + _ENTRIES + 1)]
     listed = _listed(found.freezes.marked(page[:_ENTRIES]), site.settings.history)
     return {"listed": listed, "more": len(page) > _ENTRIES, "total": total, "looked_at": looked_at}

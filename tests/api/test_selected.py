@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from redbeat_lite import ConfigOwned, Entry, InvalidEntry, Schedules, every
 from redbeat_lite.entries.selection import Selection
 from redbeat_lite.storage.store import Store
 from redbeat_lite.storage.stored import Stored
+from tests.support.cases import together
+from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.messages import queued
@@ -57,6 +60,27 @@ def test_those_are_selected_of_which_all_holds(
     selected = shop.select(name, **given)
     assert selected.names() == found
     assert [(entry.name, entry.version) for entry in selected] == [(each, versions(shop)[each]) for each in found]
+
+
+@pytest.mark.parametrize("few", [10_000, 2])
+@together("pattern", ["b*", "b", "ba*", "b[*]*", "é*", "é", "éé*", "z\U0010ffff*", "?b", "*b", "ab?", "\ud800*", "no*"])
+def test_a_beginning_leaves_none_out(
+    schedules: Schedules, monkeypatch: pytest.MonkeyPatch, few: int, pattern: str
+) -> None:
+    monkeypatch.setattr("redbeat_lite.api.selected._FEW", few)
+    names = ["b", "ba", "bé", "b*", "b*x", "bb", "ab", "abc", "é", "éa", "è", "z", "z\U0010ffff", "z\U0010ffffz", "B"]
+    schedules.add_many(
+        [Entry(name, "add", every(100 - at), enabled=at % 5 != 0) for at, name in enumerate(names)], replace=True
+    )
+    in_order = [entry.name for entry in schedules.list()]
+    assert schedules.select(pattern).names() == [name for name in in_order if fnmatchcase(name, pattern)]
+
+
+def test_a_beginning_costs_what_begins_so(schedules: Schedules) -> None:
+    schedules.add_many(Entry(f"{number % 100:02}-{number}", "add", every(60)) for number in range(2500))
+    with round_trips() as trips:
+        assert len(schedules.select("07-*").names()) == 25
+    assert len(trips) == 2
 
 
 def test_what_is_wrong_is_named(shop: Schedules) -> None:
