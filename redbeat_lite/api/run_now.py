@@ -15,6 +15,7 @@ from ..entries.message import Occurrence, emission, evaluated, expires_with_gap,
 from ..entries.sendable import check_arguments
 from ..errors import InvalidEntry
 from ..instants import delay_ms
+from ..once.canvas import CANVAS
 from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, queue_of, take
 from ..once.store import LockStore
 from ..storage.changes import line_of
@@ -85,6 +86,9 @@ def _publish(reader: Reader, entry: Entry, given: dict[str, Any]) -> str:
 
 def _give(app: Celery, task: Any, entry: Entry, given: dict[str, Any]) -> None:
     """Give an entry the arguments of one run, if they can be sent and its task takes them."""
+    if entry.task == CANVAS:  # its argument says what is run
+        expected = "none for a canvas, whose members have their own"
+        raise InvalidEntry(next(iter(given)), expected, given, entry=entry.name)
     entry.args, entry.kwargs = evaluated(entry.replace(**given))
     check_arguments(entry, app)
     try:

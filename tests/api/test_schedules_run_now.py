@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, chain, signature
 from celery.beat import BeatLazyFunc
 from kombu.exceptions import OperationalError
 
@@ -157,6 +157,12 @@ class TestOtherArguments:
         assert queued(client) == []
         assert not client.keys("*once:lock*")
         assert [change.action for change in schedules.changes()] == ["added"]
+
+    def test_a_canvas_takes_none(self, schedules: Schedules, client: redis.Redis) -> None:
+        schedules.add("a", chain(signature("add", (1, 2)), signature("add", (3,))), every(60))
+        with pytest.raises(InvalidEntry, match="args: expected none for a canvas, whose members have their own, got"):
+            schedules.run_now("a", args=("add",))
+        assert queued(client) == []
 
     def test_the_key_of_the_once_lock_is_made_of_them(self, schedules: Schedules, client: redis.Redis) -> None:
         schedules.add("a", "add", every(60), (1,), once=Once(key="{x}", scope="queue"))
