@@ -20,6 +20,9 @@ from ..storage.store import TRIES, Store
 #: As many as there may be: each is looked at for each entry that is due.
 _MOST = 100
 
+#: Seconds that one may hold, so that its end is an instant in each zone.
+_LONGEST = 1000 * YEAR
+
 
 class FreezeList:
     """The freezes that hold, as :attr:`Schedules.freezes` has them; every process sees the same."""
@@ -64,8 +67,8 @@ class FreezeList:
         if mode not in ("hold", "skip"):
             raise InvalidEntry("mode", '"hold" or "skip"', mode)
         end = _after(now, seconds) if until is None else to_ms(aware("until", until))
-        if end <= now:
-            raise InvalidEntry("until", "an instant still to come", until)
+        if not now < end <= now + 1000 * _LONGEST:
+            raise InvalidEntry("until", "an instant still to come, within 1,000 years", until)
         whose, told, id = self._who(), storable_note(name, note), os.urandom(3).hex()
         freeze = Freeze(id, *selection, from_ms(now), from_ms(end), mode, told, whose.actor)
         fields = {"id": id, **selection._asdict(), "until": freeze.until.isoformat(), "mode": mode}
@@ -115,6 +118,6 @@ class FreezeList:
 
 def _after(now: int, seconds: object) -> int:
     length = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
-    if isinstance(length, bool) or not isinstance(length, (int, float)) or not 0.001 <= length < 1000 * YEAR:
+    if isinstance(length, bool) or not isinstance(length, (int, float)) or not 0.001 <= length <= _LONGEST:
         raise InvalidEntry("seconds", "a millisecond to 1,000 years, in seconds or as a timedelta", seconds)
     return now + round(1000 * length)

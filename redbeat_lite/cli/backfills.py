@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from datetime import datetime
 from typing import Any
@@ -44,7 +45,7 @@ def backfill(
         --to 2026-11-01T15:30 --max-active none --rate 2
     """
     zone, dry_run = ctx.obj.app.timezone, given.pop("dry_run")
-    if max_active != "none" and not max_active.isdecimal():
+    if max_active != "none" and not re.fullmatch("[0-9]{1,9}", max_active):
         raise InvalidEntry("max_active", 'a whole number, or "none"', max_active)
     given["max_active"] = None if max_active == "none" else int(max_active)
     span = instant_of("from", start, zone), instant_of("to", end, zone)

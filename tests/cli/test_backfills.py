@@ -28,6 +28,7 @@ def test_commands(cli: Cli, schedules: Schedules) -> None:
     assert cli("backfills", "--json").json == []
     started = cli("backfill", "a", *SPAN, "--max-active", "none", "--note", "why", "--json").json
     assert (started["name"], started["total"], started["rate"], started["note"]) == ("a", 25, 10, "why")
+    assert "max_active: expected" in cli("backfill", "a", *SPAN, "--max-active", 5000 * "9", code=1).err
     assert "no backfill of the entry goes on" in cli("backfill", "a", *SPAN, "--max-active", "none", code=1).err
     [row] = cli("backfills").lines[1:]
     assert row.split() == [started["id"], "a", "2025-01-01", "00:00:00+01:00", "0", "of", "25", "running"]
