@@ -63,7 +63,7 @@ def test_those_are_selected_of_which_all_holds(
 
 
 @pytest.mark.parametrize("few", [10_000, 2])
-@together("pattern", ["b*", "b", "ba*", "b[*]*", "é*", "é", "éé*", "z\U0010ffff*", "?b", "*b", "ab?", "\ud800*", "no*"])
+@together("pattern", ["b*", "b", "ba*", "b[*]*", "é*", "é", "éé*", "z\U0010ffff*", "?b", "*b", "ab?", "no*"])
 def test_a_beginning_leaves_none_out(
     schedules: Schedules, monkeypatch: pytest.MonkeyPatch, few: int, pattern: str
 ) -> None:
