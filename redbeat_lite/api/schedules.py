@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Collection, Iterable, MutableMapping
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Unpack
@@ -18,6 +18,7 @@ from ..public import public
 from ..runs.incident import Incident
 from ..storage.changes import line_of
 from ..storage.lazy import lazy
+from ..storage.stored import PAGE, chunks
 from .backfills import Backfills
 from .calendars import Calendars
 from .field_types import Policies
@@ -25,7 +26,7 @@ from .freezes import FreezeList
 from .read_side import ReadSide
 from .run_now import run_by_hand
 from .selected import Selected
-from .writer import Writer
+from .writer import Writer, check_taken
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -101,22 +102,28 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         return entry
 
     def add_many(self, entries: Iterable[Entry], *, replace: bool = False) -> None:
-        """Store many entries, 1,000 in a round trip (two with ``replace``). All are checked before any is stored.
+        """Store many entries, 1,000 in a round trip (two with ``replace``).
+
+        Parameters:
+            entries: a collection, of which all are checked before any is stored; or an iterator, which is taken 1,000
+                at a time, in as much memory as they need.
 
         Raises:
-            InvalidEntry: a field of an entry is wrong; nothing was stored.
+            InvalidEntry: a field of an entry is wrong; nothing was stored, or of an iterator what it gave before.
             EntryExists: names were taken, the message says which; all others are stored.
             ConfigOwned: as for :meth:`add`; entries of earlier round trips are stored.
         """
-        calendars = cache(self._writer.calendars.all)
-        checked = [self._writer.checked(entry, replaces=replace, warn=False, calendars=calendars) for entry in entries]
-        self._writer.warn_of_unknown_tasks(checked)
-        if not replace:
-            self._writer.create(checked)
-            return
-        for entry in checked:
-            encode(entry)
-        self._writer.replace(checked)
+        calendars, told, taken = cache(self._writer.calendars.all), set[str](), list[str]()
+        for some in [entries] if isinstance(entries, Collection) else chunks(entries, PAGE):
+            checked = [self._writer.checked(each, replaces=replace, warn=False, calendars=calendars) for each in some]
+            self._writer.warn_of_unknown_tasks(checked, told)
+            if not replace:
+                taken += self._writer.created(checked)
+                continue
+            for entry in checked:
+                encode(entry)
+            self._writer.replace(checked)
+        check_taken(taken)
 
     def __setitem__(self, name: str, entry: Entry) -> None:
         """Create or replace, as :meth:`add` with ``replace``."""

@@ -109,14 +109,19 @@ class Writer:
             text = f"entry %r: while no worker takes them, %d of its messages are alive at once, as {why}"
             logger.warning(text, entry.name, alive, self._slack / 1000)
 
-    def warn_of_unknown_tasks(self, entries: Iterable[Entry]) -> None:
-        """Log the tasks that this app does not have, each once however many entries run it."""
+    def warn_of_unknown_tasks(self, entries: Iterable[Entry], told: set[str] | None = None) -> None:
+        """Log the tasks that this app does not have, each once however many entries run it.
+
+        Parameters:
+            told: those that were logged before; what is logged now is added.
+        """
         if not self._app.finalized:
             return
-        unknown: dict[str, list[str]] = {}
+        told, unknown = set() if told is None else told, dict[str, list[str]]()
         for entry in entries:
-            for task in sorted(sent(entry.task, entry.args) - self._app.tasks.keys()):
+            for task in sorted(sent(entry.task, entry.args) - self._app.tasks.keys() - told):
                 unknown.setdefault(task, []).append(entry.name)
+        told.update(unknown)
         for task, names in unknown.items():
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             logger.warning("entry %r%s: no task %r is registered in this app", names[0], more, task)
@@ -132,13 +137,15 @@ class Writer:
         Raises:
             EntryExists: names were taken; all others are stored.
         """
+        check_taken(self.created(entries, definition, action))
+
+    def created(self, entries: Sequence[Entry], definition: str | None = None, action: Action = "added") -> list[str]:
+        """Do as :meth:`create`; returns the names that were taken."""
         line = line_of(self.who, action)
         edits = [self._creation(entry, None, line, definition) for entry in entries]
         done = self._store.put(edits)
         self.calendars.settle(entries)
-        taken = [entry.name for entry, ok in zip(entries, done, strict=True) if not ok]
-        if taken:
-            raise EntryExists(f"already stored: {listed(taken, 10)}; pass replace=True to overwrite")
+        return [entry.name for entry, ok in zip(entries, done, strict=True) if not ok]
 
     def replace(self, entries: Iterable[Entry]) -> None:
         """Store entries over those of their names, or as new; they get their state. Two round trips for a page."""
@@ -265,6 +272,16 @@ class Writer:
         edit = edit_of(entry, entry.known_state, self._zone, expected=expected, definition=definition, line=line)
         entry.due = edit.score
         return edit
+
+
+def check_taken(names: Sequence[str]) -> None:
+    """Say which names could not be created.
+
+    Raises:
+        EntryExists: there are some.
+    """
+    if names:
+        raise EntryExists(f"already stored: {listed(names, 10)}; pass replace=True to overwrite")
 
 
 def _check_runtime(entry: Entry) -> None:

@@ -107,7 +107,7 @@ def apply_plan(app: Celery, planned: FilePlan) -> None:
         ConfigOwned: a name was taken by a config entry meanwhile.
     """
     schedules = Schedules(app)
-    schedules.add_many((change.entry for change in planned.changes if change.entry is not None), replace=True)
+    schedules.add_many([change.entry for change in planned.changes if change.entry is not None], replace=True)
     for change in planned.changes:
         if change.entry is None:
             schedules.remove(change.name, missing_ok=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from weakref import finalize
 
 import pytest
 import redis
@@ -224,6 +226,31 @@ class TestAddMany:
         with pytest.raises(InvalidEntry, match="entry 'large': entry: expected a definition of at most 65536 bytes"):
             schedules.add_many(entries, replace=True)
         assert len(schedules) == 0
+
+    def test_of_an_iterator_a_thousand_are_held_at_a_time(
+        self, app: Celery, schedules: Schedules, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        app.finalize()
+        schedules.add("e0", "add", every(99))
+        gone: list[int] = []
+
+        def made() -> Iterator[Entry]:
+            for number in range(3500):
+                entry = Entry(f"e{number}", "add" if number < 3000 else "unknown", every(10))
+                finalize(entry, gone.append, number)
+                assert number - len(gone) <= 2000
+                yield entry
+            yield Entry("late", "add", every(10), jitter=10)
+
+        with pytest.raises(InvalidEntry, match="entry 'late': jitter: expected less"):
+            schedules.add_many(made())
+        assert len(schedules) == 3000, "what came before the thousand of the wrong one"
+        numbers = [*range(1000), *range(4000, 6000)]
+        with pytest.raises(EntryExists, match=r"already stored: 'e0', .* and 990 more; pass replace=True"):
+            schedules.add_many(Entry(f"e{number}", f"no{number % 2}", every(10)) for number in numbers)
+        assert len(schedules) == 5000
+        told = [message for message in caplog.messages if "'no0' is registered" in message]
+        assert told == ["entry 'e0' (and 499 more): no task 'no0' is registered in this app"]
 
     def test_names_that_are_taken_are_told_and_the_others_stored(self, schedules: Schedules) -> None:
         schedules.add("e1", "add", every(99))
