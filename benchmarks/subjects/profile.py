@@ -14,10 +14,10 @@ from benchmarks.subjects.ours import entry, make_due
 from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.beat.dispatch.dispatcher import Dispatcher
 from redbeat_lite.beat.dispatch.planner import Planner
-from redbeat_lite.storage.store import Store
+from redbeat_lite.storage.leader_store import LeaderStore
 
 #: The parts with a clock around them: what lies within another is taken off that one.
-_PARTS = ((Planner, "plan"), (Dispatcher, "_publish"), (Dispatcher, "_commit"), (Store, "peek"), (Store, "commit"))
+_PARTS = ((Planner, "plan"), (Dispatcher, "_publish"), (Dispatcher, "_commit"), (LeaderStore, "peek"), (LeaderStore, "commit"))
 
 
 class Clocks:
@@ -73,7 +73,7 @@ def _dispatch(scheduler: Scheduler, server: redis.Redis, due: list[str]) -> floa
 
 
 def _parts(spent: dict[str, float], whole: float, scripts: float) -> dict[str, float]:
-    transfer = spent["Store.peek"] + spent["Store.commit"] - scripts
+    transfer = spent["LeaderStore.peek"] + spent["LeaderStore.commit"] - scripts
     named = {
         "scripts in the server": scripts,
         "packing, sending and receiving": transfer,
