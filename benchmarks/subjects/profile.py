@@ -17,7 +17,13 @@ from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.storage.leader_store import LeaderStore
 
 #: The parts with a clock around them: what lies within another is taken off that one.
-_PARTS = ((Planner, "plan"), (Dispatcher, "_publish"), (Dispatcher, "_commit"), (LeaderStore, "peek"), (LeaderStore, "commit"))
+_PARTS = (
+    (Planner, "plan"),
+    (Dispatcher, "_publish"),
+    (Dispatcher, "_commit"),
+    (LeaderStore, "peek"),
+    (LeaderStore, "commit"),
+)
 
 
 class Clocks:

@@ -113,7 +113,7 @@ class BackfillPlanner(Planner):
         known, twin = self._twins.get(backfill.id, (None, None))
         if known is not entry or twin is None:
             twin = copy(entry)
-            twin.template, twin.expect = None, False
+            twin.written, twin.expect = None, False
             headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
             twin.options = {**entry.options, "headers": headers}
             if entry.once is not None and not entry.once.at_publish and entry.once.on_conflict != "wait":

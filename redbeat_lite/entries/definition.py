@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from datetime import datetime
 from typing import Any
 
@@ -15,9 +16,13 @@ from ..schedules.misfire import Misfire
 from ..storage.json_values import MAX_BYTES, dumps, loads, pack, unpack
 from ..storage.keys import FORMAT
 from .entry import Entry
+from .fields import as_args, as_mapping, check_name
 
 #: Fields of a config entry that may hold what cannot be stored; the owner's beat keeps the object itself.
 _LOCAL_FIELDS = ("schedule", "args", "kwargs", "options")
+
+#: Entries that are kept for others to be made of.
+_ALIKE = 1000
 
 _DEFAULTS = Entry("defaults", "defaults", 60).definition()
 
@@ -71,8 +76,12 @@ def encode(entry: Entry, *, allow_local: bool = False) -> str:
     return text
 
 
-def decode(name: str, raw: bytes) -> Entry:
+def decode(name: str, raw: bytes, alike: dict[str, Entry] | None = None) -> Entry:
     """The entry whose definition this is, without state.
+
+    Parameters:
+        alike: entries that were decoded with it before, for who changes none: one that differs from another in name and
+            arguments alone shares the rest with it, and is there in a third of the time.
 
     Raises:
         CorruptEntry: it is not a definition.
@@ -87,18 +96,34 @@ def decode(name: str, raw: bytes) -> Entry:
     if isinstance(version, int) and version > FORMAT:
         raise UnsupportedFormat(f"definition has format {version}; this redbeat_lite reads up to {FORMAT}")
     try:
-        local = tuple(str(field) for field in stored.get("local", ()))
-        fields = {field: decoder(stored[field]) for field, decoder in _DECODERS.items() if field in stored}
-        if "schedule" in local:
-            fields["schedule"] = _DEFAULTS["schedule"]
-        entry = Entry.from_mapping(name, {"task": stored.get("task"), **fields})
-        entry.local = local
-        entry.runs = tuple(int(ms) for ms in stored.get("runs", ()))
-        entry.owner = None if stored.get("owner") is None else str(stored["owner"])
+        args, kwargs = stored.pop("args", None), stored.pop("kwargs", None)
+        kind = "" if alike is None else str(stored)
+        known = alike.get(kind) if alike else None
+        entry = _bare(name, stored) if known is None else copy(known)
+        entry.name, entry.written = check_name("name", name), None
+        entry.args, entry.kwargs = as_args(unpack(args)), as_mapping("kwargs", unpack(kwargs))
+        # A schedule of somebody's own may keep what it was asked, and a spread one goes by the name.
+        own = "custom" in stored.get("schedule", ()) or getattr(entry.schedule, "spread", False)
+        if alike is not None and known is None and not own:
+            if len(alike) >= _ALIKE:
+                alike.clear()
+            alike[kind] = entry
     except CorruptEntry:
         raise
     except Exception as exc:
         raise CorruptEntry(f"definition is not usable: {text_of(exc)}") from exc
+    return entry
+
+
+def _bare(name: str, stored: dict[str, Any]) -> Entry:
+    local = tuple(str(field) for field in stored.get("local", ()))
+    fields = {field: decoder(stored[field]) for field, decoder in _DECODERS.items() if field in stored}
+    if "schedule" in local:
+        fields["schedule"] = _DEFAULTS["schedule"]
+    entry = Entry.from_mapping(name, {"task": stored.get("task"), **fields})
+    entry.local = local
+    entry.runs = tuple(int(ms) for ms in stored.get("runs", ()))
+    entry.owner = None if stored.get("owner") is None else str(stored["owner"])
     return entry
 
 

@@ -140,8 +140,8 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         self.local: tuple[str, ...] = ()
         #: What was noted of the runs of a schedule that cannot be stored; see :mod:`redbeat_lite.entries.sameness`.
         self.runs: tuple[int, ...] = ()
-        #: The prepared message of this definition, and whose it is; see :mod:`redbeat_lite.beat.dispatch.prepared`.
-        self.template: tuple[object, Any] | None = None
+        #: The shape of its messages, and what it fills in; see :mod:`redbeat_lite.beat.dispatch.prepared`.
+        self.written: tuple[Any, Mapping[str, str]] | None = None
 
     @classmethod
     def from_mapping(cls, name: str, written: Mapping[str, Any], *, app: Any = None) -> Entry:
@@ -283,7 +283,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the app: it is not what a pickled entry is about, and often cannot be pickled.
-        left_out = ("app", "_rule", "template", "read_rows")
+        left_out = ("app", "_rule", "written", "read_rows")
         state = {key: value for key, value in vars(self).items() if key not in left_out}
         return Entry, (self.name, self.task, self.schedule), state
 

@@ -20,8 +20,11 @@ UNREADABLE = (CorruptEntry, UnsupportedFormat)
 _CONFIGURED = "config"
 
 
-def entry_of(stored: Stored) -> Entry:
+def entry_of(stored: Stored, alike: dict[str, Entry] | None = None) -> Entry:
     """The entry whose definition is stored, without state.
+
+    Parameters:
+        alike: as for :func:`~redbeat_lite.entries.definition.decode`.
 
     Raises:
         CorruptEntry: it is none, or its name is no text.
@@ -33,7 +36,7 @@ def entry_of(stored: Stored) -> Entry:
         name = stored.name.decode()
     except UnicodeDecodeError as exc:
         raise CorruptEntry(f"its name is no UTF-8: {exc.reason} at byte {exc.start}") from None
-    return decode(name, stored.definition)
+    return decode(name, stored.definition, alike)
 
 
 def state_of(stored: Stored) -> EntryState:

@@ -130,6 +130,18 @@ def test_only_the_first_entry_of_its_kind_goes_the_full_way(
     assert names == ["a0", "b0"]
 
 
+def test_an_entry_keeps_its_shape_where_there_are_too_many(
+    publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat_lite.beat.dispatch.prepared._MAX_SHAPES", 2)
+    entries = [Entry(f"e{n}", "plain", every(3600), options={"shadow": f"own {n}"}) for n in range(5)]
+    names = in_full(publishers[0], monkeypatch)
+    for number in range(3):
+        for entry in entries:
+            publish(publishers[0], occurrence(entry, number))
+    assert names == [entry.name for entry in entries]
+
+
 def test_an_entry_of_another_expiry_is_of_another_kind(publishers: tuple[Publisher, Publisher]) -> None:
     preparing, full = publishers
     for expires in (None, 30, "interval", 40):
@@ -154,19 +166,18 @@ def test_an_expiry_at_an_instant_of_its_own_is_kept(publishers: tuple[Publisher,
         assert f'"expires": "{instant}"' in payload
 
 
-def test_headers_of_a_once_lock_are_part_of_the_template(
+def test_headers_of_a_once_lock_are_filled_in(
     publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = Entry("locked", "plain", every(3600))
-    extra = {"redbeat_once": {"key": "k", "policy": {}, "queued": True}}
-    publish(publishers[0], occurrence(entry, 1)._replace(extra=extra))
     names = in_full(publishers[0], monkeypatch)
-    prepared = publish(publishers[0], occurrence(entry, 2)._replace(extra=dict(extra)))
-    assert names == []
-    expected = publish(publishers[1], occurrence(Entry("locked", "plain", every(3600)), 2)._replace(extra=extra))
-    assert comparable(prepared) == comparable(expected)
-    publish(publishers[0], occurrence(entry, 3))
-    assert names == ["locked"], "other headers, another message"
+    for number in range(4):
+        further = {"redbeat_once": {"key": f'"k%s" {number}', "policy": {}, "queued": True}} if number else None
+        made, expected = (
+            publish(publisher, occurrence(Entry("locked", "locked", every(3600), (number,)), 2)._replace(extra=further))
+            for publisher in publishers
+        )
+        assert comparable(made) == comparable(expected)
+    assert names == ["locked", "locked"], "the first without a lock, and the first with one"
 
 
 def collector_in_a_batch() -> bool:

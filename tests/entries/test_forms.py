@@ -114,6 +114,21 @@ def test_an_entry_survives_storage(entry: Entry) -> None:
 
 
 @examples(25)
+@given(entries(), entries(), st.sampled_from([None, cron("H H * * *"), every(3600, spread=True)]))
+def test_an_entry_that_is_made_from_one_like_it_is_as_it_was_stored(entry: Entry, other: Entry, spread: Any) -> None:
+    alike: dict[str, Entry] = {}
+    schedule = spread or entry.schedule
+    for name, bringing in ((entry.name, entry), (other.name, other)):
+        own = {"schedule": schedule, "args": bringing.args, "kwargs": bringing.kwargs}
+        stored = encode(Entry(name, **{**entry.definition(), **own}))
+        back, alone = decode(name, stored.encode(), alike), decode(name, stored.encode())
+        assert (back, back.name, back.rule(UTC), back.written) == (alone, name, alone.rule(UTC), None)
+        assert encode(back) == stored
+        back.written = None, {}  # what is an entry's own is not handed on
+    assert len(alike) == (0 if spread else 1)
+
+
+@examples(25)
 @given(entries())
 def test_an_entry_survives_being_pickled_and_copied(entry: Entry) -> None:
     entry.state = EntryState.new(5)

@@ -91,6 +91,7 @@ class Dispatcher:
         self._planner = planner
         self._most = MOST  #: messages of the next batch, by the time that the last one took
 
+    @no_collection()
     def run(self) -> int | None:
         """Dispatch until nothing is due any more, or for some seconds.
 
@@ -110,7 +111,7 @@ class Dispatcher:
                 return upcoming
             if elapsed() - began > _TURN or self._lost_parts(due):
                 return now
-            with no_collection(), suppress(Refrozen):  # what is not frozen by now is found again at once
+            with suppress(Refrozen):  # what is not frozen by now is found again at once
                 self._dispatch(term, due, now)
 
     def _lost_parts(self, due: list[Stored]) -> bool:

@@ -119,6 +119,7 @@ class Planner:
         self._slack = slack
         self._progress = progress
         self._decoded: dict[bytes, tuple[bytes, Entry]] = {}
+        self._alike: dict[str, Entry] = {}
         self._room = _CACHE
 
     def plan(self, due: Sequence[Stored], now: int, freezes: Freezes, most: int = MOST) -> tuple[list[Job], list[Bad]]:
@@ -206,7 +207,7 @@ class Planner:
         known = self._decoded.get(stored.name)
         if known is not None and known[0] == stored.definition:
             return known[1]
-        entry, definition = entry_of(stored), stored.definition or b""
+        entry, definition = entry_of(stored, self._alike), stored.definition or b""
         check_destination(entry.options, self._prefix)
         if known is not None:
             self._room += _size(known[0])

@@ -1,10 +1,9 @@
-"""Prepared messages: the first message of an entry goes Celery's full way and is kept; later ones are filled in.
+"""Prepared messages: the first message of its shape goes Celery's full way and is kept; later ones are filled in.
 
-Between two messages of one entry only ids and times differ, as long as nobody listens to or changes what Celery does
-on the way. :func:`obstacle` and :meth:`Prepared.learn` make sure of that, by looking at the very functions that would
-run; where they cannot, every message goes the full way. Under the same conditions the messages of two entries with the
-same task and options differ further only in the entry's name and its arguments, so that most entries never need the
-full way at all: see :class:`redbeat_lite.beat.dispatch.templates.Shape`.
+Between two messages of one task under the same options only ids, times, the entry's name and its arguments differ, as
+long as nobody listens to or changes what Celery does on the way. :func:`obstacle` and :meth:`Prepared.learn` make sure
+of that, by looking at the very functions that would run; where they cannot, every message goes the full way. What is
+kept gives the very message again that it was made from: see :class:`redbeat_lite.beat.dispatch.templates.Shape`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from types import FunctionType, MethodType, ModuleType
@@ -36,7 +35,7 @@ from ...errors import InvalidEntry
 from ...instants import MAX_MS
 from ...storage.json_values import dumps, pack
 from ...storage.stored import Command
-from .templates import Shape, Template, mark, shape_of, text_of
+from .templates import Shape, mark
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -51,7 +50,7 @@ _UNPREPARED_OPTIONS = frozenset({"countdown", "eta", "stamped_headers", "link", 
 #: How messages expire, besides never and after some seconds: each after its own gap, and in a way not known here.
 _WITH_GAP, _UNKNOWN = "interval", "unknown"
 
-#: Shapes kept: more would mean that hardly two entries have task and options in common.
+#: Shapes kept for others: more would mean that hardly two entries have task and options in common. Each keeps its own.
 _MAX_SHAPES = 1000
 
 
@@ -90,7 +89,7 @@ def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: type) -> str
 
 
 class Prepared:
-    """Templates by entry, valid for one broker connection.
+    """Shapes of messages, valid for one broker connection.
 
     Parameters:
         app: the Celery app.
@@ -101,22 +100,35 @@ class Prepared:
         self._app = app
         self._traced = traced
         self._shapes: dict[Hashable, Shape | None] = {}
-        self._now = 0
+        self._plain: dict[str, bool] = {}
+        self._now = self._made = 0
+        self._drawn = ""
         self._loud = True
 
     def begin(self) -> None:
-        """A new batch: lifetimes count from now."""
+        """A new batch: lifetimes count from now, and who has a say in messages is looked for anew."""
         self._now = wall_ms()
         self._loud = logger.isEnabledFor(logging.INFO)
+        self._plain.clear()
+        self._drawn, self._made = os.urandom(12).hex(), 0
 
     def commands(self, occurrence: Occurrence) -> list[Command] | None:
-        """The commands that send this occurrence; ``None`` if there is no template for it."""
-        entry = occurrence.entry
+        """The commands that send this occurrence; ``None`` if no message of its shape is known."""
+        entry, extra = occurrence.entry, occurrence.extra
         expiry = _expiry(entry, occurrence.life)
-        template = self._template(occurrence, expiry)
-        if template is None or template.expiry != expiry or template.extra != occurrence.extra:
+        common = (self, expiry, *(extra or ()))
+        if not self._is_plain(entry.task):
             return None
-        values = {"id": occurrence.id, "tag": os.urandom(16).hex(), "scheduled_at": _text(occurrence.nominal)}
+        if (written := entry.written) is None or written[0].common != common:
+            if (written := self._written(entry, common)) is None:
+                return None
+            entry.written = written
+        shape, own = written
+        self._made += 1
+        tag = f"{self._drawn}{self._made:08x}"
+        values = {**own, "id": occurrence.id, "tag": tag, "scheduled_at": _text(occurrence.nominal)}
+        if extra:
+            values |= _further(extra)
         if self._traced:
             values["traceparent"] = traceparent(occurrence.id)
         if expiry is _WITH_GAP:
@@ -129,81 +141,88 @@ class Prepared:
             values["expires"] = (now.astimezone(UTC) + timedelta(seconds=expiry)).astimezone(now.tzinfo).isoformat()
         if self._loud:
             logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
-        return template.fill(values)
+        return cast(list[Command], shape.fill(values))
 
-    def _template(self, occurrence: Occurrence, expiry: object) -> Template | None:
-        entry = occurrence.entry
-        if entry.template is not None and entry.template[0] is self:
-            template: Template = entry.template[1]
-            return template
-        shape = self._shapes.get(_kind(entry, expiry)) if self._shapes and not occurrence.extra else None
-        if shape is None or not self._plain(entry.task):
+    def _written(self, entry: Entry, common: tuple[object, ...]) -> tuple[Shape, dict[str, str]] | None:
+        """The shape of an entry's messages, if it is known, and what the entry fills in."""
+        shape = self._shapes.get(_kind(entry, common)) if self._shapes else None
+        if shape is None:
             return None
         try:
-            template = shape.template(entry)
+            return shape, shape.own(entry)
         except Exception:  # noqa: BLE001 - the full way finds it too, and says it in Celery's words
             return None
-        entry.template = (self, template)
-        return template
 
     def learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
-        """Keep the message that went the full way as a template for its entry and its like, if it may be one."""
-        occurrence.entry.template = None
+        """Keep the shape of a message that went the full way for its entry and its like, if it may be one."""
         try:
             self._learn(occurrence, commands)
-        except Exception as exc:  # noqa: BLE001 - the message is made; a template only saves the next one some work
-            logger.debug("beat: no template for %r: %r", occurrence.entry.name, exc)
+        except Exception as exc:  # noqa: BLE001 - the message is made; a shape only saves the next one some work
+            logger.debug("beat: no shape of the message of %r: %r", occurrence.entry.name, exc)
 
     def _learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
-        entry = occurrence.entry
-        expiry = _expiry(entry, occurrence.life)
-        if _UNPREPARED_OPTIONS & entry.options.keys() or expiry is _UNKNOWN or not self._plain(entry.task):
+        entry, extra = occurrence.entry, occurrence.extra or {}
+        common = (self, _expiry(entry, occurrence.life), *extra)
+        kind = _kind(entry, common)
+        if kind in self._shapes:
             return
-        if any(isinstance(value, celery.beat.BeatLazyFunc) for value in (*entry.args, *entry.kwargs.values())):
-            return  # another value at each run
+        if _UNPREPARED_OPTIONS & entry.options.keys() or common[1] is _UNKNOWN or not self._is_plain(entry.task):
+            return
         if not commands or commands[0][0] != "lpush" or any(name != "pexpire" for name, *_ in commands[1:]):
             return
         _, target, payload = commands[0]
         message = json.loads(payload)
         if message["properties"]["delivery_info"]["exchange"]:
             return  # to the queues that are bound to it, which may be others each time
-        if not _mark_gaps(message, occurrence, expiry):
-            return
-        template = Template(text_of(message), target, tuple(commands[1:]), expiry, occurrence.extra)
-        entry.template = (self, template)
-        kind = _kind(entry, expiry)
-        if kind is not None and kind not in self._shapes and len(self._shapes) < _MAX_SHAPES:
-            task = self._app.tasks.get(entry.task)
-            self._shapes[kind] = shape_of(message, template, entry, task, self._app)
+        values = _mark_gaps(message, occurrence, common[1])
+        shape = Shape(common, message, target, tuple(commands[1:]), entry, self._app)
+        own = shape.own(entry)
+        if len(self._shapes) >= _MAX_SHAPES:
+            self._shapes.clear()
+        self._shapes[kind] = None  # but for this, whoever is like it need not try again
+        if shape.fill({**values, **own}) == commands:
+            self._shapes[kind] = shape
+            entry.written = shape, own
 
-    def _plain(self, name: str) -> bool:
+    def _is_plain(self, name: str) -> bool:
         """Whether the task leaves the way of a message to Celery."""
-        task = self._app.tasks.get(name)
-        if task is None:
-            return True
-        own = (task.apply_async, task.shadow_name, task._get_exec_options)
-        return all(_written_in(function, celery.app.task) for function in own) and task.expires is None
+        if (known := self._plain.get(name)) is None:
+            task = self._app.tasks.get(name)
+            own = () if task is None else (task.apply_async, task.shadow_name, task._get_exec_options)
+            known = all(_written_in(function, celery.app.task) for function in own)
+            known = self._plain[name] = known and (task is None or task.expires is None)
+        return known
 
 
-def _mark_gaps(message: dict[str, Any], occurrence: Occurrence, expiry: object) -> bool:
-    """Put marks where a message holds ids and times; ``False`` if it is not the message that was expected."""
+def _mark_gaps(message: dict[str, Any], occurrence: Occurrence, expiry: object) -> dict[str, str]:
+    """Put marks where a message holds ids and times; returns what was there.
+
+    Raises:
+        Exception: it is not the message that was expected.
+    """
     headers, properties = message["headers"], message["properties"]
-    if headers["id"] != occurrence.id or headers["scheduled_at"] != _text(occurrence.nominal):
-        return False
-    if (headers["expires"] is None) != (expiry is None):
-        return False
+    values = {"id": occurrence.id, "scheduled_at": _text(occurrence.nominal), "tag": properties["delivery_tag"]}
+    if headers["id"] != occurrence.id or (headers["expires"] is None) != (expiry is None):
+        raise ValueError("another message")
     for where, key in ((headers, "root_id"), (properties, "correlation_id")):
         if where[key] == occurrence.id:
             where[key] = mark("id")
     if headers.get("traceparent") == traceparent(occurrence.id):
-        headers["traceparent"] = mark("traceparent")
+        values["traceparent"], headers["traceparent"] = headers["traceparent"], mark("traceparent")
     if expiry is not None:
-        headers["expires"] = mark("expires")
+        values["expires"], headers["expires"] = headers["expires"], mark("expires")
     if expiry is _WITH_GAP:
-        properties["expiration"] = mark("expiration")
+        values["expiration"], properties["expiration"] = properties["expiration"], mark("expiration")
     headers["id"], headers["scheduled_at"] = mark("id"), mark("scheduled_at")
     properties["delivery_tag"] = mark("tag")
-    return True
+    for number, key in enumerate(occurrence.extra or ()):
+        headers[key] = mark(number)
+    return values | _further(occurrence.extra or {})
+
+
+def _further(extra: Mapping[str, Any]) -> dict[str, str]:
+    """What further headers fill in, by their number."""
+    return {str(number): json.dumps(value) for number, value in enumerate(extra.values())}
 
 
 def _expiry(entry: Entry, life: int | None) -> Any:
@@ -217,17 +236,16 @@ def _expiry(entry: Entry, life: int | None) -> Any:
     return expires if expires is None or isinstance(expires, (int, float)) else _UNKNOWN
 
 
-def _kind(entry: Entry, expiry: object) -> Hashable | None:
+def _kind(entry: Entry, common: tuple[object, ...]) -> Hashable:
     """What entries have in common whose messages differ only in names, arguments, ids and times."""
-    if entry.local:
-        return None
     own = entry.history, entry.expect is None and not entry.remove_when_done, bool(entry.expect or entry.on_failure)
-    if not entry.options:
-        return entry.task, expiry, own, ""
-    try:
-        return entry.task, expiry, own, dumps(pack(entry.options, "options"))
-    except InvalidEntry:
-        return None
+    options: object = ""
+    if entry.options:
+        try:
+            options = dumps(pack(entry.options, "options"))
+        except InvalidEntry:  # of a config entry; its shape keeps them
+            options = id(entry.options)
+    return entry.task, common, own, options
 
 
 @lru_cache(maxsize=4096)
