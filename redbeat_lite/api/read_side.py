@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # ReadSide.list() hides the builtin from annotations inside the class.
 Entries = list[Entry]
+Counts = list[int]
 Occurrences = list[Upcoming]
 Changes = list[Change]
 Runs = list[Run]
@@ -112,6 +113,17 @@ class ReadSide(Mapping[str, Entry]):
         if order == "name":
             return self._reader.by_name(offset, limit)
         raise ValueError(f"order: expected 'due' or 'name', got {order!r}")
+
+    def due_counts(self, edges: Sequence[datetime]) -> Counts:
+        """How many entries run next before the first of these instants, between each two, and after the last.
+
+        One round trip, and no entry is read: a day by the minute takes some milliseconds, however many are stored. A
+        freeze puts off no next run; it holds it when it is due.
+
+        Parameters:
+            edges: aware, in order.
+        """
+        return self._store.due_counts([instants.to_ms(instants.aware("edges", each)) for each in edges])
 
     def upcoming(self, until: datetime, limit: int = 1000) -> Occurrences:
         """What will fire from now on, in order, as the beat itself would plan it; only what comes first is read.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any
 
 import click
@@ -30,9 +30,7 @@ from .output import echo_json, echo_table, say, when
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @click.pass_context
-def backfill(
-    ctx: click.Context, /, name: str, start: str, end: str, max_active: str, yes: bool, as_json: bool, **given: Any
-) -> None:
+def backfill(ctx: click.Context, /, dry_run: bool, yes: bool, as_json: bool, **given: Any) -> None:
     """Have the runs of an entry between two instants of the past sent, oldest first.
 
     What was backfilled before is not sent again. On a terminal it asks first. An instant without an offset is read in
@@ -44,12 +42,21 @@ def backfill(
       celery -A proj redbeat backfill poll --from 2026-11-01T12:00 \\
         --to 2026-11-01T15:30 --max-active none --rate 2
     """
-    zone, dry_run = ctx.obj.app.timezone, given.pop("dry_run")
-    if max_active != "none" and not re.fullmatch("[0-9]{1,9}", max_active):
-        raise InvalidEntry("max_active", 'a whole number, or "none"', max_active)
-    given["max_active"] = None if max_active == "none" else int(max_active)
-    span = instant_of("from", start, zone), instant_of("to", end, zone)
-    begin(ctx, name, *span, as_json, dry_run=dry_run, asks=not yes and sys.stdin.isatty(), **given)
+    asks = not yes and sys.stdin.isatty()
+    begin(ctx, as_json=as_json, dry_run=dry_run, asks=asks, **asked(given, ctx.obj.app.timezone))
+
+
+def asked(given: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
+    """What ``start()`` is given, by the name and the options of ``backfill``.
+
+    Raises:
+        InvalidEntry: one of them is wrong.
+    """
+    most = given["max_active"]
+    if most != "none" and not re.fullmatch("[0-9]{1,9}", most):
+        raise InvalidEntry("max_active", 'a whole number, or "none"', most)
+    span = {"start": instant_of("from", given["start"], zone), "end": instant_of("to", given["end"], zone)}
+    return {**given, **span, "max_active": None if most == "none" else int(most)}
 
 
 def begin(
@@ -107,11 +114,12 @@ def backfills(ctx: click.Context, action: str, id: str | None, as_json: bool) ->
         echo_json(shown)
         return
     rows = [
-        (each.id, each.name, when(each.start, zone), f"{each.sent} of {each.total}", _status(each)) for each in shown
+        (each.id, each.name, when(each.start, zone), f"{each.sent} of {each.total}", status(each)) for each in shown
     ]
     echo_table(("ID", "ENTRY", "FROM", "SENT", "STATUS"), rows, rigid=("ID", "FROM"))
 
 
-def _status(backfill: Backfill) -> str:
+def status(backfill: Backfill) -> str:
+    """What a backfill is doing."""
     failing = "failing" if backfill.attempts else "running"
     return backfill.ended or ("paused" if backfill.paused else failing)

@@ -55,8 +55,13 @@ def change_words(change: Change, zone: tzinfo, *, named: bool = False) -> str:
     more = f" and {change.count - len(change.names)} more" if change.count > len(change.names) else ""
     which = f" {', '.join(change.names)}{more}" if named and change.names else ""
     when = "" if named else f" at {in_zone(change.at, zone)}"
-    what = "; ".join(filter(None, (*_of_fields(change, zone), change.note)))
+    what = change_details(change, zone)
     return f"{change.action}{which} by {change.actor} ({change.way}){when}" + (f": {what}" if what else "")
+
+
+def change_details(change: Change, zone: tzinfo) -> str:
+    """What a change did to fields, and its note: ``jitter default → 60; for the new disk``."""
+    return "; ".join(filter(None, (*_of_fields(change, zone), change.note)))
 
 
 def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
@@ -66,6 +71,8 @@ def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
                 yield f"term {after}"
             elif (ticked := last_sign_of_life(change)) is not None:
                 yield f"the last sign of life of the one before: {in_zone(ticked, zone)}"
+        elif change.action in ("frozen", "thawed"):
+            yield from [f"{field} {after}"] if after else []
         elif before is None and after is None:  # left out
             yield field
         else:
