@@ -1,4 +1,4 @@
-"""What is done to one entry."""
+"""What is done to one entry, or about one incident."""
 
 from __future__ import annotations
 
@@ -28,3 +28,9 @@ def remove(call: Call) -> Response:
     """Remove it."""
     call.site.schedules.remove(call.name)
     return call.done("remove", "entries")
+
+
+def acknowledge(call: Call) -> Response:
+    """Say who has taken up an incident."""
+    call.site.schedules.acknowledge(call.given.get("id", ""), call.given.get("note", ""))
+    return call.done("ack", "./")

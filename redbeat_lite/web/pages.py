@@ -14,12 +14,12 @@ from ..cli.status import lines
 from ..clock import wall_ms
 from ..entries.entry import Entry
 from ..entries.last_runs import with_sent
-from ..entries.selection import is_pattern
 from ..interchange.records import entry_fields
 from ..interchange.schedule_text import schedule_text
 from ..operate.why.explain import explain
 from ..operate.why.gather import gather
 from ..runs.run import NOT_DONE, Run
+from .bulk import ACTIONS, selected
 from .editing import ARGUMENTS
 from .messages import Response
 from .site import Call, Site
@@ -62,7 +62,9 @@ def entries(call: Call) -> Response:
     text = call.given.get("offset", "")
     offset = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
     found = call.site.shared.read(("entries", wanted, offset), lambda: _entries(call.site, *wanted, offset=offset))
-    return call.page("entries.html", states=_STATES, offset=offset, size=_ENTRIES, **found)
+    # By a state nothing is selected, on the command line either.
+    bulk = [does for does, (right, *_) in ACTIONS.items() if any(wanted[:3]) and not wanted[3] and call.may(right)]
+    return call.page("entries.html", states=_STATES, offset=offset, size=_ENTRIES, bulk=bulk, **found)
 
 
 def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: int) -> dict[str, Any]:
@@ -70,9 +72,9 @@ def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: 
     if not (name or tag or task or state):
         page = found.list(offset, _ENTRIES + 1)
     else:
-        selected = found.select(name if is_pattern(name) else f"{name}*", tag=tag or None, task=task or None)
-        looked_at = None if selected.selection.beginning else _LOOKED_AT
-        left = (each for each in found.freezes.marked(selected.among_first(_LOOKED_AT)) if _is(each, state))
+        meant = selected(site, name, tag, task)
+        looked_at = None if meant.selection.beginning else _LOOKED_AT
+        left = (each for each in found.freezes.marked(meant.among_first(_LOOKED_AT)) if _is(each, state))
         page = [*islice(left, offset, offset + _ENTRIES + 1)]
     listed = _listed(found.freezes.marked(page[:_ENTRIES]), site.settings.history)
     return {"listed": listed, "more": len(page) > _ENTRIES, "total": total, "looked_at": looked_at}

@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from ..cli.outcomes import MARKS
 from ..cli.output import clean
 from ..cli.runs import how_long, remark
-from ..entries.words import change_words, in_zone
+from ..entries.words import change_details, change_words, in_zone
 from ..runs.run import NOT_DONE
 
 _TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
@@ -29,6 +29,10 @@ _DONE = {
     "resume": "Resumed.",
     "remove": "Removed. An entry of beat_schedule comes back when the beat that has it next sees to it.",
     "edit": "Saved. It counts from now on.",
+    "ack": "Acknowledged. It stays open until what is wrong is not any more.",
+    "freeze": "Frozen. What is out goes on.",
+    "all": "Done with each of them. What belongs to a beat_schedule and was removed comes back with its beat.",
+    "done": "Done.",
 }
 
 
@@ -48,8 +52,9 @@ def environment(zone: tzinfo, app_name: str, assets: Iterable[str]) -> Environme
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    change = partial(change_words, zone=zone)
+    change, details = partial(change_words, zone=zone), partial(change_details, zone=zone)
     env.filters.update(time=partial(_time, zone), typed=escape, how_long=how_long, remark=remark, change=change)
+    env.filters["details"] = details
     env.filters["outcome"] = lambda outcome: "bad" if outcome in NOT_DONE else str(outcome).replace(" ", "-")
     named = {name.partition("-")[0]: name for name in assets}
     env.globals.update(marks=MARKS, dones=_DONE, link=link, command=partial(_command, app_name), assets=named)

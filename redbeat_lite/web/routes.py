@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import actions, editing, pages
+from . import actions, backfills, bulk, changes, editing, freezes, pages, timeline
 from .access import Right
 from .site import Handler
 
@@ -11,10 +11,20 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("GET", "/entries"): (pages.entries, "view"),
     ("GET", "/entry"): (pages.entry, "view"),
     ("GET", "/runs"): (pages.runs, "view"),
+    ("GET", "/changes"): (changes.page, "view"),
+    ("GET", "/timeline"): (timeline.page, "view"),
+    ("GET", "/freezes"): (freezes.page, "view"),
+    ("GET", "/backfills"): (backfills.page, "view"),
     ("GET", "/edit"): (editing.form, "edit"),
     ("POST", "/edit"): (editing.edit, "edit"),
     ("POST", "/run"): (actions.run, "run"),
     ("POST", "/pause"): (actions.pause, "pause"),
     ("POST", "/resume"): (actions.resume, "pause"),
     ("POST", "/remove"): (actions.remove, "remove"),
+    ("POST", "/ack"): (actions.acknowledge, "pause"),
+    ("POST", "/freeze"): (freezes.freeze, "freeze"),
+    ("POST", "/thaw"): (freezes.thaw, "freeze"),
+    ("POST", "/backfill"): (backfills.start, "run"),
+    ("POST", "/backfills"): (backfills.act, "run"),
+    **{("POST", f"/{does}-all"): (bulk.act, right) for does, (right, *_) in bulk.ACTIONS.items()},
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
+import click
 from kombu.exceptions import OperationalError
 
 from .. import actors
@@ -67,9 +68,9 @@ class Call:
         """Whether this is granted."""
         return right in self.access.rights
 
-    def done(self, what: str, page: str = "entry") -> Response:
+    def done(self, what: str, page: str = "entry", **query: str | None) -> Response:
         """Lead to the page that shows what was done."""
-        return Response.leading_to(link(page, name=self.name if page == "entry" else None, did=what))
+        return Response.leading_to(link(page, **({"name": self.name} if page == "entry" else query), did=what))
 
     def page(self, template: str, http: int = 200, **data: Any) -> Response:
         """A page, with a tag of what it says to whoever asks; or that it is still as the browser has it."""
@@ -153,8 +154,9 @@ class Site:
         try:
             with actors.acting_as(call.access.user), actors.by_way("web"):
                 return handler(call)
-        except RedbeatError as exc:
-            return call.page("failed.html", _STATUS.get(type(exc), 400), what="This cannot be done", why=text_of(exc))
+        except (RedbeatError, click.UsageError) as exc:
+            said = exc.format_message() if isinstance(exc, click.UsageError) else text_of(exc)
+            return call.page("failed.html", _STATUS.get(type(exc), 400), what="This cannot be done", why=said)
         except _AWAY as exc:
             what = "The broker cannot be reached" if isinstance(exc, OperationalError) else _GONE
             return call.page("failed.html", 503, what=what, why=text_of(exc))

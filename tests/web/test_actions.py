@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import Schedules, cron, every
+from redbeat_lite.runs.incident import Case
 from redbeat_lite.web import RIGHTS, Request, editing
 from redbeat_lite.web.routes import ROUTES
 from tests.support.messages import queued
@@ -187,14 +188,29 @@ def test_a_config_entry_is_not_edited_here(make_app: Callable[..., Celery], make
 
 @pytest.mark.parametrize(("page", "needs"), ACTIONS)
 def test_who_has_all_rights_but_one_may_not_do_what_takes_it(
-    look: Callable[..., Visitor], nightly: Callable[[], Any], client: redis.Redis, page: str, needs: str
+    look: Callable[..., Visitor],
+    nightly: Callable[[], Any],
+    schedules: Schedules,
+    client: redis.Redis,
+    page: str,
+    needs: str,
 ) -> None:
-    others = look(*(right for right in RIGHTS if right != needs))
-    form = {"name": "nightly", "version": "1", "save": "1", "jitter": "9"}
+    others, before = look(*(right for right in RIGHTS if right != needs)), datetime.now(UTC) - timedelta(days=3)
+    case = Case("failed", "nightly", 1_700_000_000_000, "")
+    client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
+    begun = schedules.backfills.start("nightly", before, before + timedelta(days=1), max_active=None)
+    ids = {"ack": case.shown().id, "thaw": schedules.freezes.add("n*", seconds=9).id, "backfills": begun.id}
+    form = {"name": "nightly", "version": "1", "save": "1", "jitter": "9", "q": "night", "pattern": "*", "for": "1h"}
+    form |= {"from": before.isoformat(), "to": datetime.now(UTC).isoformat(), "max-active": "none", "note": "why"}
+    form |= {"does": "pause", "id": ids.get(page, ""), "again": "1"}
     assert others.post(page, **form).status == 403
     assert (nightly().version, nightly().jitter, queued(client)) == (1, 0, [])
-    assert f'action="{page}"' not in others.get("entry", name="nightly").html
-    assert f'href="{page}?' not in others.get("entry", name="nightly").html
+    assert [each.state for each in schedules.backfills] == [begun.state]
+    assert (len([*schedules.freezes]), schedules.incidents()[0].acknowledged) == (1, None)
+    for shown in ("", "entry", "entries", "freezes", "backfills"):
+        seen = others.get(shown, name="nightly", q="nightly")
+        assert f'action="{page}"' not in seen.html
+        assert shown != "entry" or f'href="{page}?' not in seen.html
     assert look(needs).post(page, **form).status == 303
 
 

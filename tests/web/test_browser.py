@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import Schedules, cron, every
+from redbeat_lite.runs.incident import Case
 from redbeat_lite.web import RIGHTS, Access, asgi
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -31,6 +33,12 @@ PAGES = (
     "entry?name=nightly&more=why",
     "runs",
     "edit?name=nightly",
+    "entries?tag=finance",
+    "timeline",
+    "timeline?q=night&span=7d",
+    "freezes",
+    "backfills?name=nightly",
+    "changes",
 )
 
 #: Tells the test of everything that the policy of the page forbids.
@@ -76,6 +84,12 @@ def schedules(make_app: Callable[..., Celery], own: Server) -> Schedules:
     schedules = Schedules(make_app(broker_url=own.url, redbeat_lite_redis_options=quick))
     schedules.add("nightly", "add", cron("30 2 * * *", tz="Europe/Berlin"), kwargs={"x": "<b>"}, tags=["finance"])
     schedules.add("a long name of an entry/with?odd&characters" * 3, "add", every(60), description="<script>" * 20)
+    schedules.freezes.add("*" * 60, tag="finance", seconds=90_000, note="a deploy that takes longer than it should" * 9)
+    before = datetime.now(UTC) - timedelta(days=3)
+    schedules.backfills.start("nightly", before, datetime.now(UTC), max_active=None, note="the outage")
+    case = Case("failed", "nightly", 1_700_000_000_000, "KeyError: " + "x" * 200)
+    with own.client() as client:
+        client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
     return schedules
 
 
@@ -131,7 +145,8 @@ def test_each_action_is_done_by_its_button(tab: Any, address: str, schedules: Sc
         page.click(f"summary:text-is('{button}')")
         page.click(f"form button:text-is('{confirm}')")
         page.wait_for_selector("p.done")
-    assert [change.action for change in schedules.changes("nightly")] == ["run now", "resumed", "paused", "added"]
+    done = [change.action for change in schedules.changes("nightly")]
+    assert done == ["run now", "resumed", "paused", "backfill", "added"]
     page.click("a:text-is('Edit')")
     page.fill("[name=rule]", "30 4 * * *")
     page.click("text=Show what changes")
@@ -144,6 +159,58 @@ def test_each_action_is_done_by_its_button(tab: Any, address: str, schedules: Sc
     page.wait_for_selector("p.done")
     assert "nightly" not in schedules
     assert page.url == address + "entries?did=remove"
+
+
+def test_what_is_frozen_backfilled_or_wrong_is_acted_on_without_scripts(
+    tab: Any, address: str, schedules: Schedules
+) -> None:
+    page = tab(java_script_enabled=False)
+    page.goto(address)
+    page.click("summary:text-is('Acknowledge')")
+    page.fill("details[open] [name=note]", "bob")
+    page.click("form button:text-is('Acknowledge')")
+    assert "(bob)" in page.inner_text("#incidents")
+    page.click("summary:text-is('Thaw')")
+    page.click("form button:text-is('Thaw')")
+    assert "Nothing is frozen." in page.inner_text("#list")
+    page.fill("[name=pattern]", "night*")
+    page.fill("[name=for]", "2h")
+    page.click("button:text-is('Freeze')")
+    assert [each.name for each in schedules.freezes] == ["night*"]
+    page.click("text=Backfills")
+    for does in ("Pause", "Resume", "Cancel"):
+        page.click(f"summary:text-is('{does}')")
+        page.click(f"form button:text-is('{does}')")
+    assert "cancelled" in page.inner_text("#list")
+    for field, text in {"name": "nightly", "from": "2026-01-01", "to": "2026-01-09", "max-active": "none"}.items():
+        page.fill(f"[name={field}]", text)
+    page.click("text=Show how much it is")
+    assert "Send 8 runs of nightly?" in page.inner_text("h1")
+    page.click("button:text-is('Start')")
+    assert len([*schedules.backfills]) == 2
+
+
+def test_all_that_a_filter_selects_is_done_after_it_was_asked(tab: Any, address: str, schedules: Schedules) -> None:
+    page = tab()
+    page.goto(address + "entries?tag=finance")
+    page.click("text=Pause …")
+    assert page.inner_text("h1") == "Pause 1 entry?"
+    page.fill("[name=note]", "the disk")
+    page.click("button:text-is('Pause')")
+    page.wait_for_selector("p.done")
+    assert (schedules["nightly"].paused_note, page.url) == ("the disk", address + "entries?tag=finance&did=all")
+
+
+def test_what_is_typed_or_open_stays_while_the_page_is_live(tab: Any, address: str, schedules: Schedules) -> None:
+    page = tab()
+    page.goto(address)
+    page.click("summary:text-is('Acknowledge')")
+    page.fill("details[open] [name=note]", "half a sen")
+    page.focus("summary:text-is('Thaw')")
+    schedules.freezes.add("other", seconds=60)
+    page.wait_for_selector("#freezes td:text-is('other')", timeout=9000)
+    assert page.input_value("details[open] [name=note]") == "half a sen"
+    assert page.evaluate("document.activeElement.textContent") == "Thaw"
 
 
 def test_it_works_without_scripts(tab: Any, address: str, schedules: Schedules) -> None:

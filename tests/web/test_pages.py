@@ -192,7 +192,7 @@ def test_without_redis_the_page_lives_and_says_so(
     visitor = Visitor(make_app(broker_url=server.url, redbeat_lite_redis_options=options), "pause")
     assert visitor.get().status == 200
     server.stop(kill=True)
-    for page in ("", "entries", "entry", "runs"):
+    for page in ("", "entries", "entry", "runs", "timeline", "freezes", "backfills", "changes"):
         seen = visitor.get(page, name="x")
         assert seen.status == 503
         assert "Redis cannot be reached; what is shown may be old" in seen.text

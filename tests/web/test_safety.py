@@ -7,7 +7,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -32,15 +32,16 @@ TAGS = {
     *("html", "head", "meta", "title", "link", "script", "body", "a", "header", "nav", "span", "p", "main", "h1", "h2"),
     *("section", "div", "b", "small", "table", "thead", "tr", "th", "td", "time", "i", "form", "label", "input"),
     *("select", "option", "button", "code", "ol", "li", "ul", "dl", "dt", "dd", "details", "summary", "bdi"),
-    *("textarea", "fieldset", "legend", "del", "ins"),
+    *("textarea", "fieldset", "legend", "del", "ins", "progress", "svg", "rect", "path"),
 }
 ATTRIBUTES = {
     *("lang", "charset", "name", "content", "rel", "href", "src", "defer", "class", "id", "role", "tabindex", "scope"),
     *("aria-label", "aria-current", "aria-hidden", "datetime", "title", "action", "method", "type", "value", "rows"),
-    *("placeholder", "selected", "maxlength", "data-live", "data-part", "data-gone"),
+    *("placeholder", "selected", "maxlength", "data-live", "data-part", "data-gone", "data-key", "required"),
+    *("formaction", "max", "viewbox", "preserveaspectratio", "x", "d"),
 }
 #: Where our links lead: to a page, or to what the browser loads besides.
-LEADS = re.compile(r"\./$|#content$|[a-z]+([?]|$)|[a-z]+-[0-9a-f]{12}\.")
+LEADS = re.compile(r"\./$|#content$|[a-z]+(-all)?([?]|$)|[a-z]+-[0-9a-f]{12}\.")
 
 
 class Markup(HTMLParser):
@@ -54,7 +55,7 @@ class Markup(HTMLParser):
         given = {name: value or "" for name, value in attrs}
         self.foreign |= {tag} - TAGS | given.keys() - ATTRIBUTES
         self.foreign |= {"script"} if tag == "script" and "src" not in given else set()
-        leads = [given[name] for name in ("href", "src", "action") if name in given]
+        leads = [given[name] for name in ("href", "src", "action", "formaction") if name in given]
         self.foreign |= {where for where in leads if not LEADS.match(where)}
 
     @classmethod
@@ -86,12 +87,19 @@ def test_whatever_people_write_stays_text(
     recorded(client, schedules, text, "failed")
     case = Case("failed", text, 1_700_000_000_000, text, note=text)
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
-    seen = [visitor.get(page, name=text, q=text) for page in ("", "entries", "entry", "runs", "edit")]
+    schedules.freezes.add(tag="t", seconds=3600, note=text)
+    begun = datetime.now(UTC) - timedelta(minutes=5)
+    schedules.backfills.start(text, begun, datetime.now(UTC), max_active=None, note=text)
+    pages = ("", "entries", "entry", "runs", "edit", "timeline", "freezes", "backfills", "changes")
+    seen = [visitor.get(page, name=text, q=text, by=text, span=text, until=text) for page in pages]
+    seen += [visitor.get(page, tag="t", name=text) for page in ("entries", "timeline", "changes")]
+    seen += [visitor.post(f"{does}-all", q=text, tag="t", note=text) for does in ("pause", "resume", "run", "remove")]
+    seen += [visitor.post("backfill", name=text, **{"from": text, "note": text}), visitor.post("thaw", id=text)]
     seen += [visitor.get("entry", name=text, more=more) for more in ("why", "changes", text)]
     seen += [visitor.get("entry", name=f"{text}!"), visitor.get("entries", tag=text, state=text, task=text)]
     seen += [visitor.post("edit", name=text, version=9, description=f"{text}{text}"), visitor.post("pause", name=text)]
     for each in seen[:-1]:
-        assert each.status in (200, 404, 409), each.text
+        assert each.status in (200, 400, 404, 409), each.text
         assert Markup.of(each.html) == set(), each.html
         read = re.sub("<textarea.*?</textarea>", "", each.html, flags=re.DOTALL)
         assert not any(mark in re.sub('value="[^"]*"', "", read) for mark in "\u202e\u2066"), each.html
@@ -106,7 +114,8 @@ def test_garbage_in_redis_ends_no_page(visitor: Visitor, schedules: Schedules, c
     client.hset(KEYS.state, b"bad\xff\xfe", client.hget(KEYS.state, "good") or b"")
     client.zadd(KEYS.due, {b"bad\xff\xfe": 9e12})
     client.hset(KEYS.quarantine, "aside", json.dumps({"error": "<b>"}))
-    for page in ("", "entries", "runs"):
+    client.xadd(KEYS.changes, {b"change": b"{", b"fields": b"\xff", b"names": b"7", b"count": b"x"})
+    for page in ("", "entries", "runs", "timeline", "freezes", "backfills", "changes"):
         assert visitor.get(page).status == 200
     assert visitor.get("entry", name="bad\xff").status == 404
     assert "1 in quarantine" in visitor.get().text

@@ -18,17 +18,19 @@ function distances() {
   }
 }
 
+const key = (element) => element.getAttribute("href") ?? element.dataset.key;
+
 function show(text, ok) {
   const fresh = new DOMParser().parseFromString(text, "text/html"), parts = document.querySelectorAll("[data-part]");
   if (ok && !parts.length) location.reload(); // what was shown is that Redis is away
   banner.textContent = fresh.getElementById("banner")?.textContent ?? "";
   for (const part of parts) {
     const next = fresh.getElementById(part.id), selected = !getSelection().isCollapsed && getSelection().containsNode(part, true);
-    if (!next || selected || seen.get(part.id) === next.innerHTML) continue;
+    if (!next || selected || part.querySelector("details[open]") || seen.get(part.id) === next.innerHTML) continue;
     seen.set(part.id, next.innerHTML);
-    const href = part.contains(document.activeElement) && document.activeElement.getAttribute("href");
+    const held = part.contains(document.activeElement) && key(document.activeElement);
     part.replaceChildren(...next.childNodes);
-    if (href) [...part.querySelectorAll("a")].find((a) => a.getAttribute("href") === href)?.focus();
+    if (held) [...part.querySelectorAll("a, summary")].find((each) => key(each) === held)?.focus();
   }
   distances();
 }

@@ -1,0 +1,55 @@
+"""What is done with all entries that a filter selects: said how many they are first, and done when that is posted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any
+
+from ..api.selected import Selected
+from ..entries.selection import is_pattern
+from ..entries.words import counted, listed
+from ..errors import EntryNotFound, InvalidEntry
+from .access import Right
+from .messages import Response
+from .site import Call, Site
+
+#: As many at most, of as many that are stored: an answer shall come before browsers and proxies give up.
+_MOST, _STORED = 10_000, 100_000
+
+#: What may be done: the right that it takes, the field that is asked for besides, and how it is done.
+ACTIONS: dict[str, tuple[Right, str, Callable[[Selected, Mapping[str, str]], Any]]] = {
+    "pause": ("pause", "note", lambda found, given: found.pause(given.get("note", ""))),
+    "resume": ("pause", "catch_up", lambda found, given: found.resume("catch_up" in given)),
+    "run": ("run", "note", lambda found, given: found.run_now(given.get("note", ""))),
+    "remove": ("remove", "", lambda found, given: found.remove()),
+}
+
+
+def selected(site: Site, name: str, tag: str, task: str) -> Selected:
+    """The entries that a filter means: the beginning of a name or a pattern, a tag, a task."""
+    pattern = name if is_pattern(name) else f"{name}*"
+    return site.schedules.select(pattern, tag=tag or None, task=task or None)
+
+
+def act(call: Call) -> Response:
+    """Do with all of them what the path says."""
+    does, given = call.request.path[1:].removesuffix("-all"), call.given
+    meant = {field: given.get(field, "").strip() for field in ("q", "tag", "task")}
+    if not any(meant.values()):
+        raise InvalidEntry("q", "the beginning of a name, a pattern, a tag or a task", "")
+    found, (_, asks, do) = selected(call.site, *meant.values()), ACTIONS[does]
+    if "save" in given:
+        do(found, given)
+        return call.done("all", "entries", **meant)
+    few = found.selection.beginning or len(call.site.schedules) <= _STORED
+    names = [entry.name for entry in islice(found, _MOST + 1)] if few else []
+    if few and not names:
+        raise EntryNotFound(f"no entry is selected by {found.selection}")
+    words = [does, found.selection.name]
+    words += [word for field in ("tag", "task") if meant[field] for word in (f"--{field}", meant[field])]
+    if not 0 < len(names) <= _MOST:
+        told = f"A page takes {_MOST:,} entries at once, and where no more than {_STORED:,} are stored."
+        return call.page("ask.html", what="Too many for a page", told=told, words=words, asks="", button="")
+    what = f"{does.capitalize()} {counted(len(names), 'entry', 'entries')}?"
+    return call.page("ask.html", what=what, told=listed(names, 10), words=words, asks=asks, button=does.capitalize())

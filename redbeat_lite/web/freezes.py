@@ -1,0 +1,35 @@
+"""Freezes: those that hold, and how one is made and ended."""
+
+from __future__ import annotations
+
+from ..interchange.schedule_text import seconds_from
+from .messages import Response
+from .site import Call
+
+
+def page(call: Call) -> Response:
+    """Those that hold, and a form for one more."""
+    freezes = call.site.schedules.freezes
+    return call.page("freezes.html", freezes=call.site.shared.read("freezes", lambda: [*freezes]))
+
+
+def freeze(call: Call) -> Response:
+    """Keep entries from firing for a time."""
+    pattern, tag, task, length, note = (
+        call.given.get(field, "").strip() for field in ("pattern", "tag", "task", "for", "note")
+    )
+    call.site.schedules.freezes.add(
+        pattern or ("*" if tag or task else ""),
+        tag=tag or None,
+        task=task or "*",
+        seconds=seconds_from("for", length),
+        mode="skip" if "skip" in call.given else "hold",
+        note=note,
+    )
+    return call.done("freeze", "freezes")
+
+
+def thaw(call: Call) -> Response:
+    """End one."""
+    call.site.schedules.freezes.thaw(call.given.get("id", ""))
+    return call.done("done", "freezes")

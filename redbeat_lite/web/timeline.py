@@ -1,0 +1,78 @@
+"""The page of times: how many entries run next in each minute of a day, and the runs of some entries around now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from math import ceil, log1p
+from typing import Any
+
+from ..clock import wall_ms
+from ..entries.entry import Entry
+from ..entries.last_runs import with_sent
+from ..entries.preview import upcoming
+from ..instants import from_ms, to_ms
+from ..storage.patience import briefly
+from .bulk import selected
+from .messages import Response
+from .site import Call, Site
+
+#: Hours of the heat, and its shades beside none; as few entries as this never have the darkest.
+_HOURS, _SHADES, _MANY = 24, 5, 10
+
+#: Entries with a lane: of a filter, or else; those among which a filter looks; runs of each, past and to come, at most.
+_LANES, _UNASKED, _LOOKED_AT, _PAST, _NEXT = 100, 30, 10_000, 20, 20
+
+#: Milliseconds that lanes span, of which a quarter is past; how wide one is.
+_SPANS = {"1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000, "7d": 604_800_000}
+_WIDTH = 1000
+
+
+def page(call: Call) -> Response:
+    """The heat, and the lanes of the entries that a filter leaves."""
+    wanted = tuple(call.given.get(field, "").strip() for field in ("q", "tag", "task"))
+    span = call.given.get("span", "")
+    span = span if span in _SPANS else "1d"
+    found = call.site.shared.read(("timeline", wanted, span), lambda: _found(call.site, wanted, _SPANS[span]))
+    return call.page("timeline.html", span=span, spans=_SPANS, width=_WIDTH, **found)
+
+
+def _found(site: Site, wanted: tuple[str, ...], span: int) -> dict[str, Any]:
+    now, chosen = wall_ms(), any(wanted)
+    some = selected(site, *wanted).among_first(_LOOKED_AT) if chosen else site.schedules.list(limit=_UNASKED)
+    start, form = now - span // 4, "%a %H:%M" if span > _SPANS["1d"] else "%H:%M"
+    marks = [from_ms(start + span * part // 4).astimezone(site.zone).strftime(form) for part in range(5)]
+    return {**_heat(site, now), "lanes": _lanes(site, islice(some, _LANES), now, start, span), "marks": marks}
+
+
+def _heat(site: Site, now: int) -> dict[str, Any]:
+    """Rows of an hour: when it begins, cells of minutes with entries, how many those are, and all due before it."""
+    first = to_ms(from_ms(now).astimezone(site.zone).replace(minute=0, second=0, microsecond=0))
+    edges = [from_ms(first + 60_000 * minute) for minute in range(60 * _HOURS + 1)]
+    before, *counts, after = site.schedules.due_counts(edges)
+    scale, rows, due = _SHADES / log1p(max(*counts, _MANY)), [], before
+    for hour in range(0, len(counts), 60):
+        minutes = enumerate(counts[hour : hour + 60])
+        cells = [(minute, number, ceil(scale * log1p(number))) for minute, number in minutes if number]
+        total = sum(number for _, number, _ in cells)
+        rows.append((edges[hour].astimezone(site.zone), cells, total, due))
+        due += total
+    return {"before": before, "rows": rows, "after": after}
+
+
+def _lanes(site: Site, entries: Iterable[Entry], now: int, start: int, span: int) -> list[tuple[Any, ...]]:
+    """Each entry, with its past runs and where they are, and where those to come are, as the path of an SVG has it."""
+    how = {"zone": site.zone, "walk_on": briefly(), "freezes": site.schedules.freezes.known()}
+    lanes = []
+    for entry in entries:
+        rows = with_sent(entry, entry.rows, site.settings.history, now, _PAST)
+        past = [(_at(row.nominal, start, span), row) for row in rows if row.nominal >= start]
+        coming = upcoming([entry], now=now, until=start + span, limit=_NEXT, **how)
+        places = [_at(to_ms(run.at), start, span) for run in coming]
+        path = "".join(f"M{place} 6V14" for place in places)
+        lanes.append((entry, past, len(places), path + (f"M{places[-1]} 10H{_WIDTH}" if len(places) == _NEXT else "")))
+    return lanes
+
+
+def _at(instant: int, start: int, span: int) -> int:
+    return _WIDTH * (instant - start) // span

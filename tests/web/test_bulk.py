@@ -1,0 +1,92 @@
+"""What is done with all entries that a filter selects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from redbeat_lite import Entry, Schedules, every
+from redbeat_lite.web import bulk
+from tests.support.messages import queued
+from tests.web.conftest import Visitor
+
+
+@pytest.fixture(autouse=True)
+def twelve(schedules: Schedules) -> None:
+    """Twelve of tag ``a``, of which a few have ``report`` in their names, and another."""
+    names = ["report-1", "a-report", "report-2", *(f"e{number}" for number in range(9))]
+    schedules.add_many(Entry(name, "add", every(60), tags=["a"]) for name in names)
+    schedules.add("report-3", "mul", every(60))
+
+
+def _paused(schedules: Schedules) -> list[str]:
+    return sorted(entry.name for entry in schedules.values() if entry.paused_note is not None)
+
+
+def test_it_says_how_many_they_are_before_anything_is_done(
+    visitor: Visitor, schedules: Schedules, client: redis.Redis
+) -> None:
+    asked = visitor.post("pause-all", q="*report*", tag="a", task="add")
+    assert "Pause 3 entries?" in asked.text
+    assert "'a-report'" in asked.text
+    assert "redbeat pause '*report*' --tag a --task add" in asked.text
+    assert "and 2 more" in visitor.post("run-all", tag="a").text
+    assert (_paused(schedules), queued(client)) == ([], [])
+    done = visitor.post("pause-all", q="*report*", tag="a", task="add", note="the disk", save="1")
+    assert done.location == "entries?q=%2Areport%2A&tag=a&task=add&did=all"
+    assert _paused(schedules) == ["a-report", "report-1", "report-2"]
+    assert schedules["report-1"].paused_note == "the disk"
+    assert schedules["report-1"].last_change.actor == "ada"  # type: ignore[union-attr]
+    assert visitor.post("resume-all", q="report-?", save="1").status == 303
+    assert _paused(schedules) == ["a-report"]
+    visitor.post("run-all", task="mul", save="1", note="once more")
+    assert [message.task for message in queued(client)] == ["mul"]
+    visitor.post("remove-all", q="report", save="1")
+    assert len(schedules) == 10
+
+
+def test_resumed_with_what_was_missed_if_one_says_so(
+    visitor: Visitor, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 'name="catch_up"' in visitor.post("resume-all", tag="a").html
+    asked = list[bool]()
+    resume = bulk.Selected.resume
+    monkeypatch.setattr(
+        bulk.Selected, "resume", lambda self, catch_up: asked.append(catch_up) or resume(self, catch_up)
+    )
+    visitor.post("resume-all", tag="a", save="1")
+    visitor.post("resume-all", tag="a", save="1", catch_up="on")
+    assert asked == [False, True]
+
+
+def test_nothing_is_done_where_nothing_is_said_or_selected(visitor: Visitor, schedules: Schedules) -> None:
+    for query in ({}, {"q": " "}, {"state": "paused"}):
+        refused = visitor.post("remove-all", save="1", **query)
+        assert (refused.status, "q: expected the beginning of a name" in refused.text) == (400, True)
+    assert visitor.post("remove-all", q="nope").status == 404
+    assert visitor.post("remove-all", q="nope", save="1").status == 303
+    assert len(schedules) == 13
+
+
+def test_too_many_are_for_the_command_line(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_MOST", "_STORED"):
+        with monkeypatch.context() as patch:
+            patch.setattr(bulk, limit, 5)
+            asked = visitor.post("remove-all", tag="a")
+        assert "Too many for a page" in asked.text
+        assert "redbeat remove '*' --tag a" in asked.text
+        assert 'name="save"' not in asked.html
+
+
+def test_the_buttons_are_where_a_filter_selects_and_one_may(look: Callable[..., Visitor]) -> None:
+    def offered(visitor: Visitor, **query: str) -> list[str]:
+        page = visitor.get("entries", **query).html
+        return [does for does in bulk.ACTIONS if f'formaction="{does}-all"' in page]
+
+    everybody, some = look("run", "pause", "remove"), look("pause")
+    assert offered(everybody, q="report") == ["pause", "resume", "run", "remove"]
+    assert offered(some, tag="a") == ["pause", "resume"]
+    for query in ({}, {"q": "nope"}, {"q": "report", "state": "waiting"}):
+        assert offered(everybody, **query) == []

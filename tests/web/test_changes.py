@@ -1,0 +1,75 @@
+"""The page of the record of changes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import redis
+
+from redbeat_lite import Entry, Schedules, acting_as, every
+from redbeat_lite.web import changes
+from tests.support.beats import KEYS
+from tests.web.conftest import Visitor
+
+
+def _older(page: str) -> str:
+    [found] = re.findall(r'href="changes\?[^"]*until=(\d+)"', page)
+    return found
+
+
+def test_changes_of_all_entries_are_told_the_newest_first(visitor: Visitor, schedules: Schedules) -> None:
+    assert "Nothing is recorded." in visitor.get("changes").text
+    schedules.add_many(Entry(f"e{number}", "add", every(60)) for number in range(9))
+    with acting_as("bob@laptop"):
+        schedules.update("e1", jitter=30)
+        schedules.remove("e2")
+        schedules.freezes.add("e*", seconds=60, note="a deploy")
+    seen = visitor.get("changes")
+    assert seen.text.index("frozen") < seen.text.index("removed") < seen.text.index("edited") < seen.text.index("added")
+    for words in (
+        "jitter default → 30.0",
+        "name e*",
+        "a deploy",
+        "bob@laptop (api)",
+        "e0 , e1 , e2 , e3 , e4 and 4 more",
+    ):
+        assert words in seen.text
+    assert 'href="entry?name=e1"' in seen.html
+    assert "redbeat log --limit 100" in seen.text
+
+
+@pytest.mark.parametrize(
+    ("query", "left"), [({"q": "nigh"}, 2), ({"q": "p*"}, 1), ({"by": "bob"}, 1), ({"q": "poll", "by": "bob"}, 0)]
+)
+def test_a_filter_leaves_some_changes(visitor: Visitor, schedules: Schedules, query: dict[str, str], left: int) -> None:
+    schedules.add("nightly", "add", every(60))
+    schedules.add("poll", "add", every(60))
+    with acting_as("bob"):
+        schedules.pause("nightly")
+    seen = visitor.get("changes", **query)
+    assert seen.html.count("<tr><td>") == left
+    assert ("Nothing is left by this filter." in seen.text) is not left
+
+
+def test_older_ones_are_behind_a_link_and_none_is_left_out(
+    visitor: Visitor, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "_LINES", 3)
+    monkeypatch.setattr(changes, "_LOOKED_AT", 5)
+    for number in range(8):  # of which two each are of the same millisecond
+        line = {"change": '["added", "ada", "api", ""]', "names": f'["e{number}"]', "fields": "[]", "count": 1}
+        client.xadd(KEYS.changes, line, id=f"{1000 + number // 2}-{number}")
+    for query in ({}, {"q": "e"}):
+        told, page = list[str](), visitor.get("changes", **query)
+        assert "newest" not in page.text
+        for _ in range(9):
+            told += re.findall(r"name=(e\d)", page.html)
+            if "older" not in page.text:
+                break
+            page = visitor.get("changes", **query, until=_older(page.html))
+            assert "← newest" in page.text
+        assert [*dict.fromkeys(told)] == [f"e{number}" for number in range(7, -1, -1)]
+    assert "Nothing is left by this filter of the 5 changes" in visitor.get("changes", q="e0").text
+    for until in ("-1", "x", "9" * 15, "9" * 99, "٣"):
+        assert visitor.get("changes", until=until).html.count("<tr><td>") == 3

@@ -1,0 +1,125 @@
+"""Freezes, backfills and incidents, as the page shows them and acts on them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import redis
+
+from redbeat_lite import Schedules, cron, every
+from redbeat_lite.runs.incident import Case
+from redbeat_lite.web import Request
+from tests.web.conftest import Visitor
+
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture(autouse=True)
+def nightly(schedules: Schedules) -> None:
+    schedules.add("nightly", "add", cron("30 2 * * *"), tags=["a"])
+
+
+def test_a_freeze_is_made_listed_and_ended(visitor: Visitor, schedules: Schedules) -> None:
+    assert "Nothing is frozen." in visitor.get("freezes").text
+    made = visitor.post("freeze", pattern="n*", tag="a", task="add", note="a deploy", skip="on", **{"for": "1h30m"})
+    assert made.location == "freezes?did=freeze"
+    [found] = schedules.freezes
+    assert (found.selection, found.mode, found.note, found.actor) == (("n*", "a", "add"), "skip", "a deploy", "ada")
+    assert found.until - found.since == timedelta(minutes=90)
+    for page in ("freezes", ""):
+        seen = visitor.get(page)
+        for words in ("n*, tag a, task add", "is skipped", "a deploy", f"redbeat thaw {found.id}"):
+            assert words in seen.text
+        assert 'action="thaw"' in seen.html
+    assert visitor.post("thaw", id=found.id).status == 303
+    assert [*schedules.freezes] == []
+    assert visitor.post("thaw", id=found.id).status == 404
+    visitor.post("freeze", tag="a", **{"for": "1h"})
+    assert [(each.selection, each.mode) for each in schedules.freezes] == [(("*", "a", "*"), "hold")]
+
+
+@pytest.mark.parametrize(
+    ("form", "said"), [({"for": "1h"}, "name: expected"), ({"pattern": "*"}, "for: expected"), ({}, "expected")]
+)
+def test_a_freeze_that_says_too_little_is_refused(
+    visitor: Visitor, schedules: Schedules, form: dict[str, str], said: str
+) -> None:
+    refused = visitor.post("freeze", **form)
+    assert (refused.status, said in refused.text) == (400, True)
+    assert [*schedules.freezes] == []
+
+
+def test_an_incident_is_taken_up_with_a_note(visitor: Visitor, schedules: Schedules, client: redis.Redis) -> None:
+    case = Case("failed", "nightly", 1_700_000_000_000, "KeyError: 7")
+    client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
+    [found] = schedules.incidents()
+    assert visitor.post("ack", id=found.id, note="").status == 400
+    assert visitor.post("ack", id=found.id, note="bob: they know").location == "./?did=ack"
+    seen = visitor.get(did="ack")
+    assert "(bob: they know)" in seen.text
+    assert "Acknowledged." in seen.text
+    assert 'action="ack"' not in seen.html
+    assert visitor.post("ack", id="nope", note="x").status == 404
+
+
+def test_a_backfill_shows_how_much_it_is_before_it_starts(visitor: Visitor, schedules: Schedules) -> None:
+    form = {"name": "nightly", "from": f"{NOW - timedelta(days=3):%Y-%m-%dT%H:%M}", "to": f"{NOW:%Y-%m-%dT%H:%M}"}
+    form |= {"max-active": "none", "rate": "10", "again": "0", "note": "the outage"}
+    asked = visitor.post("backfill", **form)
+    assert "Send 3 runs of nightly?" in asked.text
+    line = f"redbeat backfill nightly --from {form['from']} --to {form['to']} --max-active none --note 'the outage'"
+    assert line in asked.text
+    assert [*schedules.backfills] == []
+    for name, text in form.items():
+        assert f'<input type="hidden" name="{name}" value="{text}">' in asked.html
+    assert visitor.post("backfill", save="1", **form).location == "backfills?did=done"
+    [found] = schedules.backfills
+    assert (found.total, found.max_active, found.note, found.actor) == (3, None, "the outage", "ada")
+    seen = visitor.get("backfills", name="nightly")
+    for words in ("0 of 3", "running", "the outage", f"redbeat backfills pause {found.id}"):
+        assert words in seen.text
+    assert '<input name="name" value="nightly" required>' in seen.html
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ({}, "--from"),
+        ({"from": "yesterday"}, "from: expected"),
+        ({"from": "2026-01-01", "rate": "fast"}, "--rate"),
+        ({"from": "2026-01-01", "max-active": "-1"}, "max_active: expected"),
+        ({"from": "2026-01-01"}, "no worker that records runs was heard of"),
+        ({"from": "2026-01-01", "max-active": "none", "name": "nope"}, "no entry 'nope' is stored"),
+    ],
+)
+def test_a_backfill_that_cannot_start_says_why(
+    visitor: Visitor, schedules: Schedules, form: dict[str, str], said: str
+) -> None:
+    refused = visitor.post("backfill", save="1", **{"name": "nightly", "to": "2026-01-09", **form})
+    assert (refused.status in (400, 404), said in refused.text) == (True, True), refused.text
+    assert [*schedules.backfills] == []
+
+
+def test_a_backfill_is_paused_resumed_and_cancelled(visitor: Visitor, schedules: Schedules) -> None:
+    found = schedules.backfills.start("nightly", NOW - timedelta(days=3), NOW, max_active=None)
+    for does, status, offered in (
+        ("pause", "paused", {"resume", "cancel"}),
+        ("resume", "running", {"pause", "cancel"}),
+        ("cancel", "cancelled", set()),
+    ):
+        assert visitor.post("backfills", id=found.id, does=does).status == 303
+        seen = visitor.get("backfills")
+        assert f'<span class="state {status}">' in seen.html
+        assert {each for each in ("pause", "resume", "cancel") if f'name="does" value="{each}"' in seen.html} == offered
+    assert visitor.post("backfills", id=found.id, does="pause").status == 404
+    assert visitor.post("backfills", id=found.id, does="__iter__").status == 400
+    assert 'href="backfills?name=nightly"' in visitor.get("entry", name="nightly").html
+
+
+def test_who_watches_shares_one_read(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add("poll", "add", every(60))
+    pages = [Request("GET", f"/{page}") for page in ("freezes", "backfills", "changes", "timeline")]
+    first = [visitor.site.handle(page).body for page in pages]
+    schedules.freezes.add("*", seconds=60)
+    assert [visitor.site.handle(page).body for page in pages] == first

@@ -1,0 +1,95 @@
+"""Entries by the minute of their next run, and the runs of some around now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat_lite import Entry, Schedules, cron, every
+from redbeat_lite.instants import to_ms
+from tests.support.beats import KEYS
+from tests.web.conftest import Visitor
+from tests.web.test_pages import recorded
+
+HOUR = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+@pytest.fixture
+def due(schedules: Schedules, client: redis.Redis) -> Callable[..., None]:
+    """Stores entries that are due at these minutes from the beginning of the hour on."""
+
+    def store(*minutes: float) -> None:
+        names = [f"e{number}" for number in range(len(minutes))]
+        schedules.add_many(Entry(name, "add", every(3600)) for name in names)
+        at = (to_ms(HOUR + timedelta(minutes=each)) for each in minutes)
+        client.zadd(KEYS.due, dict(zip(names, at, strict=True)))
+
+    return store
+
+
+def test_due_times_are_counted_between_instants(schedules: Schedules, due: Callable[..., None]) -> None:
+    due(-1, 0, 0.5, 1, 59.99, 60, 9e6)
+    schedules.pause("e3")
+    edges = [HOUR + timedelta(minutes=each) for each in (0, 1, 60)]
+    assert schedules.due_counts(edges) == [1, 2, 1, 2]
+    assert schedules.due_counts([]) == [6]
+
+
+def test_the_heat_has_each_hour_with_its_minutes_and_leads_to_what_is_due_then(
+    visitor: Visitor, due: Callable[..., None]
+) -> None:
+    due(-1, *[180.5] * 40, 182, 24 * 60 + 9e4)
+    seen = visitor.get("timeline")
+    rects = re.findall(r'<rect class="h(\d)" x="(\d+)"><title>([^<]*)</title>', seen.html)
+    at = f"{(HOUR + timedelta(hours=3)):%H}"
+    assert rects == [("5", "0", f"{at}:00: 40"), ("1", "2", f"{at}:02: 1")]
+    assert seen.html.count("<svg") == 24 + 30
+    assert f'aria-label="41 from {at}:00 on"' in seen.html
+    assert 'href="entries?offset=1"' in seen.html
+    assert "1 before that, 1 later." in seen.text
+
+
+def test_lanes_have_past_runs_and_those_to_come(visitor: Visitor, schedules: Schedules, client: redis.Redis) -> None:
+    schedules.add("poll", "add", every(3600 * 4))
+    schedules.add("often", "add", every(10))
+    schedules.add("parked", "add", cron("0 0 * * *"), enabled=False)
+    recorded(client, schedules, "poll", "failed", "succeeded")
+    seen = visitor.get("timeline", q="po")
+    assert seen.html.count("<svg") == 25
+    assert 'aria-label="2 past runs, 4 to come"' in seen.html
+    assert [*re.findall(r'<path class="outcome (\w+)"', seen.html)] == ["succeeded", "bad"]
+    assert re.search(r'<path class="next" d="(M\d+ 6V14){4}"/>', seen.html)
+    assert 'aria-label="0 past runs, 20 to come"' in (often := visitor.get("timeline", q="often", span="7d").html)
+    assert re.search(r'M\d+ 10H1000"/>', often)
+    assert 'aria-label="0 past runs, 0 to come"' in visitor.get("timeline", q="parked").html
+    schedules.freezes.add("po*", seconds=86400 * 2)
+    assert 'aria-label="2 past runs, 0 to come"' in visitor.get("timeline", q="po").html
+    assert "Nothing is left by this filter." in visitor.get("timeline", tag="nope").text
+
+
+def test_there_are_a_hundred_lanes_at_most(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add_many(Entry(f"e{number}", "add", every(60), tags=["a"]) for number in range(120))
+    assert visitor.get("timeline", tag="a").html.count("<svg") == 24 + 100
+
+
+def test_the_heat_is_one_round_trip_however_many_are_stored(
+    schedules: Schedules, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.zadd(KEYS.due, {f"e{number}": to_ms(HOUR) + 9 * number for number in range(20_000)})
+    store: Any = schedules._store
+    sent, pipeline = list[int](), store.backend.client.pipeline
+
+    def counted(**how: Any) -> Any:
+        pipe = pipeline(**how)
+        execute = pipe.execute
+        pipe.execute = lambda *given: sent.append(len(pipe)) or execute(*given)
+        return pipe
+
+    monkeypatch.setattr(store.backend.client, "pipeline", counted)
+    counts = schedules.due_counts([HOUR + timedelta(minutes=each) for each in range(1441)])
+    assert (sum(counts), len(counts), sent) == (20_000, 1442, [1442])
