@@ -103,6 +103,16 @@ class Backfills:
         wanted = replace(wanted, start=from_ms(found[0]), end=from_ms(found[-1]), total=len(found))
         return wanted if dry_run else self._started(wanted, known)
 
+    def lacks(self, wanted: Backfill) -> bool:
+        """Whether neither it nor one after it, of its entry and ``again``, is stored."""
+        return not any(_kind(each) == _kind(wanted) and each.number >= wanted.number for each in self)
+
+    def restore(self, wanted: Backfill) -> None:
+        """Go on with one that there was, as a backup has it, where it is lacking."""
+        wanted = replace(wanted, feed=f"{server_ms(self._store.backend.client)}-0")
+        if self.lacks(wanted) and self._own.put([wanted.edit(None, wall_ms() if wanted.runs else None)]) == [True]:
+            self._tell(wanted, "imported")
+
     def pause(self, id: str) -> Backfill:
         """Send nothing of it for now; raises EntryNotFound where there is none that has not ended."""
         return self._change(id, "paused", paused=True)

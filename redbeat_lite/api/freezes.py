@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from ..actors import Who
@@ -71,10 +71,15 @@ class FreezeList:
             raise InvalidEntry("until", "an instant still to come, within 1,000 years", until)
         whose, told, id = self._who(), storable_note(name, note), os.urandom(3).hex()
         freeze = Freeze(id, *selection, from_ms(now), from_ms(end), mode, told, whose.actor)
-        fields = {"id": id, **selection._asdict(), "until": freeze.until.isoformat(), "mode": mode}
-        line = line_of(whose, "frozen", told, tuple((field, None, value) for field, value in fields.items()))
-        self._change(lambda found: [*(each for each in found if each.id != id), freeze], line)
+        self.restore(freeze)
         return freeze
+
+    def restore(self, freeze: Freeze) -> None:
+        """Have one that there was, as a backup has it, unless it is there; raises as :meth:`add`."""
+        fields = {"id": freeze.id, **freeze.selection._asdict(), "until": freeze.until.isoformat(), "mode": freeze.mode}
+        told = tuple((field, None, value) for field, value in fields.items())
+        line = line_of(self._who(), "frozen", freeze.note, told)
+        self._change(lambda found: found if any(each.id == freeze.id for each in found) else (*found, freeze), line)
 
     def thaw(self, id: str) -> None:
         """End a freeze before its time.
@@ -103,10 +108,12 @@ class FreezeList:
         """All that is stored of them."""
         return Freezes.of(self._store.freezes())
 
-    def _change(self, decide: Callable[[tuple[Freeze, ...]], list[Freeze]], line: Line) -> None:
+    def _change(self, decide: Callable[[tuple[Freeze, ...]], Sequence[Freeze]], line: Line) -> None:
         for _ in range(TRIES):
             known = self.known()
-            later = known.replaced(*decide(known.all))
+            if (wanted := decide(known.all)) is known.all:
+                return
+            later = known.replaced(*wanted)
             # Beside them there are those that have ended, of which the beat has not seen to the end.
             number = max(sum(each.holds(wall_ms()) for each in later.all), len(later.all) // 10)
             if number > _MOST:

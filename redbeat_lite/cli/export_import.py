@@ -37,7 +37,8 @@ NOT_ALL = 3
 def export_(ctx: click.Context, /, path: Path | None, **meant: Any) -> None:
     """Write all or some entries with their state as JSON, to PATH, or to the output if that is left out or -.
 
-    With it go definitions, pauses and their notes, last and next runs, and counters. Not with it go entries that
+    With it go definitions, pauses and their notes, last and next runs, and counters; with all entries, the freezes that
+    hold and the backfills that have not ended. Not with it go entries that
     cannot be read or are in quarantine (the file names them), once-locks, pipelines, and messages in queues. Arguments
     of tasks are in it, so PATH can be read by its owner alone.
 
@@ -103,6 +104,10 @@ def import_own(ctx: click.Context, path: Path, *, apply: bool, replace: bool, as
     if as_json:
         echo_json([{"name": each.name, "action": each.action, "note": each.note} for each in planned])
     else:
+        beside = ((restore.freezes, "freeze", "freezes"), (restore.backfills, "backfill", "backfills"))
+        for found, one, many in beside:
+            if found:
+                say(f"{counted(len(found), one, many)} {'imported' if apply else 'to import'}")
         _report(app, planned, applied=apply)
     if any(each.action == "left out" for each in planned):
         ctx.exit(NOT_ALL)

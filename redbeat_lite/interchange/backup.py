@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .._version import __version__
 from ..actors import who
+from ..api.schedules import Schedules
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
+from ..entries.freezes import Freeze
 from ..entries.on_calendar import given, moved
 from ..entries.sameness import keep_resolved
 from ..entries.selection import Selection
@@ -26,10 +28,12 @@ from ..errors import CorruptEntry, InvalidEntry
 from ..instants import from_ms
 from ..schedules.calendars import Calendar
 from ..settings import Settings
+from ..storage.backfills import Backfill
 from ..storage.calendars import restore_calendar, stored_calendars
 from ..storage.changes import Action
 from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, Edit, Stored, chunks
+from .beside import fields_of
 from .document import Document, Record
 from .records import entry_fields, entry_from, state_fields, state_from
 
@@ -59,8 +63,18 @@ def export(app: Celery, selection: Selection) -> dict[str, Any]:
         "redbeat_lite": __version__,
         "exported_at": from_ms(wall_ms()).isoformat(),
         "calendars": [calendar.encode() for calendar in stored_calendars(store).values()],
+        **(_beside(app) if selection.is_all else {}),
         "entries": sorted(records, key=lambda record: str(record["name"])),
         "left_out": left,
+    }
+
+
+def _beside(app: Celery) -> dict[str, Any]:
+    """What goes with all entries: the freezes that hold, and the backfills that have not ended."""
+    schedules = Schedules(app)
+    return {
+        "freezes": [fields_of(each) for each in schedules.freezes],
+        "backfills": [fields_of(each) for each in schedules.backfills if not each.ended],
     }
 
 
@@ -101,7 +115,10 @@ class Restore:
         self._settings = Settings.from_app(app)
         self._store = Store.of(self._settings)
         self._zone: tzinfo = app.timezone
+        self._schedules = Schedules(app)
         self._known: dict[str, Calendar] = {}
+        #: Those of the file that hold, or have not ended, and are not stored.
+        self.freezes, self.backfills = list[Freeze](), list[Backfill]()
 
     def plan(self, document: Document) -> list[Restored]:
         """What :meth:`apply` would do. Writes nothing.
@@ -110,6 +127,9 @@ class Restore:
             BadFile: an entry of the file is wrong; names the path of its field.
         """
         self._known = {calendar.name: calendar for calendar in document.calendars} | stored_calendars(self._store)
+        there = {each.id for each in self._schedules.freezes.known().all}
+        self.freezes = [each for each in document.freezes if each.holds(wall_ms()) and each.id not in there]
+        self.backfills = [each for each in document.backfills if self._schedules.backfills.lacks(each)]
         entries = [self._entry(document, record) for record in document.records]
         return [found for chunk in chunks(entries, PAGE) for found in self._planned(chunk)]
 
@@ -117,6 +137,13 @@ class Restore:
         """Store what was planned, 1,000 entries in a round trip. Interrupted and repeated, it does the rest."""
         for calendar in self._known.values():
             restore_calendar(self._store, calendar)
+        for freeze in self.freezes:  # before there is anything that they keep from firing
+            self._schedules.freezes.restore(freeze)
+        self._store_all(planned)
+        for backfill in self.backfills:
+            self._schedules.backfills.restore(backfill)
+
+    def _store_all(self, planned: Sequence[Restored]) -> None:
         self._remember_config_names(planned)
         left = [each for each in planned if each.edit is not None]
         for _ in range(TRIES):

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ..entries.fields import is_name
+from ..entries.freezes import Freeze
 from ..errors import InvalidEntry, RedbeatError, shorten
 from ..schedules.calendars import Calendar
+from ..storage.backfills import Backfill
+from .beside import items_from
 
 #: Characters of a key in a path; all of most names.
 _KEY = 250
@@ -47,12 +50,14 @@ class Document:
     Parameters:
         path: for messages.
         records: its entries, in their order; no name comes twice.
-        calendars: those of an export.
+        calendars, freezes, backfills: those of an export.
     """
 
     path: str
     records: tuple[Record, ...]
     calendars: tuple[Calendar, ...] = ()
+    freezes: tuple[Freeze, ...] = ()
+    backfills: tuple[Backfill, ...] = ()
 
     def wrong(self, record: Record, fault: InvalidEntry) -> BadFile:
         """The error that names a field by its path in the file, and the entry where the path does not."""
@@ -91,9 +96,15 @@ def read_document(path: str, text: str) -> Document:
             raise BadFile(f"{path}: {_place(key)}: entry {record.name!r} comes a second time")
         records[record.name] = record
     try:
-        return Document(path, tuple(records.values()), tuple(map(Calendar.decode, root.get("calendars") or ())))
+        freezes = items_from(Freeze, "freezes", root.get("freezes", []))
+        backfills = items_from(Backfill, "backfills", root.get("backfills", []))
+    except InvalidEntry as exc:
+        raise BadFile(f"{path}: {exc}") from None
+    try:
+        calendars = tuple(map(Calendar.decode, root.get("calendars") or ()))
     except (InvalidEntry, TypeError) as exc:
         raise BadFile(f"{path}: calendars: {exc}") from None
+    return Document(path, tuple(records.values()), calendars, freezes, backfills)
 
 
 def _place(key: int | str) -> str:

@@ -88,6 +88,7 @@ def state_fields(state: EntryState) -> dict[str, Any]:
         "paused": state.paused,
         "note": state.note,
         "error": state.error,
+        **({"forgiven": from_ms(state.forgiven).isoformat()} if state.forgiven else {}),
         "generation": state.generation,
         "version": state.version,
     }
@@ -105,8 +106,8 @@ def state_from(fields: Any) -> EntryState:
         value: Any = fields.get(field)
         if type(value) is not kind or not _can_be_stored(value):
             raise InvalidEntry(f"state.{field}", words, value)
-    instants = {field: fields.get(field) for field in ("next", "last", "asked")}
-    nominal, last, asked = (
+    instants = {field: fields.get(field) for field in ("next", "last", "asked", "forgiven")}
+    nominal, last, asked, forgiven = (
         None if value is None else to_ms(instant_from(f"state.{field}", value)) for field, value in instants.items()
     )
     generation = fields["generation"]
@@ -122,6 +123,7 @@ def state_from(fields: Any) -> EntryState:
         paused=fields["paused"],
         note=fields["note"],
         error=fields["error"],
+        forgiven=forgiven or 0,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -19,6 +20,7 @@ from redbeat_lite import Misfire, Once, Scheduler, Schedules, at, cron, every, m
 from redbeat_lite.api import writer
 from redbeat_lite.cli.entry_output import next_run
 from redbeat_lite.entries.definition import decode
+from redbeat_lite.instants import to_ms
 from redbeat_lite.storage.store import Store
 from redbeat_lite.storage.stored import Edit
 from tests.cli.conftest import Cli, Said
@@ -102,6 +104,36 @@ class TestExport:
         assert (schedules["every"].total_run_count, schedules["every"].last_error) == (12, "no broker")
         assert "0 imported, 16 the same, 0 left out" in cli("import", str(file), "--apply").out
         assert held(client) == before
+
+    def test_with_all_go_freezes_that_hold_and_backfills_that_go_on(
+        self, cli: Cli, schedules: Schedules, client: redis.Redis, file: Path
+    ) -> None:
+        schedules.add("a", "add", cron("0 * * * *", tz="UTC"), on_failure="pause:3")
+        schedules.pause("a")
+        schedules.resume("a")
+        held = schedules.freezes.add("a", tag="t", seconds=3600, mode="skip", note="deploy")
+        schedules.freezes.thaw(schedules.freezes.add(seconds=3600).id)
+        hours = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(5)]
+        first = schedules.backfills.start("a", *hours[:2], max_active=None)
+        done = replace(first, ended="done", sent=2, cursor=to_ms(hours[1]) + 1)
+        assert schedules.backfills._own.put([done.edit(first, None)]) == [True]
+        goes_on = schedules.backfills.start("a", hours[0], hours[4], max_active=None, note="why")
+        schedules.backfills.pause(goes_on.id)
+        cli("export", str(file))
+        state, again = schedules["a"].known_state, cli("export", "-", "--name", "*a").json
+        assert not again.keys() & {"freezes", "backfills"}, "of some, nothing goes that is of all"
+        client.flushall()
+        said = cli("import", str(file)).out
+        assert ("1 freeze to import" in said, "1 backfill to import" in said) == (True, True)
+        assert ([*schedules.freezes], [*schedules.backfills]) == ([], [])
+        for done in ("imported", "the same"):
+            said = cli("import", str(file), "--apply").out
+            assert f"1 {done}" in said
+            assert ("1 freeze imported" in said, "1 backfill imported" in said) == (2 * (done == "imported",))
+            assert [*schedules.freezes] == [held]
+            [found] = schedules.backfills
+            assert (found.id, found.total, found.paused, found.note, len(found.skip)) == (goes_on.id, 3, True, "why", 1)
+            assert schedules["a"].known_state.forgiven == state.forgiven > 0
 
     def test_what_was_sent_is_no_difference_and_is_kept(
         self, cli: Cli, schedules: Schedules, client: redis.Redis, file: Path
@@ -324,6 +356,9 @@ class TestBadFiles:
             ('{"entries": {"a": 3}}', "entries['a']: expected an object"),
             ("[]", 'expected "entries"'),
             ('{"entries": 3}', 'expected "entries"'),
+            ('{"entries": [], "freezes": 5}', "freezes: expected a list, got 5"),
+            ('{"entries": [], "freezes": [{"id": "\\ud800"}]}', "freezes[0].id: expected str, got '\\ud800'"),
+            ('{"entries": [], "backfills": [5]}', "backfills[0]: expected an object, got 5"),
             ("[" * 100_000, "nested too deeply"),
         ],
     )
