@@ -65,7 +65,7 @@ coverage: $(COVER)/.ready ## Which lines the tests run, in htmlcov too; ARGS="te
 	  $(COVER)/bin/coverage combine --quiet && $(COVER)/bin/coverage html --quiet && \
 	  $(COVER)/bin/coverage report && echo "Built: htmlcov/index.html" && exit $$ended
 
-bench: $(BENCH)/.ready ## Measure it beside its peers; QUICK=1 in under two minutes, PUBLISH=1 to renew the docs
+bench: $(BENCH)/.ready ## Measure it beside its peers; QUICK=1 in under three minutes, PUBLISH=1 to renew the docs
 	@$(BENCH)/bin/python -m benchmarks $(if $(QUICK),--quick) $(if $(PUBLISH),--publish) $(ARGS)
 	@$(BENCH)/bin/python -m benchmarks.pipelines $(if $(QUICK),--quick)
 

@@ -16,12 +16,12 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from benchmarks import live
+from benchmarks import herds, live
 from benchmarks.beats import ROOT
 from benchmarks.progress import Progress
 from benchmarks.sizes import Sizes
 from benchmarks.stats import quantile
-from benchmarks.subjects.common import Task, client
+from benchmarks.subjects.common import Figures, Task, client
 from benchmarks.subjects.stored import fill
 from redbeat_lite.demo.server import embedded_server
 
@@ -88,6 +88,8 @@ class Bench:
         sizes, url = self._sizes, self._url
         yield Step("entries added due now", lambda: self._keep("added.ms", live.added(url, sizes.added)))
         yield Step(f"{live.PER_SECOND} entries a second for {sizes.seconds} s", lambda: self._steady(url))
+        yield Step(f"{sizes.herd:,} due at once", lambda: self._figures("herd", herds.at_once(url, sizes.herd)))
+        yield Step(f"{sizes.behind:,} runs behind", lambda: self._figures("behind", herds.behind(url, sizes.behind)))
         for how in (signal.SIGTERM, signal.SIGKILL):
             yield Step(f"take-over after {how.name}", partial(self._take_over, url, how))
         for count in (sizes.stored[0], sizes.stored[-1]):
@@ -116,7 +118,10 @@ class Bench:
         )
         if done.returncode:
             raise RuntimeError(f"{module} failed:\n{done.stderr}")
-        for figure, value in json.loads(done.stdout).items():
+        self._figures(name, json.loads(done.stdout))
+
+    def _figures(self, name: str, figures: Figures) -> None:
+        for figure, value in figures.items():
             self._keep(f"{name}.{figure}", value)
 
     def _keep(self, name: str, value: Any) -> None:

@@ -58,6 +58,7 @@ def rows(samples: Samples, sizes: dict[str, Any]) -> list[Row]:
         *_ticks(samples, sizes["stored"]),
         *_storing(samples),
         *_live(samples, sizes),
+        *_herds(samples, sizes),
         Row("once-lock, acquire + release: round trips", spread(samples["ours.lock.trips"]), "", most=2),
         Row("once-lock, acquire + release: time, on cores kept awake", spread(samples["ours.lock.us"]), "µs", most=250),
         Row("a bare PING by the same client, for comparison", spread(samples["ours.ping.us"]), "µs"),
@@ -118,6 +119,18 @@ def _live(samples: Samples, sizes: dict[str, Any]) -> Iterator[Row]:
         yield Row(f"{what} p{share * 100:.0f}", late, "ms", most=most)
     yield Row("take-over after SIGTERM, to the first message", spread(samples["SIGTERM"]), "s", most=0.2)
     yield Row("take-over after SIGKILL, to the first message", spread(samples["SIGKILL"]), "s", most=_LEASE + 0.5)
+
+
+def _herds(samples: Samples, sizes: dict[str, Any]) -> Iterator[Row]:
+    if "herd.late" not in samples:  # measured before there were any
+        return
+    what = f"an entry of 1 s while {sizes['herd']:,} others, due at once, drain: longest lateness"
+    yield Row(what, spread(samples["herd.late"]), "s", most=0.5)
+    yield Row("the same, due in the very millisecond of the others", spread(samples["herd.late.same"]), "s")
+    yield Row("until all of the others are in the queue", spread(samples["herd.drain"]), "s")
+    what = f"an entry of 1 s while {sizes['behind']:,} missed runs of 12 others are sent: longest lateness"
+    yield Row(what, spread(samples["behind.late"]), "s", most=0.5)
+    yield Row("until all of those are in the queue", spread(samples["behind.drain"]), "s")
 
 
 def number(value: float) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import redis
 from celery import Celery
 
 from redbeat_lite import Entry, Schedules, every
+from tests.support.beats import leader_pid
 from tests.support.messages import Message, queued
 from tests.support.processes import Process
 from tests.support.waiting import eventually
@@ -80,3 +82,27 @@ def test_beats_killed_200_times_lose_and_double_nothing(
     beat: Callable[..., Process], app: Celery, client: redis.Redis
 ) -> None:
     assert judge(run(beat, app, client, kills=200)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("herd", "kills"), [(2000, 2), pytest.param(100_000, 20, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
+)
+def test_beats_killed_while_a_herd_drains_send_each_of_it_once(
+    beat: Callable[..., Process], app: Celery, client: redis.Redis, herd: int, kills: int
+) -> None:
+    conf = json.dumps({"redbeat_lite_lease": 1, "redbeat_lite_batch_size": 20})
+    begin, chance = datetime.now(UTC) + timedelta(seconds=2 + herd / 4000), random.Random(herd)
+    Schedules(app).add_many(Entry(f"e{n}", "add", every(3600), start_at=begin, expires=None) for n in range(herd))
+    running = [beat(PROJ_CONF=conf), beat(PROJ_CONF=conf)]
+    for _ in range(kills):
+        sent = client.llen("celery")
+        eventually(lambda sent=sent: client.llen("celery") > sent, within=60)  # type: ignore[misc]
+        client.blpop(["never"], timeout=chance.uniform(0.01, 0.1))  # type: ignore[arg-type]
+        pid = leader_pid(client)
+        [leader] = [process for process in running if process.pid == pid]
+        leader.kill()
+        leader.wait()
+        assert client.llen("celery") < herd, "while it drains"
+        running = [*(process for process in running if process is not leader), beat(PROJ_CONF=conf)]
+    eventually(lambda: client.llen("celery") >= herd, within=120)
+    assert Counter(message.entry for message in queued(client)) == {f"e{n}": 1 for n in range(herd)}
