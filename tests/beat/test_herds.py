@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
+from redbeat_lite.beat.dispatch import dispatcher
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.entries.freezes import Freezes
@@ -23,6 +24,7 @@ from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.stored import Advance, Edit, Stored, Term
 from tests.storage.test_commit_model import ends
 from tests.support.examples import examples
+from tests.support.frozen import Clock
 from tests.support.messages import queued
 
 NOW, GAP = 1_800_000_000_000, 3_600_000
@@ -143,3 +145,20 @@ def test_an_entry_that_is_none_of_the_herd_waits_for_two_batches(
         inner_beat.run_due()
     assert Counter(message.entry for message in queued(client)) == dict.fromkeys(names, runs)
     assert journal.longest(b"other") < 0.05 + 2 * journal.longest()
+
+
+def test_where_a_batch_takes_long_the_next_one_has_fewer_messages(
+    schedules: Schedules, inner_beat: Scheduler, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules.add_many(Entry(f"e{n}", "add", every(3600)) for n in range(2000))
+    inner_beat.run_due()
+    journal = Journal(monkeypatch)
+
+    def sizes() -> list[int]:
+        return [len(advances) for _, advances in journal]
+
+    # A message takes 10 ms up to the thousandth, and nothing from there on.
+    monkeypatch.setattr(dispatcher, "elapsed", lambda: min(sum(sizes()), 1000) / 100)
+    clock.forward(3600)
+    inner_beat.run_due()
+    assert sizes() == [500, *6 * [100], 500, 400]
