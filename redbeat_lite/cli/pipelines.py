@@ -69,7 +69,6 @@ def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
         echo_json(run.as_json())
         return
     zone = ctx.obj.app.timezone
-    failed = None if run.error_step is None else f"{run.error_step}: {run.error}"
     echo_fields(
         [
             ("run", run.id),
@@ -77,7 +76,9 @@ def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
             ("stage", _stage(run)),
             ("started", when(run.created_at, zone)),
             ("ended", when(run.ended_at, zone)),
-            ("failed", failed),
+            ("deadline", when(run.deadline, zone)),
+            ("entry", run.entry),
+            ("why", run.why),
         ]
     )
     say()
@@ -175,5 +176,4 @@ def _told(step: StepStatus) -> str | None:
 
 
 def _steps(run: RunStatus) -> str | None:
-    done = sum(step.state is State.SUCCEEDED for step in run.steps)
-    return f"{done}/{len(run.steps)}" if run.steps else None
+    return f"{run.done}/{run.total}" if run.total else None

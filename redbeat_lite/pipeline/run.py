@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from ..errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError, text_of
 from ..once.store import DOWN
 from ..public import public
 from ..storage.connections import UNREACHABLE
+from ..storage.replies import text
 from . import params, run_status
 from .definition import Definition, is_run_id
 from .errors import NotResumable, PipelineNotFound
@@ -30,6 +32,9 @@ logger = get_logger(__name__)
 
 #: Seconds between two looks of :meth:`PipelineRun.wait`: at first, and at most.
 _POLL = (0.05, 0.5)
+
+#: Runs, of those that have ended and of the others, that are told in brief.
+_LOOKED_AT = 500
 
 
 def begin(app: Celery, definition: Definition, run_id: str, entry: str = "", attempt: str = "") -> PipelineRun:
@@ -106,6 +111,27 @@ class PipelineRun:
         just = {each.id: each for each in found if each.ended}
         others = _statuses(app, (run_id for run_id in index.ended_ids() if run_id not in just))
         return tuple(islice(chain(running, just.values(), others), limit))
+
+    @classmethod
+    def brief(cls, app: Celery, states: Collection[State] = tuple(State), *, limit: int = 100) -> Sequence[RunStatus]:
+        """As :meth:`list`, without the steps: two round trips for all of them.
+
+        Parameters:
+            states: that are wanted. Of fewer than all, 500 runs that have not ended and the latest 500 that have are
+                looked at.
+        """
+        store, looked_at = store_of(app), limit if len(states) == len(State) else max(limit, _LOOKED_AT)
+        ids, pipe, found = store.index.latest(looked_at), store.client.pipeline(transaction=False), []
+        for run_id in ids:
+            pipe.hmget(store.keys(run_id).run, run_status.BRIEF)
+        for run_id, reply in zip(ids, pipe.execute(raise_on_error=False), strict=True):
+            if isinstance(reply, NoPermissionError):
+                raise reply
+            with suppress(TypeError, LookupError, ValueError, ArithmeticError):  # anything may lie there
+                told = {name: text(value) for name, value in zip(run_status.BRIEF, reply, strict=True) if value}
+                found.append(run_status.brief(run_id, told))
+        found.sort(key=lambda run: (not run.ended, run.ended_at or run.created_at), reverse=True)
+        return [run for run in found if run.state in states][:limit]
 
     def status(self) -> RunStatus:
         """How the run stands. ``State.GONE`` where it ended longer ago than its record lives.

@@ -81,6 +81,14 @@ class Index:
             seen.update(page)
             start += _PAGE
 
+    def latest(self, limit: int) -> list[str]:
+        """So many runs that have not ended, any of them, and of those that have the latest; in one round trip."""
+        pipe = self._client.pipeline(transaction=False)
+        pipe.zrange(self._open, 0, limit - 1)
+        pipe.zrevrange(self._ended, 0, limit - 1)
+        open_, ended = pipe.execute()
+        return list(dict.fromkeys(texts([*open_, *ended])))
+
     def _now(self) -> int:
         """The server's time in ms, asked for once a minute: here a second more or less is nothing."""
         elapsed = time.monotonic()

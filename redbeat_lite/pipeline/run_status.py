@@ -33,6 +33,9 @@ class State(StrEnum):
     GONE = "GONE"
 
 
+#: What is read of a run where its steps are not.
+BRIEF = ("state", "stage", "sizes", "left", "error", "entry", "created", "ended")
+
 #: The states of a run that has not ended.
 _OPEN = (State.RUNNING, State.WAITING)
 
@@ -86,6 +89,9 @@ class RunStatus:
         error_step: name of the step that ended the run.
         error: why.
         created_at, ended_at: when it was started and when it ended.
+        deadline: when it fails if it has not ended; ``None``: it has none, or waits for its turn.
+        entry: name of the entry that has started it, if one has.
+        done, total: how many steps have succeeded, and how many there are.
     """
 
     id: str
@@ -97,6 +103,15 @@ class RunStatus:
     error: str | None = None
     created_at: datetime | None = None
     ended_at: datetime | None = None
+    deadline: datetime | None = None
+    entry: str | None = None
+    done: int = 0
+    total: int = 0
+
+    @property
+    def why(self) -> str | None:
+        """Why it ended before its time, with the step that ended it; ``None``: nobody said so."""
+        return ": ".join(filter(None, (self.error_step, self.error))) or None
 
     @property
     def ended(self) -> bool:
@@ -192,7 +207,24 @@ def _read(run_id: str, run: Mapping[str, str], recorded: str, alive: Mapping[str
         run.get("error"),
         _time(run.get("created")),
         _time(run.get("ended")),
+        _time(int(run["since"]) + int(run["deadline"])) if run.get("deadline") and state != State.WAITING else None,
+        run.get("entry") or None,
+        sum(step.state is State.SUCCEEDED for step in told),
+        len(told),
     )
+
+
+def brief(run_id: str, run: Mapping[str, str]) -> RunStatus:
+    """A status without steps, of the fields ``BRIEF`` of a run; what succeeded after its end does not count.
+
+    Raises:
+        LookupError, ValueError, ArithmeticError: it is no run.
+    """
+    stage, sizes = int(run["stage"]), [int(size) for size in run["sizes"].split(",")]
+    return RunStatus(
+        run_id, State(run["state"]), stage, len(sizes), (), None, run.get("error"), _time(run["created"]),
+        _time(run.get("ended")), None, run.get("entry") or None, sum(sizes[: stage + 1]) - int(run["left"]), sum(sizes),
+    )  # fmt: skip
 
 
 def _step(

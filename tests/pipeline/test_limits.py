@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -53,6 +54,8 @@ def test_a_run_whose_deadline_comes_fails(app: Celery, revoke_siblings: bool, mo
     monkeypatch.setattr(app.control, "revoke", lambda ids, terminate: revoked.append((ids, terminate)))
     pipeline = Pipeline(app, [("step", 2), ("add", 2), ("late", 1)], deadline=60, revoke_siblings=revoke_siblings)
     run = pipeline.start("a")
+    status = run.status()
+    assert (status.deadline, status.why) == (status.created_at + timedelta(seconds=60), None)
     ref = begun(app, "a", 0)
     later(app, "a", 59)
     assert run.status().state == "RUNNING"
@@ -61,6 +64,7 @@ def test_a_run_whose_deadline_comes_fails(app: Celery, revoke_siblings: bool, mo
     assert (status.state, status.error, status.error_step) == (
         "FAILED", "has not ended within its deadline of 60 s", None,
     )  # fmt: skip
+    assert status.why == status.error
     assert revoked == ([(["task0"], True)] if revoke_siblings else [])
     assert conclude(app, store_of(app), ref, "SUCCEEDED", "{}") == "done"
     assert run.status().state == "FAILED"
@@ -72,7 +76,8 @@ def test_a_deadline_counts_from_the_turn_of_a_run(app: Celery) -> None:
     for name in ("a", "b"):
         begin(app, definition, name, "entry")
     later(app, "b", 100)
-    assert PipelineRun(app, "b").status().state == "WAITING"
+    status = PipelineRun(app, "b").status()
+    assert (status.state, status.deadline, status.entry) == ("WAITING", None, "entry")
     PipelineRun(app, "a").cancel()
     later(app, "b", 59)
     assert PipelineRun(app, "b").status().state == "RUNNING"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,6 +74,23 @@ def test_runs_are_listed_with_how_far_they_are(app: Celery) -> None:
     assert [each.state for each in found] == [State.RUNNING, State.RUNNING, State.ABORTED, State.ABORTED]
     assert found[0] == PipelineRun(app, "c").status()
     assert "0/2 steps" in progress_line(found[0])
+
+
+def test_runs_are_told_in_brief_as_they_are_listed(app: Celery) -> None:
+    for name in ("a", "b", "c", "d", "e"):
+        start(app, name)
+    fail(app, "b")
+    store_of(app).index.ended("b")
+    cancel(app, "d")
+    fail(app, "c")  # and is still among those that have not ended
+    ref = Ref("e", 0, 0, 0, 0, "token")
+    store_of(app).begin(ref, "t", again=False, worker="w", renew_ms=0)
+    store_of(app).complete(ref, "SUCCEEDED", "{}")
+    told, steps = PipelineRun.brief(app), [replace(each, steps=(), error_step=None) for each in PipelineRun.list(app)]
+    assert sorted(told, key=lambda run: run.id) == sorted(steps, key=lambda run: run.id)
+    assert [run.id for run in told] == ["e", "a", "c", "d", "b"]
+    assert [(run.done, run.total) for run in told[:2]] == [(1, 2), (0, 2)]
+    assert [run.id for run in PipelineRun.brief(app, [State.FAILED], limit=1)] == ["c"]
 
 
 @pytest.mark.parametrize("whole", ["text", {"state": "RUNNING"}, {"definition": "{", "state": "RUNNING", "stage": "0"}])

@@ -18,7 +18,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
 import redbeat_lite
-from redbeat_lite import Entry, Scheduler, Schedules, at, every, manual
+from redbeat_lite import Entry, PipelineRun, Scheduler, Schedules, at, every, manual
 from redbeat_lite.cli import redbeat
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.storage.scripts import source
@@ -136,6 +136,12 @@ def test_the_api(guarded: Server, admin: redis.Redis, make_app: Callable[..., Ce
     for words, code in (*((each, 0) for each in asked), (["health", "--cluster"], 1)):
         said = CliRunner().invoke(redbeat, words, obj=CLIContext(app=app, no_color=True, workdir=None))
         assert said.exit_code == code, said.output  # 1: no beat leads
+    PipelineRun.brief(app)
+    admin.zadd("{redbeat-lite}:pipelines", {"run": 0})
+    with pytest.raises(redis.exceptions.NoPermissionError):  # and is not told that there is none
+        PipelineRun.brief(app)
+    admin.delete("{redbeat-lite}:pipelines")
+    admin.execute_command("ACL", "LOG", "RESET")
     Schedules(app).remove("one")
     admin.delete(RUNS.feed, RUNS.rows("one"))
     assert not denied(admin)
