@@ -181,9 +181,10 @@ class ReadSide(Mapping[str, Entry]):
         cases = self._incidents.closed(limit) if closed else self._incidents.open()[:limit]
         return [case.shown() for case in cases]
 
-    def quarantined(self) -> dict[str, dict[str, Any]]:
-        """Entries that were set aside: name -> ``error``, ``definition``, ``state``, ``at`` (epoch milliseconds)."""
-        return self._store.quarantined()
+    def quarantined(self, limit: int | None = None) -> dict[str, dict[str, Any]]:
+        """Entries that were set aside, or any of them, about ``limit``: name -> ``error``, ``definition``, ``state``,
+        ``at`` (epoch milliseconds)."""
+        return self._store.quarantined(limit)
 
     def refused(self) -> Mapping[str, str]:
         """Entries of ``beat_schedule`` that the leading beat refuses: name -> what is wrong; the first hundred."""

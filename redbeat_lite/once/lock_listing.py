@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
@@ -55,9 +56,10 @@ class Locks:
     def __init__(self, app: Celery) -> None:
         self._app = app
 
-    def list(self) -> Sequence[LockInfo]:
-        """Every lock that is held or waited for, those that run out first in front; two round trips per 500."""
-        return tuple(self._pages())
+    def list(self, limit: int | None = None) -> Sequence[LockInfo]:
+        """The locks that are held or waited for, those that run out first in front; two round trips per 500. With a
+        ``limit``, no more than so many."""
+        return tuple(islice(self._pages(), limit))
 
     def get(self, key: str) -> LockInfo | None:
         """One lock; ``None`` if it is free and nobody waits."""

@@ -208,10 +208,10 @@ class Store:
                     break
         return made
 
-    def quarantined(self) -> dict[str, dict[str, Any]]:
-        """Everything in quarantine: name -> record with ``error``, ``definition``, ``state``, ``at``."""
-        records = {}
-        for name, raw in self._client.hgetall(self.keys.quarantine).items():
+    def quarantined(self, limit: int | None = None) -> dict[str, dict[str, Any]]:
+        """What is in quarantine, or about ``limit`` of it: name -> ``error``, ``definition``, ``state``, ``at``."""
+        records, where = {}, self.keys.quarantine
+        for name, raw in (self._client.hscan(where, count=limit)[1] if limit else self._client.hgetall(where)).items():
             try:
                 record = loads(raw)
             except CorruptEntry as exc:
