@@ -41,7 +41,8 @@ class Freezing:
     def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None]:
         """As :meth:`LeaderStore.peek`, for what these freezes say; while they hold everything, nothing is read.
 
-        Before each look, some of those that wait for the end of a freeze that was thawed are given back.
+        Before each look, some of those that wait for the end of a freeze that was thawed are given back; until all are,
+        more comes at once.
         """
         while True:
             if self._thawing:
@@ -52,11 +53,11 @@ class Freezing:
             except Refrozen as exc:
                 self._learn(exc.args[0])
                 continue
-            if due or not self._thawing:
-                break
-        if not due and not frozen:
-            self._drop_ended(now)
-        return due, frozen or upcoming
+            if self._thawing:
+                return due, now
+            if not due and not frozen:
+                self._drop_ended(now)
+            return due, frozen or upcoming
 
     def _learn(self, text: bytes) -> None:
         if self._put_back(text):

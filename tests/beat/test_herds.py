@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,7 @@ import redis
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from redbeat_lite import Entry, Scheduler, Schedules, every
+from redbeat_lite import Entry, Scheduler, Schedules, at, every
 from redbeat_lite.beat.dispatch import dispatcher
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.definition import encode
@@ -162,3 +162,22 @@ def test_where_a_batch_takes_long_the_next_one_has_fewer_messages(
     clock.forward(3600)
     inner_beat.run_due()
     assert sizes() == [500, *6 * [100], 500, 400]
+
+
+@pytest.mark.parametrize("herd", [4000, pytest.param(50_000, marks=pytest.mark.soak)])
+def test_a_thaw_of_many_keeps_no_other_entry_waiting(
+    schedules: Schedules, inner_beat: Scheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, herd: int
+) -> None:
+    schedules.add_many(Entry(f"herd{n}", "add", at(datetime.now(UTC)), expires=None) for n in range(herd))
+    freeze = schedules.freezes.add("herd*", seconds=3600)
+    while not inner_beat.run_due():
+        pass
+    assert not client.llen("celery")
+    schedules.add("other", "add", every(0.05), misfire="all", options={"queue": "other"})
+    journal = Journal(monkeypatch)
+    journal.append((time.time(), [Advance(b"other", "", None, None)]))
+    schedules.freezes.thaw(freeze.id)
+    while client.llen("celery") < herd:
+        inner_beat.run_due()
+    assert Counter(message.entry for message in queued(client)) == {f"herd{n}": 1 for n in range(herd)}
+    assert journal.longest(b"other") - 0.05 < (journal[-1][0] - journal[0][0]) / 2

@@ -89,7 +89,7 @@ class Dispatcher:
         #: What is out and not committed, with its term and its time: the messages of these jobs, and of nothing else.
         self._out: tuple[Term, int, list[Job]] | None = None
         self._planner = planner
-        self._most = MOST  #: messages of the next batch, by the time that the last one took
+        self._most = MOST  #: entries and messages of the next batch, by the time that the last one took
 
     @no_collection()
     def run(self) -> int | None:
@@ -106,7 +106,7 @@ class Dispatcher:
         while True:
             term, now = self._leader.term, wall_ms()
             self._leader.progress("looking for due entries")
-            due, upcoming = self._freezing.peek(term, now, self._batch_size)
+            due, upcoming = self._freezing.peek(term, now, min(self._batch_size, self._most))
             if not due:
                 return upcoming
             if elapsed() - began > _TURN or self._lost_parts(due):
