@@ -12,7 +12,7 @@ from celery.exceptions import Reject, Retry
 
 from ..errors import ConfigurationError, describe, text_of
 from ..runs.attempt import Attempt, Fate
-from ..runs.run import EXPECT_HEADER, Outcome
+from ..runs.run import Outcome
 from .runtime import Runtime
 from .settle import Skipped
 
@@ -75,17 +75,6 @@ def fate(run: Attempt | None, told: Told | None, fields: Mapping[str, Any], bega
         began = None
     seconds = None if began is None or outcome == "running" else time.monotonic() - began
     return Fate(run, outcome, began, seconds, str(fields.get("hostname") or ""), error)
-
-
-def tell_begin(app: Any, fields: Mapping[str, Any], began: float) -> None:
-    """Have recorded that a body begins which takes nothing, where its entry expects something of it: the others need
-    no line before they end.
-
-    Parameters:
-        fields, began: as for :func:`fate`.
-    """
-    if fields.get(EXPECT_HEADER):
-        tell(app, fields, "running", began=began)
 
 
 def tell(app: Any, fields: Mapping[str, Any], outcome: Outcome, error: str = "", began: float | None = None) -> None:

@@ -17,7 +17,7 @@ from celery.utils.log import get_logger
 from ..clock import wall_ms
 from ..errors import text_of
 from ..instants import delay_ms
-from ..runs.run import RUN_HEADERS
+from ..runs.run import EXPECT_HEADER, RUN_HEADERS
 from . import fates
 from .answers import Verdict
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
@@ -71,7 +71,8 @@ def begin_alone(task: Any) -> None:
     """Begin a run that takes nothing: neither a lock nor the guard."""
     began = time.monotonic()
     setattr(task.request, _BEGAN, began)
-    fates.tell_begin(task.app, task.request.__dict__, began)
+    if task.request.get(EXPECT_HEADER):  # others need no line before they end
+        fates.tell(task.app, task.request.__dict__, "running", began=began)
     tell_start(task, task.request)
 
 

@@ -26,34 +26,14 @@ key                     type    holds
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
 class RunKeys:
     """The names under one prefix, for example ``"redbeat-lite"``."""
 
-    prefix: str
-
-    @property
-    def feed(self) -> str:
-        return f"{{{self.prefix}}}:runs:feed"
-
-    @property
-    def incidents(self) -> str:
-        return f"{{{self.prefix}}}:runs:incidents"
-
-    @property
-    def closed(self) -> str:
-        return f"{{{self.prefix}}}:runs:closed"
-
-    @property
-    def deadlines(self) -> str:
-        return f"{{{self.prefix}}}:runs:deadlines"
-
-    @property
-    def failures(self) -> str:
-        return f"{{{self.prefix}}}:runs:failures"
+    def __init__(self, prefix: str) -> None:
+        self.prefix, self._root = prefix, f"{{{prefix}}}:runs:"
+        parts = ("feed", "incidents", "closed", "deadlines", "failures")
+        self.feed, self.incidents, self.closed, self.deadlines, self.failures = (self._root + part for part in parts)
 
     @property
     def whole(self) -> tuple[str, str, str]:
@@ -68,4 +48,4 @@ class RunKeys:
 
     def rows(self, name: str) -> str:
         """Of the entry of this name."""
-        return f"{{{self.prefix}}}:runs:of:{name}"
+        return f"{self._root}of:{name}"

@@ -75,6 +75,8 @@ class Calendar:
         except ImportError as exc:
             words = 'calendars of public holidays need the extra "holidays": pip install redbeat-lite[holidays]'
             raise ConfigurationError(words) from exc
+        if not 1970 <= first <= last <= 9000:
+            raise InvalidEntry("calendar", "years of 1970 to 9000, the first of them before the last", (first, last))
         country, _, part = place.partition("-")
         try:
             found = holidays.country_holidays(country, subdiv=part or None, years=range(first, last + 1))

@@ -215,6 +215,9 @@ def test_a_place_that_is_not_known_is_refused() -> None:
     pytest.importorskip("holidays")
     with pytest.raises(InvalidEntry, match="expected a place of the library holidays, such as DE-BY, got 'XX'"):
         Calendar.of_holidays("XX", 2026, 2026)
+    for years in ((2027, 2026), (1, 2026), (2026, 10**9)):
+        with pytest.raises(InvalidEntry, match="calendar: expected years of 1970 to 9000, the first of them before"):
+            Calendar.of_holidays("DE", *years)
 
 
 def test_without_the_library_it_is_told_which_extra_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
