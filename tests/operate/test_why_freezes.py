@@ -36,6 +36,11 @@ HISTORIES = {
             "freezes": (NIGHTLY._replace(thawed=t(2, 5)), OTHERS),
         },
     ),
+    "it was held, and ran at the end by the leader's clock": History(
+        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "It began at 2026-03-02 05:59:59+01:00.\n" + FROZE,
+        known={"runs": (run(NIGHT, "succeeded", began_at=t(2, 5, 59, 59)),), "freezes": (NIGHTLY,)},
+    ),
     "it ran late, but that was not for the freeze": History(
         "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\nIt began at 2026-03-02 05:00:01+01:00.",
         known={"runs": (run(NIGHT, "succeeded", began_at=t(2, 5, 0, 1)),), "freezes": (NIGHTLY, OTHERS)},

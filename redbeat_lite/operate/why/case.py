@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 from ...beat.status import Status
@@ -25,6 +25,10 @@ HERE, GONE = ("added", "released"), ("removed", "quarantined", "discarded")
 
 #: The fields that decide which occurrences an entry has.
 TIMING = ("schedule", "start_at", "end_at", "max_runs", "jitter")
+
+
+#: A freeze ends by the clock of the leader, and a run begins by that of the server.
+_SKEW = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +156,7 @@ class Case:
                 sentence = f"Nobody led: a leader last gave a sign of life at {self.when(gap.begin)}, and {then}."
                 yield Reason("no leader", sentence, gap.begin, CHANGES if gap.end else "status")
         for freeze in self.frozen(instant):
-            if began is None or freeze.end <= began:
+            if began is None or freeze.end <= began + _SKEW:
                 note = f": {freeze.note}" if freeze.note else ""
                 sentence = f"{freeze.actor} froze {freeze.selection} until {self.when(freeze.end)}{note}"
                 yield Reason("frozen", full(sentence), freeze.since, CHANGES)
