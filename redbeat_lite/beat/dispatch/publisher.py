@@ -133,6 +133,7 @@ class Publisher:
                 max_retries=1, interval_start=0, interval_step=0, reraise_as_library_errors=False
             )
             producer = self._app.amqp.Producer(connection, auto_declare=False)
+            _declare_once(producer)
             _declare_broadcasts(self._app, producer.channel)
             collector = Collector(producer.channel) if self._collect and _batches(producer) else None
             why_apart = collector.stranger_to(mark) if collector is not None else ""
@@ -185,14 +186,16 @@ class Publisher:
             before: called before each message that goes the full way; what it raises comes out of the function.
         """
         self._before = before
-        if self._collector is None:
-            yield self._publish
-            return
-        if self._prepared is not None:
-            self._in_full = self._obstacle(type(self._producer.channel))
-            self._prepared.begin()
-        with self._producer.batch():
-            yield self._publish
+        # Beat never waits for results. Without this a result backend would subscribe to each one's channel.
+        with denied_join_result():
+            if self._collector is None:
+                yield self._publish
+                return
+            if self._prepared is not None:
+                self._in_full = self._obstacle(type(self._producer.channel))
+                self._prepared.begin()
+            with self._producer.batch():
+                yield self._publish
 
     def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
         """Send what was published and is not left to the commit, in one round trip.
@@ -244,10 +247,8 @@ class Publisher:
     def _made(self, occurrence: Occurrence) -> tuple[list[Command], str]:
         """What is left to send of an occurrence, and where one of its messages should have gone that found no queue."""
         try:
-            # Beat never waits for results. Without this a result backend would subscribe to each one's channel.
-            with denied_join_result():
-                emitted = emission(occurrence, wall_ms(), expect=self._expect, traced=self._traced)
-                self._emit(emitted, self._producer)
+            emitted = emission(occurrence, wall_ms(), expect=self._expect, traced=self._traced)
+            self._emit(emitted, self._producer)
             return self._take()
         except BaseException:
             self._take()  # the half of a message that failed
@@ -274,6 +275,17 @@ def _batches(producer: Any) -> bool:
     channel = producer.channel
     able = getattr(producer, "supports_batch_publish", False) and hasattr(channel, "create_publish_batch")
     return able and puts_as_kombu(type(channel))
+
+
+def _declare_once(producer: Any) -> None:
+    """Have a producer look whether a queue is declared as kombu does, without copying it and its exchange each time."""
+    full, declared = producer.maybe_declare, producer.connection.declared_entities
+
+    def maybe_declare(entity: Any, *args: Any, **kwargs: Any) -> Any:
+        is_declared = entity and entity.can_cache_declaration and hash(entity) in declared
+        return False if is_declared else full(entity, *args, **kwargs)
+
+    producer.maybe_declare = maybe_declare
 
 
 def _declare_broadcasts(app: Celery, channel: Any) -> None:
