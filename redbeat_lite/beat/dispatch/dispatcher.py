@@ -218,7 +218,7 @@ class Dispatcher:
         down, left = None, []
         for job, error in zip(jobs, self._publisher.send([job.commands for job in jobs]), strict=True):
             job.commands = ()
-            if refused_for_all(error):
+            if isinstance(error, BrokerDown) or refused_for_all(error):
                 down = error
                 continue
             if error is not None:
@@ -227,7 +227,7 @@ class Dispatcher:
         self._out = term, now, left
         if down is not None:
             self._commit(term, now, left)
-            raise _refuses_all(down)
+            raise down if isinstance(down, BrokerDown) else _refuses_all(down)
 
     def _failed(self, job: Job, exc: Exception) -> bool:
         """Keep a failure with its entry, unless the broker turns out to be gone for all."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from celery.result import denied_join_result
 from celery.utils.log import get_logger
-from kombu.common import Broadcast
 from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
@@ -28,6 +27,8 @@ from ...storage.leader_store import LeaderStore
 from ...storage.stored import Command, Lost, Term
 from .broker import BrokerDown, broker_connection, publish_timeouts, unconfirmed
 from .collector import Collector, puts_as_kombu
+from .confirms import Confirming, confirms
+from .declaring import declare_broadcasts, declare_once
 from .prepared import Prepared
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Publisher:
         self._before: Callable[[Occurrence], None] = lambda occurrence: None
         self._connection: Any = None
         self._producer: Any = None
-        self._collector: Collector | None = None
+        self._collector: Collector | Confirming | None = None
         #: Whether the commit has to send what is published.
         self.one_step = False
         self._why_apart = ""
@@ -107,7 +108,7 @@ class Publisher:
 
     @property
     def _making(self) -> str:
-        if not self._prepare:
+        if self._prepared is None:
             return "each made in full"
         return "prepared" if self._in_full is None else f"each made in full, because {self._in_full}"
 
@@ -133,9 +134,9 @@ class Publisher:
                 max_retries=1, interval_start=0, interval_step=0, reraise_as_library_errors=False
             )
             producer = self._app.amqp.Producer(connection, auto_declare=False)
-            _declare_once(producer)
-            _declare_broadcasts(self._app, producer.channel)
-            collector = Collector(producer.channel) if self._collect and _batches(producer) else None
+            declare_once(producer)
+            declare_broadcasts(self._app, producer.channel)
+            collector = _collector(producer, self._timeout) if self._collect else None
             why_apart = collector.stranger_to(mark) if collector is not None else ""
         except Exception as exc:
             # Whatever a transport makes of its settings and its server, the beat is to say so and to try again.
@@ -147,7 +148,8 @@ class Publisher:
         if why_apart and not store.bears(mark):
             raise Lost  # Another leader has put its own mark there meanwhile, and the broker may have shown us that.
         self.one_step, self._why_apart = collector is not None and not why_apart, why_apart
-        self._prepared = Prepared(self._app, traced=self._traced) if collector is not None and self._prepare else None
+        prepares = self._prepare and isinstance(collector, Collector)
+        self._prepared = Prepared(self._app, traced=self._traced) if prepares else None
 
     def _follow(self) -> None:
         """Leave a Redis master that Sentinel has replaced: what it took until it is told so, it would forget."""
@@ -237,7 +239,7 @@ class Publisher:
             return commands
         assert self._collector is not None
         self._collector.declare_anew()
-        _declare_broadcasts(self._app, self._producer.channel)
+        declare_broadcasts(self._app, self._producer.channel)
         commands, astray = self._made(occurrence)
         if astray:
             self._astray.add(name)
@@ -270,33 +272,13 @@ class Publisher:
             _release(connection)
 
 
-def _batches(producer: Any) -> bool:
-    """Whether the transport of a producer publishes in batches; kombu before 5.7 knows none."""
+def _collector(producer: Any, timeout: float) -> Collector | Confirming | None:
+    """What sends messages in batches, where the transport of a producer can; of Redis, kombu before 5.7 knows none."""
     channel = producer.channel
+    if confirms(channel):
+        return Confirming(channel, timeout)
     able = getattr(producer, "supports_batch_publish", False) and hasattr(channel, "create_publish_batch")
-    return able and puts_as_kombu(type(channel))
-
-
-def _declare_once(producer: Any) -> None:
-    """Have a producer look whether a queue is declared as kombu does, without copying it and its exchange each time."""
-    full, declared = producer.maybe_declare, producer.connection.declared_entities
-
-    def maybe_declare(entity: Any, *args: Any, **kwargs: Any) -> Any:
-        is_declared = entity and entity.can_cache_declaration and hash(entity) in declared
-        return False if is_declared else full(entity, *args, **kwargs)
-
-    producer.maybe_declare = maybe_declare
-
-
-def _declare_broadcasts(app: Celery, channel: Any) -> None:
-    """Declare the exchanges of broadcast queues.
-
-    Celery declares a queue before it publishes to it, but for those: on Redis a process that has never declared their
-    exchange takes it for a direct one, finds no queue bound, and the message is lost without a word.
-    """
-    for queue in app.amqp.queues.values():
-        if isinstance(queue, Broadcast):
-            queue.exchange(channel).declare()  # type: ignore[no-untyped-call]  # untyped in kombu
+    return Collector(channel) if able and puts_as_kombu(type(channel)) else None
 
 
 def _release(connection: Any) -> None:

@@ -1,0 +1,105 @@
+"""Messages for RabbitMQ where it confirms: many are out before the first confirmation is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import amqp
+from amqp.exceptions import AMQPError, ChannelError, FrameSyntaxError, MessageNacked
+
+from ...errors import text_of
+from ...storage.stored import Command, Mark
+from .broker import BrokerDown
+
+
+def confirms(channel: Any) -> bool:
+    """Whether a channel is py-amqp's, and would wait for each message until the broker has confirmed it."""
+    publish = getattr(channel, "basic_publish", None)
+    return getattr(publish, "__func__", None) is amqp.Channel.basic_publish_confirm
+
+
+class Confirming:
+    """Keeps what a channel is to publish, and sends it at once.
+
+    Parameters:
+        channel: a new one that :func:`confirms`.
+        timeout: seconds after which a broker is given up that confirms nothing.
+    """
+
+    astray = ""  #: RabbitMQ has its own ways for what finds no queue
+
+    def __init__(self, channel: Any, timeout: float) -> None:
+        self._channel = channel
+        self._timeout = timeout
+        self._kept: list[Command] = []
+        #: Messages that are not confirmed yet, by their number on this channel: the place of each in its batch.
+        self._open: dict[int, int] = {}
+        self._number = 0
+        self._errors: list[Exception | None] = []
+        self._why: Exception = BrokerDown()
+        channel.basic_publish = lambda message, **how: self._kept.append(("amqp", "", (message, how)))
+        channel.events["basic_ack"].add(lambda number, multiple: self._settle(number, multiple, None))
+        channel.events["basic_nack"].add(lambda number, multiple: self._settle(number, multiple, MessageNacked()))
+
+    def stranger_to(self, mark: Mark) -> str:
+        """Why the broker is not the database of the schedule."""
+        return "the broker is RabbitMQ"
+
+    def declare_anew(self) -> None:
+        """Nothing that was declared is gone while the connection lasts."""
+
+    def take(self) -> list[Command]:
+        commands, self._kept = self._kept, []
+        return commands
+
+    def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
+        """Send messages, and wait until they are confirmed; tells of each why it was not, if it was not.
+
+        What is wrong with one message may have the broker close the channel, under those that it has not confirmed yet.
+        These are sent once more, each by itself; that shows whose fault it was.
+        """
+        self._errors = [None] * len(messages)
+        for place in self._send(messages, range(len(messages))):
+            if isinstance(self._why, BrokerDown) or self._send(messages, (place,)):
+                self._errors[place] = self._why
+        return self._errors
+
+    def _send(self, messages: Sequence[Sequence[Command]], places: Iterable[int]) -> list[int]:
+        """Send the messages in these places; returns the places of those that are not known to be there."""
+        left = set(places)
+        try:
+            if not self._channel._confirm_selected:  # nor on a channel that was closed, and is open again
+                self._channel.confirm_select()
+                self._channel._confirm_selected, self._number = True, 0
+            for place in places:
+                self._publish(place, messages[place])
+                left.discard(place)
+            while self._open:
+                self._channel.connection.drain_events(timeout=self._timeout)
+        except ChannelError as exc:
+            self._why = exc
+        except Exception as exc:  # noqa: BLE001 - whatever it is that ends a connection
+            self._why = BrokerDown(text_of(exc))
+        left.update(self._open.values())
+        self._open.clear()
+        return sorted(left)
+
+    def _publish(self, place: int, commands: Sequence[Command]) -> None:
+        for _, _, (message, how) in commands:
+            try:
+                self._channel._basic_publish(message, **how)
+            except Exception as exc:
+                if isinstance(exc, (AMQPError, OSError)) and not isinstance(exc, FrameSyntaxError):
+                    raise
+                self._errors[place] = exc  # it cannot be written, and nothing of it was
+                return
+            self._number += 1
+            self._open[self._number] = place
+
+    def _settle(self, number: int, multiple: bool, error: Exception | None) -> None:
+        settled = [each for each in self._open if each <= number] if multiple else [number]
+        for each in settled:
+            place = self._open.pop(each, None)
+            if place is not None and error is not None:
+                self._errors[place] = error
