@@ -52,7 +52,7 @@ def at_once(url: str, count: int) -> Figures:
     begin = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=3 + count // _ADDED)
     # Among entries of one millisecond, the name decides: in the middle of them, it comes last.
     same = f"{names(count)[count // 2]}-same"
-    with client(url) as server, _others(url, other=begin - timedelta(seconds=1.5), **{same: begin}) as watch:
+    with client(url) as server, _others(url, other=begin - timedelta(seconds=1.9), **{same: begin}) as watch:
         herd = (Entry(name, TASK, every(3600), [n], start_at=begin) for n, name in enumerate(names(count)))
         Schedules(make_app(url)).add_many(herd)
         if time.time() > begin.timestamp():

@@ -33,7 +33,7 @@ from .collector import refused_for_all
 from .deadlines import Deadlines
 from .no_gc import no_collection
 from .once_locks import Claiming
-from .planner import MAX_ERROR, MOST, Job, Planner
+from .planner import LEAST, MAX_ERROR, MOST, Job, Planner
 from .publisher import Publisher
 from .reports import Reports
 
@@ -42,8 +42,8 @@ logger = get_logger(__name__)
 #: Seconds after which the rest of what is due waits until the beat has looked after its other affairs.
 _TURN = 10.0
 
-#: Seconds that a batch takes to go out, at most: what comes due meanwhile waits for it. But it has so many messages.
-_BATCH, _LEAST = 0.15, 100
+#: Seconds that a batch takes to go out, about: what comes due meanwhile waits for it.
+_BATCH = 0.15
 
 
 class Dispatcher:
@@ -139,7 +139,7 @@ class Dispatcher:
                 if not line_holds:
                     self._publisher.close()
                 in_time = messages * _BATCH / max(elapsed() - began, _BATCH / MOST)
-                self._most = max(_LEAST, min(MOST, int(in_time)))
+                self._most = max(LEAST, min(MOST, int(in_time)))
             except BrokerDown:
                 # A channel that was shut, a server that has become a replica: so it stays for who keeps the connection.
                 self._publisher.close()

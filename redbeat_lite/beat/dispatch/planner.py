@@ -27,9 +27,9 @@ from ...storage.stored import Bad, Command, Stored
 #: Longest text of an error that is kept with an entry.
 MAX_ERROR = 500
 
-#: Messages of one batch: entries that send each of many missed occurrences come in as many batches as that takes. And
-#: those that may be sent of what is due last, however few are sent of what is due first.
-MOST, _LEAST = 2_000, 50
+#: Messages of one batch, at most and where they take long: entries that send each of many missed occurrences come in as
+#: many batches as that takes.
+MOST, LEAST = 2_000, 100
 
 #: Bytes of their definitions, of which arguments are most, for each half of a batch: what becomes of them is there
 #: several times over, here and in the server, until it is sent.
@@ -126,18 +126,15 @@ class Planner:
         """What to do about these entries at ``now`` (epoch ms) under these freezes, and those that cannot be used.
 
         Stops where there is enough to send for one batch, or it has taken long enough; the rest stays due. What has
-        waited longest and what has just come due have half of a batch each, so that neither waits for the other.
-
-        Parameters:
-            due: as :meth:`.LeaderStore.peek` gives it, the oldest and the newest in turn.
-            most: how many messages are enough.
+        waited longest and what has just come due, which are in ``due`` in turn, have half of a batch each, so that
+        neither waits for the other.
         """
         bad: list[Bad] = []
         oldest = self._half(due[::2], now, freezes, most / 2, bad)
-        # No more than those had: so they are through in twice the time that they would take alone.
-        work = sum(max(len(job.plan.emit), 1) for job in oldest)
         left = due[::2][len(oldest) + len(bad) :]
-        newest = self._half([*due[1::2], *reversed(left)], now, freezes, max(work, _LEAST), bad)
+        # No more for these than those had: so those are through in twice the time that they would take alone.
+        work = sum(max(len(job.plan.emit), 1) for job in oldest)
+        newest = self._half([*due[1::2], *reversed(left)], now, freezes, max(work, LEAST / 2), bad)
         jobs = [*oldest, *reversed(newest)]
         _take_turns(jobs, now)
         return jobs, bad
