@@ -19,6 +19,7 @@ from ..settings import Settings
 from ..storage.changes import Change
 from ..storage.lazy import lazy
 from ..storage.patience import briefly
+from ..storage.replies import text
 from ..storage.store import Store
 from .change_log import recorded
 from .reader import Reader
@@ -87,7 +88,7 @@ class ReadSide(Mapping[str, Entry]):
         return self._store.count()
 
     def __iter__(self) -> Iterator[str]:
-        return self._store.names()
+        return map(text, self._store.beginning())
 
     def items(self) -> PagedItems:
         """Names and entries, read a page per round trip."""

@@ -124,8 +124,7 @@ class Reader:
 
     def by_name(self, offset: int, limit: int) -> list[Entry]:
         """As :meth:`next_due`, in the order of the names."""
-        names = self.store.ranked(offset, limit)
-        return [*self.readable(stored for chunk in chunks(names, PAGE) for stored in self.store.read(chunk))]
+        return [*self.readable(self.store.present(self.store.ranked(offset, limit)))]
 
     def all(self) -> Iterator[Entry]:
         """All entries that can be read, in due order, a page per round trip."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 
 from ..entries import lifecycle
 from ..entries.entry import Entry
@@ -14,13 +14,13 @@ from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import removal
 from ..storage.changes import Line, line_of
 from ..storage.replies import texts
-from ..storage.stored import AT_ONCE, PAGE, Edit, Stored, by_due, chunks
+from ..storage.stored import AT_ONCE, Edit, Stored, by_due
 from .reader import Reader
 from .run_now import run_by_hand
 from .writer import Writer
 
 #: Entries that are sorted here when their names are known; of more the pages are read, which are sorted already.
-_FEW = 10_000
+_FEW = 100_000
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,18 @@ class Selected:
         return self.among_first(None)
 
     def among_first(self, most: int | None) -> Iterator[Entry]:
-        """Those among so many entries that are due first; ``None``: among all. Where the names that begin as theirs are
-        some 10,000 at most, it is among all."""
-        some = self._few()
+        """Those among so many entries that are due first; ``None``: among all. Where no more names than that begin as
+        theirs do, it is among all, too."""
+        some = self._few(most or _FEW)
         if some is None:
             some = islice(self._reader.store.pages(), most)
         return filter(self.selection.covers, self._reader.readable(self.selection.among(some)))
 
-    def _few(self) -> Iterable[Stored] | None:
+    def _few(self, most: int) -> Iterable[Stored] | None:
         """Those whose names begin as all of these do, in due order; ``None`` where nobody knows, or of many."""
-        store, beginning = self._reader.store, self.selection.beginning.encode(errors="replace")
-        names = [*islice(store.beginning(beginning), _FEW + 1)] if beginning else []
-        if not beginning or len(names) > _FEW:
-            return None
-        found = chain.from_iterable(map(store.read, chunks(names, PAGE)))
-        return sorted((stored for stored in found if stored.definition is not None), key=by_due)
+        store, beginning = self._reader.store, self.selection.beginning
+        names = [*islice(store.beginning(beginning), most + 1)] if beginning else []
+        return sorted(store.present(names), key=by_due) if beginning and len(names) <= most else None
 
     def names(self) -> list[str]:
         """Their names."""

@@ -81,7 +81,7 @@ class HeartbeatFile:
             "failing_since": failing_since,
             "why": why,
         }
-        write_whole(self.path, json.dumps(record) + "\n", _READABLE)  # the probe may be another user's
+        write_whole(self.path, [json.dumps(record), "\n"], _READABLE)  # the probe may be another user's
         return True
 
     def remove(self) -> None:

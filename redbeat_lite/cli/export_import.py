@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..clock import elapsed
 from ..entries.words import counted
-from ..interchange.backup import Restore, Restored, export
+from ..interchange.backup import Export, Restore, Restored
 from ..interchange.document import BadFile, Document, read_document
 from ..storage.whole_files import is_stream, write_whole
-from .command import Command, app_of
+from .command import Command, app_of, schedules_of
 from .entry_output import next_run
 from .exit_codes import Failure
-from .output import echo_json, echo_table, say, unicode_json
+from .output import echo_json, echo_table, json_text, say, unicode_json
 from .selected import selected, selecting
 
 if TYPE_CHECKING:
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
 #: Rights of a file that holds the arguments of tasks.
 _PRIVATE = 0o600
+
+#: Seconds between two words of an export that goes on.
+_SAID_EVERY = 5.0
 
 #: Exit code of an import that leaves entries out.
 NOT_ALL = 3
@@ -49,30 +55,52 @@ def export_(ctx: click.Context, /, path: Path | None, **meant: Any) -> None:
       celery -A proj redbeat export billing.json --tag billing
     """
     selection = selected(ctx, **meant).selection
-    found = export(app_of(ctx), selection)
-    if not (found["entries"] or found["left_out"] or selection.is_all):
+    found = Export(app_of(ctx), selection)
+    records = _telling(found, len(schedules_of(ctx)))
+    first = [*islice(records, 1)]  # looks through all, where there is none
+    if not (first or found.left_out or selection.is_all):
         raise Failure(f"no entry is selected by {selection}")
     path = None if str(path) == "-" else path
     if path is None:
-        echo_json(found)
+        sys.stdout.writelines(_texts(found, chain(first, records), json_text))
     else:
-        _write(path, found)
-    done = counted(len(found["entries"]), "entry", "entries") + (f" to {path}" if path else "")
-    say(f"exported {done}, {len(found['left_out'])} left out", err=True)
-    for each in found["left_out"]:
+        _write(path, _texts(found, chain(first, records), unicode_json))
+    done = counted(found.number, "entry", "entries") + (f" to {path}" if path else "")
+    say(f"exported {done}, {len(found.left_out)} left out", err=True)
+    for each in found.left_out:
         say(f"left out {each['name']!r}: {each['reason']}", err=True)
 
 
-def _write(path: Path, found: dict[str, Any]) -> None:
+def _telling(found: Export, stored: int) -> Iterator[dict[str, Any]]:
+    """The records, and a word every few seconds: those of many entries take minutes."""
+    said = elapsed()
+    for record in found.records():
+        yield record
+        if elapsed() - said >= _SAID_EVERY:
+            say(f"exported {found.number} so far; {counted(stored, 'entry is', 'entries are')} stored", err=True)
+            said = elapsed()
+
+
+def _texts(found: Export, records: Iterable[dict[str, Any]], text: Callable[..., str]) -> Iterator[str]:
+    """The document in parts, an entry on a line."""
+    yield text(found.head, indent=2).removesuffix("\n}") + ',\n  "entries": ['
+    comma = ""
+    for record in records:
+        yield f"{comma}\n    {text(record)}"
+        comma = ","
+    left = text({"left_out": found.left_out}, indent=2).removeprefix("{\n")
+    yield f"{comma and chr(10) + '  '}],\n{left}\n"
+
+
+def _write(path: Path, texts: Iterable[str]) -> None:
     """All of it or nothing: a backup that breaks off would take the place of a good one. A pipe or a device gets it as
     it comes."""
-    text = unicode_json(found, indent=2) + "\n"
     try:
         if is_stream(path):
             with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "w", encoding="utf-8") as out:
-                out.write(text)
+                out.writelines(texts)
         else:
-            write_whole(path, text, _PRIVATE)
+            write_whole(path, texts, _PRIVATE)
     except OSError as exc:
         raise Failure(f"cannot write {path}: {exc.strerror}") from exc
 

@@ -96,7 +96,7 @@ def _show(found: FilePlan, as_json: bool) -> None:
     told = ", ".join(f"{count} to {action}" for action, count in counts.items())
     say(f"{told}; {found.same} the same.")
     if found.unlisted:
-        say(f"{len(found.unlisted)} not in the file; --prune would remove them.")
+        say(f"{found.unlisted} not in the file; --prune would remove them.")
 
 
 def _lines(change: Change) -> Iterator[str]:

@@ -69,9 +69,9 @@ class Selection(NamedTuple):
         return fnmatchcase(name, self.name) and fnmatchcase(task, self.task)
 
     @property
-    def beginning(self) -> str:
+    def beginning(self) -> bytes:
         """What their names begin with, as far as the pattern tells."""
-        return "".join(takewhile(lambda char: char not in _WILD, self.name))
+        return "".join(takewhile(lambda char: char not in _WILD, self.name)).encode()
 
     @property
     def is_all(self) -> bool:

@@ -41,32 +41,47 @@ if TYPE_CHECKING:
     from celery import Celery
 
 
-def export(app: Celery, selection: Selection) -> dict[str, Any]:
-    """The entries of a selection with their state, as one JSON-able document; what is left out is named in it.
+class Export:
+    """The entries of a selection with their state, in the order of their names, for one JSON document.
 
     Left out are entries that cannot be read or are in quarantine. Once-locks, pipelines and messages are no part of
-    the schedule. Pages of 1,000 are read one after the other, so the beat may advance entries meanwhile.
+    the schedule. 1,000 entries are read one after the other, so the beat may advance others meanwhile.
+
+    Parameters:
+        app: its settings say where the schedule is.
+        selection: which they are.
     """
-    store = Store.of(Settings.from_app(app))
-    records, left = [], []
-    for stored in selection.among(store.pages()):
-        try:
-            entry, state = parts_of(stored)
-            if selection.covers(entry):
-                records.append(_record(entry, state))
-        except (*UNREADABLE, InvalidEntry) as exc:
-            left.append({"name": shown_name(stored), "reason": str(exc)})
-    for name, held in sorted(store.quarantined().items()):
-        if any(selection.among([Stored(name.encode(), None, str(held.get("definition")).encode(), None)])):
-            left.append({"name": name, "reason": f"in quarantine: {held.get('error')}"})
-    return {
-        "redbeat_lite": __version__,
-        "exported_at": from_ms(wall_ms()).isoformat(),
-        "calendars": [calendar.encode() for calendar in stored_calendars(store).values()],
-        **(_beside(app) if selection.is_all else {}),
-        "entries": sorted(records, key=lambda record: str(record["name"])),
-        "left_out": left,
-    }
+
+    def __init__(self, app: Celery, selection: Selection) -> None:
+        self._selection = selection
+        self._store = Store.of(Settings.from_app(app))
+        #: What the document begins with.
+        self.head = {
+            "redbeat_lite": __version__,
+            "exported_at": from_ms(wall_ms()).isoformat(),
+            "calendars": [calendar.encode() for calendar in stored_calendars(self._store).values()],
+            **(_beside(app) if selection.is_all else {}),
+        }
+        #: How many records there were so far.
+        self.number = 0
+        #: What is left out, with the reason; complete once the records are through.
+        self.left_out: list[dict[str, str]] = []
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The entries, each as it is stored: an app that knows more of one than Redis does adds nothing."""
+        names = self._store.beginning(self._selection.beginning)
+        for stored in self._selection.among(self._store.present(names)):
+            try:
+                entry, state = parts_of(stored)
+                if self._selection.covers(entry):
+                    record = _record(entry, state)
+                    self.number += 1
+                    yield record
+            except (*UNREADABLE, InvalidEntry) as exc:
+                self.left_out.append({"name": shown_name(stored), "reason": str(exc)})
+        for name, held in sorted(self._store.quarantined().items()):
+            if any(self._selection.among([Stored(name.encode(), None, str(held.get("definition")).encode(), None)])):
+                self.left_out.append({"name": name, "reason": f"in quarantine: {held.get('error')}"})
 
 
 def _beside(app: Celery) -> dict[str, Any]:
@@ -79,7 +94,6 @@ def _beside(app: Celery) -> dict[str, Any]:
 
 
 def _record(entry: Entry, state: EntryState) -> dict[str, Any]:
-    """As it is stored: an app that knows more of the entry than Redis does adds nothing."""
     configs = {field: value for field, value in (("owner", entry.owner), ("runs", [*entry.runs])) if value}
     return {"name": entry.name, **entry_fields(entry), **configs, "state": state_fields(state)}
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..api.reader import Reader
 from ..api.schedules import Schedules
 from ..clock import wall_ms
 from ..entries import lifecycle
@@ -23,6 +24,7 @@ from ..schedules import At, Manual
 from ..schedules.calendars import Calendar
 from ..settings import Settings
 from ..storage.json_values import dumps
+from ..storage.store import Store
 from .document import Document, Record
 from .records import entry_fields, entry_from
 
@@ -55,13 +57,13 @@ class FilePlan:
     Parameters:
         changes: in the order of the file, removals last.
         same: entries that are as the file says.
-        unlisted: runtime entries that are not in the file and stay.
+        unlisted: how many runtime entries are not in the file and stay.
         notes: name -> why an entry of the file is left alone.
     """
 
     changes: list[Change] = field(default_factory=list)
     same: int = 0
-    unlisted: list[str] = field(default_factory=list)
+    unlisted: int = 0
     notes: dict[str, str] = field(default_factory=dict)
 
 
@@ -74,8 +76,10 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
     Raises:
         BadFile: an entry of the file is wrong; names the path of its field.
     """
-    schedules = Schedules(app)
-    stored = dict(schedules.items())
+    schedules, settings = Schedules(app), Settings.from_app(app)
+    reader = Reader(app, settings, Store.of(settings))
+    listed = {record.name for record in document.records}
+    stored = {entry.name: entry for entry in reader.readable(reader.store.present(listed))}
     wanted = _wanted(app, document, stored, schedules.calendars.all())
     found = FilePlan()
     for record, entry in wanted:
@@ -91,13 +95,19 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
             _check(app, document, record, entry, before)
             action, fields = ("add", None) if before is None else ("change", entry_fields(before))
             found.changes.append(Change(action, record.name, fields, entry_fields(entry), entry))
-    listed = {record.name for record, _ in wanted}
-    for name in sorted(name for name, entry in stored.items() if entry.owner is None and name not in listed):
-        if prune:
-            found.changes.append(Change("remove", name, entry_fields(stored[name]), None))
-        else:
-            found.unlisted.append(name)
+    if not prune:
+        found.unlisted = _unlisted(reader.store, listed)
+        return found
+    for entry in reader.readable(reader.store.present(reader.store.beginning())):
+        if entry.owner is None and entry.name not in listed:
+            found.changes.append(Change("remove", entry.name, entry_fields(entry), None))
     return found
+
+
+def _unlisted(store: Store, listed: set[str]) -> int:
+    """How many runtime entries are not in the file: nobody has to read them for that."""
+    configured = set[str]().union(*map(store.config_names, store.owners()))
+    return store.count() - len(store.existing(listed | configured))
 
 
 def apply_plan(app: Celery, planned: FilePlan) -> None:

@@ -97,22 +97,20 @@ class Store:
             seen.update(stored.name for stored in page)
             offset += len(page)
             size = min(2 * size, PAGE)
-        if offset < (first or PAGE):  # the first page was all
-            return
-        for names in chunks(self.beginning(b""), PAGE):
-            left = self.read([name for name in names if name not in seen])
-            yield [stored for stored in left if stored.definition is not None]
+        if offset >= (first or PAGE):  # the first page was not all
+            yield from chunks(self.present(name for name in self.beginning() if name not in seen), PAGE)
 
     def pages(self) -> Iterator[Stored]:
         """All entries one by one, as :meth:`paged` reads them."""
         return chain.from_iterable(self.paged())
 
-    def names(self) -> Iterator[str]:
-        """All names in their order, read in slices so that a large schedule blocks nobody."""
-        return map(text, self.beginning(b""))
+    def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
+        """Those of these entries that are stored, in this order, 1,000 in a round trip."""
+        for chunk in chunks(names, PAGE):
+            yield from (stored for stored in self.read(chunk) if stored.definition is not None)
 
-    def beginning(self, text: bytes) -> Iterator[bytes]:
-        """The names that begin with this, in their order, read in slices."""
+    def beginning(self, text: bytes = b"") -> Iterator[bytes]:
+        """The names that begin with this, in their order, read in slices so that a large schedule blocks nobody."""
         least, most = (b"[" + text, b"(" + text + b"\xff") if text else (b"-", b"+")  # no UTF-8 has that byte
         names: list[bytes] = [b""] * _SLICE
         while len(names) == _SLICE:
@@ -144,11 +142,8 @@ class Store:
 
     def existing(self, names: Iterable[str]) -> set[str]:
         """Which of these are stored, 1,000 in a round trip."""
-        found: set[str] = set()
-        for chunk in chunks(names, PAGE):
-            scores = self._client.zmscore(self.keys.names, chunk)
-            found.update(name for name, score in zip(chunk, scores, strict=True) if score is not None)
-        return found
+        asked = ((chunk, self._client.zmscore(self.keys.names, chunk)) for chunk in chunks(names, PAGE))
+        return {name for chunk, scores in asked for name, score in zip(chunk, scores, strict=True) if score is not None}
 
     def put(self, edits: Iterable[Edit], term: Term | None = None) -> list[bool]:
         """Make these edits, 1,000 in a round trip; tells of each whether it was made, and records those that were.
@@ -162,7 +157,6 @@ class Store:
         """
         keys = self.keys
         where = (keys.due, keys.entries, keys.state, keys.quarantine, keys.meta, keys.leader)
-        record = (keys.changes, keys.changed)
         done: list[bool] = []
         for chunk in chunks(edits, PAGE):
             lines = together(edit.line for edit in chunk)
@@ -173,7 +167,7 @@ class Store:
             for edit in chunk:
                 state = edit.state or ""
                 args += (edit.name, edit.expected or b"", state, edit.definition or "", due_of(edit.score))
-            reply = self._run("schedule/put", (*where, *record, keys.new_reply(), keys.names), args)
+            reply = self._run("schedule/put", (*where, keys.changes, keys.changed, keys.new_reply(), keys.names), args)
             check_term(reply)
             _check_format(reply)
             done += [result == "1" for result in text(reply[1])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -27,8 +28,8 @@ def is_stream(path: Path) -> bool:
 _REPLACED = (stat.S_ISREG, stat.S_ISLNK, stat.S_ISDIR)
 
 
-def write_whole(path: Path, text: str, mode: int) -> None:
-    """Write a file, in one step for those who read it: they find all of the text, or what was there before.
+def write_whole(path: Path, texts: Iterable[str], mode: int) -> None:
+    """Write a file, in one step for those who read it: they find all of the texts, or what was there before.
 
     No link is followed, neither at the path, which is replaced, nor at the draft beside it, which somebody may have put
     there in a directory that he shares with us.
@@ -46,7 +47,7 @@ def write_whole(path: Path, text: str, mode: int) -> None:
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         with open(file, "w", encoding="utf-8") as out:
-            out.write(text)
+            out.writelines(texts)
         draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)

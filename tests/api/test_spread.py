@@ -12,7 +12,7 @@ from celery import Celery
 
 from redbeat_lite import Entry, Schedules, cron, every
 from redbeat_lite.entries.selection import Selection
-from redbeat_lite.interchange.backup import Restore, export
+from redbeat_lite.interchange.backup import Export, Restore
 from redbeat_lite.interchange.document import read_document
 from redbeat_lite.interchange.plan import apply_plan, make_plan
 from tests.support.frozen import NOW, Clock
@@ -116,10 +116,10 @@ class TestEdits:
         elsewhere: Any,
     ) -> None:
         schedules.add("job", "t", schedule)
-        exported = export(app, Selection())
-        [record] = exported["entries"]
+        exported = Export(app, Selection())
+        [record] = exported.records()
         assert "resolved" not in record["schedule"], "whoever edits the text must not have to edit it"
-        document = read_document("entries.json", json.dumps(exported))
+        document = read_document("entries.json", json.dumps({"entries": [record]}))
         for value in (kept(client), elsewhere):
             as_if_resolved(client, value)
             assert make_plan(app, document).same == 1

@@ -102,7 +102,7 @@ def test_mending_a_large_schedule_is_progress_for_the_watchdog(make_app: MakeApp
         client.zadd(scheduler.keys.names, {"gone": 0})
         states = client.hgetall(scheduler.keys.state)
         repair.run(scheduler.leader.term, wall_ms())
-        assert [*scheduler.store.names()] == sorted(f"e{number}" for number in range(2500))
+        assert [*scheduler.store.beginning()] == sorted(b"e%d" % number for number in range(2500))
         assert client.hgetall(scheduler.keys.state) == states
     scheduler.close()
 

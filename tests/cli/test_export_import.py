@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -16,13 +16,14 @@ import redis
 from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
-from redbeat_lite import Misfire, Once, Scheduler, Schedules, at, cron, every, manual, rrule
+from redbeat_lite import Entry, Misfire, Once, Scheduler, Schedules, at, cron, every, manual, rrule
 from redbeat_lite.api import writer
+from redbeat_lite.cli import export_import
 from redbeat_lite.cli.entry_output import next_run
 from redbeat_lite.entries.definition import decode
 from redbeat_lite.instants import to_ms
 from redbeat_lite.storage.store import Store
-from redbeat_lite.storage.stored import Edit
+from redbeat_lite.storage.stored import Edit, Stored
 from tests.cli.conftest import Cli, Said
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.run_rows import RunRows
@@ -261,6 +262,36 @@ class TestExport:
         assert said.err.startswith(f"Error: {file}: entry 'x': entries[0].{complaint}")
         assert len(schedules) == 0
 
+    def test_an_entry_is_a_line_in_the_order_of_names(
+        self, cli: Cli, schedules: Schedules, client: redis.Redis, file: Path
+    ) -> None:
+        assert cli("export").json["entries"] == [], "nothing is a document, too"
+        schedules.add_many(Entry(f"e{number:04}", "add", every(9000 - number)) for number in range(2500))
+        client.hset("{redbeat-lite}:entries", "e0007", "{")
+        said = cli("export")
+        assert [each["name"] for each in said.json["entries"]] == sorted({*schedules} - {"e0007"})
+        assert [each["name"] for each in said.json["left_out"]] == ["e0007"]
+        assert [line[:15] for line in said.lines if '"e0000"' in line or '"e2499"' in line] == 2 * ['    {"name": "e']
+        cli("export", str(file))
+        assert file.read_text().split(" [\n", 1)[1] == said.out.split(" [\n", 1)[1]
+
+    def test_it_holds_a_thousand_entries_and_says_how_far_it_is(
+        self, cli: Cli, schedules: Schedules, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        schedules.add_many(Entry(f"e{number:04}", "add", every(60)) for number in range(2500))
+        monkeypatch.setattr(export_import, "_SAID_EVERY", 0)
+        read, written = Store.read, list[int]()
+
+        def reading(store: Store, names: Sequence[str | bytes]) -> list[Stored]:
+            written.append(sum(path.stat().st_size for path in file.parent.iterdir()))
+            return read(store, names)
+
+        monkeypatch.setattr(Store, "read", reading)
+        said = cli("export", str(file)).err
+        assert "\nexported 2499 so far; 2500 entries are stored\n" in said
+        assert len(written) == 3
+        assert 0 < written[1] < written[2] < file.stat().st_size, "it is in the file before more is read"
+
     def test_a_file_that_breaks_off_while_it_is_written_leaves_the_old_one(
         self, cli: Cli, schedules: Schedules, file: Path
     ) -> None:
@@ -439,6 +470,18 @@ class TestPlan:
         assert {*schedules} == {"same", "other", "new"}
         assert (schedules["other"].args, schedules["other"].paused_note) == ((1,), "state is no part of it")
         assert schedules["same"].version == version
+
+    def test_a_plan_reads_what_its_file_names(
+        self, cli: Cli, schedules: Schedules, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        schedules.add_many(Entry(f"e{number}", "add", every(60)) for number in range(1200))
+        path = self.write(file, e7={"task": "add", "schedule": "1m"}, new={"task": "add", "schedule": "1m"})
+        read, asked = Store.read, set[str | bytes]()
+        monkeypatch.setattr(Store, "read", lambda store, names: [asked.update(names), read(store, names)][1])
+        monkeypatch.setattr(Store, "page", None)
+        assert cli("plan", path).lines[-1] == "1199 not in the file; --prune would remove them."
+        assert asked == {"e7", "new"}
+        assert cli("plan", path, "--json").json["unlisted"] == 1199
 
     def test_an_apply_that_is_interrupted_and_repeated_ends_in_the_same_state(
         self, cli: Cli, schedules: Schedules, file: Path
