@@ -22,6 +22,7 @@ from benchmarks.progress import Progress
 from benchmarks.sizes import Sizes
 from benchmarks.stats import quantile
 from benchmarks.subjects.common import Figures, Task, client
+from benchmarks.subjects.reading import export
 from benchmarks.subjects.stored import fill
 from redbeat_lite.demo.server import embedded_server
 
@@ -73,6 +74,7 @@ class Bench:
     def _filling(self) -> Iterator[Step]:
         for count, url in self._stored.items():
             yield Step(f"storing {count:,} entries", partial(fill, url, count))
+        yield Step(f"export of {count:,} entries", lambda: self._figures("all", export(url)))  # once: it takes minutes
 
     def _round(self) -> Iterator[Step]:
         for name in ("ours", "redbeat", "persistent", "djangobeat"):
@@ -82,6 +84,7 @@ class Bench:
         for count, url in self._stored.items():
             task = self._task(url, ticks=self._sizes.peeked)
             yield Step(f"{count:,} stored", partial(self._subject, "stored", f"stored.{count}", task))
+            yield Step(f"asked of {count:,}", partial(self._subject, "reading", f"stored.{count}", task))
         yield from self._live()
 
     def _live(self) -> Iterator[Step]:

@@ -18,7 +18,7 @@ class Row(NamedTuple):
     Parameters:
         what: what was measured.
         figure: what came out.
-        unit: how to write it: ``"×"``, ``"ms"``, ``"s"``, ``"µs"``, ``"/s"`` or nothing.
+        unit: how to write it: ``"×"``, ``"ms"``, ``"s"``, ``"µs"``, ``"MB"``, ``"/s"`` or nothing.
         least, most: the goal; neither, where there is none.
     """
 
@@ -57,6 +57,7 @@ def rows(samples: Samples, sizes: dict[str, Any]) -> list[Row]:
         *_dispatch(samples, sizes["due"]),
         *_ticks(samples, sizes["stored"]),
         *_storing(samples),
+        *_reading(samples, sizes["stored"]),
         *_live(samples, sizes),
         *_herds(samples, sizes),
         Row("once-lock, acquire + release: round trips", spread(samples["ours.lock.trips"]), "", most=2),
@@ -103,11 +104,33 @@ def _ticks(samples: Samples, stored: Sequence[int]) -> Iterator[Row]:
 
 def _storing(samples: Samples) -> Iterator[Row]:
     used = ratios(samples["ours.bytes"], samples["redbeat.bytes.interval"])
-    yield Row("bytes in Redis per entry, against celery-redbeat", used, "×", most=0.5)
+    yield Row("bytes in Redis per entry, against celery-redbeat", used, "×", most=0.6)
+    if "ours.bytes.full" in samples:
+        used = ratios(samples["ours.bytes.full"], samples["redbeat.bytes.full"])
+        yield Row("the same with arguments, options and policies as real entries have them", used, "×", most=0.6)
     save = samples["redbeat.added"]
     yield Row("adding one by one, against celery-redbeat's save()", ratios(samples["ours.added"], save), "×", least=1)
     bulk = ratios(samples["ours.added.bulk"], save)
-    yield Row("adding in bulk, against celery-redbeat's save()", bulk, "×", least=10)
+    yield Row("adding in bulk, against celery-redbeat's save()", bulk, "×", least=12)
+    if "ours.added.made" in samples:
+        made = ratios(samples["ours.added.made"], save)
+        yield Row("the same from an iterator that makes the entries, as they are made for save()", made, "×")
+
+
+def _reading(samples: Samples, stored: Sequence[int]) -> Iterator[Row]:
+    if "all.export" not in samples:  # measured before they were
+        return
+    asked = {"upcoming() of 3 runs": ("upcoming", 20), 'list(order="name"), 50 entries': ("by_name", 10)}
+    asked["select() by a beginning, 10 entries"] = "beginning", 10
+    for count in stored[-2:]:
+        for what, (name, most) in asked.items():
+            yield Row(f"{what}, {count:,} stored", spread(samples[f"stored.{count}.{name}"]), "ms", most=most)
+    many = stored[-1]
+    for what, name in {"next --limit 10": "next", "plan of one line": "plan"}.items():
+        figure = spread(samples[f"stored.{many}.{name}"])
+        yield Row(f"the command {what}, {many:,} stored, from the start of its process", figure, "s", most=1)
+    yield Row(f"the command export, {many:,} stored", spread(samples["all.export"]), "s")
+    yield Row("the most memory that it takes", spread(samples["all.export.mb"]), "MB", most=200)
 
 
 def _live(samples: Samples, sizes: dict[str, Any]) -> Iterator[Row]:

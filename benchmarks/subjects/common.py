@@ -58,6 +58,13 @@ def arguments(number: int) -> tuple[list[int], dict[str, str]]:
     return [number], {"region": "eu"}
 
 
+def full(number: int) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+    """Arguments and options as real entries have them."""
+    kwargs = {"region": "eu", "report": "monthly-revenue", "formats": ["pdf", "csv"], "dry_run": False}
+    options = {"queue": "reports", "priority": 5, "time_limit": 600, "expires": 1800}
+    return [number, f"customer-{number}@example.com"], kwargs, options
+
+
 def long_ago() -> datetime:
     """A last run that makes an hourly entry due."""
     return datetime.now(UTC) - timedelta(hours=3)

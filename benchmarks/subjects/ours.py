@@ -20,6 +20,7 @@ from benchmarks.subjects.common import (
     client,
     commands,
     empty,
+    full,
     make_app,
     memory,
     names,
@@ -135,8 +136,20 @@ def _storing(task: Task) -> Figures:
     bulk = seconds(lambda: schedules.add_many(entries))
     used = memory(server) - before
     empty(server)
+    made = (entry(number, name, every(3600)) for number, name in enumerate(names(task.due)))
+    making = seconds(lambda: schedules.add_many(made))
+    empty(server)
+    before = memory(server)
+    hourly, due = every(3600), enumerate(names(task.due))
+    schedules.add_many(Entry(name, TASK, hourly, *full(number), misfire="skip") for number, name in due)
+    figures = {"bytes": used / task.due, "bytes.full": (memory(server) - before) / task.due}
+    empty(server)
     one_by_one = seconds(lambda: _add_each(schedules, task.singles))
-    return {"bytes": used / task.due, "added": task.singles / one_by_one, "added.bulk": task.due / bulk}
+    return figures | {
+        "added": task.singles / one_by_one,
+        "added.bulk": task.due / bulk,
+        "added.made": task.due / making,
+    }
 
 
 def _add_each(schedules: Schedules, count: int) -> None:

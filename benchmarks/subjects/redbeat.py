@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from benchmarks.subjects.common import (
     client,
     commands,
     empty,
+    full,
     long_ago,
     make_app,
     memory,
@@ -39,6 +41,10 @@ def measure(task: Task) -> Figures:
         figures["added"] = task.due / seconds(partial(_save_all, app, rule, task.due))
         figures[f"bytes.{key}"] = (memory(server) - before) / task.due
         figures[f"rate.{key}"] = task.due / _dispatch(app, server, task.due)
+    empty(server)
+    before = memory(server)
+    _save_all(app, rules["interval"], task.due, full)
+    figures["bytes.full"] = (memory(server) - before) / task.due
     for due in task.due_steps:
         empty(server)
         _save_all(app, rules["interval"], due)
@@ -46,11 +52,11 @@ def measure(task: Task) -> Figures:
     return figures | _commands(app, server, rules["interval"])
 
 
-def _save_all(app: Celery, rule: Any, count: int) -> None:
+def _save_all(app: Celery, rule: Any, count: int, given: Callable[[int], Sequence[Any]] = arguments) -> None:
     last = long_ago()
     for number, name in enumerate(names(count)):
-        args, kwargs = arguments(number)
-        entry = RedBeatSchedulerEntry(name, TASK, rule, args, kwargs, app=app)
+        args, kwargs, *options = given(number)
+        entry = RedBeatSchedulerEntry(name, TASK, rule, args, kwargs, options=dict(*options), app=app)
         entry.last_run_at = last
         entry.save()
 

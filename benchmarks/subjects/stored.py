@@ -20,9 +20,7 @@ def fill(url: str, count: int) -> None:
     empty(client(url))
     hourly = every(3600)
     entries: Iterator[Entry] = (entry(number, name, hourly) for number, name in enumerate(names(count)))
-    schedules = Schedules(make_app(url))
-    while chunk := [one for one, _ in zip(entries, range(10_000), strict=False)]:
-        schedules.add_many(chunk)
+    Schedules(make_app(url)).add_many(entries)
 
 
 def measure(task: Task) -> Figures:
