@@ -121,5 +121,6 @@ def backfills(ctx: click.Context, action: str, id: str | None, as_json: bool) ->
 
 def status(backfill: Backfill) -> str:
     """What a backfill is doing."""
-    failing = "failing" if backfill.attempts else "running"
-    return backfill.ended or ("paused" if backfill.paused else failing)
+    out = f", {len(backfill.active)} out" if backfill.active else ""
+    goes = "paused" if backfill.paused else "failing" if backfill.attempts else "running"
+    return backfill.ended or goes + out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import redis
 from celery import Celery
@@ -33,6 +34,9 @@ def test_commands(cli: Cli, schedules: Schedules) -> None:
     [row] = cli("backfills").lines[1:]
     assert row.split() == [started["id"], "a", "2025-01-01", "00:00:00+01:00", "0", "of", "25", "running"]
     assert cli("backfills", "pause", started["id"]).lines[1].endswith("paused")
+    found = schedules.backfills[started["id"]]
+    schedules.backfills._own.put([replace(found, paused=False, active=(1, 2)).edit(found, None)])
+    assert cli("backfills").lines[1].endswith("running, 2 out")
     assert cli("backfills", "resume", started["id"]).lines[1].endswith("running")
     assert cli("backfills", "cancel", started["id"]).lines[1].endswith("cancelled")
     assert "has ended: cancelled" in cli("backfills", "resume", started["id"], code=1).err
