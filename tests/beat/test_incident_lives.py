@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from redbeat_lite import Expect, InvalidEntry, every
+from redbeat_lite.clock import elapsed
+from redbeat_lite.instants import from_ms
+from redbeat_lite.runs.attempt import Attempt, Fate
 from redbeat_lite.runs.run import EXPECT_HEADER
+from redbeat_lite.runs.store import RunStore
+from redbeat_lite.storage.replies import server_ms
 from tests.beat.incident_stage import Stage
 from tests.support.messages import of_entry
 
@@ -54,3 +61,22 @@ def test_nothing_is_expected_of_an_entry_that_goes_with_its_last_run(stage: Stag
     assert stage.schedules.update("goes", expect=False).expect is False
     with pytest.raises(InvalidEntry, match="beside remove_when_done"):
         stage.schedules.update("goes", expect=Expect(failures=2))
+
+
+def test_a_beat_whose_clock_is_a_minute_behind_changes_no_outcome_and_no_order(stage: Stage) -> None:
+    """The server dates what workers tell by its own clock."""
+    stage.clock.set(from_ms(server_ms(stage.client)) - timedelta(seconds=60))
+    stage.schedules.add("e", "add", every(1), expect={"succeed_every": 30, "failures": 2}, history=9)
+    store, outcomes = RunStore(stage.client, "redbeat-lite"), ("succeeded", "failed", "failed", "succeeded", "failed")
+    stage.turn()
+    for outcome in outcomes:
+        stage.turn(1)
+        nominal, id_ = stage.worker.nominal_of("e"), stage.schedules["e"].last_task_id
+        assert id_ is not None
+        run = Attempt("e", nominal, id_, 0, 9, expected=True)
+        assert store.record([Fate(run, outcome, elapsed() - 0.1, 0.1, "w", "")]) == (0, "")  # type: ignore[arg-type]
+    stage.turn()
+    assert [run.outcome for run in stage.schedules.runs("e")] == [*reversed(outcomes)]
+    assert [run.outcome for run in stage.schedules.runs()] == [*reversed(outcomes)]
+    assert stage.schedules["e"].failures_in_a_row == 1
+    stage.listener.hears("failed e", "-failed e")
