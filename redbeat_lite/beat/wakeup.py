@@ -16,8 +16,9 @@ from ..storage.connections import FAULTS, Backend
 
 logger = get_logger(__name__)
 
-#: What a leader says on the wake channel that gives its lease back. All else is for leaders.
-_VACANT = b"vacant"
+#: What those that stand by heed: a leader gives its lease back, or the freezes have changed, which they have to know if a
+#: flush takes them away with the leader.
+_FOR_ALL = {b"vacant", b"freezes"}
 
 #: Seconds between looks at the caller's condition while waiting. Costs no command.
 _SLICE = 0.5
@@ -69,7 +70,7 @@ class Wakeup:
         """Wait for ``seconds``, for a message, or until the condition holds; whichever comes first.
 
         Parameters:
-            leads: whether this beat does. One that stands by has nothing to do because the schedule changed.
+            leads: whether this beat does. One that stands by has nothing to do because entries changed.
         """
         deadline = elapsed() + seconds
         while (left := deadline - elapsed()) > 0 and not until():
@@ -87,7 +88,7 @@ class Wakeup:
                 if message is None:
                     break
                 # A new confirmation means that the connection was lost and made again: what was said meanwhile is gone.
-                called = called or leads or message["type"] != "message" or message["data"] == _VACANT
+                called = called or leads or message["type"] != "message" or message["data"] in _FOR_ALL
                 message = self._pubsub.get_message(timeout=0)
         except FAULTS:
             # Whoever sends the next command learns more, and handles it.
