@@ -37,7 +37,7 @@ PICTURES = (
     ("entries", "entries", 740, False),
     ("entry", "entry?name=nightly-report", 1480, True),
     ("runs", "runs", 600, True),
-    ("timeline", "timeline", 900, False),
+    ("timeline", "timeline?span=6h", 980, False),
 )
 BERLIN, MINUTE, HOUR, DAY = ZoneInfo("Europe/Berlin"), 60, 3600, 86_400
 
@@ -117,7 +117,7 @@ def main() -> None:
             viewport = {"width": 1280, "height": height}
             tab = browser.new_page(color_scheme="dark" if dark else "light", viewport=viewport, reduced_motion="reduce")
             tab.goto(f"{origin}/{path}")
-            tab.wait_for_selector("time[data-away]", state="attached")
+            tab.wait_for_selector("time[data-away], svg", state="attached")
             take(browser, tab.screenshot(), WHERE / f"{name}.webp")
             tab.close()
 

@@ -85,6 +85,7 @@ def test_the_heat_is_one_round_trip_however_many_are_stored(
     sent, pipeline = list[int](), store.backend.client.pipeline
 
     def counted(**how: Any) -> Any:
+        assert how == {"transaction": False}  # or the server would do nothing else meanwhile
         pipe = pipeline(**how)
         execute = pipe.execute
         pipe.execute = lambda *given: sent.append(len(pipe)) or execute(*given)
