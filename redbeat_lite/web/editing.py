@@ -82,6 +82,14 @@ def _hidden(call: Call) -> Collection[str]:
     return ARGUMENTS if call.site.redact is not None else ()
 
 
+def arguments(call: Call, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Those among the fields of an entry, as whoever asks may see them."""
+    found = {field: value for field, value in fields.items() if field in ARGUMENTS}
+    if call.site.redact is not None:
+        return {field: call.site.redact(field, value) for field, value in found.items()}
+    return found if call.may("edit") else dict.fromkeys(found, "for those who may edit")
+
+
 def _fields(texts: Mapping[str, str]) -> Iterator[Field]:
     """The options of ``edit``, but for the kind of the schedule, which is chosen."""
     for option in command.params:

@@ -20,7 +20,7 @@ from ..operate.why.explain import explain
 from ..operate.why.gather import gather
 from ..runs.run import NOT_DONE, Run
 from .bulk import ACTIONS, selected
-from .editing import ARGUMENTS
+from .editing import ARGUMENTS, arguments
 from .messages import Response
 from .site import Call, Site
 
@@ -94,14 +94,10 @@ def _listed(page: Iterable[Entry], history: int) -> list[tuple[Any, ...]]:
 
 def entry(call: Call) -> Response:
     """One entry: what it is, what became of it, what comes, and what may be done."""
-    name, more, redact = call.name, call.given.get("more", ""), call.site.redact
+    name, more = call.name, call.given.get("more", "")
     found = call.site.shared.read(("entry", name, more), lambda: _entry(call.site, name, more))
-    arguments = {field: value for field, value in entry_fields(found["entry"]).items() if field in ARGUMENTS}
-    if redact is not None:
-        arguments = {field: redact(field, value) for field, value in arguments.items()}
-    elif not call.may("edit"):
-        arguments = dict.fromkeys(arguments, "for those who may edit")
-    return call.page("entry.html", arguments={f: shown(value) for f, value in arguments.items()}, more=more, **found)
+    given = {field: shown(value) for field, value in arguments(call, entry_fields(found["entry"])).items()}
+    return call.page("entry.html", arguments=given, more=more, **found)
 
 
 def _entry(site: Site, name: str, more: str) -> dict[str, Any]:

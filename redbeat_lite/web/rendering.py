@@ -17,7 +17,8 @@ from markupsafe import Markup, escape
 from ..cli.outcomes import MARKS
 from ..cli.output import clean
 from ..cli.runs import how_long, remark
-from ..entries.words import change_details, change_words, in_zone
+from ..entries.words import change_details, change_words, in_zone, span
+from ..pipeline.keys import START
 from ..runs.run import NOT_DONE
 
 _TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
@@ -33,6 +34,11 @@ _DONE = {
     "freeze": "Frozen. What is out goes on.",
     "all": "Done with each of them. What belongs to a beat_schedule and was removed comes back with its beat.",
     "done": "Done.",
+    "pipelines-resume": "It goes on, at the stage in which it ended.",
+    "pipelines-cancel": "Cancelled. Nothing of it starts any more.",
+    "locks-clear": "Cleared, and who waits is woken.",
+    "quarantine-release": "Put back, as new.",
+    "quarantine-remove": "Forgotten, for good.",
 }
 
 
@@ -55,9 +61,11 @@ def environment(zone: tzinfo, app_name: str, assets: Iterable[str]) -> Environme
     change, details = partial(change_words, zone=zone), partial(change_details, zone=zone)
     env.filters.update(time=partial(_time, zone), typed=escape, how_long=how_long, remark=remark, change=change)
     env.filters["details"] = details
+    env.filters["span"] = span
     env.filters["outcome"] = lambda outcome: "bad" if outcome in NOT_DONE else str(outcome).replace(" ", "-")
     named = {name.partition("-")[0]: name for name in assets}
     env.globals.update(marks=MARKS, dones=_DONE, link=link, command=partial(_command, app_name), assets=named)
+    env.globals["starts"] = START
     return env
 
 
@@ -80,7 +88,7 @@ def link(page: str, **query: object) -> str:
 def _command(app_name: str, does: str, name: str = "", *words: str) -> str:
     """The command line that does the same."""
     named = [*words, "--", name] if name.startswith("-") else [name, *words] if name else words
-    return shlex.join(["celery", "-A", app_name, "redbeat", does, *named])
+    return shlex.join(["celery", "-A", app_name, "redbeat", *does.split("-"), *named])
 
 
 def _shown(value: Any) -> Any:

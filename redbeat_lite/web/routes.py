@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import actions, backfills, bulk, changes, editing, freezes, pages, timeline
+from . import actions, aside, backfills, bulk, changes, editing, freezes, pages, pipelines, timeline
 from .access import Right
 from .site import Handler
 
@@ -15,6 +15,10 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("GET", "/timeline"): (timeline.page, "view"),
     ("GET", "/freezes"): (freezes.page, "view"),
     ("GET", "/backfills"): (backfills.page, "view"),
+    ("GET", "/pipelines"): (pipelines.runs, "view"),
+    ("GET", "/locks"): (aside.locks, "view"),
+    ("GET", "/quarantine"): (aside.quarantine, "view"),
+    ("GET", "/doctor"): (aside.doctor, "view"),
     ("GET", "/edit"): (editing.form, "edit"),
     ("POST", "/edit"): (editing.edit, "edit"),
     ("POST", "/run"): (actions.run, "run"),
@@ -27,4 +31,9 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("POST", "/backfill"): (backfills.start, "run"),
     ("POST", "/backfills"): (backfills.act, "run"),
     **{("POST", f"/{does}-all"): (bulk.act, right) for does, (right, *_) in bulk.ACTIONS.items()},
+    ("POST", "/pipelines-resume"): (pipelines.resume, "run"),
+    ("POST", "/pipelines-cancel"): (pipelines.cancel, "run"),
+    ("POST", "/locks-clear"): (aside.clear, "locks"),
+    ("POST", "/quarantine-release"): (aside.release, "edit"),
+    ("POST", "/quarantine-remove"): (aside.remove, "remove"),
 }

@@ -14,6 +14,7 @@ from kombu.exceptions import OperationalError
 from .. import actors
 from ..api.schedules import Schedules
 from ..errors import ConfigOwned, EntryChanged, EntryNotFound, RedbeatError, text_of
+from ..pipeline.errors import NotResumable, PipelineNotFound
 from ..schedules.zones import portable
 from ..settings import Settings
 from ..storage.connections import FAULTS
@@ -40,7 +41,10 @@ _HEADERS = (
 )
 
 #: The status of what is wrong with a request; of everything else that we raise on purpose it is 400.
-_STATUS: dict[type[Exception], int] = {EntryNotFound: 404, EntryChanged: 409, ConfigOwned: 409}
+_STATUS: dict[type[Exception], int] = {
+    **dict.fromkeys((EntryNotFound, PipelineNotFound), 404),
+    **dict.fromkeys((EntryChanged, ConfigOwned, NotResumable), 409),
+}
 
 _AWAY: tuple[type[Exception], ...] = (OperationalError, *FAULTS)
 _GONE = "Redis cannot be reached; what is shown may be old"

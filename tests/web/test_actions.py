@@ -211,7 +211,8 @@ def test_who_has_all_rights_but_one_may_not_do_what_takes_it(
         seen = others.get(shown, name="nightly", q="nightly")
         assert f'action="{page}"' not in seen.html
         assert shown != "entry" or f'href="{page}?' not in seen.html
-    assert look(needs).post(page, **form).status == 303
+    there = page.startswith(("pipelines-", "locks-", "quarantine-"))  # of these there is none
+    assert look(needs).post(page, **form).status in ((400, 404) if there else (303,))
 
 
 def test_who_may_look_sees_no_button_and_no_form(look: Callable[..., Visitor], nightly: Callable[[], Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -15,12 +16,14 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from redbeat_lite import Schedules, cron, every
+from redbeat_lite import PipelineRun, Schedules, cron, every, lock
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.web import RIGHTS, Access, asgi
+from tests.support.beats import KEYS
 from tests.support.server import Server
 from tests.support.waiting import eventually
 from tests.web.hosts import hosts
+from tests.web.test_pipelines import Runs
 
 pytestmark = [pytest.mark.browser, pytest.mark.server]
 
@@ -39,6 +42,12 @@ PAGES = (
     "freezes",
     "backfills?name=nightly",
     "changes",
+    "pipelines",
+    "pipelines?id=failed",
+    "pipelines?id=going",
+    "locks",
+    "quarantine",
+    "doctor?examine=1",
 )
 
 #: Tells the test of everything that the policy of the page forbids.
@@ -90,6 +99,13 @@ def schedules(make_app: Callable[..., Celery], own: Server) -> Schedules:
     case = Case("failed", "nightly", 1_700_000_000_000, "KeyError: " + "x" * 200)
     with own.client() as client:
         client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
+    runs = Runs(schedules._app)
+    failed = runs.start(("load", 3), ("clean", 2), ("index", 2), ("report", 1), run_id="failed")
+    for number, how in enumerate(("SUCCEEDED", "SUCCEEDED", "FAILED")):
+        runs.end(failed, number, how, "KeyError: " * 50 if how == "FAILED" else "{}")
+    runs.begin(runs.start(*((f"step {number}", 1) for number in range(60)), run_id="going"), 0)
+    record = {"error": "x" * 500, "definition": '{"task": "add"}', "at": 1_700_000_000_000}
+    schedules._store._client.hset(KEYS.quarantine, mapping={name: json.dumps(record) for name in ("a" * 200, "b")})
     return schedules
 
 
@@ -211,6 +227,53 @@ def test_what_is_typed_or_open_stays_while_the_page_is_live(tab: Any, address: s
     page.wait_for_selector("#freezes td:text-is('other')", timeout=9000)
     assert page.input_value("details[open] [name=note]") == "half a sen"
     assert page.evaluate("document.activeElement.textContent") == "Thaw"
+
+
+def press(page: Any, button: str) -> str:
+    """Opens the form of an action, and does it; returns what the page says then."""
+    page.locator(f"summary:text-is('{button}')").first.click()
+    page.locator(f"details[open] button:text-is('{button}')").click()
+    page.wait_for_selector("p.done")
+    return str(page.inner_text("main"))
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_what_needs_a_hand_is_done_by_its_button(tab: Any, address: str, schedules: Schedules, scripts: bool) -> None:
+    page, app = tab(java_script_enabled=scripts), schedules._app
+    page.goto(address + "pipelines?state=failed")
+    page.click("a[href='pipelines?id=failed']")
+    for button, left in (("Resume", "running"), ("Cancel", "aborted")):
+        assert left in press(page, button).partition("started")[0]
+    with lock(app, "reindex"):
+        page.goto(address + "locks")
+        assert "reindex" not in press(page, "Clear")
+    page.goto(address + "quarantine")
+    assert "a" * 200 not in press(page, "Remove")
+    assert [*schedules.quarantined()] == ["b"]
+    page.goto(address)
+    page.click("text=Doctor")
+    page.click("button:text-is('Look')")
+    assert "error: leader" in page.inner_text("main")
+
+
+def test_a_form_that_is_open_stays_while_a_run_goes_on(tab: Any, address: str, schedules: Schedules) -> None:
+    page, runs = tab(), Runs(schedules._app)
+    page.goto(address + "pipelines?id=going")
+    page.click("summary:text-is('Cancel')")
+    page.check("[name=terminate]")
+    runs.end(PipelineRun(schedules._app, "going"), 1)
+    page.wait_for_selector("svg text:text-is('1 of 60')", timeout=9000)
+    assert page.is_checked("details[open] [name=terminate]")
+    with lock(schedules._app, "reindex"):
+        page.goto(address + "locks")
+        page.focus("summary")
+        for _ in range(2):
+            for _ in range(2):
+                with page.expect_response("**/locks"):
+                    pass
+            assert page.evaluate("document.activeElement.textContent") == "Clear"
+            page.keyboard.press("Enter")
+        assert not page.is_visible("details[open] button")
 
 
 def test_it_works_without_scripts(tab: Any, address: str, schedules: Schedules) -> None:

@@ -192,8 +192,9 @@ def test_without_redis_the_page_lives_and_says_so(
     visitor = Visitor(make_app(broker_url=server.url, redbeat_lite_redis_options=options), "pause")
     assert visitor.get().status == 200
     server.stop(kill=True)
-    for page in ("", "entries", "entry", "runs", "timeline", "freezes", "backfills", "changes"):
-        seen = visitor.get(page, name="x")
+    others = ("timeline", "freezes", "backfills", "changes", "pipelines", "locks", "quarantine", "doctor")
+    for page in ("", "entries", "entry", "runs", *others):
+        seen = visitor.get(page, name="x", examine="1")
         assert seen.status == 503
         assert "Redis cannot be reached; what is shown may be old" in seen.text
         assert 'aria-label="Pages"' in seen.html

@@ -33,15 +33,16 @@ TAGS = {
     *("section", "div", "b", "small", "table", "thead", "tr", "th", "td", "time", "i", "form", "label", "input"),
     *("select", "option", "button", "code", "ol", "li", "ul", "dl", "dt", "dd", "details", "summary", "bdi"),
     *("textarea", "fieldset", "legend", "del", "ins", "progress", "svg", "rect", "path"),
+    *("text", "article"),
 }
 ATTRIBUTES = {
     *("lang", "charset", "name", "content", "rel", "href", "src", "defer", "class", "id", "role", "tabindex", "scope"),
     *("aria-label", "aria-current", "aria-hidden", "datetime", "title", "action", "method", "type", "value", "rows"),
     *("placeholder", "selected", "maxlength", "data-live", "data-part", "data-gone", "data-key", "required"),
-    *("formaction", "max", "viewbox", "preserveaspectratio", "x", "d"),
+    *("formaction", "max", "viewbox", "preserveaspectratio", "x", "y", "d", "width", "height", "text-anchor"),
 }
 #: Where our links lead: to a page, or to what the browser loads besides.
-LEADS = re.compile(r"\./$|#content$|[a-z]+(-all)?([?]|$)|[a-z]+-[0-9a-f]{12}\.")
+LEADS = re.compile(r"\./$|#content$|[a-z-]+([?]|$)|[a-z]+-[0-9a-f]{12}\.")
 
 
 class Markup(HTMLParser):

@@ -1,0 +1,76 @@
+"""What needs somebody's hand: once-locks, entries in quarantine, and what the doctor finds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from ..instants import MAX_MS, from_ms
+from ..once.lock_listing import locks as locks_of
+from ..operate.doctor import examine
+from ..storage.json_values import loads
+from .editing import arguments
+from .messages import Response
+from .rendering import link
+from .site import Call
+
+#: Locks and quarantined entries on a page, and characters of a definition.
+_SHOWN, _LONGEST = 200, 2000
+
+
+def locks(call: Call) -> Response:
+    """Who holds which, and who waits."""
+    key, all_ = call.given.get("key", "").strip(), locks_of(call.site.app)
+    ask = partial(all_.list, _SHOWN + 1) if not key else lambda: [*filter(None, [all_.get(key)])]
+    found = call.site.shared.read(("locks", key), ask)
+    return call.page("locks.html", locks=found[:_SHOWN], more=len(found) > _SHOWN)
+
+
+def clear(call: Call) -> Response:
+    """Free a lock, whoever holds it."""
+    cleared = locks_of(call.site.app).clear(call.given.get("id", ""))
+    return Response.leading_to(link("locks", did="locks-clear" if cleared else None))
+
+
+def quarantine(call: Call) -> Response:
+    """What was set aside, and why."""
+    found = call.site.shared.read("quarantine", lambda: call.site.schedules.quarantined(_SHOWN + 1))
+    records = [(name, *_told(call, found[name])) for name in sorted(found)[:_SHOWN]]
+    return call.page("quarantine.html", records=records, more=len(found) > _SHOWN)
+
+
+def _told(call: Call, record: Mapping[str, Any]) -> tuple[datetime | None, str, str | None]:
+    """Since when, why, and its definition, as far as whoever asks may see it."""
+    at, error, definition = record.get("at"), str(record.get("error")), record.get("definition")
+    since = from_ms(at) if isinstance(at, int) and 0 <= at <= MAX_MS else None
+    if definition is None or (call.site.redact is None and call.may("edit")):
+        return since, error, definition and str(definition)[:_LONGEST]
+    try:
+        fields = loads(definition)
+        shown = json.dumps({**fields, **arguments(call, fields)}, ensure_ascii=False)[:_LONGEST]
+    except Exception:  # noqa: BLE001 - anything may lie there, and what cannot be read cannot be redacted
+        shown = "for those who may edit, where it can be read and redacted"
+    return since, error.partition(", got ")[0], shown  # what came instead may be an argument
+
+
+def release(call: Call) -> Response:
+    """Put an entry back."""
+    call.site.schedules.release(call.name)
+    return call.done("quarantine-release")
+
+
+def remove(call: Call) -> Response:
+    """Forget an entry that was set aside."""
+    call.site.schedules.discard(call.name)
+    return call.done("quarantine-remove", "quarantine")
+
+
+def doctor(call: Call) -> Response:
+    """What is or will be trouble, once somebody asks."""
+    at, found = None, None
+    if "examine" in call.given:
+        at, found = call.site.shared.read("doctor", lambda: (datetime.now(UTC), examine(call.site.app)))
+    return call.page("doctor.html", at=at, found=found)

@@ -1,0 +1,187 @@
+"""Runs of pipelines on the page: which there are, how one stands, going on with one and ending one."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Pipeline, PipelineRun, PipelineTask, Schedules, every
+from redbeat_lite.pipeline import RunStatus, State, StepStatus
+from redbeat_lite.pipeline.store import Ref, store_of
+from redbeat_lite.web.stages import bands
+from tests.web.conftest import Visitor
+from tests.web.test_pages import recorded
+
+
+class Runs:
+    """Starts runs, and does the work of a worker for them."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+        if "step" in app.tasks:
+            return
+
+        @app.task(name="step", base=PipelineTask, shared=False)
+        def step(params: dict[str, Any]) -> None: ...
+
+    def start(self, *steps: tuple[str, int], run_id: str = "r1", **options: Any) -> PipelineRun:
+        pipeline = Pipeline(self.app, [(name, "step", priority) for name, priority in steps], **options)
+        return pipeline.start(run_id)
+
+    def begin(self, run: PipelineRun, number: int, **options: Any) -> Ref:
+        step = run.status().steps[number]
+        ref = Ref(run.id, number, step.stage, step.round, 0, "token")
+        word, _ = store_of(self.app).begin(ref, step.task_id, again=False, worker="celery@w1", renew_ms=0)
+        assert word == "run"
+        return ref
+
+    def end(self, run: PipelineRun, number: int, how: str = "SUCCEEDED", result: str = "{}") -> None:
+        store_of(self.app).complete(self.begin(run, number), how, result)
+
+
+@pytest.fixture
+def runs(app: Celery, client: redis.Redis) -> Iterator[Runs]:
+    yield Runs(app)
+    client.delete("{redbeat-lite}:pipelines", "{redbeat-lite}:ended-runs")
+
+
+def test_runs_are_listed_with_how_far_they_are(visitor: Visitor, runs: Runs, client: redis.Redis) -> None:
+    assert "There is none." in visitor.get("pipelines").text
+    going, bad = runs.start(("load", 2), ("clean", 1), ("index", 1), run_id="going"), runs.start(("a", 1), run_id="bad")
+    runs.end(going, 0)
+    runs.end(going, 1)
+    runs.end(bad, 0, "FAILED", "KeyError: 7")
+    PipelineRun(visitor.site.app, runs.start(("a", 1), run_id="off").id).cancel()
+    client.hset("{redbeat-lite:wrong}:run", mapping={"state": "RUNNING", "sizes": "x"})
+    client.set("{redbeat-lite:other}:run", "text", px=60_000)
+    client.pexpire("{redbeat-lite:wrong}:run", 60_000)
+    client.zadd("{redbeat-lite}:pipelines", {"wrong": 1, "other": 2, "gone": 3})
+    seen = visitor.get("pipelines")
+    assert re.findall(r"pipelines\?id=(\w+)", seen.html) == ["going", "off", "bad"]
+    assert "▸ running 2/2 2 of 3" in seen.text
+    assert "✗ failed 1/1 0 of 1 KeyError: 7" in seen.text
+    for state, left in {
+        "running": ["going"],
+        "failed": ["bad"],
+        "ended": ["off", "bad"],
+        "x": ["going", "off", "bad"],
+    }.items():
+        assert re.findall(r"pipelines\?id=(\w+)", visitor.get("pipelines", state=state).html) == left
+    assert "redbeat pipelines list --running" in visitor.get("pipelines", state="running").text
+
+
+def test_a_run_has_its_stages_and_its_steps_on_its_page(visitor: Visitor, runs: Runs) -> None:
+    run = runs.start(("load", 2), ("clean", 1), ("index", 1), deadline=3600)
+    runs.end(run, 0)
+    store_of(runs.app).progress(runs.begin(run, 1), 45, "reading x.csv")
+    seen = visitor.get("pipelines", id="r1")
+    for words in (
+        "Stage 1 1 of 1 ✓ load",
+        "Stage 2 0 of 2",
+        "▸ clean",
+        "· index",
+        "fails, if not ended, at",
+        "done 48 %",
+    ):
+        assert words in seen.text
+    assert re.search(r"2 clean ▸ running 45 % [-0-9: +]+ celery@w1 reading x.csv", seen.text)
+    assert '<rect class="filled" width="45.0%"' in seen.html
+    assert "redbeat pipelines show r1" in seen.text
+    runs.end(run, 2, "FAILED", "KeyError: 7")
+    seen = visitor.get("pipelines", id="r1")
+    assert "✗ failed index: KeyError: 7" in seen.text
+    assert "fails, if" not in seen.text
+
+
+def test_a_run_that_nobody_knows_is_404_and_one_whose_record_is_gone_says_so(
+    visitor: Visitor, runs: Runs, client: redis.Redis
+) -> None:
+    assert (visitor.get("pipelines", id="r1").status, visitor.get("pipelines", id="{x}").status) == (404, 400)
+    runs.end(runs.start(("a", 1)), 0)
+    client.delete("{redbeat-lite:r1}:run")
+    assert "nothing else is left of it" in visitor.get("pipelines", id="r1").text
+
+
+def test_a_run_that_failed_is_resumed(visitor: Visitor, look: Callable[..., Visitor], runs: Runs) -> None:
+    run = runs.start(("load", 2), ("clean", 1))
+    runs.end(run, 0)
+    runs.end(run, 1, "FAILED", "x")
+    assert "redbeat pipelines resume r1" in visitor.get("pipelines", id="r1").text
+    assert "<form" not in look("pause", "edit").get("pipelines", id="r1").html
+    assert visitor.post("pipelines-resume", id="r1").location == "pipelines?id=r1&did=pipelines-resume"
+    assert "It goes on" in visitor.get("pipelines", id="r1", did="pipelines-resume").text
+    assert [step.state for step in run.status().steps] == ["SUCCEEDED", "WAITING"]
+    assert visitor.post("pipelines-resume", id="r1").location == "pipelines?id=r1"  # it goes on already
+    runs.end(run, 1)
+    refused = visitor.post("pipelines-resume", id="r1")
+    assert (refused.status, "has succeeded" in refused.text) == (409, True)
+    assert "<form" not in visitor.get("pipelines", id="r1").html
+
+
+def test_a_run_is_cancelled(visitor: Visitor, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[Any] = []
+    monkeypatch.setattr(runs.app.control, "revoke", lambda ids, **options: killed.append((ids, options)))
+    run, other = runs.start(("load", 1)), runs.start(("load", 1), run_id="r2")
+    runs.begin(other, 0)
+    assert "redbeat pipelines cancel r1" in visitor.get("pipelines", id="r1").text
+    assert visitor.post("pipelines-cancel", id="r1").location == "pipelines?id=r1&did=pipelines-cancel"
+    assert (run.status().state, killed) == (State.ABORTED, [])
+    assert visitor.post("pipelines-cancel", id="r1").location == "pipelines?id=r1"
+    assert visitor.post("pipelines-cancel", id="r2", terminate="on").status == 303
+    assert killed == [([other.status().steps[0].task_id], {"terminate": True})]
+    assert visitor.post("pipelines-cancel", id="r9").status == 404
+
+
+def test_a_run_of_many_steps_is_told_in_brief_and_quickly(visitor: Visitor, runs: Runs) -> None:
+    run = runs.start(*((f"s{number}", 2) for number in range(999)), ("last", 1), at_once=501)
+    runs.end(run, 500, "FAILED", "KeyError: 7")
+    seen = visitor.get("pipelines", id="r1")
+    for words in ("100 of 1000: those that failed", "Note 1 s500 ✗ failed", "✗ s500", "- 998 aborted"):
+        assert words in seen.text
+    assert seen.html.count("<svg") < 20
+    took = min(timed(lambda: visitor.get("pipelines", id="r1")) for _ in range(5))
+    assert took < 0.2
+
+
+def timed(action: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    action()
+    return time.perf_counter() - begun
+
+
+def steps(*states: State, stages: int = 1) -> tuple[StepStatus, ...]:
+    return tuple(StepStatus(f"s{n}", "t", n % stages, state, str(n)) for n, state in enumerate(states))
+
+
+def test_what_is_far_from_the_present_stage_is_drawn_together() -> None:
+    run = RunStatus("r", State.RUNNING, 500, 1000, steps(*[State.WAITING] * 1000, stages=1000))
+    found = [*bands(run)]
+    assert [found[0][0], found[1][0], found[-1][0]] == ["Stages 1 to 495", "Stage 496", "Stages 507 to 1000"]
+    assert len(found) == 13
+    assert found[0][2] == [(0, 100, 100, State.WAITING, "· 495 waiting")]
+    assert [*bands(RunStatus("r", State.GONE))] == []
+
+
+def test_the_one_that_failed_among_many_is_seen() -> None:
+    [(_, done, bars)] = bands(RunStatus("r", State.FAILED, 0, 1, steps(*[State.SUCCEEDED] * 999, State.FAILED)))
+    assert [words for *_, words in bars] == ["✓ 999 succeeded", "✗ s999"]
+    assert done == "999 of 1000"
+    assert bars[1][1] > 5
+    assert bars[0][1] + bars[1][1] == pytest.approx(100, abs=0.01)
+
+
+def test_the_runs_of_an_entry_lead_to_those_of_its_pipeline(visitor: Visitor, runs: Runs, client: redis.Redis) -> None:
+    schedules = Schedules(runs.app)
+    schedules.add("nightly", Pipeline(runs.app, [("a", "step", 1)]), every(3600))
+    schedules.add("plain", "add", every(3600))
+    for name in ("nightly", "plain"):
+        recorded(client, schedules, name, "succeeded")
+    [run] = schedules.runs("nightly")
+    assert f'href="pipelines?id={run.task_id}"' in visitor.get("entry", name="nightly").html
+    assert "pipelines?id=" not in visitor.get("entry", name="plain").html + visitor.get("runs").html
