@@ -98,7 +98,8 @@ class Store:
             offset += len(page)
             size = min(2 * size, PAGE)
         if offset >= (first or PAGE):  # the first page was not all
-            yield from chunks(self.present(name for name in self.beginning() if name not in seen), PAGE)
+            for names in chunks(self.beginning(), PAGE):  # each with a page, perhaps an empty one: others wait for it
+                yield [*self.present(name for name in names if name not in seen)]
 
     def pages(self) -> Iterator[Stored]:
         """All entries one by one, as :meth:`paged` reads them."""
