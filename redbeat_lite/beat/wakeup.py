@@ -16,8 +16,8 @@ from ..storage.connections import FAULTS, Backend
 
 logger = get_logger(__name__)
 
-#: What those that stand by heed: a leader gives its lease back, or the freezes have changed, which they have to know if a
-#: flush takes them away with the leader.
+#: What those that stand by heed: a leader gives its lease back, or the freezes have changed, which somebody has to know
+#: where a flush takes them away with the leader.
 _FOR_ALL = {b"vacant", b"freezes"}
 
 #: Seconds between looks at the caller's condition while waiting. Costs no command.
