@@ -334,6 +334,7 @@ def test_while_redis_is_away_a_banner_says_so_and_the_page_stays(tab: Any, addre
     page.wait_for_selector("#banner:empty", state="attached", timeout=9000)
 
 
+@pytest.mark.timeout(300)  # 14 hosts, and each page in each of them
 def test_each_host_serves_each_page_and_takes_an_action(
     tab: Any, own: Server, schedules: Schedules, tmp_path: Path
 ) -> None:
