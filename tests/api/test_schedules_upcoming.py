@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
+from itertools import islice, takewhile
 from random import Random
 from typing import Any
 
@@ -11,7 +11,9 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, InvalidEntry, Misfire, Scheduler, Schedules, Upcoming, at, cron, every
+from redbeat_lite.cli.next import runs_between
 from redbeat_lite.clock import wall_ms
+from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.preview import walk
 from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
@@ -118,6 +120,11 @@ class TestUpcoming:
         with round_trips() as trips:
             found = schedules.upcoming(NOW + timedelta(days=1), limit=3)
         assert [run.name for run in found] == ["e000", "e001", "e002"]
+        assert len(trips) <= 2
+        how = {"zone": UTC, "shown": None, "freezes": Freezes()}
+        with round_trips() as trips:
+            later = islice(runs_between(schedules.values(), NOW, NOW + timedelta(days=1), **how), 3)
+            assert [run.name for run in later] == ["e000", "e001", "e002"]
         assert len(trips) <= 2
 
     @pytest.mark.parametrize("limit", [-1, "5", None])
