@@ -89,7 +89,7 @@ def _texts(found: Export, records: Iterable[dict[str, Any]], text: Callable[...,
         yield f"{comma}\n    {text(record)}"
         comma = ","
     left = text({"left_out": found.left_out}, indent=2).removeprefix("{\n")
-    yield f"{comma and chr(10) + '  '}],\n{left}\n"
+    yield ("\n  ],\n" if comma else "],\n") + left + "\n"
 
 
 def _write(path: Path, texts: Iterable[str]) -> None:

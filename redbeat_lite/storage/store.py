@@ -95,8 +95,7 @@ class Store:
         while page := self.page(offset, size):
             yield [stored for stored in page if stored.name not in seen]
             seen.update(stored.name for stored in page)
-            offset += len(page)
-            size = min(2 * size, PAGE)
+            offset, size = offset + len(page), min(2 * size, PAGE)
         if offset >= (first or PAGE):  # the first page was not all
             for names in chunks(self.beginning(), PAGE):  # each with a page, perhaps an empty one: others wait for it
                 yield [*self.present(name for name in names if name not in seen)]
@@ -108,7 +107,7 @@ class Store:
     def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
         """Those of these entries that are stored, in this order, 1,000 in a round trip."""
         for chunk in chunks(names, PAGE):
-            yield from (stored for stored in self.read(chunk) if stored.definition is not None)
+            yield from (stored for stored in self.read(chunk) if stored.definition or stored.state)
 
     def beginning(self, text: bytes = b"") -> Iterator[bytes]:
         """The names that begin with this, in their order, read in slices so that a large schedule blocks nobody."""
