@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import urls
 from .errors import ConfigurationError, remember
@@ -86,7 +86,7 @@ class Settings:
     batch_size: int = 500
     expires: float | str | None = "interval"
     clock_slack: float = 5.0
-    misfire: str = "coalesce"
+    misfire: Literal["coalesce", "skip", "all"] = "coalesce"
     once_lease: float = 60.0
     history: int = 20
     expect: Expect | None = None

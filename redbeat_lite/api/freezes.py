@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from typing import Literal
 
 from ..actors import Who
 from ..clock import wall_ms
@@ -42,7 +43,7 @@ class FreezeList:
         task: str = "*",
         until: datetime | None = None,
         seconds: float | timedelta | None = None,
-        mode: str = "hold",
+        mode: Literal["hold", "skip"] = "hold",
         note: str = "",
     ) -> Freeze:
         """Keep entries from firing for a time. None is edited; messages that are out, and retries, go on.

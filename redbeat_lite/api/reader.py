@@ -145,8 +145,7 @@ class Reader:
             own = config_entry(self.settings, entry.name, fields, app=self.app)
         except Exception:  # noqa: BLE001 - what a user wrote may raise anything; it is told as refused
             return entry
-        for field in entry.local:
-            setattr(entry, field, getattr(own, field))
+        entry._put(**{field: getattr(own, field) for field in entry.local})
         entry.local = ()
         return entry
 

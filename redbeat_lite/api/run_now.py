@@ -69,7 +69,7 @@ def _publish(reader: Reader, entry: Entry, given: dict[str, Any]) -> str:
     nominal, zone = entry.known_state.nominal, app.timezone
     gap = lifecycle.gap_ms(entry, nominal, now, zone, briefly()) if expires_with_gap(entry) else None
     life = None if gap is None else max(gap, _SHORTEST) + settings.slack_ms
-    entry.args, entry.kwargs = evaluated(entry)
+    _evaluate(entry, entry)
     locks = LockStore(reader.store.backend.client, settings.key_prefix)
     with _once_lock(
         entry, task_id, task, locks, delay_ms(entry.options, now), lock_life_ms(entry, life, now)
@@ -84,12 +84,18 @@ def _publish(reader: Reader, entry: Entry, given: dict[str, Any]) -> str:
     return task_id
 
 
+def _evaluate(entry: Entry, source: Entry) -> None:
+    """Give an entry the arguments of another one, or its own, as they are now."""
+    args, kwargs = evaluated(source)
+    entry._put(args=args, kwargs=kwargs)
+
+
 def _give(app: Celery, task: Any, entry: Entry, given: dict[str, Any]) -> None:
     """Give an entry the arguments of one run, if they can be sent and its task takes them."""
     if entry.task == CANVAS:  # its argument says what is run
         expected = "none for a canvas, whose members have their own"
         raise InvalidEntry(next(iter(given)), expected, given, entry=entry.name)
-    entry.args, entry.kwargs = evaluated(entry.replace(**given))
+    _evaluate(entry, entry.replace(**given))
     check_arguments(entry, app)
     try:
         if task is not None and task.typing:

@@ -11,6 +11,7 @@ from ..actors import check_actor
 from ..entries.configured import entry_with_defaults
 from ..entries.definition import encode
 from ..entries.entry import Entry
+from ..entries.field_types import Args, Changes, Kwargs, Policies, Schedule
 from ..entries.selection import Selection
 from ..entries.state import storable_note
 from ..errors import EntryNotFound, InvalidEntry
@@ -21,7 +22,6 @@ from ..storage.lazy import lazy
 from ..storage.stored import PAGE, chunks
 from .backfills import Backfills
 from .calendars import Calendars
-from .field_types import Policies
 from .freezes import FreezeList
 from .read_side import ReadSide
 from .run_now import run_by_hand
@@ -75,10 +75,10 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         self,
         name: str,
         task: Any,
-        schedule: Any,
-        args: Any = (),
-        kwargs: Any = None,
-        options: Any = None,
+        schedule: Schedule,
+        args: Args = (),
+        kwargs: Kwargs = None,
+        options: Kwargs = None,
         *,
         replace: bool = False,
         **policies: Unpack[Policies],
@@ -131,7 +131,7 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
             raise InvalidEntry("entry", f"an Entry named {name!r}", entry)
         self._writer.replace([self._writer.checked(entry, replaces=True)])
 
-    def update(self, name: str, *, if_version: int | None = None, **changes: Any) -> Entry:  # type: ignore[override]
+    def update(self, name: str, *, if_version: int | None = None, **changes: Unpack[Changes]) -> Entry:  # type: ignore[override]
         """Change the named fields of an entry and leave the others; returns the entry as it is now.
 
         Not ``MutableMapping.update``: use :meth:`add_many` for many entries. A changed schedule counts from now on and
@@ -202,7 +202,7 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         """
         return self._writer.resume(name, catch_up=catch_up)
 
-    def run_now(self, name: str, *, args: Any = None, kwargs: Any = None, note: str = "") -> str:
+    def run_now(self, name: str, *, args: Args = None, kwargs: Kwargs = None, note: str = "") -> str:
         """Publish one extra task with the entry's own options, and return its id. The plan is untouched.
 
         It takes the entry's once-lock; where another task holds that, the worker does as the policy says.

@@ -113,13 +113,13 @@ class BackfillPlanner(Planner):
         known, twin = self._twins.get(backfill.id, (None, None))
         if known is not entry or twin is None:
             twin = copy(entry)
-            twin.written, twin.expect = None, False
+            twin.written = None
             headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
-            twin.options = {**entry.options, "headers": headers}
+            twin._put(expect=False, options={**entry.options, "headers": headers})
             if entry.once is not None and not entry.once.at_publish and entry.once.on_conflict != "wait":
-                twin.once = entry.once.but(on_conflict="wait", max_waiters=None)  # or the worker would leave it out
+                twin._put(once=entry.once.but(on_conflict="wait", max_waiters=None))  # or the worker would leave it out
             if backfill.max_active is not None:
-                twin.history = MAX_HISTORY  # Of an old run, the end is told only where there is room for its row.
+                twin._put(history=MAX_HISTORY)  # Of an old run, the end is told only where there is room for its row.
             if len(self._twins) >= _TWINS:
                 self._twins.clear()
             self._twins[backfill.id] = entry, twin

@@ -100,8 +100,9 @@ def decode(name: str, raw: bytes, alike: dict[str, Entry] | None = None) -> Entr
         kind = "" if alike is None else str(stored)
         known = alike.get(kind) if alike else None
         entry = _bare(name, stored) if known is None else copy(known)
-        entry.name, entry.written = check_name("name", name), None
-        entry.args, entry.kwargs = as_args(unpack(args)), as_mapping("kwargs", unpack(kwargs))
+        entry.written = None
+        given = {"args": as_args(unpack(args)), "kwargs": as_mapping("kwargs", unpack(kwargs))}
+        entry._put(name=check_name("name", name), **given)
         # A schedule of somebody's own may keep what it was asked, and a spread one goes by the name.
         own = "custom" in stored.get("schedule", ()) or getattr(entry.schedule, "spread", False)
         if alike is not None and known is None and not own:

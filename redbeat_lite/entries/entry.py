@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime, tzinfo
-from typing import Any
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, Final, Literal, Unpack
 
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule
@@ -15,13 +15,25 @@ from ..expect import Expect, Pause
 from ..once.policy import Once
 from ..public import public
 from ..schedules import Manual, Rule, encode_schedule, rule_of
-from ..schedules.calendars import without
+from ..schedules.calendars import Calendar, without
 from ..schedules.misfire import Misfire
-from ..storage.changes import Change
 from . import fields
+from .as_read import AsRead
+from .field_types import (
+    Args,
+    CalendarField,
+    Changes,
+    ExpectField,
+    Expires,
+    Kwargs,
+    MisfireField,
+    OnceField,
+    OnFailure,
+    Schedule,
+)
 from .fields import DEFINITION_FIELDS
+from .frozen import Frozen
 from .recorded import Recorded
-from .state import EntryState, task_id
 from .together import check_together
 
 _REQUIRED = {
@@ -31,8 +43,9 @@ _REQUIRED = {
 
 
 @public
-class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
-    """One named schedule; a :class:`celery.beat.ScheduleEntry`, so tools that know Celery know it.
+class Entry(Frozen, AsRead, Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
+    """One named schedule; a :class:`celery.beat.ScheduleEntry`, so tools that know Celery know it. It is frozen: what
+    is stored is changed by :class:`Schedules`, and :meth:`replace` makes another entry.
 
     Parameters:
         name: 1 to 200 characters, no control characters.
@@ -63,16 +76,6 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         relative: Celery's own flag for interval schedules.
         app: the Celery app; its time zone counts for schedules that carry none.
 
-    Read-only attributes, as last read from Redis: ``next_run_at`` (when it will fire, jitter included; ``None`` while
-    paused, disabled, finished or manual), ``last_run_at`` (nominal time of the last occurrence, ``None`` before any),
-    ``total_run_count``, ``last_task_id``, ``version``, ``generation``, ``paused_note`` (``None`` unless paused),
-    ``source`` (``"runtime"``, or ``"config:<owner>"``), ``last_error``, ``last_change`` (a :class:`Change`, of an entry
-    that was read by its name; else ``None``).
-
-    What workers have recorded of its last runs, at most 100 of them, is read when one of these is first asked for,
-    together with that of up to 100 entries of the same page: ``last_run`` (a :class:`Run` without worker and error),
-    ``last_success_at`` (nominal time), ``failures_in_a_row``. ``None`` and 0 where no worker records.
-
     Raises:
         InvalidEntry: a field is wrong; names the field, what was expected and what came.
     """
@@ -81,15 +84,15 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         self,
         name: str,
         task: Any,
-        schedule: Any,
-        args: Any = (),
-        kwargs: Any = None,
-        options: Any = None,
+        schedule: Schedule,
+        args: Args = (),
+        kwargs: Kwargs = None,
+        options: Kwargs = None,
         *,
-        expires: Any = "interval",
-        once: Any = False,
-        misfire: Any = "coalesce",
-        jitter: Any = 0.0,
+        expires: Expires = "interval",
+        once: OnceField = False,
+        misfire: MisfireField = "coalesce",
+        jitter: float | timedelta = 0.0,
         start_at: datetime | None = None,
         end_at: datetime | None = None,
         max_runs: int | None = None,
@@ -97,46 +100,42 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         description: str = "",
         remove_when_done: bool = False,
         history: int | None = None,
-        expect: Any = None,
-        on_failure: Any = None,
-        calendar: Any = None,
-        tags: Any = (),
+        expect: ExpectField = None,
+        on_failure: OnFailure = None,
+        calendar: CalendarField = None,
+        tags: Collection[str] = (),
         relative: bool = False,
         app: Any = None,
     ) -> None:
         # Celery's own __init__ is not called: it would fill last_run_at from a clock.
-        self.name = fields.check_name("name", name)
+        self.name: Final[str] = fields.check_name("name", name)
         self.app = app
         try:
             task, args, kwargs, options = fields.expanded(task, args, kwargs, options)
-            self.task = fields.check_name("task", getattr(task, "name", task))
-            self.schedule = fields.as_schedule(schedule, relative, self.name)
-            self.args = fields.as_args(args)
-            self.kwargs = fields.as_mapping("kwargs", kwargs)
-            self.options = fields.as_options(options)
-            self.expires = fields.as_expires(expires)
-            self.once = Once.of(once)
-            self.misfire = Misfire.of(misfire)
-            self.jitter = fields.as_jitter(jitter)
-            self.start_at = None if start_at is None else instants.aware("start_at", start_at)
-            self.end_at = None if end_at is None else instants.aware("end_at", end_at)
-            self.max_runs = fields.as_max_runs(max_runs)
-            self.enabled = fields.of_type("enabled", enabled, bool)
-            self.description = fields.of_type("description", description, str)
-            self.remove_when_done = fields.of_type("remove_when_done", remove_when_done, bool)
-            self.history = fields.as_history(history)
-            self.expect = Expect.of(expect)
-            self.on_failure = Pause.of(on_failure)
-            self.calendar = fields.as_calendar(calendar)
-            self.tags = fields.as_tags(tags)
+            self.task: Final[str] = fields.check_name("task", getattr(task, "name", task))
+            self.schedule: Final[BaseSchedule] = fields.as_schedule(schedule, relative, self.name)
+            self.args: Final[tuple[Any, ...]] = fields.as_args(args)
+            self.kwargs: Final[Mapping[str, Any]] = fields.as_mapping("kwargs", kwargs)
+            self.options: Final[Mapping[str, Any]] = fields.as_options(options)
+            self.expires: Final[float | str | None] = fields.as_expires(expires)
+            self.once: Final[Once | None] = Once.of(once)
+            self.misfire: Final[Misfire] = Misfire.of(misfire)
+            self.jitter: Final[float] = fields.as_jitter(jitter)
+            self.start_at: Final[datetime | None] = None if start_at is None else instants.aware("start_at", start_at)
+            self.end_at: Final[datetime | None] = None if end_at is None else instants.aware("end_at", end_at)
+            self.max_runs: Final[int | None] = fields.as_max_runs(max_runs)
+            self.enabled: Final[bool] = fields.of_type("enabled", enabled, bool)
+            self.description: Final[str] = fields.of_type("description", description, str)
+            self.remove_when_done: Final[bool] = fields.of_type("remove_when_done", remove_when_done, bool)
+            self.history: Final[int | None] = fields.as_history(history)
+            self.expect: Final[Expect | Literal[False] | None] = Expect.of(expect)
+            self.on_failure: Final[Pause | None] = Pause.of(on_failure)
+            self.calendar: Final[Calendar | str | None] = fields.as_calendar(calendar)
+            self.tags: Final[tuple[str, ...]] = fields.as_tags(tags)
             check_together(self)
         except InvalidEntry as exc:
             raise exc.of(self.name) from None
-        self.state: EntryState | None = None
-        self.due: int | None = None
-        self.owner: str | None = None
-        self.frozen_until: datetime | None = None  #: known to who asks :attr:`Schedules.freezes` for it
-        self.last_change: Change | None = None
+        self.state = self.due = self.owner = self.frozen_until = self.last_change = None
         self.local: tuple[str, ...] = ()
         #: What was noted of the runs of a schedule that cannot be stored; see :mod:`redbeat_lite.entries.sameness`.
         self.runs: tuple[int, ...] = ()
@@ -193,57 +192,9 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         return round(self.jitter * 1000)
 
     @property
-    def known_state(self) -> EntryState:
-        """The state of an entry that was read or written."""
-        assert self.state is not None
-        return self.state
-
-    @property
-    def next_run_at(self) -> datetime | None:
-        return None if self.due is None else instants.from_ms(self.due)
-
-    @property
-    def last_run_at(self) -> datetime | None:
-        last = self.state.last if self.state else None
-        return None if last is None else instants.from_ms(last)
-
-    @property
-    def total_run_count(self) -> int:
-        return self.state.count if self.state else 0
-
-    @property
-    def skipped_count(self) -> int:
-        return self.state.skipped if self.state else 0
-
-    @property
-    def last_task_id(self) -> str | None:
-        if self.state is None or self.state.last is None:
-            return None
-        return task_id(self.name, self.state.generation, self.state.last)
-
-    @property
-    def version(self) -> int:
-        return self.state.version if self.state else 0
-
-    @property
-    def generation(self) -> str | None:
-        return self.state.generation if self.state else None
-
-    @property
-    def paused_note(self) -> str | None:
-        return self.state.note if self.state and self.state.paused else None
-
-    @property
     def finished(self) -> bool:
+        """Whether it has no occurrence to come, and is kept as a record."""
         return self.state is not None and self.state.finished and not isinstance(self.schedule, Manual)
-
-    @property
-    def last_error(self) -> str | None:
-        return (self.state.error or None) if self.state else None
-
-    @property
-    def source(self) -> str:
-        return "runtime" if self.owner is None else f"config:{self.owner}"
 
     # -- as a value ---------------------------------------------------------------------------------------------------
 
@@ -251,7 +202,7 @@ class Entry(Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no t
         """The fields a user may write, by name."""
         return {field: getattr(self, field) for field in DEFINITION_FIELDS}
 
-    def replace(self, **changes: Any) -> Entry:
+    def replace(self, **changes: Unpack[Changes]) -> Entry:
         """A new entry with these fields changed, validated as a whole; it carries no state.
 
         Raises:

@@ -117,10 +117,10 @@ def emission(occurrence: Occurrence, now: int, *, expect: Expect | None, traced:
         if expires is not None:
             options["expires"] = expires
     emitted = copy.copy(entry)
-    emitted.options = options
+    emitted._put(options=options)
     if isinstance(entry.schedule, Cron):
         # Nobody plans with it: Sentry, for one, reads the rule of a monitor from the entry that is sent.
-        emitted.schedule = familiar(entry.schedule) or entry.schedule
+        emitted._put(schedule=familiar(entry.schedule) or entry.schedule)
     return emitted
 
 

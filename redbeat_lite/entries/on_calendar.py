@@ -52,7 +52,7 @@ def given(entry: Entry, known: Mapping[str, Calendar], zone: tzinfo) -> Calendar
         hint = f"did you mean {near[0]!r}?" if near else "store it: schedules.calendars[name] = ..."
         raise InvalidEntry("calendar", "the name of a stored calendar", name, entry=entry.name, hint=hint)
     encode_schedule(entry.schedule)  # or a new revision could not plan it
-    entry.calendar, entry._rule = known[name], None
+    entry._put(calendar=known[name])
     if not isinstance(rule := entry.rule(zone), CalendarRule):
         hint = "an interval counts from run to run, and has no days"
         raise InvalidEntry("schedule", "cron, crontab or rrule beside a calendar", entry.schedule, hint=hint)
@@ -77,7 +77,7 @@ def calendar_name(entry: Entry) -> str:
 def on(entry: Entry, calendar: Calendar | str | None) -> Entry:
     """The same entry on another calendar."""
     twin = copy(entry)
-    twin.calendar, twin._rule = calendar, None
+    twin._put(calendar=calendar)
     return twin
 
 

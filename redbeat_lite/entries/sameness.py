@@ -39,7 +39,7 @@ def same_runs(before: Entry, after: Entry, now: int, zone: tzinfo) -> bool:
 def keep_resolved(before: Entry, after: Entry) -> None:
     """Leave a spread schedule that is written as it was resolved as it was."""
     if isinstance(after.schedule, SpreadSchedule) and told(after.schedule) == told(before.schedule):
-        after.schedule, after._rule = before.schedule, None
+        after._put(schedule=before.schedule)
 
 
 def noted(entry: Entry, now: int) -> tuple[int, ...]:

@@ -6,15 +6,16 @@ import re
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ..errors import InvalidEntry
 from ..instants import YEAR
 from ..public import public
 
 #: What a policy may say about the span of its lock, and about a key that is taken.
-SCOPES = ("run", "queue")
-CONFLICTS = ("skip", "wait", "raise")
+Scope = Literal["run", "queue"]
+Conflict = Literal["skip", "wait", "raise"]
+SCOPES, CONFLICTS = get_args(Scope), get_args(Conflict)
 
 #: A lease is renewed three times before it runs out, and a renewal may take a few hundred milliseconds on a bad day.
 MIN_LEASE = 1.0
@@ -53,8 +54,8 @@ class Once:
     """
 
     key: str | Callable[..., str] | None = None
-    scope: str = "run"
-    on_conflict: str = "skip"
+    scope: Scope = "run"
+    on_conflict: Conflict = "skip"
     lease: float = 60.0
     hold_on_retry: bool = True
     max_hold: float | None = None

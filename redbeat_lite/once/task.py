@@ -30,7 +30,7 @@ from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .hold import GUARD_LIFE, is_guarded
 from .lock_key import check_definition, checked, key_of
 from .parked_message import DELIVERY
-from .policy import Once, check_seconds
+from .policy import Conflict, Once, check_seconds
 from .runtime import PATIENCE, Runtime
 from .settle import settle_failed, settle_skipped
 from .store import DOWN, Wanted
@@ -123,7 +123,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         link_error: Any = None,
         shadow: str | None = None,
         once_key: str | None = None,
-        on_conflict: str | None = None,
+        on_conflict: Conflict | None = None,
         **options: Any,
     ) -> Any:
         """As Celery's, with two more options; neither reaches the task's arguments.
@@ -161,7 +161,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             raise
 
     def _claim(
-        self, once_key: str | None, on_conflict: str | None, task_id: str, args: Any, kwargs: Any, options: Any
+        self, once_key: str | None, on_conflict: Conflict | None, task_id: str, args: Any, kwargs: Any, options: Any
     ) -> str | None:
         """Write into the headers what the worker cannot tell, and take the lock where that is done here: its key."""
         of_this_call = once_key is not None or on_conflict is not None

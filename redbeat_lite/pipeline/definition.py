@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal, get_args
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from celery.canvas import Signature
@@ -30,7 +30,8 @@ TTL = 7 * 86_400.0
 MAX_TTL = 36_525 * 86_400.0
 
 #: What becomes of a run that an entry starts while another one of it has not ended.
-OVERLAPS = ("allow", "skip", "wait")
+Overlap = Literal["allow", "skip", "wait"]
+OVERLAPS = get_args(Overlap)
 
 _NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline").bytes
 
@@ -83,7 +84,7 @@ class Definition:
     revoke_siblings: bool = False
     ttl: float = TTL
     process: Mapping[str, Any] | None = None
-    overlap: str = "allow"
+    overlap: Overlap = "allow"
     deadline: float | None = None
     at_once: int | None = None
 
@@ -166,7 +167,7 @@ def define(
     revoke_siblings: bool = False,
     ttl: Any = TTL,
     process: Mapping[str, Any] | None = None,
-    overlap: str = "allow",
+    overlap: Overlap = "allow",
     deadline: Any = None,
     at_once: Any = None,
 ) -> Definition:

@@ -11,7 +11,7 @@ from uuid import uuid4
 from celery.utils.log import get_logger
 
 from ..public import public
-from .definition import TTL, Definition, define
+from .definition import TTL, Definition, Overlap, define
 from .keys import START
 from .run import PipelineRun, begin
 from .task import PipelineTask
@@ -60,7 +60,7 @@ class Pipeline:
         *,
         revoke_siblings: bool = False,
         ttl: float | timedelta = TTL,
-        overlap: str = "allow",
+        overlap: Overlap = "allow",
         deadline: float | timedelta | None = None,
         at_once: int | None = None,
     ) -> None:

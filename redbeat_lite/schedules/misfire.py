@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from ..errors import InvalidEntry
 from ..public import public
@@ -17,7 +17,8 @@ from . import At, Every, Question, Rule, first_ms, next_ms
 from .celery_schedules import ForeignRule
 from .missed import Missed, WalkOn, by_count, missed_of
 
-POLICIES = ("coalesce", "skip", "all")
+MisfirePolicy = Literal["coalesce", "skip", "all"]
+POLICIES = get_args(MisfirePolicy)
 #: Without a limit, `all` emits this many per plan; the rest is planned in the next round.
 CHUNK = 500
 MAX_LIMIT = 1000
@@ -45,7 +46,7 @@ class Misfire:
         InvalidEntry: an unknown policy, a negative grace, a limit out of bounds.
     """
 
-    policy: str = "coalesce"
+    policy: MisfirePolicy = "coalesce"
     grace: float | timedelta | None = None
     limit: int | None = None
 
@@ -60,7 +61,7 @@ class Misfire:
             raise InvalidEntry("misfire.limit", f"1 to {MAX_LIMIT}, or None", limit)
 
     @classmethod
-    def of(cls, value: str | Misfire | Mapping[str, Any]) -> Misfire:
+    def of(cls, value: MisfirePolicy | Misfire | Mapping[str, Any]) -> Misfire:
         """A policy from its name, from a mapping of the parameters, or from itself.
 
         Raises:

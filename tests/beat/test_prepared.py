@@ -338,16 +338,14 @@ def test_a_task_that_has_a_say_in_its_messages_is_asked_every_time(
 def test_a_message_with_what_no_template_knows_is_not_prepared(
     publishers: tuple[Publisher, Publisher], options: dict[str, Any]
 ) -> None:
-    entry = Entry("e", "plain", every(3600))
-    entry.options = options
+    entry = Entry("e", "plain", every(3600)).replace(options=options)
     publish(publishers[0], occurrence(entry, 1))
     assert entry.written is None
 
 
 def test_a_lazy_argument_is_asked_every_time(publishers: tuple[Publisher, Publisher]) -> None:
     numbers = iter(range(2))
-    entry = Entry("e", "plain", every(3600))
-    entry.args = (celery.beat.BeatLazyFunc(lambda: next(numbers)),)
+    entry = Entry("e", "plain", every(3600), (celery.beat.BeatLazyFunc(lambda: next(numbers)),))
     shown = [json.loads(publish(publishers[0], occurrence(entry, n))[0][2])["headers"]["argsrepr"] for n in range(2)]
     assert shown == ["(0,)", "(1,)"] or shown == ["[0]", "[1]"]
 

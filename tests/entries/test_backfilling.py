@@ -55,8 +55,7 @@ def test_what_bounds_the_entry_bounds_them() -> None:
     hourly = cron("0 * * * *", tz="UTC")
     assert found(hourly, start_at=at(7.5)[0], end_at=at(10)[0], max_runs=1, jitter=60) == at(8, 9, 10)
     closed = Calendar({date(2026, 3, 2)}, date(2026, 12, 31), name="closed", revision=1)
-    entry = Entry("a", "add", hourly)
-    entry.calendar = closed
+    entry = Entry("a", "add", hourly, calendar=closed)
     wanted = backfill(NOON - timedelta(hours=14), NOON)
     assert [from_ms(each) for each in times(wanted, entry, EntryState(1, "g", None), UTC)] == at(-2, -1)
 

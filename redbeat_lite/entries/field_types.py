@@ -1,0 +1,55 @@
+"""What may be written in the fields of an entry, for type checkers; :class:`redbeat_lite.Entry` says what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeAlias, TypedDict
+
+from celery.schedules import BaseSchedule
+
+from ..expect import Expect, Pause
+from ..once.policy import Once
+from ..schedules.calendars import Calendar
+from ..schedules.misfire import Misfire, MisfirePolicy
+
+Schedule: TypeAlias = float | timedelta | BaseSchedule
+Args = list[Any] | tuple[Any, ...] | None  # no Sequence, which a text is one of
+Kwargs = Mapping[str, Any] | None
+Expires = float | timedelta | Literal["interval"] | None
+OnceField = bool | Once | Mapping[str, Any] | None
+MisfireField = MisfirePolicy | Misfire | Mapping[str, Any]
+ExpectField = Expect | Mapping[str, Any] | Literal[False] | None
+OnFailure = Pause | str | None
+CalendarField = Calendar | str | None
+
+
+class Policies(TypedDict, total=False):
+    """The optional fields that :meth:`redbeat_lite.Schedules.add` takes by name."""
+
+    expires: Expires
+    once: OnceField
+    misfire: MisfireField
+    jitter: float | timedelta
+    start_at: datetime | None
+    end_at: datetime | None
+    max_runs: int | None
+    enabled: bool
+    description: str
+    remove_when_done: bool
+    history: int | None
+    expect: ExpectField
+    on_failure: OnFailure
+    calendar: CalendarField
+    tags: Collection[str]
+
+
+class Changes(Policies, total=False):
+    """All fields that may be changed."""
+
+    task: Any
+    schedule: Schedule
+    args: Args
+    kwargs: Kwargs
+    options: Kwargs
+    relative: bool
