@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import timedelta
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Literal
 
+from .durations import LENGTH, Duration, seconds_of
 from .errors import InvalidEntry
 from .instants import YEAR
 from .public import public
@@ -24,7 +23,8 @@ _MOST_FAILURES = 1000
 class Expect:
     """What must become of an entry's runs; where it does not, an incident is opened.
 
-    Lengths of time are seconds or a timedelta, more than 0 and at most a year; ``None``: not expected.
+    Lengths of time are seconds, a timedelta or a text such as ``"1h30m"``, more than 0 and at most a year; ``None``:
+    not expected.
 
     Parameters:
         start_within: a run begins so long after its due time at the latest.
@@ -38,9 +38,9 @@ class Expect:
         InvalidEntry: a field is wrong.
     """
 
-    start_within: float | timedelta | None = None
-    finish_within: float | timedelta | None = None
-    succeed_every: float | timedelta | None = None
+    start_within: Duration | None = None
+    finish_within: Duration | None = None
+    succeed_every: Duration | None = None
     failures: int = 1
     trust: Literal["workers", "backend"] = "workers"
 
@@ -154,13 +154,11 @@ class Pause:
 def _seconds(name: str, value: object) -> float | None:
     if value is None:
         return None
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and math.isfinite(seconds)
-    if not is_number or not 0 < seconds <= YEAR:  # type: ignore[operator]  # a number, as has been asked
-        expected = f"None, or positive seconds or a timedelta, at most a year ({YEAR} s)"
-        raise InvalidEntry(f"expect.{name}", expected, value)
-    return seconds  # type: ignore[return-value]  # likewise
+    seconds = seconds_of(value)
+    if seconds is None or not 0 < seconds <= YEAR:
+        raise InvalidEntry(f"expect.{name}", f"None, or {LENGTH}, more than 0 and at most a year ({YEAR} s)", value)
+    return seconds
 
 
-def _ms(seconds: float | timedelta | None) -> int | None:
+def _ms(seconds: Duration | None) -> int | None:
     return None if seconds is None else round(1000 * seconds)  # type: ignore[arg-type]  # made seconds at first

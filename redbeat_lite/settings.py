@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import urls
+from .durations import seconds_of
 from .errors import ConfigurationError, remember
 from .expect import Expect
 from .setting_checks import (
@@ -46,9 +46,13 @@ MAX_HISTORY = 1000
 MAX_NAME = 200
 
 
+#: Settings that are lengths of time.
+_LENGTHS = {"lease", "expires", "clock_slack", "once_lease", "publish_timeout", "stall_timeout"}
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a user can set. All times are in seconds.
+    """Everything a user can set. Lengths of time are in seconds here; an app may give any that :mod:`durations` reads.
 
     Parameters:
         url: the Redis server, or the servers, that hold the schedule; the broker's own URL where that is a Redis.
@@ -153,8 +157,8 @@ class Settings:
                 namespace, given twice with two values, or there is no Redis to use.
         """
         values = {name: _value(app, name) for name in _given(app)}
-        if isinstance(values.get("expires"), timedelta):
-            values["expires"] = values["expires"].total_seconds()
+        for name in _LENGTHS & values.keys():
+            values[name] = values[name] if (seconds := seconds_of(values[name])) is None else seconds
         values["expect"] = expectation(values.get("expect"))
         check_trust(app, values["expect"])
         if url is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery import current_app
 
+from .durations import Duration, seconds_of
 from .entries import lifecycle
 from .entries.configured import as_written, config_entry
 from .entries.entry import Entry
@@ -105,21 +106,23 @@ class ScheduleClock:
         """What the clock says, in its zone."""
         return self._now.astimezone(self._zone)
 
-    def run(self, until: str | datetime | timedelta = timedelta(days=1)) -> list[Fired]:
+    def run(self, until: str | datetime | Duration = timedelta(days=1)) -> list[Fired]:
         """Move on to ``until``, and list what fired on the way: from the present instant on, before ``until``.
 
         Parameters:
-            until: ISO 8601 text or a datetime as for ``start``, or how far to go in real time. A timedelta of a day is
+            until: ISO 8601 text or a datetime as for ``start``, or how far to go in real time: seconds, a
+                timedelta or a text such as ``"1h30m"``. A day is
                 24 hours, which is not from midnight to midnight where the clocks change: there, name the end.
         """
         return list(self.walk(until))
 
-    def walk(self, until: str | datetime | timedelta = timedelta(days=1)) -> Iterator[Fired]:
+    def walk(self, until: str | datetime | Duration = timedelta(days=1)) -> Iterator[Fired]:
         """As :meth:`run`, occurrence by occurrence: in the body of a loop over it, it is the time at which each fires.
 
         The clock has reached ``until`` when the loop is through.
         """
-        end = self._now + until if isinstance(until, timedelta) else _instant("until", until, self._zone)
+        far = None if isinstance(until, str) and until.isdecimal() else seconds_of(until)  # 20261201 is a day
+        end = _instant("until", until, self._zone) if far is None else self._now + timedelta(seconds=far)
         if end < self._now:
             raise ValueError(f"until: expected an instant that is still to come, got {until!r} at {self.now}")
         while self._ahead is not None and self._ahead.at < end:
@@ -176,7 +179,7 @@ def _begin(entry: Entry, start: int, zone: tzinfo) -> None:
     entry.state, entry.due = state, lifecycle.due_time(entry, state, zone)
 
 
-def _instant(field: str, value: str | datetime, zone: tzinfo) -> datetime:
+def _instant(field: str, value: object, zone: tzinfo) -> datetime:
     instant = datetime.fromisoformat(value) if isinstance(value, str) else value
     if not isinstance(instant, datetime):
         raise TypeError(f"{field}: expected ISO 8601 text or a datetime, got {value!r}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal
 
 from ..actors import Who
 from ..clock import wall_ms
+from ..durations import LENGTH, Duration, seconds_of
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze, Freezes
 from ..entries.selection import Selection
@@ -42,7 +43,7 @@ class FreezeList:
         tag: str | None = None,
         task: str = "*",
         until: datetime | None = None,
-        seconds: float | timedelta | None = None,
+        seconds: Duration | None = None,
         mode: Literal["hold", "skip"] = "hold",
         note: str = "",
     ) -> Freeze:
@@ -55,7 +56,8 @@ class FreezeList:
             name, task: patterns, as of files: ``billing-*``.
             tag: one of the entry's tags.
             until: aware; when it ends.
-            seconds: for how long it holds, or a timedelta; in the place of ``until``.
+            seconds: for how long it holds, as seconds, a timedelta or a text such as ``"2h"``; in the place of
+                ``until``.
             mode: ``"hold"``: of what was due meanwhile each entry's misfire policy decides; ``"skip"``: it is skipped.
             note: why.
 
@@ -125,7 +127,7 @@ class FreezeList:
 
 
 def _after(now: int, seconds: object) -> int:
-    length = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
-    if isinstance(length, bool) or not isinstance(length, (int, float)) or not 0.001 <= length <= _LONGEST:
-        raise InvalidEntry("seconds", "a millisecond to 1,000 years, in seconds or as a timedelta", seconds)
+    length = seconds_of(seconds)
+    if length is None or not 0.001 <= length <= _LONGEST:
+        raise InvalidEntry("seconds", f"{LENGTH}, a millisecond to 1,000 years", seconds)
     return now + round(1000 * length)

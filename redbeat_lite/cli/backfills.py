@@ -13,15 +13,15 @@ from ..entries.words import counted
 from ..errors import InvalidEntry
 from ..storage.backfills import Backfill
 from .command import Command, json_option, name_argument, schedules_of
-from .entry_options import instant_of
+from .entry_options import since_of
 from .exit_codes import Failure
 from .output import echo_json, echo_table, say, when
 
 
 @click.command(cls=Command)
 @name_argument
-@click.option("--from", "start", metavar="INSTANT", required=True, help="The first instant.")
-@click.option("--to", "end", metavar="INSTANT", required=True, help="The last instant.")
+@click.option("--from", "start", metavar="INSTANT", required=True, help="The first instant, or how long ago: 24h.")
+@click.option("--to", "end", metavar="INSTANT", required=True, help="The last instant, or how long ago.")
 @click.option("--max-active", metavar="N", default="1", help='So many at once; or "none": as --rate says.  [1]')
 @click.option("--rate", type=float, default=10, show_default=True, help="Messages a second without --max-active.")
 @click.option("--again", type=int, default=0, help="1 and so on, to send what was sent before once more.")
@@ -55,7 +55,7 @@ def asked(given: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
     most = given["max_active"]
     if most != "none" and not re.fullmatch("[0-9]{1,9}", most):
         raise InvalidEntry("max_active", 'a whole number, or "none"', most)
-    span = {"start": instant_of("from", given["start"], zone), "end": instant_of("to", given["end"], zone)}
+    span = {"start": since_of("from", given["start"], zone), "end": since_of("to", given["end"], zone)}
     return {**given, **span, "max_active": None if most == "none" else int(most)}
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..actors import by_way
-from .exit_codes import WRONG_REQUEST, explained
+from ..durations import seconds_of
+from .exit_codes import WRONG_REQUEST, Failure, explained
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -87,6 +88,24 @@ def _wrong_words(ctx: click.Context) -> Iterator[None]:
     except click.UsageError as exc:
         exc.show()
         ctx.exit(WRONG_REQUEST)
+
+
+class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.4 on
+    """A length of time, as seconds."""
+
+    name = "length"
+
+    def __init__(self, least: float = 0.0) -> None:
+        self._least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = seconds_of(value)
+        if seconds is None or seconds < self._least:
+            where = param.opts[0] if param is not None else self.name
+            raise Failure(
+                f"{where}: expected a length of time such as 30s or 1h30m, at least {self._least:g} s, got {value!r}"
+            )
+        return seconds
 
 
 def json_option(command: _F) -> _F:

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
+from ..durations import seconds_of
+from ..entries.schedule_text import instant_from, schedule_from
 from ..errors import CorruptEntry, InvalidEntry
-from ..interchange.schedule_text import instant_from, schedule_from, seconds_from
 from ..schedules import at, cron, every, manual, rrule
 from ..schedules.zones import zone_of
 from ..storage.json_values import unpack
@@ -125,7 +126,7 @@ def schedule_of(given: dict[str, Any], zone: tzinfo) -> Any:
             beside = " or ".join(f"--{each}" for each in needs.split())
             raise InvalidEntry("schedule", f"{name} beside {beside}", f"{name} {kind or 'alone'}")
     if kind == "every":
-        return every(seconds_from("every", value), align=align, spread=spread)
+        return every(value, align=align, spread=spread)
     if kind == "cron":
         return cron(value, tz=tz, seconds=seconds or "last")
     if kind == "at":
@@ -144,10 +145,8 @@ def fields_of(given: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
         InvalidEntry: a value is wrong.
     """
     readers: dict[str, Callable[[str, Any], Any]] = {
-        "expires": lambda field, value: value if value == "interval" else seconds_from(field, value),
         "once": _json,
         "misfire": lambda field, value: _json(field, value) if value.lstrip().startswith("{") else value,
-        "jitter": seconds_from,
         "start_at": lambda field, value: instant_of(field, value, zone),
         "end_at": lambda field, value: instant_of(field, value, zone),
         "max_runs": _whole,
@@ -182,20 +181,24 @@ def instant_of(field: str, text: str, zone: tzinfo) -> datetime:
     return found.replace(tzinfo=zone)
 
 
-def since_of(text: str, zone: tzinfo) -> datetime:
-    """What ``--since`` means: an instant, or how long ago, but no more than a hundred years.
+def since_of(field: str, text: str, zone: tzinfo) -> datetime:
+    """An instant, or how long ago; raises as :func:`instant_of`."""
+    return _instant_or_length(field, text, zone, "how long ago", -1)
 
-    Raises:
-        InvalidEntry: it is neither.
-    """
-    try:
-        seconds = seconds_from("since", text)
-    except InvalidEntry:
+
+def until_of(field: str, text: str, zone: tzinfo) -> datetime:
+    """An instant, or how long from now; raises as :func:`instant_of`."""
+    return _instant_or_length(field, text, zone, "how long from now", 1)
+
+
+def _instant_or_length(field: str, text: str, zone: tzinfo, words: str, sign: int) -> datetime:
+    if (seconds := None if text.isdecimal() else seconds_of(text)) is None:  # 20261201 is a day
         try:
-            return instant_of("since", text, zone)
-        except InvalidEntry:
-            raise InvalidEntry("since", 'an instant, or how long ago, such as "24h"', text) from None
-    return datetime.now(UTC) - timedelta(seconds=max(0.0, min(seconds, 36_500 * 86_400)))
+            return instant_of(field, text, zone)
+        except InvalidEntry as exc:
+            expected = f'{exc.expected}, or {words}, such as "1h30m"'
+            raise InvalidEntry(field, expected, text, hint=exc.hint) from None
+    return datetime.now(UTC) + sign * timedelta(seconds=min(seconds, 36_500 * 86_400))
 
 
 def _json(field: str, text: str) -> Any:
@@ -210,8 +213,7 @@ def _expectation(field: str, text: str) -> Any:
     if "=" not in text or text.lstrip().startswith("{"):
         return _json(field, text)
     pairs = (part.strip().partition("=") for part in text.split(","))
-    read: dict[str, Callable[[str, str], Any]] = {"failures": _whole, "trust": lambda _, value: value}
-    return {name: read.get(name, seconds_from)(f"{field}.{name}", value) for name, _, value in pairs}
+    return {name: _whole(f"{field}.{name}", value) if name == "failures" else value for name, _, value in pairs}
 
 
 def _whole(field: str, text: str) -> int:

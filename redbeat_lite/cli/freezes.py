@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from ..entries.words import counted
-from ..interchange.schedule_text import seconds_from
-from .command import Command, json_option, schedules_of
-from .entry_options import instant_of
+from .command import Command, Length, json_option, schedules_of
+from .entry_options import until_of
 from .output import echo_json, echo_table, say, when
 
 
@@ -17,7 +16,7 @@ from .output import echo_json, echo_table, say, when
 @click.argument("pattern")
 @click.option("--tag", help="Only entries with this tag.")
 @click.option("--task", default="*", help="Only entries whose task matches this pattern.")
-@click.option("--for", "length", metavar="LENGTH", help="For how long: 30m, 2h, 1h30m, 2d.")
+@click.option("--for", "length", type=Length(), help="For how long: 30m, 2h, 1h30m, 2d.")
 @click.option("--until", metavar="INSTANT", help="Until when, in the place of --for.")
 @click.option("--skip", is_flag=True, help="Leave out what is due meanwhile, whatever misfire policies say.")
 @click.option("--note", default="", help="Why, for those who come after.")
@@ -30,14 +29,14 @@ def freeze(ctx: click.Context, /, pattern: str, until: str | None, skip: bool, *
       celery -A proj redbeat freeze '*' --for 2h --note deploy
       celery -A proj redbeat freeze '*' --tag billing --until 2026-12-01T06:00
     """
-    end = None if until is None else instant_of("until", until, ctx.obj.app.timezone)
+    end = None if until is None else until_of("until", until, ctx.obj.app.timezone)
     froze(ctx, pattern, until=end, mode="skip" if skip else "hold", **given)
 
 
-def froze(ctx: click.Context, name: str, *, length: str | None, **given: Any) -> None:
+def froze(ctx: click.Context, name: str, *, length: float | None, **given: Any) -> None:
     """Freeze what these say, and tell."""
     schedules = schedules_of(ctx)
-    made = schedules.freezes.add(name, seconds=None if length is None else seconds_from("for", length), **given)
+    made = schedules.freezes.add(name, seconds=length, **given)
     covers = made.selection.covers
     found = len(schedules) if made.selection.is_all else sum(map(covers, schedules.values()))
     until = when(made.until, ctx.obj.app.timezone)

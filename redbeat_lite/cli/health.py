@@ -6,18 +6,16 @@ from typing import Any
 
 import click
 
-from .command import Command, json_option
+from .command import Command, Length, json_option
 from .output import echo_json, say
 
 
 @click.command(cls=Command)
 @click.option("--cluster", is_flag=True, help="Ask whether any beat leads and ticks, wherever it is.")
 @click.option("--incidents", is_flag=True, help="Ask whether an incident is open, of whatever kind.")
-@click.option("--limit", type=float, help="Seconds of silence allowed; by default redbeat_lite_stall_timeout.")
+@click.option("--limit", type=Length(), help="For how long it may be silent; by default redbeat_lite_stall_timeout.")
 @click.option("--pid", type=int, help="The beat's process, where several beats run on this host.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0.1), default=2, show_default=True, help="Seconds given to the server."
-)
+@click.option("--timeout", type=Length(0.1), default="2s", show_default=True, help="How long the server is waited for.")
 @json_option
 @click.pass_context
 def health(

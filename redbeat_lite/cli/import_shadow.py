@@ -14,14 +14,14 @@ import click
 
 from ..clock import wall_ms
 from ..entries.configured import configured
+from ..entries.schedule_text import schedule_text
 from ..interchange.importers.carrier import Carrier
 from ..interchange.importers.move_in import Move, MoveIn
 from ..interchange.importers.shadow import Difference, Shadow
 from ..interchange.importers.source import Source, Unreadable
-from ..interchange.schedule_text import schedule_text, seconds_from
 from ..settings import NO_SERVER, Settings
-from .command import Command, app_of, json_option
-from .entry_output import as_json, next_run
+from .command import Command, Length, app_of, json_option
+from .entry_output import next_run
 from .exit_codes import Failure, ServerFailure
 from .export_import import import_own
 from .output import echo_json, echo_table, json_text, say, when
@@ -126,7 +126,7 @@ def _own_path(where: dict[str, Any]) -> Path:
 
 
 def _as_data(move: Move) -> dict[str, Any]:
-    entry = None if move.entry is None else as_json(move.entry)
+    entry = None if move.entry is None else move.entry.as_dict()
     return {"name": move.name, "action": move.action, "notes": [*move.notes], "entry": entry}
 
 
@@ -175,13 +175,20 @@ def _list_notes(heading: str, moves: Iterable[Move]) -> None:
     help="The scheduler that runs.",
 )
 @_origin_options
-@click.option("--for", "length", help="How long to watch, such as 1h; by default until Ctrl-C.")
-@click.option("--every", default="1s", show_default=True, help="How often to look.")
-@click.option("--tolerance", default="2s", show_default=True, help="How far apart two instants may be.")
+@click.option("--for", "length", type=Length(), help="How long to watch, such as 1h; by default until Ctrl-C.")
+@click.option("--every", type=Length(0.1), default="1s", show_default=True, help="How often to look.")
+@click.option("--tolerance", type=Length(), default="2s", show_default=True, help="How far apart two instants may be.")
 @json_option
 @click.pass_context
 def shadow(
-    ctx: click.Context, /, origin: str, length: str | None, every: str, tolerance: str, as_json: bool, **where: Any
+    ctx: click.Context,
+    /,
+    origin: str,
+    length: float | None,
+    every: float,
+    tolerance: float,
+    as_json: bool,
+    **where: Any,
 ) -> None:
     """Run silently beside another beat, and tell where this one would have done otherwise.
 
@@ -198,18 +205,17 @@ def shadow(
     differences.
     """
     app = app_of(ctx)
-    end = None if length is None else time.monotonic() + seconds_from("--for", length)
-    pause, slack = seconds_from("--every", every), seconds_from("--tolerance", tolerance)
+    end = None if length is None else time.monotonic() + length
     settings = Settings.from_app(app, url=NO_SERVER)
     source = _source(app, origin, {"url": None, "prefix": None, **where})
     carrier = Carrier(app, settings, configured(app), app.timezone)
     # Told to, Celery writes down each run at once; and the app that is watched is this one.
-    lag = pause if app.conf.beat_sync_every == 1 else source.lag
-    watch = Shadow(carrier, app.timezone, tolerance=slack, lag=min(lag, source.lag))
+    lag = every if app.conf.beat_sync_every == 1 else source.lag
+    watch = Shadow(carrier, app.timezone, tolerance=tolerance, lag=min(lag, source.lag))
     tell = partial(_tell, app.timezone, as_json)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        for difference in _looks(source, watch, pause, end, silent=as_json):
+        for difference in _looks(source, watch, every, end, silent=as_json):
             tell(difference)
     except KeyboardInterrupt:
         pass

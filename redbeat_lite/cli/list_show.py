@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from redis.exceptions import ResponseError
 
+from ..entries.as_read import STATUSES
+from ..entries.schedule_text import schedule_text
 from ..entries.words import change_words, counted
 from ..errors import describe
-from ..interchange.schedule_text import schedule_text
 from ..once.canvas import call_text
 from ..settings import Settings
 from .command import Command, json_option, name_argument, schedules_of
-from .entry_output import STATUSES, as_fields, as_json, next_run, status
+from .entry_output import as_fields, next_run
 from .outcomes import last_outcomes, marks
 from .output import echo_fields, echo_json, echo_table, say
 from .runs import told
@@ -97,13 +98,7 @@ def list_(
 
 def _json(entry: Entry, history: int) -> dict[str, Any]:
     """Everything about an entry, with what became of its last runs."""
-    return {
-        **as_json(entry),
-        "last_run": entry.last_run,
-        "last_success_at": entry.last_success_at,
-        "failures_in_a_row": entry.failures_in_a_row,
-        "last_outcomes": last_outcomes(entry, history),
-    }
+    return {**entry.as_dict(), "last_outcomes": last_outcomes(entry, history)}
 
 
 def _say_nothing(stored: int) -> None:
@@ -128,7 +123,7 @@ def _matching(ctx: click.Context, source: str | None, doing: str | None, failed:
             continue
         if source and source not in (entry.source, entry.source.split(":")[0]):
             continue
-        if doing and not (entry.last_error is not None if doing == "failing" else status(entry) == doing):
+        if doing and not (entry.last_error is not None if doing == "failing" else entry.status == doing):
             continue
         yield entry
 

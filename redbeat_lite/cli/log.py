@@ -28,7 +28,7 @@ def log(ctx: click.Context, name: str | None, since: str | None, limit: int, as_
       celery -A proj redbeat log nightly --limit 5
     """
     schedules, zone = schedules_of(ctx), portable(ctx.obj.app.timezone)
-    found = schedules.changes(name, since=None if since is None else since_of(since, zone), limit=limit)
+    found = schedules.changes(name, since=None if since is None else since_of("since", since, zone), limit=limit)
     if as_json:
         echo_json(found)
     elif found:

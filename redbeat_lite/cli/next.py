@@ -21,7 +21,7 @@ from ..schedules.missed import WalkOn
 from ..schedules.zones import portable, zone_name, zone_of
 from ..storage.patience import briefly
 from .command import Command, json_option, schedules_of
-from .entry_options import instant_of
+from .entry_options import until_of
 from .exit_codes import Failure
 from .output import echo_json, say, table, terminal_width, when
 
@@ -43,8 +43,8 @@ class _Run(NamedTuple):
 
 @click.command("next", cls=Command)
 @click.argument("name", required=False)
-@click.option("--from", "start", metavar="INSTANT", help="The first instant. [default: now]")
-@click.option("--until", metavar="INSTANT", help="The last instant. [default: a day later; for one entry 10 years]")
+@click.option("--from", "start", metavar="INSTANT", help="The first instant, or how long from now: 2h. [default: now]")
+@click.option("--until", metavar="INSTANT", help="The last one. [default: a day later; for one entry 10 years]")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many runs at most.")
 @click.option("--tz", metavar="ZONE", help="Show all times in this zone. [default: each entry's own]")
 @json_option
@@ -67,13 +67,14 @@ def next_(
     Examples:
       celery -A proj redbeat next
       celery -A proj redbeat next nightly --limit 5
+      celery -A proj redbeat next --until 1h
       celery -A proj redbeat next --from "2027-03-28" --until "2027-03-29"
     """
     schedules, zone = schedules_of(ctx), portable(ctx.obj.app.timezone)
     shown = None if tz is None else zone_of(tz)
     now = datetime.now(UTC)
-    first = now if start is None else instant_of("from", start, shown or zone)
-    last = first + (_AGE if name else _DAY) if until is None else instant_of("until", until, shown or zone)
+    first = now if start is None else until_of("from", start, shown or zone)
+    last = first + (_AGE if name else _DAY) if until is None else until_of("until", until, shown or zone)
     if start is not None and first < now:
         raise Failure(f"--from: expected an instant still to come, got {start}")
     if last < first:

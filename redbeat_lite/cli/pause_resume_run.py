@@ -13,7 +13,7 @@ from ..errors import RedbeatError, text_of
 from ..settings import Settings
 from ..storage.connections import FAULTS
 from .backfills import begin
-from .command import Command, json_option, schedules_of
+from .command import Command, Length, json_option, schedules_of
 from .entry_options import ARRAY, OBJECT, instant_of
 from .entry_output import tell
 from .exit_codes import Failure, ServerFailure
@@ -31,9 +31,9 @@ _UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS, ValueError)
 @click.command(cls=Command)
 @changing
 @click.option("--note", default="", help="Why, for those who come after.")
-@click.option("--for", "length", metavar="LENGTH", help="For so long, by a freeze of them: 30m, 2h, 2d.")
+@click.option("--for", "length", type=Length(), help="For so long, by a freeze of them: 30m, 2h, 2d.")
 @click.pass_context
-def pause(ctx: click.Context, /, note: str, length: str | None, **meant: Any) -> None:
+def pause(ctx: click.Context, /, note: str, length: float | None, **meant: Any) -> None:
     """Stop entries from firing. They keep their history, and stay paused over restarts.
 
     Of several, those that are paused already are left alone, with their notes.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..pipeline import PipelineNotFound, PipelineRun, State, progress_line
-from .command import Command, Group, app_of, json_option
+from .command import Command, Group, Length, app_of, json_option
 from .exit_codes import Failure, unknown
 from .output import echo_fields, echo_json, echo_table, fitted, say, when
 
@@ -92,7 +92,7 @@ def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
 
 @pipelines.command(cls=Command)
 @click.argument("run_id")
-@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait at most. [default: for ever]")
+@click.option("--timeout", type=Length(), help="How long to wait at most: 90s, 5m. [default: for ever]")
 @json_option
 @click.pass_context
 def wait(ctx: click.Context, run_id: str, timeout: float | None, as_json: bool) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from ..entries.schedule_text import schedule_from, schedule_text
 from ..interchange.plan import Change, FilePlan, apply_plan, make_plan
-from ..interchange.schedule_text import schedule_from, schedule_text
 from .command import Command, app_of, json_option
 from .export_import import read_file
 from .output import clean, echo_json, fitted, say

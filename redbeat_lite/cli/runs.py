@@ -45,7 +45,7 @@ def runs(ctx: click.Context, /, failed: bool, since: str | None, limit: int, as_
     """
     schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
     outcome = NOT_DONE if failed else None
-    first = None if since is None else since_of(since, zone)
+    first = None if since is None else since_of("since", since, zone)
     entries = selected(ctx, **meant)
     name = None if entries.selection.is_all else names_of(entries, meant["name"])
     found = schedules.runs(name, outcome=outcome, since=first, limit=limit)

@@ -9,7 +9,7 @@ import click
 
 from ..clock import CLOCK_OFF
 from ..entries.words import span
-from .command import Command, json_option
+from .command import Command, Length, json_option
 from .output import distance, echo_fields, echo_json, when
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.option(
-    "--timeout", type=click.FloatRange(min=0.1), default=5, show_default=True, help="Seconds given to the server."
-)
+@click.option("--timeout", type=Length(0.1), default="5s", show_default=True, help="How long the server is waited for.")
 @json_option
 @click.pass_context
 def status(ctx: click.Context, timeout: float, as_json: bool) -> None:

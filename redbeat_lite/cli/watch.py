@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..beat.status import read
+from ..entries.schedule_text import schedule_text
 from ..entries.words import counted
-from ..interchange.schedule_text import schedule_text
 from ..settings import Settings
 from ..storage.connections import FAULTS
 from ..storage.store import Store
-from .command import Command, schedules_of
-from .entry_output import status
+from .command import Command, Length, schedules_of
 from .exit_codes import Failure
 from .output import clean, distance, fitted, table, when
 
@@ -39,7 +38,7 @@ _QUIT = b"qQ\x03\x04"
 
 
 @click.command(cls=Command)
-@click.option("--every", type=click.FloatRange(min=0.1), default=1.0, show_default=True, help="Seconds between looks.")
+@click.option("--every", type=Length(0.1), default="1s", show_default=True, help="Time between looks.")
 @click.pass_context
 def watch(ctx: click.Context, every: float) -> None:
     """Watch the entries that run next, in a table that redraws itself. Ends on q, or Ctrl-C.
@@ -147,7 +146,7 @@ def _lines(schedules: Schedules, is_led: bool, zone: Any) -> list[str]:
         (
             entry.name,
             schedule_text(entry.schedule),
-            distance(entry.next_run_at, now) if entry.next_run_at else status(entry),
+            distance(entry.next_run_at, now) if entry.next_run_at else entry.status,
             entry.total_run_count,
             clean(entry.last_error) if entry.last_error else entry.last_run_at and distance(entry.last_run_at, now),
         )

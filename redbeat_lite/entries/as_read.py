@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal, get_args
 
 from ..instants import from_ms
 from ..storage.changes import Change
 from .state import EntryState, task_id
+
+#: What an entry may be doing.
+Status = Literal["waiting", "paused", "disabled", "manual", "finished", "frozen"]
+STATUSES = get_args(Status)
 
 
 class AsRead:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, tzinfo
 from typing import Any, Final, Literal, Unpack
 
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule
 
 from .. import instants
+from ..durations import LENGTH, Duration
 from ..errors import InvalidEntry
 from ..expect import Expect, Pause
 from ..once.policy import Once
@@ -18,7 +19,7 @@ from ..schedules import Manual, Rule, encode_schedule, rule_of
 from ..schedules.calendars import Calendar, without
 from ..schedules.misfire import Misfire
 from . import fields
-from .as_read import AsRead
+from .as_read import AsRead, Status
 from .field_types import (
     Args,
     CalendarField,
@@ -38,14 +39,15 @@ from .together import check_together
 
 _REQUIRED = {
     "task": "the name of a task, a task, a signature or a Pipeline",
-    "schedule": "seconds, a timedelta or a schedule",
+    "schedule": f"{LENGTH}, or a schedule",
 }
 
 
 @public
 class Entry(Frozen, AsRead, Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
     """One named schedule; a :class:`celery.beat.ScheduleEntry`, so tools that know Celery know it. It is frozen: what
-    is stored is changed by :class:`Schedules`, and :meth:`replace` makes another entry.
+    is stored is changed by :class:`Schedules`, and :meth:`replace` makes another entry. Lengths of time are seconds, a
+    timedelta or a text such as ``"1h30m"``.
 
     Parameters:
         name: 1 to 200 characters, no control characters.
@@ -53,15 +55,15 @@ class Entry(Frozen, AsRead, Recorded, ScheduleEntry):  # type: ignore[misc]  # C
             options; or a chain, group or chord, which a worker with ``install()`` applies; or a
             :class:`redbeat_lite.Pipeline`, of which each occurrence starts a run.
         schedule: :func:`every`, :func:`cron`, :func:`at`, :func:`rrule`, :func:`manual`, any Celery schedule,
-            seconds or a timedelta.
+            or a length of time.
         args, kwargs: the task's arguments.
         options: options of ``apply_async``, such as ``queue`` and ``priority``. Those of no known name are handed on to
             the task's ``apply_async`` and to the broker; one that looks misspelt is refused.
-        expires: ``None``, seconds or a timedelta after publishing, or ``"interval"``: for the gap to the next run.
+        expires: ``None``, a length of time after publishing, or ``"interval"``: for the gap to the next run.
             An ``expires`` among the options takes precedence.
         once: keep one run of this entry queued or running at a time; ``True`` or a :class:`Once`.
         misfire: what to do about occurrences found too late: ``"coalesce"``, ``"skip"``, ``"all"``, a :class:`Misfire`.
-        jitter: seconds or a timedelta; each occurrence is put off by a fixed amount between 0 and this.
+        jitter: a length of time; each occurrence is put off by a fixed amount between 0 and this.
         start_at, end_at: aware datetimes; no occurrence lies before the one or after the other.
         max_runs: finish after this many occurrences.
         enabled: a disabled entry is kept, but does not fire.
@@ -92,7 +94,7 @@ class Entry(Frozen, AsRead, Recorded, ScheduleEntry):  # type: ignore[misc]  # C
         expires: Expires = "interval",
         once: OnceField = False,
         misfire: MisfireField = "coalesce",
-        jitter: float | timedelta = 0.0,
+        jitter: Duration = 0.0,
         start_at: datetime | None = None,
         end_at: datetime | None = None,
         max_runs: int | None = None,
@@ -196,11 +198,31 @@ class Entry(Frozen, AsRead, Recorded, ScheduleEntry):  # type: ignore[misc]  # C
         """Whether it has no occurrence to come, and is kept as a record."""
         return self.state is not None and self.state.finished and not isinstance(self.schedule, Manual)
 
+    @property
+    def status(self) -> Status:
+        """What it is doing."""
+        if self.paused_note is not None:
+            return "paused"
+        if not self.enabled:
+            return "disabled"
+        if isinstance(self.schedule, Manual):
+            return "manual"
+        return "finished" if self.finished else "frozen" if self.frozen_until else "waiting"
+
     # -- as a value ---------------------------------------------------------------------------------------------------
 
     def definition(self) -> dict[str, Any]:
         """The fields a user may write, by name."""
         return {field: getattr(self, field) for field in DEFINITION_FIELDS}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything about it as JSON: definition, state and last run, instants in UTC; what the command line prints.
+
+        An entry that was read asks the server for its last runs, as :attr:`last_run` does.
+        """
+        from .as_json import as_json
+
+        return as_json(self)
 
     def replace(self, **changes: Unpack[Changes]) -> Entry:
         """A new entry with these fields changed, validated as a whole; it carries no state.

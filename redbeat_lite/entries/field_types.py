@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from celery.schedules import BaseSchedule
 
+from ..durations import Duration
 from ..expect import Expect, Pause
 from ..once.policy import Once
 from ..schedules.calendars import Calendar
 from ..schedules.misfire import Misfire, MisfirePolicy
 
-Schedule: TypeAlias = float | timedelta | BaseSchedule
+Schedule: TypeAlias = Duration | BaseSchedule
 Args = list[Any] | tuple[Any, ...] | None  # no Sequence, which a text is one of
 Kwargs = Mapping[str, Any] | None
-Expires = float | timedelta | Literal["interval"] | None
+Expires = Duration | None  # "interval" is a text, too
 OnceField = bool | Once | Mapping[str, Any] | None
 MisfireField = MisfirePolicy | Misfire | Mapping[str, Any]
 ExpectField = Expect | Mapping[str, Any] | Literal[False] | None
@@ -30,7 +31,7 @@ class Policies(TypedDict, total=False):
     expires: Expires
     once: OnceField
     misfire: MisfireField
-    jitter: float | timedelta
+    jitter: Duration
     start_at: datetime | None
     end_at: datetime | None
     max_runs: int | None

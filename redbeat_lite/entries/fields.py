@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any, TypeGuard
@@ -14,6 +14,7 @@ from celery.schedules import BaseSchedule, schedule
 from celery.utils.abstract import CallableSignature
 from kombu.entity import Queue
 
+from ..durations import LENGTH, seconds_of
 from ..errors import InvalidEntry, is_plain
 from ..instants import YEAR
 from ..once.canvas import CANVAS, CANVASES, plain
@@ -148,13 +149,6 @@ def of_type(field: str, value: Any, kind: type) -> Any:
     return value
 
 
-def _seconds(value: Any) -> float | None:
-    """A timedelta or a finite number of seconds as a float, anything else as ``None``."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return float(value) if is_number(value) else None
-
-
 def is_number(value: object) -> TypeGuard[float]:
     """Whether ``value`` is a finite number of a size that a float can have."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
@@ -163,22 +157,22 @@ def is_number(value: object) -> TypeGuard[float]:
 def as_expires(value: Any) -> float | str | None:
     if value is None or value == "interval":
         return value  # type: ignore[no-any-return]
-    seconds = _seconds(value)
+    seconds = seconds_of(value)
     if seconds is None or seconds <= 0:
         hint = "the last instant of an entry is its end_at" if isinstance(value, datetime) else None
-        raise InvalidEntry("expires", 'None, positive seconds, a timedelta or "interval"', value, hint=hint)
+        raise InvalidEntry("expires", f'None, "interval", or {LENGTH}, more than 0', value, hint=hint)
     if seconds > LONGEST:
         raise InvalidEntry("expires", "at most 100 years", value, hint="None is never")
-    return seconds
+    return float(seconds)
 
 
 def as_jitter(value: Any) -> float:
-    seconds = _seconds(value)
+    seconds = seconds_of(value)
     if seconds is None or seconds < 0:
-        raise InvalidEntry("jitter", "seconds or a timedelta, not negative", value)
+        raise InvalidEntry("jitter", f"{LENGTH}, not negative", value)
     if seconds > YEAR:
         raise InvalidEntry("jitter", f"at most a year ({YEAR} s)", value)
-    return seconds
+    return float(seconds)
 
 
 def as_max_runs(value: Any) -> int | None:

@@ -15,6 +15,7 @@ from ..actors import who
 from ..api.schedules import Schedules
 from ..clock import wall_ms
 from ..entries import lifecycle
+from ..entries.as_json import entry_fields
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
@@ -35,7 +36,7 @@ from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, Edit, Stored, chunks
 from .beside import fields_of
 from .document import Document, Record
-from .records import entry_fields, entry_from, state_fields, state_from
+from .records import entry_from, state_fields, state_from
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from ..entries.fields import is_name
 from ..entries.freezes import Freeze
+from ..entries.schedule_text import instant_from
 from ..entries.selection import Selection
 from ..errors import InvalidEntry, storable
 from ..storage.backfills import Backfill
-from .schedule_text import instant_from
 
 _T = TypeVar("_T", Freeze, Backfill)
 

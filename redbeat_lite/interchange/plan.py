@@ -15,6 +15,7 @@ from ..api.reader import Reader
 from ..api.schedules import Schedules
 from ..clock import wall_ms
 from ..entries import lifecycle
+from ..entries.as_json import entry_fields
 from ..entries.configured import configured
 from ..entries.entry import Entry
 from ..entries.expected import check_trust
@@ -26,7 +27,7 @@ from ..settings import Settings
 from ..storage.json_values import dumps
 from ..storage.store import Store
 from .document import Document, Record
-from .records import entry_fields, entry_from
+from .records import entry_from
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -1,6 +1,6 @@
 """Entries as records that can be written to a file and read back, in another server or by a person.
 
-A record holds the fields of an entry as JSON can: its schedule as :mod:`redbeat_lite.interchange.schedule_text`
+A record holds the fields of an entry as JSON can: its schedule as :mod:`redbeat_lite.entries.schedule_text`
 writes it, arguments as they are stored, instants in ISO 8601.
 """
 
@@ -10,46 +10,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..entries.configured import entry_with_defaults
-from ..entries.definition import DEFAULTS, encode
 from ..entries.entry import Entry
-from ..entries.fields import DEFINITION_FIELDS
-from ..entries.on_calendar import calendar_name
+from ..entries.schedule_text import instant_from, schedule_from
 from ..entries.state import MAX_COUNT, MAX_NOTE, EntryState
 from ..errors import CorruptEntry, InvalidEntry
 from ..instants import from_ms, to_ms
 from ..schedules import Question
 from ..settings import Settings
-from ..storage.json_values import loads, unpack
-from .schedule_text import instant_from, schedule_fields, schedule_from, seconds_from
+from ..storage.json_values import unpack
 
 if TYPE_CHECKING:
     from celery import Celery
 
-#: Fields whose default an app can set, so that a record has to say them.
-_ALWAYS = ("task", "schedule", "expires", "misfire")
-
 #: Fields of a record that are none of the definition that a user writes.
 _BESIDE = ("name", "owner", "local", "runs", "state")
-
-
-def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
-    """The definition of an entry as JSON values.
-
-    Parameters:
-        defaults: whether to name the fields that have their default, too.
-
-    A config entry may hold what cannot be stored; such fields are missing, and named under ``local``.
-    """
-    stored = loads(encode(entry, allow_local=True))
-    local = sorted(stored.pop("local", ()))
-    if "schedule" in stored:
-        stored["schedule"] = schedule_fields(entry.schedule)
-    if "calendar" in stored:
-        stored["calendar"] = calendar_name(entry)
-    wanted = {field: default for field, default in DEFAULTS.items() if defaults or field in _ALWAYS}
-    fields = {**wanted, **stored}
-    found = {field: fields[field] for field in DEFINITION_FIELDS if field in fields and field not in local}
-    return {**found, "local": local} if local else found
 
 
 def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app: Celery) -> Entry:
@@ -157,6 +131,4 @@ def _read(field: str, value: Any) -> Any:
             raise InvalidEntry(field, f"values that can be read ({exc})", value) from None
     if field in ("start_at", "end_at"):
         return None if value is None else instant_from(field, value)
-    if field in ("expires", "jitter") and isinstance(value, str) and value != "interval":
-        return seconds_from(field, value)
     return value

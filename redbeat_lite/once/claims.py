@@ -101,7 +101,7 @@ def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
 
 
 def _wanted(claim: Claim) -> Wanted:
-    lease_ms, holder = round(claim.once.lease * 1000), f"entry {claim.entry_name}"
+    lease_ms, holder = claim.once.lease_ms, f"entry {claim.entry_name}"
     return Wanted(
         claim.key, claim.task_id, lease_ms, claim.delay_ms, holder, claim.queue, claim.life_ms, claim.yields_ms
     )

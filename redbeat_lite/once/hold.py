@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..durations import seconds_of
 from ..instants import told_ms
 from ..runs.attempt import Attempt, attempt_of
 from .claims import DEADLINE_HEADER, ONCE_HEADER
@@ -63,7 +64,7 @@ class Hold:
     def keeps_lock(self, now: float) -> bool:
         """Whether the lock is still to be renewed. The guard's record is, until the run ends: a copy of the task has to
         stand by for as long as it runs."""
-        limit = self.once.max_hold if self.once is not None else None
+        limit = seconds_of(self.once.max_hold) if self.once is not None else None
         return not self.let_go and (limit is None or now - self.begun < limit)
 
 
@@ -130,7 +131,7 @@ def hold_of(
         token=noted.get("token") or token,
         task_id=str(fields["id"]),
         attempt=attempt_of(fields),
-        lease_ms=round((once.lease if once else lease) * 1000),
+        lease_ms=once.lease_ms if once else round(lease * 1000),
         key=key,
         holder=holder,
         deadline_ms=_deadline_ms(fields),

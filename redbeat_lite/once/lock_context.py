@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from celery.utils.log import get_logger
 
+from ..durations import Duration
 from .errors import LockLost
 from .hold import Hold
 from .lock_key import checked
@@ -69,17 +70,17 @@ class LockHandle:
 
 
 @contextmanager
-def lock(where: Any, key: str, *, lease: float = 60.0, timeout: float = 0.0) -> Iterator[LockHandle]:
+def lock(where: Any, key: str, *, lease: Duration = 60.0, timeout: Duration = 0.0) -> Iterator[LockHandle]:
     """Hold the once-lock ``key`` for a block of code; tasks with that key are held back too.
 
     Parameters:
         where: the Celery app; or a cache with an atomic ``add``. A cache lock is not renewed, has no fencing number,
             and is independent of the app's locks.
         key: as ``Once(key="...")`` without fields, or ``once_key``.
-        lease: seconds after which a holder that died frees the lock. Renewed during the block, but for a cache, where
-            the block must be shorter.
-        timeout: seconds to wait for it; half a second more where its last holder died or its server was away. Who waits
-            here has no place in the queue of the tasks that wait: those go first.
+        lease: length of time after which a holder that died frees the lock. Renewed during the block, but for a cache,
+            where the block must be shorter.
+        timeout: how long to wait for it; half a second more where its last holder died or its server was away. Who
+            waits here has no place in the queue of the tasks that wait: those go first.
 
     Yields:
         a handle that is true if the lock was taken; the block runs either way. At its end a server that does not
@@ -89,10 +90,9 @@ def lock(where: Any, key: str, *, lease: float = 60.0, timeout: float = 0.0) -> 
         LockUnavailable: the server does not answer.
         InvalidEntry: the lease is below a second, it or the timeout is above a year, or the key is empty.
     """
-    check_seconds("once.lease", lease)
-    check_seconds("timeout", timeout, 0)
     manager = _cache_lock if hasattr(where, "add") and not hasattr(where, "amqp") else _app_lock
-    with manager(where, checked(key), float(lease), timeout) as handle:
+    lengths = check_seconds("once.lease", lease), check_seconds("timeout", timeout, 0)
+    with manager(where, checked(key), *lengths) as handle:
         yield handle
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
+from ..durations import LENGTH, Duration, seconds_of
 from ..errors import InvalidEntry
 from ..instants import YEAR
 from ..public import public
@@ -30,7 +31,7 @@ MAX_WAITERS = 1_000_000
 @public
 @dataclass(frozen=True, slots=True)
 class Once:
-    """One task of a key at a time.
+    """One task of a key at a time. Lengths of time are seconds, a timedelta or a text such as ``"1h30m"``.
 
     Parameters:
         key: what makes two calls "the same". ``None``: the task's name and all of its arguments, bound to their names
@@ -44,11 +45,11 @@ class Once:
             :class:`~redbeat_lite.OnceSkipped`. ``"wait"``: it is parked in Redis, holding no worker
             slot, and runs in its turn. ``"raise"``: it fails with :class:`~redbeat_lite.OnceRejected`,
             with ``scope="queue"`` already where it is called, unless Celery calls it for the rest of a chain.
-        lease: seconds after which the lock of a holder that fell silent is free, from 1 to those of a year. It is
-            renewed while the task runs, so it may be far shorter than the task.
+        lease: after how long the lock of a holder that fell silent is free, from a second to a year. It is renewed
+            while the task runs, so it may be far shorter than the task.
         hold_on_retry: keep the lock while the task waits for its own retry.
-        max_hold: seconds after which the lock is no longer renewed although the task still runs: a bound for tasks
-            that hang. From 1 to those of a year. A copy of that very task stands by all the same. ``None``: none.
+        max_hold: after how long the lock is no longer renewed although the task still runs: a bound for tasks that
+            hang. From a second to a year. A copy of that very task stands by all the same. ``None``: none.
         max_waiters: with ``"wait"``, how many calls may be parked for one key, 1 to 1,000,000; one more fails with
             ``OnceRejected``. ``None``: as many as come.
     """
@@ -56,19 +57,19 @@ class Once:
     key: str | Callable[..., str] | None = None
     scope: Scope = "run"
     on_conflict: Conflict = "skip"
-    lease: float = 60.0
+    lease: Duration = 60.0
     hold_on_retry: bool = True
-    max_hold: float | None = None
+    max_hold: Duration | None = None
     max_waiters: int | None = None
 
     def __post_init__(self) -> None:
         _check_key(self.key)
         _check("scope", self.scope in SCOPES, _one_of(SCOPES), self.scope)
         _check("on_conflict", self.on_conflict in CONFLICTS, _one_of(CONFLICTS), self.on_conflict)
-        check_seconds("once.lease", self.lease)
+        object.__setattr__(self, "lease", check_seconds("once.lease", self.lease))
         _check("hold_on_retry", isinstance(self.hold_on_retry, bool), "True or False", self.hold_on_retry)
         if self.max_hold is not None:
-            check_seconds("once.max_hold", self.max_hold)
+            object.__setattr__(self, "max_hold", check_seconds("once.max_hold", self.max_hold))
         waiters = self.max_waiters
         is_right = waiters is None or (type(waiters) is int and 1 <= waiters <= MAX_WAITERS)
         _check("max_waiters", is_right, f"None or a whole number from 1 to {MAX_WAITERS}", waiters)
@@ -129,6 +130,11 @@ class Once:
         return replace(self, **changes)
 
     @property
+    def lease_ms(self) -> int:
+        """``lease`` in milliseconds."""
+        return round(1000 * check_seconds("once.lease", self.lease))
+
+    @property
     def at_publish(self) -> bool:
         """Whether the lock is taken when the task is published, rather than by the worker."""
         return self.scope == "queue" and self.on_conflict != "wait"
@@ -155,14 +161,16 @@ def _one_of(choices: tuple[str, ...]) -> str:
     return " or ".join(repr(choice) for choice in choices)
 
 
-def check_seconds(field: str, value: object, least: float = MIN_LEASE) -> None:
-    """Seconds, and not more than those of a year: what is longer is a unit mistaken.
+def check_seconds(field: str, value: object, least: float = MIN_LEASE) -> float:
+    """The seconds of a length of time, not more than those of a year: what is longer is a unit mistaken.
 
     Raises:
         InvalidEntry: something else.
     """
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= YEAR:
-        raise InvalidEntry(field, f"seconds, at least {least:g} and at most a year ({YEAR})", value)
+    seconds = seconds_of(value)
+    if seconds is None or not least <= seconds <= YEAR:
+        raise InvalidEntry(field, f"{LENGTH}, at least {least:g} s and at most a year ({YEAR} s)", value)
+    return seconds
 
 
 def _check_key(key: object) -> None:

@@ -69,7 +69,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        check_seconds(f"{cls.__name__}.guard_life", cls.guard_life)
+        if "guard_life" in cls.__dict__:
+            cls.guard_life = check_seconds(f"{cls.__name__}.guard_life", cls.guard_life)
         if "once" in cls.__dict__:
             # Celery turns ``@app.task(once=...)`` into a class attribute. The policy moves aside, so that ``once`` is
             # the property below, which knows of the run as well.
@@ -181,7 +182,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         return key
 
     def _take(self, once: Once, key: str, task_id: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> None:
-        lease_ms, delay = round(once.lease * 1000), delay_ms(options, wall_ms())
+        lease_ms, delay = once.lease_ms, delay_ms(options, wall_ms())
         queue = queue_of(self, self.name, args, kwargs, options)
         wanted = Wanted(key, task_id, lease_ms, delay, f"queued {self.name}", queue)
         runtime = Runtime.of(self.app)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import cache
 from itertools import groupby
 from typing import Any, Literal, get_args
@@ -13,6 +12,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from celery.canvas import Signature
 
+from ..durations import LENGTH, seconds_of
 from ..errors import CorruptEntry, InvalidEntry, UnsupportedFormat
 from ..storage.json_values import dumps, loads, pack, unpack
 from ..uuids import named_uuid
@@ -274,9 +274,9 @@ def _check_names(steps: list[Step]) -> None:
 
 
 def _check_seconds(field: str, value: Any) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 1 <= seconds <= MAX_TTL:
-        raise InvalidEntry(field, "seconds or a timedelta, at least 1 s and at most a century", value)
+    seconds = seconds_of(value)
+    if seconds is None or not 1 <= seconds <= MAX_TTL:
+        raise InvalidEntry(field, f"{LENGTH}, at least 1 s and at most a century", value)
     return float(seconds)
 
 

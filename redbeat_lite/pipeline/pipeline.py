@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from celery.utils.log import get_logger
 
+from ..durations import Duration
 from ..public import public
 from .definition import TTL, Definition, Overlap, define
 from .keys import START
@@ -41,10 +41,10 @@ class Pipeline:
             after its task, or with ``(name, task, priority)``. Every task has the base :class:`PipelineTask`.
         params: a JSON object that the first stage gets. What steps return is merged into it.
         revoke_siblings: kill what runs beside a step that fails; otherwise it runs to its end, for nothing.
-        ttl: seconds or a timedelta that the record of a run lives after its end; 7 days.
+        ttl: length of time that the record of a run lives after its end; 7 days.
         overlap: what becomes of a run that an entry of the schedule starts while another one of it has not ended:
             ``"allow"`` lets both run, ``"skip"`` leaves the later one out, ``"wait"`` has it wait for its turn.
-        deadline: seconds or a timedelta after which a run that has not ended fails, counted from when it begins.
+        deadline: length of time after which a run that has not ended fails, counted from when it begins.
         at_once: how many steps of a run may be queued or running at a time; ``None``: all of a stage.
 
     Raises:
@@ -59,9 +59,9 @@ class Pipeline:
         params: dict[str, Any] | None = None,
         *,
         revoke_siblings: bool = False,
-        ttl: float | timedelta = TTL,
+        ttl: Duration = TTL,
         overlap: Overlap = "allow",
-        deadline: float | timedelta | None = None,
+        deadline: Duration | None = None,
         at_once: int | None = None,
     ) -> None:
         more = {"overlap": overlap, "deadline": deadline, "at_once": at_once}

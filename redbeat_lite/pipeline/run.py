@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 from redis.exceptions import NoPermissionError, ResponseError
 
+from ..durations import Duration
 from ..errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError, text_of
+from ..once.policy import check_seconds
 from ..once.store import DOWN
 from ..public import public
 from ..storage.connections import UNREACHABLE
@@ -177,18 +179,19 @@ class PipelineRun:
                 raise
             raise CorruptEntry(f"the record of pipeline run {self.id!r} cannot be read: {exc}") from exc
 
-    def wait(self, timeout: float | None = None, progress: Callable[[RunStatus], None] | None = None) -> RunStatus:
+    def wait(self, timeout: Duration | None = None, progress: Callable[[RunStatus], None] | None = None) -> RunStatus:
         """Wait until the run has ended, however it did, and return how. A server that restarts meanwhile is waited for.
 
         Parameters:
-            timeout: seconds to wait at most.
+            timeout: to wait at most: seconds, a timedelta or a text such as ``"5m"``; ``None``: for ever.
             progress: called with the status at first and at every change; :func:`progress_line` makes a line of it.
 
         Raises:
             TimeoutError: it has not ended in time.
             PipelineNotFound: nobody knows of such a run.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        longest = None if timeout is None else check_seconds("timeout", timeout, 0)
+        deadline = None if longest is None else time.monotonic() + longest
         pause, seen = _POLL[0], None
         while True:
             found = self._status_or_none()
@@ -200,7 +203,7 @@ class PipelineRun:
                 return found
             left = pause if deadline is None else min(pause, deadline - time.monotonic())
             if left <= 0:
-                raise TimeoutError(f"pipeline {self.id} has not ended within {timeout:g} s")
+                raise TimeoutError(f"pipeline {self.id} has not ended within {longest:g} s")
             time.sleep(left)
             pause = min(pause * 1.5, _POLL[1])
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from croniter import CroniterError, croniter
 
+from ..durations import seconds_of
 from ..errors import InvalidEntry
 from .wall_times import Days, WallTimes
 
@@ -135,7 +136,7 @@ def _alias(lowered: str, expression: str) -> str:
     if lowered in ALIASES:
         return ALIASES[lowered]
     if lowered.startswith("@every"):
-        hint: str | None = "write every(seconds)"
+        hint: str | None = _as_interval(lowered.removeprefix("@every"))
     elif lowered == "@reboot":
         hint = "a schedule has no start of its own: send the task when your program starts"
     else:
@@ -147,7 +148,11 @@ def _alias(lowered: str, expression: str) -> str:
 def _example(texts: list[str]) -> str:
     if 0 < len(texts) < 5 and all(re.fullmatch(r"[\d*/,?-]+", text, re.ASCII) for text in texts):
         return f"did you mean {' '.join(texts + ['*'] * (5 - len(texts)))!r}?"
-    return 'for example "0 3 * * *"; an interval is every(seconds)'
+    return _as_interval(" ".join(texts)) if seconds_of(" ".join(texts)) else 'for example "0 3 * * *"'
+
+
+def _as_interval(text: str) -> str:
+    return f'write every("{text.strip()}")' if seconds_of(text) else 'an interval is written every("5m")'
 
 
 def _restricted(text: str) -> bool:

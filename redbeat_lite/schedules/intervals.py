@@ -9,6 +9,7 @@ from typing import Any
 
 from celery.schedules import schedule
 
+from ..durations import LENGTH, Duration, seconds_of
 from ..errors import InvalidEntry
 from ..instants import EPOCH, MAX_MS, MIN_MS, aware, from_ms, to_ms
 from .jitter import drawn
@@ -21,13 +22,14 @@ MIN_INTERVAL_MS = 50
 MAX_INTERVAL_MS = 36_525 * 86_400_000
 
 
-def every(interval: float | timedelta, *, align: bool = False, spread: bool = False) -> Every:
+def every(interval: Duration, *, align: bool = False, spread: bool = False) -> Every:
     """Repeat at a fixed interval of real time, whatever the clocks do.
 
     Each occurrence counts from the one before, not from when that was sent: an interval never drifts.
 
     Parameters:
-        interval: seconds, or a timedelta; whole milliseconds, at least 0.05 s and at most 100 years.
+        interval: seconds, a timedelta or a text such as ``"1h30m"``; whole milliseconds, at least 0.05 s and at most
+            100 years.
         align: run at the multiples of the interval since 1970-01-01T00:00Z instead of counting from the start, so
             that ``every(10, align=True)`` runs at :00, :10, :20. Intervals of hours and days align to UTC as well,
             because a real interval has no daylight saving; for local hours or midnight write
@@ -58,16 +60,18 @@ def manual() -> Manual:
     return Manual()
 
 
-def interval_ms(value: object, *, exact: bool = True) -> int:
+def interval_ms(given: object, *, exact: bool = True) -> int:
     """Milliseconds of an interval.
 
     Parameters:
         exact: refuse fractions of a millisecond instead of rounding them.
     """
-    expected = "seconds as a number of whole milliseconds, or a timedelta"
+    expected = f"whole milliseconds, as {LENGTH}"
+    value: object = given
+    if isinstance(value, str):
+        value = seconds_of(value)
     if isinstance(value, bool) or not isinstance(value, (int, float, timedelta)):
-        hint = "such as 300 or timedelta(minutes=5)" if isinstance(value, str) else None
-        raise InvalidEntry("schedule", expected, value, hint=hint)
+        raise InvalidEntry("schedule", expected, given)
     if isinstance(value, timedelta):
         precise = value / timedelta(milliseconds=1)
     else:
@@ -86,7 +90,7 @@ def interval_ms(value: object, *, exact: bool = True) -> int:
 class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no types
     """The schedule that `every` makes."""
 
-    def __init__(self, interval: float | timedelta, *, align: bool = False, spread: bool = False) -> None:
+    def __init__(self, interval: Duration, *, align: bool = False, spread: bool = False) -> None:
         if not isinstance(align, bool):
             raise InvalidEntry("align", "True or False", align)
         if not isinstance(spread, bool) or (spread and align):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
 
+from ..durations import LENGTH, Duration, seconds_of
 from ..errors import InvalidEntry
 from ..public import public
 from . import At, Every, Question, Rule, first_ms, next_ms
@@ -37,7 +36,7 @@ class Misfire:
     Parameters:
         policy: ``"coalesce"`` sends the latest missed occurrence, once; ``"skip"`` sends none that is later than
             ``grace``; ``"all"`` sends each, oldest first.
-        grace: seconds, or a timedelta. Later than that is skipped under every policy. None means no bound, and under
+        grace: a length of time. Later than that is skipped under every policy. None means no bound, and under
             ``"skip"`` 5 seconds or a quarter of the time to the next occurrence, whichever is less.
         limit: 1 to 1000, the most that ``"all"`` (or ``"skip"`` within its grace) sends of one outage; the oldest are
             sent and the others skipped.
@@ -47,7 +46,7 @@ class Misfire:
     """
 
     policy: MisfirePolicy = "coalesce"
-    grace: float | timedelta | None = None
+    grace: Duration | None = None
     limit: int | None = None
 
     def __post_init__(self) -> None:
@@ -104,11 +103,10 @@ class Misfire:
 def _grace(value: object) -> float | None:
     if value is None:
         return None
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise InvalidEntry("misfire.grace", "seconds of 0 or more, a timedelta, or None", value)
-    return value
+    seconds = seconds_of(value)
+    if seconds is None or seconds < 0:
+        raise InvalidEntry("misfire.grace", f"None, or {LENGTH}, not negative", value)
+    return seconds
 
 
 class Range(NamedTuple):

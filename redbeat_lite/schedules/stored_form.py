@@ -18,6 +18,7 @@ Decoding builds only these: nothing in the text can name code to run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
+from ..durations import LENGTH, seconds_of
 from ..errors import InvalidEntry
 from ..instants import from_ms
 from .cron import Cron
@@ -73,25 +75,27 @@ def register_schedule(
 
 
 def coerce_schedule(value: object) -> BaseSchedule:
-    """A schedule from what Celery's users write: seconds, a timedelta, or a schedule.
+    """A schedule from what Celery's users write: a length of time, or a schedule.
 
     Raises:
-        InvalidEntry: anything else; a text that may be a cron expression gets the hint to call ``cron``.
+        InvalidEntry: anything else; a text that is a cron expression gets the hint to call ``cron``.
     """
     if isinstance(value, BaseSchedule):
         return value
+    if isinstance(value, str) and (found := seconds_of(value)) is not None:
+        value = found
     if isinstance(value, (int, float, timedelta)) and not isinstance(value, bool):
         interval_ms(value if isinstance(value, timedelta) else number(value), exact=False)
         # Celery's own class, so that tools which know it find what they expect.
         return schedule(value)
-    raise InvalidEntry("schedule", "seconds, a timedelta or a schedule", value, hint=_hint(value))
+    raise InvalidEntry("schedule", f"{LENGTH}, or a schedule", value, hint=_hint(value))
 
 
 def _hint(value: object) -> str | None:
-    if isinstance(value, str) and (len(value.split()) in (5, 6) or value.startswith("@")):
-        return f'write cron("{value[:40]}")'
     if isinstance(value, str):
-        return 'such as 300, timedelta(minutes=5) or cron("0 3 * * *")'
+        with suppress(InvalidEntry):
+            return f'write cron("{Cron(value).expression}")'
+        return 'for example "5m" or cron("0 3 * * *")'
     if isinstance(value, datetime):
         return "to run once, write at(...)"
     return None

@@ -15,10 +15,10 @@ from ..cli.entry_options import KINDS, fields_of, schedule_of
 from ..cli.next import runs_between
 from ..clock import wall_ms
 from ..entries import lifecycle
+from ..entries.as_json import entry_fields
 from ..entries.entry import Entry
+from ..entries.schedule_text import schedule_words
 from ..errors import ConfigOwned, EntryChanged, InvalidEntry, RedbeatError, text_of
-from ..interchange.records import entry_fields
-from ..interchange.schedule_text import schedule_words
 from .messages import Response
 from .site import Call, Site
 

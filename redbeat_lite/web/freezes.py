@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..interchange.schedule_text import seconds_from
+from ..entries.schedule_text import seconds_from
 from .messages import Response
 from .site import Call
 

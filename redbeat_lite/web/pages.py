@@ -8,14 +8,15 @@ from itertools import islice
 from typing import Any
 
 from ..beat.status import read
-from ..cli.entry_output import STATUSES, as_fields, shown, status
+from ..cli.entry_output import as_fields, shown
 from ..cli.next import runs_between
 from ..cli.status import lines
 from ..clock import wall_ms
+from ..entries.as_json import entry_fields
+from ..entries.as_read import STATUSES
 from ..entries.entry import Entry
 from ..entries.last_runs import with_sent
-from ..interchange.records import entry_fields
-from ..interchange.schedule_text import schedule_text
+from ..entries.schedule_text import schedule_text
 from ..operate.why.explain import explain
 from ..operate.why.gather import gather
 from ..runs.run import NOT_DONE, Run
@@ -83,13 +84,13 @@ def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: 
 def _is(entry: Entry, state: str) -> bool:
     if state == "failed":
         return entry.failures_in_a_row > 0
-    return entry.last_error is not None if state == "failing" else state in ("", status(entry))
+    return entry.last_error is not None if state == "failing" else state in ("", entry.status)
 
 
 def _listed(page: Iterable[Entry], history: int) -> list[tuple[Any, ...]]:
     """Each entry, with its status, its schedule in words and its last runs, the newest last."""
     last = ((each, with_sent(each, each.rows, history, wall_ms(), _LAST)[::-1]) for each in page)
-    return [(each, status(each), schedule_text(each.schedule), runs) for each, runs in last]
+    return [(each, each.status, schedule_text(each.schedule), runs) for each, runs in last]
 
 
 def entry(call: Call) -> Response:
@@ -105,7 +106,7 @@ def _entry(site: Site, name: str, more: str) -> dict[str, Any]:
     [found] = site.schedules.freezes.marked([site.schedules[name]])
     return {
         "entry": found,
-        "status": status(found),
+        "status": found.status,
         "fields": [each for each in as_fields(found, zone) if each[0] not in _APART],
         "runs": site.schedules.runs(name, limit=_PAST),
         "coming": [*islice(runs_between([found], at, at + _AGE, zone, None, known), _NEXT)],

@@ -19,8 +19,9 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
 from redbeat_lite import Expect, Misfire, Once, Pause, Schedules, at, cron, every, manual, register_schedule, rrule
 from redbeat_lite.cli.output import distance, table
+from redbeat_lite.durations import duration_text, seconds_of
+from redbeat_lite.entries.schedule_text import schedule_text, schedule_words
 from redbeat_lite.entries.words import span
-from redbeat_lite.interchange.schedule_text import duration_text, schedule_text, schedule_words, seconds_from
 from redbeat_lite.storage.refused import Refused
 from tests.cli.conftest import Cli, Said
 from tests.support.beats import KEYS
@@ -83,7 +84,7 @@ class TestSchedules:
         ("words", "complaint"),
         [
             ((), "say when it runs"),
-            (("--every", "3q"), "every: expected seconds, or a length of time"),
+            (("--every", "3q"), "schedule: expected whole milliseconds, as seconds"),
             (("--every", "5s", "--cron", "* * * * *"), "expected one schedule, got '--every and --cron'"),
             (("--every", "5s", "--manual"), "expected one schedule, got '--every and --manual'"),
             (("--cron", "0 0 31 2 *"), "(to run by hand only, write manual())"),
@@ -119,8 +120,8 @@ class TestSchedules:
 
     def test_lengths_of_time_are_read_as_they_are_written(self) -> None:
         for ms in (1, 50, 999, 1000, 1500, 90_000, 5_400_000, 86_400_000, 90_061_001):
-            assert round(seconds_from("x", duration_text(ms)) * 1000) == ms
-        assert [seconds_from("x", text) for text in ("30", "2 min", "1w", "1.5h")] == [30, 120, 604_800, 5400]
+            assert round(seconds_of(duration_text(ms)) * 1000) == ms
+        assert [seconds_of(text) for text in ("30", "2 min", "1w", "1.5h")] == [30, 120, 604_800, 5400]
 
 
 class TestFields:
@@ -326,6 +327,17 @@ class TestNext:
         [run] = cli("next", "fast", "--from", "2090-01-01", "--limit", "1", "--json").json
         assert time.thread_time() - began < 10, "three billion runs were not walked"
         assert (datetime.fromisoformat(run["at"]) - entry.next_run_at) % timedelta(seconds=0.7) == timedelta(0)
+
+    def test_a_span_is_told_by_how_long_from_now_too(self, cli: Cli, schedules: Schedules) -> None:
+        schedules.add("quick", "add", every("15m"))
+        schedules.add("slow", "add", every("2h"))
+        assert [each["name"] for each in cli("next", "--until", "1h", "--json").json] == ["quick"] * 4
+        words = ("next", "--from", "1h", "--until", "2h1m", "--json")
+        assert sorted(each["name"] for each in cli(*words).json) == ["quick"] * 4 + ["slow"]
+        wrong = cli("next", "--until", "1x", code=1).err
+        assert (
+            'until: expected an instant such as 2026-12-01T09:00+01:00, or how long from now, such as "1h30m"' in wrong
+        )
 
     @pytest.mark.parametrize("words", [("--from", "2020-01-01"), ("--until", "2020-01-01"), ("--tz", "Nowhere")])
     def test_a_span_that_makes_no_sense_is_refused(self, cli: Cli, words: tuple[str, ...]) -> None:

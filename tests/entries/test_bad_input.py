@@ -29,9 +29,13 @@ class Unstorable:
 NAME = "expected text of 1 to 200 characters without control characters, got "
 STORABLE = "expected a value that JSON or kombu's JSON types can hold (see kombu.utils.json.register_type), got "
 
-LENGTH = "expected None, or positive seconds or a timedelta, at most a year (31536000 s), got "
+WRITTEN = 'seconds, a timedelta or a text such as "1h30m"'
+LENGTH = f"expected None, or {WRITTEN}, more than 0 and at most a year (31536000 s), got "
 
 NEVER = "beside manual(), which is never due, got "
+SCHEDULE = f"schedule: expected {WRITTEN}, or a schedule, got "
+EXPIRES = f'expires: expected None, "interval", or {WRITTEN}, more than 0, got '
+JITTER = f"jitter: expected {WRITTEN}, not negative, got "
 
 #: What is wrong -> how add() is called instead of add("a", "t", 60), and what its error says after "entry 'a': ".
 CASES: dict[str, tuple[dict[str, Any], str]] = {
@@ -40,16 +44,15 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "no task": ({"task": None}, "task: expected the name of a task, a task, a signature or a Pipeline, got None"),
     "over-long task": ({"task": "t" * 201}, f"task: {NAME}'{'t' * 118}…"),
     "control character in the task": ({"task": "a\x00b"}, f"task: {NAME}'a\\x00b'"),
-    "no schedule": ({"schedule": None}, "schedule: expected seconds, a timedelta or a schedule, got None"),
+    "no schedule": ({"schedule": None}, SCHEDULE + "None"),
     "schedule of a wrong type": (
         {"schedule": "*/5 * * * *"},
-        "schedule: expected seconds, a timedelta or a schedule, got '*/5 * * * *' (write cron(\"*/5 * * * *\"))",
+        SCHEDULE + "'*/5 * * * *' (write cron(\"*/5 * * * *\"))",
     ),
-    "schedule that is a truth": ({"schedule": True}, "schedule: expected seconds, a timedelta or a schedule, got True"),
+    "schedule that is a truth": ({"schedule": True}, SCHEDULE + "True"),
     "schedule that is an instant": (
         {"schedule": datetime(2030, 1, 1, tzinfo=UTC)},
-        "schedule: expected seconds, a timedelta or a schedule, "
-        "got datetime.datetime(2030, 1, 1, 0, 0, tzinfo=datetime.timezone.utc) (to run once, write at(...))",
+        SCHEDULE + "datetime.datetime(2030, 1, 1, 0, 0, tzinfo=datetime.timezone.utc) (to run once, write at(...))",
     ),
     "interval of nothing": ({"schedule": 0}, "schedule: expected an interval of at least 0.05 seconds, got 0"),
     "interval of ages": ({"schedule": 10**10}, "schedule: expected an interval of at most 100 years, got "),
@@ -153,15 +156,15 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "text that is no text": ({"kwargs": {"x": "\ud800"}}, "kwargs.x: expected text that can be written as UTF-8, got "),
     "expires of a wrong type": (
         {"expires": "soon"},
-        "expires: expected None, positive seconds, a timedelta or \"interval\", got 'soon'",
+        EXPIRES + "'soon'",
     ),
     "expires in the past": (
         {"expires": -1},
-        'expires: expected None, positive seconds, a timedelta or "interval", got -1',
+        EXPIRES + "-1",
     ),
     "expires that is a truth": (
         {"expires": True},
-        'expires: expected None, positive seconds, a timedelta or "interval", got True',
+        EXPIRES + "True",
     ),
     "once of a wrong type": (
         {"once": "yes"},
@@ -175,8 +178,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"misfire": 5},
         "misfire: expected a policy's name, a Misfire or a mapping, got 5",
     ),
-    "jitter of a wrong type": ({"jitter": "1"}, "jitter: expected seconds or a timedelta, not negative, got '1'"),
-    "negative jitter": ({"jitter": -0.1}, "jitter: expected seconds or a timedelta, not negative, got -0.1"),
+    "jitter of a wrong type": ({"jitter": "1x"}, JITTER + "'1x'"),
+    "negative jitter": ({"jitter": -0.1}, JITTER + "-0.1"),
     "jitter as long as the interval": (
         {"jitter": 60},
         "jitter: expected less than the shortest gap between occurrences (60 s), got 60.0",
@@ -191,7 +194,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "jitter beyond all numbers": (
         {"jitter": 10**400},
-        "jitter: expected seconds or a timedelta, not negative, got 1000",
+        JITTER + "1000",
     ),
     "expires after ages": ({"expires": 1e300}, "expires: expected at most 100 years, got 1e+300 (None is never)"),
     "start_at of a wrong type": ({"start_at": "today"}, "start_at: expected an aware datetime, got 'today'"),

@@ -145,7 +145,10 @@ def test_without_a_server_they_say_so_in_one_line() -> None:
 
 def test_what_makes_no_sense_is_refused(server: Server) -> None:
     for words, expected in (
-        (["health", "--limit", "nan"], "limit: expected a number of seconds; got nan"),
+        (
+            ["health", "--limit", "nan"],
+            "--limit: expected a length of time such as 30s or 1h30m, at least 0 s, got 'nan'",
+        ),
         (["health", "--cluster", "--pid", "7"], "--cluster asks for any beat, and --pid for one; give one of them"),
     ):
         failed = redbeat(server.url, *words)

@@ -55,15 +55,17 @@ def test_an_interval_out_of_bounds_is_refused(value: Any) -> None:
     [
         ("0 3 * * *", 'write cron("0 3 * * *")'),
         ("@daily", 'write cron("@daily")'),
-        ("5m", 'such as 300, timedelta(minutes=5) or cron("0 3 * * *")'),
-        ("every day", 'such as 300, timedelta(minutes=5) or cron("0 3 * * *")'),
+        ("5x", 'for example "5m" or cron("0 3 * * *")'),
+        ("every day", 'for example "5m" or cron("0 3 * * *")'),
+        ("every day at three sharp", 'for example "5m" or cron("0 3 * * *")'),
+        ("@dayly", 'for example "5m" or cron("0 3 * * *")'),
         (None, None),
         (True, None),
         ([1], None),
     ],
 )
 def test_what_is_no_schedule_is_refused(value: Any, hint: str | None) -> None:
-    with pytest.raises(InvalidEntry, match="seconds, a timedelta or a schedule") as refused:
+    with pytest.raises(InvalidEntry, match='"1h30m", or a schedule') as refused:
         coerce_schedule(value)
     assert refused.value.hint == hint
 

@@ -100,7 +100,8 @@ def test_a_one_off_is_never_before_the_instant_that_was_meant() -> None:
         (10**400, "at most 100 years"),
         (timedelta.max, "at most 100 years"),
         (True, "True"),
-        ("10", "'10'"),
+        ("10x", "'10x'"),
+        ("-5m", "'-5m'"),
         (None, "None"),
     ],
 )

@@ -226,7 +226,7 @@ def test_a_policy_survives_the_store(misfire: Misfire, stored: object) -> None:
         ({"policy": "all", "grase": 5}, "misfire", "did you mean grace?"),
         ({"grace": -1}, "misfire.grace", "-1"),
         ({"grace": float("nan")}, "misfire.grace", "nan"),
-        ({"grace": "5"}, "misfire.grace", "'5'"),
+        ({"grace": "5x"}, "misfire.grace", "'5x'"),
         ({"limit": 0}, "misfire.limit", "1 to 1000"),
         ({"limit": 1001}, "misfire.limit", "1001"),
         ({"limit": True}, "misfire.limit", "True"),

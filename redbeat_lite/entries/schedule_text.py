@@ -16,21 +16,16 @@ The stored form counts milliseconds, which nobody wants to write or to read; see
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from datetime import datetime
-from math import inf
 from typing import Any
 
 from celery.schedules import BaseSchedule
 
+from ..durations import LENGTH, duration_text, seconds_of
 from ..errors import InvalidEntry
 from ..instants import aware, from_ms, to_ms
 from ..schedules import Every, SpreadSchedule, coerce_schedule, decode_schedule, encode_schedule
-
-_UNITS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|w|d|h|min|m|s)")
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def schedule_fields(schedule: BaseSchedule) -> dict[str, Any]:
@@ -54,10 +49,6 @@ def schedule_from(value: object) -> BaseSchedule:
     Raises:
         InvalidEntry: it is none.
     """
-    if isinstance(value, str):
-        if not re.match(r"\s*\d", value):
-            coerce_schedule(value)  # raises, with a hint
-        return coerce_schedule(seconds_from("schedule", value))
     if not isinstance(value, Mapping):
         return coerce_schedule(value)
     stored = dict(value)
@@ -116,41 +107,19 @@ def _crontab_field(field: object) -> str:
     return ",".join(map(str, field)) if isinstance(field, list) else str(field)
 
 
-def duration_text(ms: int) -> str:
-    """Milliseconds as ``1h30m``; whatever :func:`seconds_from` reads back."""
-    parts = []
-    for unit, size in _UNITS.items():
-        if ms >= size and unit != "w":
-            parts.append(f"{ms // size}{unit}")
-            ms %= size
-    return "".join(parts) or "0s"
-
-
 def seconds_from(field: str, value: object) -> float:
-    """The seconds of a number, or of a text such as ``30``, ``30s``, ``1h30m``, ``250ms``, ``2d``.
+    """The seconds of a length of time.
 
     Parameters:
         field: what to name in an error.
 
     Raises:
-        InvalidEntry: it is neither.
+        InvalidEntry: it is none.
     """
-    found = _seconds(value)
-    if found is None or not -inf < found < inf:  # JSON has NaN and Infinity, and so have floats of many digits
-        raise InvalidEntry(field, 'seconds, or a length of time such as "30s" or "1h30m"', value)
+    found = seconds_of(value)
+    if found is None:
+        raise InvalidEntry(field, LENGTH, value)
     return found
-
-
-def _seconds(value: object) -> float | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return value
-    text = value.strip() if isinstance(value, str) else ""
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    parts = _PART.findall(text)
-    if not parts or _PART.sub("", text).strip():
-        return None
-    return sum(float(number) * _UNITS["m" if unit == "min" else unit] for number, unit in parts) / 1000
 
 
 def instant_from(field: str, value: object) -> datetime:
