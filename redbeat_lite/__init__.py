@@ -12,8 +12,14 @@ from .public import handed_on
 
 if TYPE_CHECKING:
     from .actors import acting_as
+    from .api.backfills import Backfills
+    from .api.calendars import Calendars
+    from .api.freezes import FreezeList
     from .api.schedules import Schedules
+    from .api.selected import Selected
+    from .durations import Duration
     from .entries.entry import Entry
+    from .entries.field_types import Changes, Policies
     from .entries.freezes import Freeze
     from .entries.preview import Upcoming
     from .errors import (
@@ -30,8 +36,8 @@ if TYPE_CHECKING:
     from .expect import Expect, Pause
     from .once.errors import LockLost, LockUnavailable, OnceRejected, OnceSkipped
     from .once.installation import install
-    from .once.lock_context import lock
-    from .once.lock_listing import locks
+    from .once.lock_context import LockHandle, lock
+    from .once.lock_listing import LockInfo, Locks, locks
     from .once.policy import Once
     from .once.task import Task
     from .pipeline.errors import NotResumable, PipelineNotFound
@@ -50,8 +56,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "actors": ("acting_as",),
+    "api.backfills": ("Backfills",),
+    "api.calendars": ("Calendars",),
+    "api.freezes": ("FreezeList",),
     "api.schedules": ("Schedules",),
+    "api.selected": ("Selected",),
+    "durations": ("Duration",),
     "entries.entry": ("Entry",),
+    "entries.field_types": ("Changes", "Policies"),
     "entries.freezes": ("Freeze",),
     "errors": (
         "ConfigOwned",
@@ -69,8 +81,8 @@ _HOMES = {
     "schedules.misfire": ("Misfire",),
     "once.errors": ("LockLost", "LockUnavailable", "OnceRejected", "OnceSkipped"),
     "once.installation": ("install",),
-    "once.lock_context": ("lock",),
-    "once.lock_listing": ("locks",),
+    "once.lock_context": ("LockHandle", "lock"),
+    "once.lock_listing": ("LockInfo", "Locks", "locks"),
     "once.policy": ("Once",),
     "once.task": ("Task",),
     "pipeline.errors": ("NotResumable", "PipelineNotFound"),
@@ -90,21 +102,29 @@ _HOME_OF = {name: f".{home}" for home, names in _HOMES.items() for name in names
 
 __all__ = [
     "Backfill",
+    "Backfills",
     "Calendar",
+    "Calendars",
     "Change",
+    "Changes",
     "ConfigOwned",
     "ConfigurationError",
     "CorruptEntry",
+    "Duration",
     "Entry",
     "EntryChanged",
     "EntryExists",
     "EntryNotFound",
     "Expect",
     "Freeze",
+    "FreezeList",
     "Incident",
     "InvalidEntry",
+    "LockHandle",
+    "LockInfo",
     "LockLost",
     "LockUnavailable",
+    "Locks",
     "Misfire",
     "NotResumable",
     "Once",
@@ -115,10 +135,12 @@ __all__ = [
     "PipelineNotFound",
     "PipelineRun",
     "PipelineTask",
+    "Policies",
     "RedbeatError",
     "Run",
     "Scheduler",
     "Schedules",
+    "Selected",
     "Task",
     "UnsupportedFormat",
     "Upcoming",

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from .errors import InvalidEntry, is_plain, storable
+from .public import public
 
 #: How a change was made.
 Way = Literal["api", "cli", "web", "config", "beat"]
@@ -46,6 +47,7 @@ class _Set(AbstractContextManager[None]):
         self._variable.reset(self._token)
 
 
+@public
 def acting_as(actor: str) -> AbstractContextManager[None]:
     """Name who makes the changes of a ``with`` block: those of every ``Schedules``, whatever ``actor`` it was given,
     and of ``locks``.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, TypeVar, get_type_hints
 
-_Class = TypeVar("_Class", bound=type)
+_Thing = TypeVar("_Thing", bound=Callable[..., Any])
 
 
 def handed_on(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -25,13 +25,23 @@ def handed_on(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     return hand_on
 
 
-def public(cls: _Class) -> _Class:
-    """Let a class go by the name under which users import it, wherever it is written.
+def public_in(home: str) -> Callable[[_Thing], _Thing]:
+    """Let a class or a function go by the name under which users import it, wherever it is written.
 
-    Type hints are looked up in the module that a class goes by. So those of its attributes are looked up before.
+    Type hints of a class are looked up in the module that it goes by. So those of its attributes are looked up before.
+
+    Parameters:
+        home: the module that users import it from.
     """
-    if own := vars(cls).get("__annotations__"):
-        hints = get_type_hints(cls, include_extras=True)
-        cls.__annotations__ = {name: hints[name] for name in own}
-    cls.__module__ = __package__
-    return cls
+
+    def rename(thing: _Thing) -> _Thing:
+        if isinstance(thing, type) and (own := vars(thing).get("__annotations__")):
+            hints = get_type_hints(thing, include_extras=True)
+            thing.__annotations__ = {name: hints[name] for name in own}
+        thing.__module__ = home
+        return thing
+
+    return rename
+
+
+public = public_in("redbeat_lite")

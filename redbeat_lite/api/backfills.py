@@ -18,6 +18,7 @@ from ..errors import EntryChanged, EntryNotFound, InvalidEntry
 from ..instants import aware, from_ms, to_ms
 from ..once.keys import OnceKeys
 from ..once.worker_reports import heard_of
+from ..public import public
 from ..storage.backfills import Backfill, backfill_of
 from ..storage.changes import line_of
 from ..storage.replies import server_ms
@@ -30,6 +31,7 @@ from .reader import Reader, check_complete
 _LONGEST, _ACTIVE, _FASTEST, _RANGES, _ENDED = 100_000, 1000, 1000, 1000, 100
 
 
+@public
 class Backfills:
     """The backfills of a schedule, as :attr:`Schedules.backfills` has them; every process sees the same.
 

@@ -14,6 +14,7 @@ from ..entries.fields import check_name
 from ..entries.on_calendar import calendar_name, moved, on
 from ..entries.stored_entry import edit_of, readable_parts
 from ..errors import EntryNotFound, InvalidEntry
+from ..public import public
 from ..schedules.calendars import Calendar
 from ..storage.calendars import store_calendar, stored_calendars
 from ..storage.changes import line_of
@@ -21,6 +22,7 @@ from ..storage.store import Store
 from ..storage.stored import AT_ONCE, Edit, Stored
 
 
+@public
 class Calendars(MutableMapping[str, Calendar]):
     """The stored calendars of a schedule, as :attr:`Schedules.calendars` has them; every process sees the same.
 

@@ -16,6 +16,7 @@ from ..entries.selection import Selection
 from ..entries.state import storable_note
 from ..errors import EntryChanged, EntryNotFound, InvalidEntry
 from ..instants import YEAR, aware, from_ms, to_ms
+from ..public import public
 from ..storage.changes import Line, line_of
 from ..storage.store import TRIES, Store
 
@@ -26,6 +27,7 @@ _MOST = 100
 _LONGEST = 1000 * YEAR
 
 
+@public
 class FreezeList:
     """The freezes that hold, as :attr:`Schedules.freezes` has them; every process sees the same."""
 

@@ -86,6 +86,7 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         """Store a new entry and return it; see :class:`Entry` for the parameters.
 
         Parameters:
+            policies: any of the fields of :class:`Policies`, by name.
             replace: overwrite an entry of this name. Its history is kept, and its next run too unless the schedule is
                 another, so that adding the same entry at every start of an application postpones nothing. One that has
                 come to its ``end_at`` meanwhile stays finished; only a new entry must have an occurrence to come.

@@ -12,6 +12,7 @@ from ..entries.entry import Entry
 from ..entries.selection import Selection
 from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import removal
+from ..public import public
 from ..storage.changes import Line, line_of
 from ..storage.replies import texts
 from ..storage.stored import AT_ONCE, Edit, Stored, by_due
@@ -23,6 +24,7 @@ from .writer import Writer
 _FEW = 100_000
 
 
+@public
 @dataclass(frozen=True)
 class Selected:
     """The entries of a selection that can be read, in due order; each call reads them anew.

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ..durations import Duration
 from ..entries.freezes import Freeze, Freezes
 from ..errors import CorruptEntry
 from ..instants import EPOCH, from_ms
 from ..once.keys import OnceKeys
+from ..once.policy import check_seconds
 from ..once.worker_reports import heard_of
+from ..public import public_in
 from ..settings import Settings
 from ..storage.json_values import loads
 from ..storage.refused import Refused
@@ -30,6 +33,7 @@ OVERDUE_MS = 1000
 _GRACE_MS = 5000
 
 
+@public_in("redbeat_lite.operate")
 @dataclass(frozen=True, slots=True)
 class LeaderStatus:
     """The beat that leads. ``sent``, ``failed`` and ``skipped`` count from when its process first led.
@@ -57,6 +61,7 @@ class LeaderStatus:
     backfill_left: int = 0
 
 
+@public_in("redbeat_lite.operate")
 @dataclass(frozen=True, slots=True)
 class StandBy:
     """A beat that does not lead.
@@ -77,6 +82,7 @@ class StandBy:
         return self.silent_for * 1000 <= _GRACE_MS
 
 
+@public_in("redbeat_lite.operate")
 @dataclass(frozen=True, slots=True)
 class Status:
     """All beats of a schedule at one moment, by the clock of the server.
@@ -119,17 +125,18 @@ class Status:
         return leading | {each.owner for each in self.standbys if each.silent_for <= within}
 
 
-def status(app: Celery, *, timeout: float | None = None) -> Status:
+@public_in("redbeat_lite.operate")
+def status(app: Celery, *, timeout: Duration | None = None) -> Status:
     """Ask Redis how the beats of an app fare.
 
     Parameters:
-        timeout: seconds until a server that does not answer is given up.
+        timeout: length of time until a server that does not answer is given up.
 
     Raises:
         ConfigurationError: the app's settings are wrong.
         redis.exceptions.RedisError: the server does not answer.
     """
-    return status_of(Settings.from_app(app), timeout=timeout)
+    return status_of(Settings.from_app(app), timeout=None if timeout is None else check_seconds("timeout", timeout, 0))
 
 
 def status_of(settings: Settings, *, timeout: float | None = None) -> Status:

@@ -11,6 +11,7 @@ from celery.schedules import BaseSchedule
 from ..durations import Duration
 from ..expect import Expect, Pause
 from ..once.policy import Once
+from ..public import public
 from ..schedules.calendars import Calendar
 from ..schedules.misfire import Misfire, MisfirePolicy
 
@@ -25,6 +26,7 @@ OnFailure = Pause | str | None
 CalendarField = Calendar | str | None
 
 
+@public
 class Policies(TypedDict, total=False):
     """The optional fields that :meth:`redbeat_lite.Schedules.add` takes by name."""
 
@@ -45,6 +47,7 @@ class Policies(TypedDict, total=False):
     tags: Collection[str]
 
 
+@public
 class Changes(Policies, total=False):
     """All fields that may be changed."""
 

@@ -8,6 +8,7 @@ from celery import signals
 from celery.utils.log import get_logger
 
 from ..errors import describe, text_of
+from ..public import public
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -17,6 +18,7 @@ logger = get_logger(__name__)
 _STEP = "redbeat_lite.once.worker.step:OnceStep"
 
 
+@public
 def install(app: Celery) -> None:
     """Prepare an app for its workers. Call it once where the app is made; again does nothing, in a beat or a web
     process it costs nothing.

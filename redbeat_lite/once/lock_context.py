@@ -12,6 +12,7 @@ from uuid import uuid4
 from celery.utils.log import get_logger
 
 from ..durations import Duration
+from ..public import public
 from .errors import LockLost
 from .hold import Hold
 from .lock_key import checked
@@ -38,6 +39,7 @@ class Cache(Protocol):
     def delete(self, key: str) -> Any: ...
 
 
+@public
 class LockHandle:
     """What ``with lock(...) as held`` gives: true if the lock was taken."""
 
@@ -69,6 +71,7 @@ class LockHandle:
             raise LockLost(f"the once-lock {self.key!r} is not held", self.key)
 
 
+@public
 @contextmanager
 def lock(where: Any, key: str, *, lease: Duration = 60.0, timeout: Duration = 0.0) -> Iterator[LockHandle]:
     """Hold the once-lock ``key`` for a block of code; tasks with that key are held back too.

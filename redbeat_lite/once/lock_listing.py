@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from celery.utils.log import get_logger
 
 from ..instants import MAX_MS, from_ms
+from ..public import public
 from ..storage.replies import text_of_hash, texts
 from .lock_key import checked
 from .runtime import Runtime
@@ -25,6 +26,7 @@ logger = get_logger(__name__)
 _PAGE = 500
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class LockInfo:
     """One lock, or a queue of waiters for it.
@@ -50,6 +52,7 @@ class LockInfo:
     waiters: tuple[str, ...]
 
 
+@public
 class Locks:
     """The locks of one app. Get it with :func:`locks`; opens no connection before it is asked."""
 
@@ -108,6 +111,7 @@ class Locks:
                 yield _info(key, text_of_hash(lock), left, texts(waiters))
 
 
+@public
 def locks(app: Celery) -> Locks:
     """The once-locks of an app, to look at and to clear."""
     return Locks(app)

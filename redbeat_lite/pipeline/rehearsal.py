@@ -8,6 +8,7 @@ from uuid import uuid4
 from celery import states
 
 from ..errors import describe
+from ..public import public_in
 from . import params
 from .definition import Definition, Step, task_id
 from .run_status import RunStatus, State, StepStatus
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .pipeline import Pipeline
 
 
+@public_in("redbeat_lite.testing")
 class Rehearsal(NamedTuple):
     """What became of a pipeline that was rehearsed.
 
@@ -34,6 +36,7 @@ class Rehearsal(NamedTuple):
     exception: BaseException | None
 
 
+@public_in("redbeat_lite.testing")
 def rehearse(pipeline: Pipeline) -> Rehearsal:
     """Run a pipeline at once in this process: stage by stage, the steps of each one after the other, in their order.
 

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 from .. import instants
 from ..errors import CorruptEntry
+from ..public import public_in
 from .definition import Definition, Step, task_id
 
 #: The definitions of the runs that are looked at: whoever follows a run reads the same text at every look.
 _decode = lru_cache(maxsize=16)(Definition.decode)
 
 
+@public_in("redbeat_lite.pipeline")
 class State(StrEnum):
     """Of a run, and of a step, which is never ``GONE``. A run is ``WAITING`` for its turn among those of its entry."""
 
@@ -43,6 +45,7 @@ _OPEN = (State.RUNNING, State.WAITING)
 _STATES = {str(state): state for state in State}
 
 
+@public_in("redbeat_lite.pipeline")
 class StepStatus(NamedTuple):
     """One step of a run.
 
@@ -76,6 +79,7 @@ class StepStatus(NamedTuple):
     note: str | None = None
 
 
+@public_in("redbeat_lite.pipeline")
 @dataclass(frozen=True, slots=True)
 class RunStatus:
     """A run.
@@ -144,6 +148,7 @@ class RunStatus:
         raise KeyError(name)
 
 
+@public_in("redbeat_lite.pipeline")
 def progress_line(status: RunStatus) -> str:
     """One plain line about a run, for a log or a terminal."""
     if status.state is State.GONE:

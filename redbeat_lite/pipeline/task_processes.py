@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from celery import current_app
 
 from ..errors import InvalidEntry
+from ..public import public
 from .pipeline import Pipeline, defined
 from .run import PipelineRun
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _OURS = ("task_id", "queue", "status", "params")
 
 
+@public
 def start_task_process(
     data: dict[str, Any], tasks: Mapping[str, Any] | None = None, *, app: Celery | None = None
 ) -> PipelineRun:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from celery.schedules import ParseException, crontab, crontab_parser
 
 from ..errors import InvalidEntry
+from ..public import public
 from .clock_changes import CountedRule
 from .cron_text import HOUR, Item, parse, runs_every_hour, split
 from .spread import SpreadSchedule, is_spread, resolve
@@ -17,6 +18,7 @@ from .wall_times import Days, WallTimes
 from .zones import portable, zone_name, zone_of
 
 
+@public
 def cron(expression: str, *, tz: str | tzinfo | None = None, seconds: Literal["first", "last"] = "last") -> Cron:
     """Run when the clock on the wall matches.
 

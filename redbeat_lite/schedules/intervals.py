@@ -12,6 +12,7 @@ from celery.schedules import schedule
 from ..durations import LENGTH, Duration, seconds_of
 from ..errors import InvalidEntry
 from ..instants import EPOCH, MAX_MS, MIN_MS, aware, from_ms, to_ms
+from ..public import public
 from .jitter import drawn
 from .rule import RuleSchedule
 from .spread import SpreadSchedule
@@ -22,6 +23,7 @@ MIN_INTERVAL_MS = 50
 MAX_INTERVAL_MS = 36_525 * 86_400_000
 
 
+@public
 def every(interval: Duration, *, align: bool = False, spread: bool = False) -> Every:
     """Repeat at a fixed interval of real time, whatever the clocks do.
 
@@ -43,6 +45,7 @@ def every(interval: Duration, *, align: bool = False, spread: bool = False) -> E
     return Every(interval, align=align, spread=spread)
 
 
+@public
 def at(instant: datetime) -> At:
     """Run once.
 
@@ -55,6 +58,7 @@ def at(instant: datetime) -> At:
     return At(instant)
 
 
+@public
 def manual() -> Manual:
     """Never run by itself, but only when somebody asks for it: by ``Schedules.run_now`` or ``redbeat run``."""
     return Manual()

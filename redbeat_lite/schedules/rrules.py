@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import InvalidEntry
 from ..instants import MAX_MS, aware, from_ms, to_ms
+from ..public import public
 from .clock_changes import ZonedRule, first_passing
 from .recurrence import Parts, Recurrence, TooManySteps
 from .rrule_dates import Instants, LeftOut, with_dates
@@ -31,6 +32,7 @@ _FIRST = datetime(1, 1, 3)  # a wall-clock time
 STEPS = 60_000
 
 
+@public
 def rrule(text: str, *, tz: str | tzinfo | None = None, start: datetime | None = None) -> RRule:
     """Run by an RFC 5545 recurrence, such as ``"FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17;BYMINUTE=0;BYSECOND=0"``.
 

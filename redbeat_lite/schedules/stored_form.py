@@ -29,6 +29,7 @@ from celery.schedules import BaseSchedule, ParseException, crontab, schedule, so
 from ..durations import LENGTH, seconds_of
 from ..errors import InvalidEntry
 from ..instants import from_ms
+from ..public import public
 from .cron import Cron
 from .intervals import At, Every, Manual, at, interval_ms
 from .rrules import RRule
@@ -49,6 +50,7 @@ class _Custom(NamedTuple):
 _custom: dict[str, _Custom] = {}
 
 
+@public
 def register_schedule(
     cls: type[S], encode: Callable[[S], object], decode: Callable[[Any], S], *, name: str | None = None
 ) -> None:

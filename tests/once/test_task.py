@@ -438,13 +438,13 @@ def test_a_block_is_freed_by_an_exception(app: Celery) -> None:
         assert held
 
 
-@together("lease", [0.5, "5", True, float("nan"), float("inf"), 1e300])
+@together("lease", [0.5, "5x", True, float("nan"), float("inf"), 1e300])
 def test_a_lease_that_is_none_is_refused(lease: Any) -> None:
     with pytest.raises(InvalidEntry, match=r"once\.lease"), lock(make_app(), "k", lease=lease):
         pass
 
 
-@together("timeout", [-1, "5", None, float("nan"), float("inf")])
+@together("timeout", [-1, "5x", None, float("nan"), float("inf")])
 @together("kind", ["app", "cache"])
 def test_a_timeout_that_is_none_is_refused(kind: str, timeout: Any) -> None:
     where = make_app() if kind == "app" else Cache(None)

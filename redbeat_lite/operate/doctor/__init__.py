@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ...api.reader import Reader
 from ...beat.config_entries import not_stored
 from ...beat.status import Status, read
+from ...public import public_in
 from ...settings import Settings
 from ...storage.driver_check import check_driver
 from ...storage.store import Store
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 LIMIT = 50_000
 
 
+@public_in("redbeat_lite.operate")
 def examine(app: Celery) -> list[Finding]:
     """Look for what is or will be trouble; the gravest first. Changes nothing.
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ...public import public_in
+
 #: From the least grave to the gravest. A note is something to know; a warning will be trouble some day; an error is.
 SEVERITIES = ("note", "warning", "error")
 
 
+@public_in("redbeat_lite.operate")
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something that somebody should look at.
