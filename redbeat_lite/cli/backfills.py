@@ -116,7 +116,8 @@ def backfills(ctx: click.Context, action: str, id: str | None, as_json: bool) ->
     rows = [
         (each.id, each.name, when(each.start, zone), f"{each.sent} of {each.total}", status(each)) for each in shown
     ]
-    echo_table(("ID", "ENTRY", "FROM", "SENT", "STATUS"), rows, rigid=("ID", "FROM"))
+    headers, empty = ("ID", "ENTRY", "FROM", "SENT", "STATUS"), "No backfill was started."
+    echo_table(headers, rows, empty=empty, rigid=("ID", "FROM"))
 
 
 def status(backfill: Backfill) -> str:

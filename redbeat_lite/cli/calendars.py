@@ -8,11 +8,14 @@ from datetime import date, datetime
 import click
 
 from ..schedules.calendars import Calendar
-from .command import Group, json_option, name_argument, schedules_of
+from ..storage.calendars import stored_calendars
+from .command import Group, completed, json_option, schedules_of
 from .exit_codes import Failure
 from .output import echo_json, echo_table, say
 
 _DATE = click.DateTime(["%Y-%m-%d"])
+_names = completed(stored_calendars)
+_name_argument = click.argument("name", shell_complete=_names)
 
 
 @click.group(cls=Group)
@@ -27,7 +30,7 @@ def calendars() -> None:
 
 
 @calendars.command("list")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=_names)
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
@@ -43,13 +46,14 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
     if as_json:
         echo_json([{"calendar": str(each), "until": each.until, "days": sorted(each.days)} for each in found])
     elif name is None:
-        echo_table(("CALENDAR", "DAYS", "UNTIL"), [(str(each), len(each.days), each.until) for each in found])
+        rows = [(str(each), len(each.days), each.until) for each in found]
+        echo_table(("CALENDAR", "DAYS", "UNTIL"), rows, empty="No calendar is stored.")
     else:
         say("\n".join(f"{day:%Y-%m-%d %a}" for day in sorted(found[0].days)))
 
 
 @calendars.command("set")
-@name_argument
+@_name_argument
 @click.argument("days", nargs=-1, type=_DATE)
 @click.option(
     "--holidays",
@@ -82,7 +86,7 @@ def set_(
 
 
 @calendars.command()
-@name_argument
+@_name_argument
 @click.pass_context
 def remove(ctx: click.Context, name: str) -> None:
     """Remove a calendar that no entry names.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -18,12 +19,30 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from ..api.schedules import Schedules
+    from ..storage.store import Store
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+#: Characters of a summary that are shown: click would cut it where a line ends.
+_WHOLE = 1000
+
+_EXIT_CODES = "Exit codes: 0 fine; 1 the request is wrong; 2 the server or the broker cannot be reached."
+
+#: Names that are looked at, and shown, where the shell completes one; and seconds that the server is given for it.
+_LOOKED_AT, _COMPLETED, _PATIENCE = 20_000, 100, 1.0
+
+
 class Command(click.Command):
     """A command whose failures are one line and an exit code; see :mod:`redbeat_lite.cli.exit_codes`."""
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        return super().get_short_help_str(_WHOLE)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if "Exit codes:" not in (self.help or ""):
+            formatter.write_paragraph()
+            formatter.write_text(_EXIT_CODES)
 
     def invoke(self, ctx: click.Context) -> Any:
         from .output import tolerate_any_text
@@ -39,6 +58,9 @@ class Group(click.Group):
 
     command_class = Command
     group_class = type
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        return super().get_short_help_str(_WHOLE)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> Any:
         with _wrong_words(ctx):
@@ -113,9 +135,35 @@ def json_option(command: _F) -> _F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, with times in UTC.")(command)
 
 
+def completed(names: Callable[[Store], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """How the shell completes a name of the schedule; where that is not to be had, it completes nothing."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        from celery import current_app
+        from celery.app.utils import find_app
+
+        from ..settings import Settings
+        from ..storage.store import Store
+
+        try:
+            given = ctx.find_root().params.get("app")  # -A is no app yet
+            app = find_app(given) if isinstance(given, str) else given or current_app
+            store = Store.of(Settings.from_app(app), timeout=_PATIENCE)
+            found = (name for name in islice(names(store), _LOOKED_AT) if name.startswith(incomplete))
+            return sorted(islice(found, _COMPLETED))
+        except Exception:  # noqa: BLE001 - a traceback would be written into the command line
+            return []
+
+    return complete
+
+
+#: Completes the names of entries.
+entry_names = completed(lambda store: store.names())
+
+
 def name_argument(command: _F) -> _F:
     """The name of an entry, which arrives as ``name``."""
-    return click.argument("name")(command)
+    return click.argument("name", shell_complete=entry_names)(command)
 
 
 def app_of(ctx: click.Context) -> Celery:

@@ -43,8 +43,12 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         echo_json(found)
     else:
         for line in _lines(found):
-            say(line)
+            say(line, colour=_COLOURS.get(line.split(" ", 1)[0]))
     ctx.exit(_CODES[gravest(found)])
+
+
+#: By the word with which a finding begins.
+_COLOURS = {"ERROR": "red", "WARNING": "yellow"}
 
 
 def _lines(found: Sequence[Finding]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..entries.as_json import entry_fields
 from ..entries.entry import Entry
 from ..entries.schedule_text import resolved_text, schedule_words
+from ..entries.words import counted
 from ..errors import InvalidEntry
 from ..once.canvas import CANVAS, call_text
 from .output import distance, echo_json, say, when
@@ -23,6 +24,14 @@ def next_run(entry: Entry, zone: tzinfo) -> str:
     return frozen or when(entry.next_run_at, zone) or entry.status
 
 
+def nothing_listed(stored: int) -> str:
+    """Why a list of entries is empty, where so many are stored."""
+    if stored:
+        return f"Nothing is in this list; {counted(stored, 'entry is', 'entries are')} stored."
+    why = "No entry is stored. Those of beat_schedule come when a beat leads; add others:"
+    return f"{why}\ncelery -A ... redbeat add NAME TASK --every 30s"
+
+
 def tell(ctx: click.Context, entry: Entry, done: str, in_json: bool) -> None:
     """Say what was done to an entry, and when it runs next; or print everything about it, for ``--json``."""
     if in_json:
@@ -34,12 +43,13 @@ def tell(ctx: click.Context, entry: Entry, done: str, in_json: bool) -> None:
 def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
     """Everything about an entry, for people; a value ``None`` is left out."""
     written = {**entry_fields(entry), **({"calendar": str(entry.calendar)} if entry.calendar else {})}
-    last = when(entry.last_run_at, zone)
+    bounds: dict[str, Any] = {it: when(getattr(entry, it), zone) for it in ("start_at", "end_at") if it in written}
+    written, last = {**written, **bounds}, when(entry.last_run_at, zone)
     apart = ("task", "schedule", "local", *(["args"] if entry.task == CANVAS else []))
     return [
         ("name", entry.name),
         ("task", call_text(entry.task, entry.args)),
-        ("schedule", _words(entry)),
+        ("schedule", _words(entry, zone)),
         ("resolved", resolved_text(entry.schedule)),
         ("status", entry.status + (f": {entry.paused_note}" if entry.paused_note else "")),
         ("frozen until", _with_distance(entry.frozen_until, zone)),
@@ -65,11 +75,11 @@ def shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _words(entry: Entry) -> str:
+def _words(entry: Entry, zone: tzinfo) -> str:
     if "schedule" in entry.local:
         return "known to its app alone"
     try:
-        return shlex.join(schedule_words(entry.schedule))
+        return shlex.join(schedule_words(entry.schedule, zone))
     except InvalidEntry:
         return repr(entry.schedule)
 

@@ -56,11 +56,15 @@ def freezes(ctx: click.Context, as_json: bool) -> None:
     found, zone = [*schedules_of(ctx).freezes], ctx.obj.app.timezone
     if as_json:
         echo_json([each._asdict() for each in found])
-    elif found:
-        rows = [(each.id, each.selection, when(each.until, zone), each.mode, each.actor, each.note) for each in found]
-        echo_table(("FREEZE", "ENTRIES", "UNTIL", "MODE", "BY", "NOTE"), rows, rigid=("FREEZE", "UNTIL"))
     else:
-        say("Nothing is frozen.")
+        rows = ((each.id, each.selection, when(each.until, zone), each.mode, each.actor, each.note) for each in found)
+        headers = ("FREEZE", "ENTRIES", "UNTIL", "MODE", "BY", "NOTE")
+        echo_table(
+            headers,
+            rows,
+            empty="Nothing is frozen.",
+            rigid=("FREEZE", "UNTIL"),
+        )
 
 
 @click.command(cls=Command)

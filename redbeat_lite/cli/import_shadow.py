@@ -24,7 +24,7 @@ from .command import Command, Length, app_of, json_option
 from .entry_output import next_run
 from .exit_codes import Failure, ServerFailure
 from .export_import import import_own
-from .output import echo_json, echo_table, json_text, say, when
+from .output import echo_json, echo_table, json_text, say, show_life, when
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -175,20 +175,13 @@ def _list_notes(heading: str, moves: Iterable[Move]) -> None:
     help="The scheduler that runs.",
 )
 @_origin_options
-@click.option("--for", "length", type=Length(), help="How long to watch, such as 1h; by default until Ctrl-C.")
+@click.option("--for", "span", type=Length(), help="How long to watch, such as 1h; by default until Ctrl-C.")
 @click.option("--every", type=Length(0.1), default="1s", show_default=True, help="How often to look.")
 @click.option("--tolerance", type=Length(), default="2s", show_default=True, help="How far apart two instants may be.")
 @json_option
 @click.pass_context
 def shadow(
-    ctx: click.Context,
-    /,
-    origin: str,
-    length: float | None,
-    every: float,
-    tolerance: float,
-    as_json: bool,
-    **where: Any,
+    ctx: click.Context, /, origin: str, span: float | None, every: float, tolerance: float, as_json: bool, **where: Any
 ) -> None:
     """Run silently beside another beat, and tell where this one would have done otherwise.
 
@@ -205,7 +198,7 @@ def shadow(
     differences.
     """
     app = app_of(ctx)
-    end = None if length is None else time.monotonic() + length
+    end = None if span is None else time.monotonic() + span
     settings = Settings.from_app(app, url=NO_SERVER)
     source = _source(app, origin, {"url": None, "prefix": None, **where})
     carrier = Carrier(app, settings, configured(app), app.timezone)
@@ -220,6 +213,7 @@ def shadow(
     except KeyboardInterrupt:
         pass
     finally:
+        show_life("", last=True)
         source.close()
     _summary(watch, as_json)
     if watch.counts:
@@ -239,8 +233,11 @@ def _looks(source: Source, watch: Shadow, pause: float, end: float | None, *, si
             differences = [*watch.look(found, wall_ms())]
             if first and not silent:
                 say(f"Watching {watch.watched} entries of {source.title}: {source.where}")
+            show_life("", last=True)
             yield from differences
             first = False
+            if not silent:
+                show_life(f"{watch.agreed} runs agreed, {sum(watch.counts.values())} differences")
         left = pause if end is None else end - time.monotonic()
         if left <= 0:
             return

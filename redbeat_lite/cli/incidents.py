@@ -16,7 +16,7 @@ from .output import echo_json, echo_table, say, when
 
 @click.command(cls=Command)
 @click.option("--open", "only_open", is_flag=True, help="Only those that are open.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many of each.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
 @json_option
 @click.pass_context
 def incidents(ctx: click.Context, only_open: bool, limit: int, as_json: bool) -> None:
@@ -28,17 +28,19 @@ def incidents(ctx: click.Context, only_open: bool, limit: int, as_json: bool) ->
       celery -A proj redbeat incidents --json
     """
     schedules = schedules_of(ctx)
-    found = schedules.incidents(limit=limit)
+    found = schedules.incidents(limit=limit + 1)
     if not only_open:
-        found += schedules.incidents(closed=True, limit=limit)
+        found += schedules.incidents(closed=True, limit=limit + 1)
     if as_json:
-        echo_json([asdict(incident) for incident in found])
-    elif found:
+        echo_json([asdict(incident) for incident in found[:limit]])
+    else:
         zone = ctx.obj.app.timezone
         headers = ("ID", "KIND", "ENTRY", "SINCE", "STATE", "WHAT")
-        echo_table(headers, [_row(incident, zone) for incident in found], rigid=("ID", "KIND", "SINCE", "STATE"))
-    else:
-        say("No incident is open." if only_open else "No incident is open, and none was.")
+        rows, empty = (
+            (_row(incident, zone) for incident in found),
+            "No incident is open" + ("." if only_open else ", and none was."),
+        )
+        echo_table(headers, rows, empty=empty, rigid=("ID", "KIND", "SINCE", "STATE"), limit=limit)
 
 
 @click.command(cls=Command)

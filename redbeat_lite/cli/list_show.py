@@ -12,12 +12,12 @@ from redis.exceptions import ResponseError
 
 from ..entries.as_read import STATUSES
 from ..entries.schedule_text import schedule_text
-from ..entries.words import change_words, counted
+from ..entries.words import change_words
 from ..errors import describe
 from ..once.canvas import call_text
 from ..settings import Settings
-from .command import Command, json_option, name_argument, schedules_of
-from .entry_output import as_fields, next_run
+from .command import Command, entry_names, json_option, name_argument, schedules_of
+from .entry_output import as_fields, next_run, nothing_listed
 from .outcomes import last_outcomes, marks
 from .output import echo_fields, echo_json, echo_table, say
 from .runs import told
@@ -33,7 +33,7 @@ _RUNS_SHOWN = 5
 
 
 @click.command("list", cls=Command)
-@click.argument("name", metavar="[PATTERN]", required=False)
+@click.argument("name", metavar="[PATTERN]", required=False, shell_complete=entry_names)
 @selecting
 @click.option("--source", help='Only entries from here: "runtime", "config" or "config:OWNER".')
 @click.option("--status", "doing", type=click.Choice([*STATUSES, "failing"]), help="Only entries that are this.")
@@ -79,16 +79,14 @@ def list_(
         (
             each.name,
             call_text(each.task, each.args),
-            schedule_text(each.schedule),
+            schedule_text(each.schedule, zone),
             marks(each, history, plain=plain),
             next_run(each, zone),
         )
         for each in page
     ]
-    if rows:
-        echo_table(("NAME", "TASK", "SCHEDULE", "LAST", "NEXT RUN"), rows, rigid=("LAST", "NEXT RUN"))
-    else:
-        _say_nothing(len(schedules))
+    headers, empty = ("NAME", "TASK", "SCHEDULE", "LAST", "NEXT RUN"), None if rows else nothing_listed(len(schedules))
+    echo_table(headers, rows, empty=empty, rigid=("LAST", "NEXT RUN"))
     if more:
         say(f"There are more: --offset {offset + limit}")
     pattern = wanted.pop("name") or "*"
@@ -99,14 +97,6 @@ def list_(
 def _json(entry: Entry, history: int) -> dict[str, Any]:
     """Everything about an entry, with what became of its last runs."""
     return {**entry.as_dict(), "last_outcomes": last_outcomes(entry, history)}
-
-
-def _say_nothing(stored: int) -> None:
-    if stored:
-        say(f"Nothing is in this list; {counted(stored, 'entry is', 'entries are')} stored.")
-    else:
-        say("No entry is stored. Those of beat_schedule come when a beat leads; add others:")
-        say("celery -A ... redbeat add NAME TASK --every 30s")
 
 
 def _say_refused(errors: Mapping[str, str], pattern: str) -> None:

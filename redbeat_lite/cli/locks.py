@@ -46,7 +46,8 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         )
         for lock in found
     ]
-    echo_table(("KEY", "STATE", "HOLDER", "RUNS OUT", "WAIT"), rows, rigid=("STATE", "RUNS OUT", "WAIT"))
+    headers, empty = ("KEY", "STATE", "HOLDER", "RUNS OUT", "WAIT"), "No lock is held or waited for."
+    echo_table(headers, rows, empty=empty, rigid=("STATE", "RUNS OUT", "WAIT"))
 
 
 @locks.command(cls=Command)

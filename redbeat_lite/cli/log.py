@@ -6,13 +6,13 @@ import click
 
 from ..entries.words import change_words
 from ..schedules.zones import portable
-from .command import Command, json_option, schedules_of
+from .command import Command, entry_names, json_option, schedules_of
 from .entry_options import since_of
 from .output import echo_fields, echo_json, say, when
 
 
 @click.command(cls=Command)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=entry_names)
 @click.option("--since", metavar="TIME", help="Only what was changed since: an instant, or how long ago, such as 24h.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many changes at most.")
 @json_option
@@ -28,10 +28,12 @@ def log(ctx: click.Context, name: str | None, since: str | None, limit: int, as_
       celery -A proj redbeat log nightly --limit 5
     """
     schedules, zone = schedules_of(ctx), portable(ctx.obj.app.timezone)
-    found = schedules.changes(name, since=None if since is None else since_of("since", since, zone), limit=limit)
+    found = schedules.changes(name, since=None if since is None else since_of("since", since, zone), limit=limit + 1)
     if as_json:
-        echo_json(found)
+        echo_json(found[:limit])
     elif found:
-        echo_fields([(when(change.at, zone) or "", change_words(change, zone, named=True)) for change in found])
+        echo_fields([(when(change.at, zone) or "", change_words(change, zone, named=True)) for change in found[:limit]])
+        if len(found) > limit:
+            say(f"There are more: --limit {2 * limit}")
     else:
         say("Nothing is recorded" + (f" of {name!r}" if name else "") + (f" since {since}" if since else "") + ".")

@@ -20,7 +20,7 @@ from ..schedules import Manual, Question
 from ..schedules.missed import WalkOn
 from ..schedules.zones import portable, zone_name, zone_of
 from ..storage.patience import briefly
-from .command import Command, json_option, schedules_of
+from .command import Command, entry_names, json_option, schedules_of
 from .entry_options import until_of
 from .exit_codes import Failure
 from .output import echo_json, say, table, terminal_width, when
@@ -42,7 +42,7 @@ class _Run(NamedTuple):
 
 
 @click.command("next", cls=Command)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=entry_names)
 @click.option("--from", "start", metavar="INSTANT", help="The first instant, or how long from now: 2h. [default: now]")
 @click.option("--until", metavar="INSTANT", help="The last one. [default: a day later; for one entry 10 years]")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many runs at most.")
@@ -80,11 +80,13 @@ def next_(
     if last < first:
         raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
     found = [schedules[name]] if name else schedules.values()
-    runs = [*islice(runs_between(found, first, last, zone, shown, schedules.freezes.known()), limit)]
+    runs = [*islice(runs_between(found, first, last, zone, shown, schedules.freezes.known()), limit + 1)]
     if as_json:
-        echo_json([_json(run) for run in runs])
+        echo_json([_json(run) for run in runs[:limit]])
     elif runs:
-        _echo(runs)
+        _echo(runs[:limit])
+        if len(runs) > limit:
+            say(f"There are more: --limit {2 * limit}")
     elif name and isinstance(next(iter(found)).schedule, Manual):
         say(f"{name!r} is run by hand only.")
     else:

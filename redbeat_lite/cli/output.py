@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 import sys
@@ -12,6 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, tzinfo
+from itertools import islice
 from typing import Any
 
 import click
@@ -24,17 +26,37 @@ _LEAST = 8
 #: What would move the cursor, ring, or worse: entries may be named and described by anybody.
 _BEYOND_ASCII = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _UNPRINTABLE = re.compile(rf"[\x00-\x1f{_BEYOND_ASCII}]+")
+#: Columns with words of this package, and what colour such a word has.
+_COLOURED = ("NEXT RUN", "OUTCOME", "STATE", "STATUS")
+_COLOURS = {
+    **dict.fromkeys(("succeeded", "running", "RUNNING", "SUCCEEDED"), "green"),
+    **dict.fromkeys(("failed", "expired", "revoked", "rejected", "lost", "open", "FAILED", "failing"), "red"),
+    **dict.fromkeys(("paused", "retrying", "ABORTED", "cancelled", "taken"), "yellow"),
+    **dict.fromkeys(("frozen", "disabled", "finished", "manual"), "cyan"),
+}
+_MARKS = {"✓": "green", "✗": "red", "▸": "green", "↻": "yellow"}
 #: JSON itself escapes the others in a text, and puts line ends between them.
 _UNPRINTABLE_IN_JSON = re.compile(f"[{_BEYOND_ASCII}]")
 
 
-def say(line: str = "", *, err: bool = False) -> None:
+def say(line: str = "", *, err: bool = False, colour: str | None = None) -> None:
     """Print a line, whatever stands in it; all that commands print for people goes this way.
 
     Parameters:
         err: to stderr.
+        colour: of the line, where a terminal wants that.
     """
-    click.echo(clean(line), err=err)
+    click.secho(clean(line), err=err, fg=colour if colour and wants_colour() else None)
+
+
+def show_life(text: str, *, last: bool = False) -> None:
+    """Show on stderr, in one line that is drawn over, how far long work has come; nothing where that is no terminal.
+
+    Parameters:
+        last: leave the line empty.
+    """
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{'' if last else fitted(text)}", err=True, nl=False)
 
 
 def echo_json(value: Any) -> None:
@@ -73,10 +95,29 @@ def _jsonable(value: object) -> Any:
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else str(value)
 
 
-def echo_table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, rigid: Sequence[str] = ()) -> None:
-    """Print a table that fits the terminal; see :func:`table`."""
-    for line in table(headers, rows, width=terminal_width(), rigid=rigid):
-        say(line)
+def echo_table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    empty: str | None = None,
+    rigid: Sequence[str] = (),
+    limit: int | None = None,
+) -> None:
+    """Print a table that fits the terminal; see :func:`table`.
+
+    Parameters:
+        empty: what is said where there are no rows; ``None``: the headers alone are shown.
+        limit: how many are shown; that there are more is said.
+    """
+    shown = [*islice(rows, limit if limit is None else limit + 1)]
+    if not shown and empty is not None:
+        for line in empty.splitlines():
+            say(line)
+        return
+    for line in table(headers, shown[:limit], width=terminal_width(), rigid=rigid, paint=wants_colour()):
+        click.echo(line)
+    if limit is not None and len(shown) > limit:
+        say(f"There are more: --limit {2 * limit}")
 
 
 def echo_fields(fields: Iterable[tuple[str, object]]) -> None:
@@ -102,7 +143,12 @@ def terminal_width() -> int:
 
 
 def table(
-    headers: Sequence[str], rows: Iterable[Sequence[object]], *, width: int, rigid: Sequence[str] = ()
+    headers: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    width: int,
+    rigid: Sequence[str] = (),
+    paint: bool = False,
 ) -> list[str]:
     """The lines of a table; cells that are too long are cut with an ellipsis.
 
@@ -111,12 +157,32 @@ def table(
         rows: cells; ``None`` is shown as a dash.
         width: columns to fit in.
         rigid: headers of columns that are not cut, such as times.
+        paint: whether to colour words for what entries and runs do.
     """
     cells = [list(headers), *([clean("-" if cell is None else str(cell)) for cell in row] for row in rows)]
     widths = _fitted([max(map(_columns, column)) for column in zip(*cells, strict=True)], width, headers, rigid)
     gap = " " * _GAP
-    lines = (gap.join(_padded(_cut(c, w), w) for c, w in zip(row, widths, strict=True)) for row in cells)
-    return [_cut(line.rstrip(), width) for line in lines]
+    padded = [[_padded(_cut(c, w), w) for c, w in zip(row, widths, strict=True)] for row in cells]
+    lines = [_cut(gap.join(row).rstrip(), width) for row in padded]
+    if not paint or sum(widths) + _GAP * (len(widths) - 1) > width:
+        return lines
+    painted = (gap.join(map(_painted, headers, row)) for row in padded[1:])
+    return [click.style(lines[0], bold=True), *painted]
+
+
+def _painted(header: str, cell: str) -> str:
+    if header == "LAST":
+        return "".join(click.style(each, fg=_MARKS[each]) if each in _MARKS else each for each in cell)
+    first = cell.split(maxsplit=1)[:1]
+    colour = _COLOURS.get(first[0]) if first and header in _COLOURED else None
+    return cell if colour is None else click.style(cell, fg=colour)
+
+
+def wants_colour() -> bool:
+    """Whether the output is a terminal, and nobody has asked for no colours: by ``NO_COLOR`` or Celery's ``-C``."""
+    context = click.get_current_context(silent=True)
+    refused = os.environ.get("NO_COLOR") or (context is not None and getattr(context.obj, "no_color", False))
+    return sys.stdout.isatty() and not refused and os.environ.get("TERM") != "dumb"
 
 
 def fitted(line: str, width: int | None = None) -> str:

@@ -44,13 +44,14 @@ def list_(ctx: click.Context, running: bool, limit: int, as_json: bool) -> None:
       celery -A proj redbeat pipelines list --running
       celery -A proj redbeat pipelines list --json
     """
-    found = PipelineRun.list(app_of(ctx), ended=not running, limit=limit)
+    found = PipelineRun.list(app_of(ctx), ended=not running, limit=limit + 1)
     if as_json:
-        echo_json([run.as_json() for run in found])
+        echo_json([run.as_json() for run in found[:limit]])
         return
     zone = ctx.obj.app.timezone
     rows = [(run.id, run.state, _stage(run), _steps(run), when(run.created_at, zone)) for run in found]
-    echo_table(("RUN", "STATE", "STAGE", "STEPS", "STARTED"), rows, rigid=("RUN", "STATE", "STAGE", "STEPS"))
+    headers, empty = ("RUN", "STATE", "STAGE", "STEPS", "STARTED"), f"No run {'goes on' if running else 'is recorded'}."
+    echo_table(headers, rows, empty=empty, rigid=headers[:4], limit=limit)
 
 
 @pipelines.command(cls=Command)

@@ -7,10 +7,12 @@ from typing import Any
 import click
 
 from ..instants import from_ms
-from .command import Command, Group, json_option, name_argument, schedules_of
+from .command import Command, Group, completed, json_option, schedules_of
 from .entry_output import tell
 from .exit_codes import unknown
 from .output import echo_fields, echo_json, echo_table, say, when
+
+_name_argument = click.argument("name", shell_complete=completed(lambda store: store.quarantined()))
 
 
 @click.group(cls=Group)
@@ -40,11 +42,11 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         return
     zone = ctx.obj.app.timezone
     rows = [(name, when(_since(record), zone), record.get("error")) for name, record in sorted(records.items())]
-    echo_table(("NAME", "SINCE", "ERROR"), rows, rigid=("SINCE",))
+    echo_table(("NAME", "SINCE", "ERROR"), rows, empty="No entry is in quarantine.", rigid=("SINCE",))
 
 
 @quarantine.command(cls=Command)
-@name_argument
+@_name_argument
 @json_option
 @click.pass_context
 def show(ctx: click.Context, name: str, as_json: bool) -> None:
@@ -62,7 +64,7 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
 
 
 @quarantine.command(cls=Command)
-@name_argument
+@_name_argument
 @json_option
 @click.pass_context
 def release(ctx: click.Context, name: str, as_json: bool) -> None:
@@ -77,7 +79,7 @@ def release(ctx: click.Context, name: str, as_json: bool) -> None:
 
 
 @quarantine.command(cls=Command)
-@name_argument
+@_name_argument
 @click.pass_context
 def remove(ctx: click.Context, name: str) -> None:
     """Forget one, for good.

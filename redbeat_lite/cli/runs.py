@@ -14,7 +14,7 @@ from ..entries.words import span
 from ..runs.run import NOT_DONE, Run
 from ..setting_checks import has_results
 from ..settings import Settings
-from .command import Command, json_option, schedules_of
+from .command import Command, entry_names, json_option, schedules_of
 from .entry_options import since_of
 from .output import clean, echo_json, echo_table, say, when
 from .selected import names_of, selected, selecting
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=entry_names)
 @selecting
 @click.option("--failed", is_flag=True, help="Only those that did not do their work: failed, expired, lost and so on.")
 @click.option("--since", metavar="TIME", help="Only those scheduled since: an instant, or how long ago, such as 24h.")
@@ -48,11 +48,11 @@ def runs(ctx: click.Context, /, failed: bool, since: str | None, limit: int, as_
     first = None if since is None else since_of("since", since, zone)
     entries = selected(ctx, **meant)
     name = None if entries.selection.is_all else names_of(entries, meant["name"])
-    found = schedules.runs(name, outcome=outcome, since=first, limit=limit)
+    found = schedules.runs(name, outcome=outcome, since=first, limit=limit + 1)
     if as_json:
-        echo_json(found)
+        echo_json(found[:limit])
     elif found:
-        _echo(found, zone, named=not isinstance(name, str))
+        _echo(found, zone, named=not isinstance(name, str), limit=limit)
     else:
         say(_why_nothing(ctx.obj.app, name, filtered=failed or since is not None))
 
@@ -64,10 +64,10 @@ def told(run: Run, zone: tzinfo) -> str:
     return clean(f"{when(run.scheduled_at, zone)}  {run.outcome}{more}")
 
 
-def _echo(found: list[Run], zone: tzinfo, *, named: bool) -> None:
+def _echo(found: list[Run], zone: tzinfo, *, named: bool, limit: int) -> None:
     headers = ("SCHEDULED", *(("ENTRY",) if named else ()), "OUTCOME", "TOOK", "TRIES", "WORKER", "NOTE")
     rigid = ("SCHEDULED", "OUTCOME", "TOOK", "TRIES")
-    echo_table(headers, (_cells(run, zone, named) for run in found), rigid=rigid)
+    echo_table(headers, (_cells(run, zone, named) for run in found), rigid=rigid, limit=limit)
 
 
 def _cells(run: Run, zone: tzinfo, named: bool) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ import click
 from ..api.selected import Selected
 from ..entries.selection import Selection, is_pattern
 from ..entries.words import counted, listed
-from .command import schedules_of
+from .command import entry_names, schedules_of
 from .exit_codes import Failure
 from .output import echo_json, say
 
@@ -25,7 +25,7 @@ def selecting(command: Callable[..., Any]) -> Any:
 def changing(command: Callable[..., Any]) -> Any:
     """What :func:`to_change` takes."""
     command = click.option("--yes", is_flag=True, help="Do not ask, however many entries they are.")(command)
-    return click.argument("name", required=False)(selecting(command))
+    return click.argument("name", required=False, shell_complete=entry_names)(selecting(command))
 
 
 def selected(ctx: click.Context, name: str | None, tag: str | None, task: str | None) -> Selected:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from celery.schedules import BaseSchedule
@@ -26,6 +26,7 @@ from ..durations import LENGTH, duration_text, seconds_of
 from ..errors import InvalidEntry
 from ..instants import aware, from_ms, to_ms
 from ..schedules import Every, SpreadSchedule, coerce_schedule, decode_schedule, encode_schedule
+from .words import in_zone
 
 
 def schedule_fields(schedule: BaseSchedule) -> dict[str, Any]:
@@ -63,8 +64,8 @@ def schedule_from(value: object) -> BaseSchedule:
     return decode_schedule(stored)
 
 
-def schedule_text(schedule: BaseSchedule) -> str:
-    """A schedule in a few words, for a table."""
+def schedule_text(schedule: BaseSchedule, shown: tzinfo = UTC) -> str:
+    """A schedule in a few words, for a table, with an instant in the zone in which it is shown."""
     try:
         fields = schedule_fields(schedule)
     except InvalidEntry:
@@ -76,7 +77,7 @@ def schedule_text(schedule: BaseSchedule) -> str:
     if "schedule" in fields:
         return f"every {duration_text(round(fields['schedule'] * 1000))}"
     if "at" in fields:
-        return f"at {fields['at']}"
+        return f"at {in_zone(datetime.fromisoformat(fields['at']), shown)}"
     if "crontab" in fields:
         minute, hour, weekday, day, month = (_crontab_field(field) for field in fields["crontab"])
         return f"crontab {minute} {hour} {day} {month} {weekday}"
@@ -142,7 +143,7 @@ def instant_from(field: str, value: object) -> datetime:
     return aware(field, value)
 
 
-def schedule_words(schedule: BaseSchedule) -> list[str]:
+def schedule_words(schedule: BaseSchedule, shown: tzinfo = UTC) -> list[str]:
     """The options of the command line that make this schedule; what they cannot say is ``--schedule`` with JSON.
 
     Raises:
@@ -154,6 +155,8 @@ def schedule_words(schedule: BaseSchedule) -> list[str]:
     kind = next((kind for kind in ("every", "cron", "at", "rrule") if kind in fields), None)
     if kind is None:
         return ["--schedule", json.dumps(fields, ensure_ascii=False)]
+    if kind == "at":
+        return ["--at", datetime.fromisoformat(fields["at"]).astimezone(shown).isoformat()]
     words = [f"--{kind}", _in_one_line(fields[kind])]
     for field, name in (("tz", "--tz"), ("seconds", "--cron-seconds"), ("start", "--rrule-start")):
         if field in fields:

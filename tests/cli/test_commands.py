@@ -37,7 +37,7 @@ SCHEDULES = {
     "--cron 'H H(0-5) * * *' --tz Asia/Tokyo": cron("H H(0-5) * * *", tz="Asia/Tokyo"),
     "--cron '*/5 * * * *' --tz Asia/Tokyo": cron("*/5 * * * *", tz="Asia/Tokyo"),
     "--cron '30 0 3 * * *' --cron-seconds first": cron("30 0 3 * * *", seconds="first"),
-    "--at 2090-12-01T08:00:00+00:00": at(datetime(2090, 12, 1, 8, tzinfo=UTC)),
+    "--at 2090-12-01T09:00:00+01:00": at(datetime(2090, 12, 1, 8, tzinfo=UTC)),
     "--rrule FREQ=DAILY --tz Europe/Berlin": rrule("FREQ=DAILY", tz="Europe/Berlin"),
     "--rrule 'FREQ=DAILY;COUNT=3' --rrule-start 2090-01-01T09:00:00+00:00": rrule(
         "FREQ=DAILY;COUNT=3", start=datetime(2090, 1, 1, 9, tzinfo=UTC)

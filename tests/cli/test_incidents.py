@@ -37,7 +37,7 @@ def test_incidents_are_listed_the_open_ones_first(cli: Callable[..., Said], case
     assert [each["entry"] for each in found] == ["e", None, "e"]
     assert [each["until"] is None for each in found] == [True, True, False]
     assert [each["id"] for each in cli("incidents", "--open", "--json").json] == [case.id for case in cases[:2]]
-    assert len(cli("incidents", "--open", "--limit", "1").lines) == 2
+    assert cli("incidents", "--open", "--limit", "1").lines[2:] == ["There are more: --limit 2"]
     assert "\x1b" not in cli("incidents").out
 
 

@@ -208,3 +208,21 @@ def test_the_help_lists_the_commands_and_the_shell_completes_them(shell: Shell) 
     env = {**shell.env, **words}
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["plain,quarantine"], done.stderr
+
+
+def test_the_shell_completes_names(shell: Shell, live: Schedules) -> None:
+    for name in ("complete-b", "complete-a", "other"):
+        live.add(name, "proj.add", every(3600))
+
+    def completed(url: str, *words: str) -> list[str]:
+        typed = ["celery", "-A", "tests.acceptance.proj", "redbeat", *words]
+        asked = {"_CELERY_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(typed), "COMP_CWORD": str(len(typed) - 1)}
+        env, celery = {**shell.env, "PROJ_URL": url, **asked}, Path(sys.executable).with_name("celery")
+        done = subprocess.run([celery], env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert not done.stderr
+        return [line.partition(",")[2] for line in done.stdout.split()]
+
+    for command in (["show"], ["pause"], ["why"], ["quarantine", "release"]):
+        found = completed(shell.url, *command, "complete-")
+        assert found == ([] if command[0] == "quarantine" else ["complete-a", "complete-b"]), command
+    assert completed("redis://127.0.0.1:1/0", "show", "complete-") == []

@@ -59,7 +59,7 @@ class TestRuns:
             "skipped    -      -      -         60 in 59 min",
         ]
         assert cli("runs", "poll").lines[0].split() == ["SCHEDULED", "OUTCOME", "TOOK", "TRIES", "WORKER", "NOTE"]
-        assert len(cli("runs", "poll", "--limit", "2").lines) == 3
+        assert cli("runs", "poll", "--limit", "2").lines[3:] == ["There are more: --limit 4"]
 
     def test_of_all_are_told_with_their_entry(self, cli: Cli, told: RunRows) -> None:
         header, failed, succeeded = cli("runs").lines

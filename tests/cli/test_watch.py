@@ -99,9 +99,9 @@ def terminal(shell: Shell) -> Iterator[Callable[..., Terminal]]:
     """Starts ``watch`` beside the live beat."""
     opened: list[Terminal] = []
 
-    def start(*, lines: int, columns: int, every: float, url: str = shell.url) -> Terminal:
+    def start(*only: str, lines: int, columns: int, every: float, url: str = shell.url) -> Terminal:
         # COLUMNS stays wrong on purpose: the terminal itself counts.
-        words = ["-m", "celery", "-A", "tests.acceptance.proj", "redbeat", "watch", "--every", str(every)]
+        words = ["-m", "celery", "-A", "tests.acceptance.proj", "redbeat", "watch", *only, "--every", str(every)]
         opened.append(Terminal([sys.executable, *words], {**shell.env, "PROJ_URL": url}, lines=lines, columns=columns))
         return opened[-1]
 
@@ -125,7 +125,7 @@ def test_it_redraws_follows_the_size_of_the_terminal_and_ends_on_q(
     lines = screen.shows("tick", "entry-00", "q quits")
     assert len(lines) == 12
     assert max(map(len, lines)) <= 60
-    assert re.match(r"2\d entries  \d{4}-", lines[0])
+    assert re.match(r"1 to \d+ of 2\d entries  \d{4}-", lines[0])
     runs = eventually(lambda: runs_of_tick(screen), what="a run of the entry that runs")
     eventually(lambda: runs_of_tick(screen) > runs, what="the count of its runs grows on the screen")
     live.add("brand-new", "proj.add", every(60))
@@ -141,6 +141,23 @@ def test_it_redraws_follows_the_size_of_the_terminal_and_ends_on_q(
     screen.type(b"q")
     assert screen.ended() == 0
     assert screen.is_as_before
+
+
+def test_it_shows_what_is_selected_and_turns_its_pages(terminal: Callable[..., Terminal], live: Schedules) -> None:
+    for number in range(9):
+        live.add(f"page-{number}", "proj.add", every(7200 + number), tags=["paged"])
+    live.pause("page-0")
+    screen = terminal("page-*", "--tag", "paged", "--status", "waiting", lines=8, columns=80, every=0.2)
+    lines = screen.shows("page-1", "page-4", "n next page, p previous, q quits")
+    assert lines[0].startswith("1 to 4 of those that match")
+    screen.type(b"n")
+    lines = screen.shows("page-5", "page-8")
+    assert lines[0].startswith("5 to 8 of those that match")
+    screen.type(b"n")  # there is no other page
+    screen.type(b"p")
+    assert "tick" not in "\n".join(screen.shows("page-1", "page-4"))
+    screen.type(b"q")
+    assert screen.ended() == 0
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 128 + signal.SIGTERM)])

@@ -1,0 +1,115 @@
+"""What holds for all commands: whole help, colours where they are wanted, a word where a list is empty or cut."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from redbeat_lite import Schedules, at, every
+from redbeat_lite.cli import redbeat
+from redbeat_lite.cli.output import table, wants_colour
+from tests.cli.conftest import Cli
+from tests.support.cases import together
+
+
+def commands(group: click.Group = redbeat, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+
+
+ALL = dict(commands())
+
+
+@together("path", ALL)
+def test_the_help_of_a_command_is_whole_and_tells_its_exit_codes(path: tuple[str, ...]) -> None:
+    said = CliRunner().invoke(redbeat, [*path, "--help"], terminal_width=80).output
+    assert "..." not in ALL[path].get_short_help_str(45)
+    assert "Example" in said
+    assert isinstance(ALL[path], click.Group) or "Exit codes: 0" in said
+
+
+def test_the_summaries_of_all_commands_are_whole() -> None:
+    said = CliRunner().invoke(redbeat, ["--help"], terminal_width=80).output
+    assert "..." not in said.partition("Commands:")[2]
+    assert len(ALL) > 45
+
+
+@together(
+    "words, why",
+    [
+        (["locks", "list"], "No lock is held or waited for."),
+        (["pipelines", "list", "--running"], "No run goes on."),
+        (["calendars", "list"], "No calendar is stored."),
+        (["quarantine", "list"], "No entry is in quarantine."),
+        (["freezes"], "Nothing is frozen."),
+        (["backfills"], "No backfill was started."),
+        (["incidents"], "No incident is open, and none was."),
+        (["log"], "Nothing is recorded."),
+        (["next"], "Nothing runs until "),
+        (["list"], "No entry is stored."),
+    ],
+)
+def test_an_empty_list_says_why(cli: Cli, words: list[str], why: str) -> None:
+    assert cli(*words).out.startswith(why)
+
+
+def test_a_cut_list_says_so(cli: Cli, schedules: Schedules) -> None:
+    for number in range(3):
+        schedules.add(f"e{number}", "add", every("10m"))
+    for words in (["next", "--until", "25m"], ["log"]):
+        assert cli(*words, "--limit", "2").lines[-1] == "There are more: --limit 4"
+        assert len(cli(*words, "--limit", "2", "--json").json) == 2
+        assert "more" not in cli(*words, "--limit", "30").out
+    assert cli("list", "--limit", "2").lines[-1] == "There are more: --offset 2"
+
+
+def test_times_are_those_of_the_apps_zone(cli: Cli, schedules: Schedules) -> None:
+    schedules.add("once", "add", at(datetime(2030, 1, 1, 8, tzinfo=UTC)), start_at=datetime(2029, 1, 1, tzinfo=UTC))
+    assert "at 2030-01-01 09:00:00+01:00" in cli("list").out
+    shown = cli("show", "once").out
+    assert "--at 2030-01-01T09:00:00+01:00" in shown
+    assert "2029-01-01 01:00:00+01:00" in shown
+    assert "+00:00" not in shown
+
+
+def test_colours_are_of_words_of_ours_and_fit() -> None:
+    rows = [("failed", "✓✗", "paused"), ("b", "-", "2026-01-01 00:00:00+00:00")]
+    plain = table(("NAME", "LAST", "NEXT RUN"), rows, width=60)
+    painted = table(("NAME", "LAST", "NEXT RUN"), rows, width=60, paint=True)
+    assert [click.unstyle(line).rstrip() for line in painted] == plain
+    assert painted[1].startswith("failed "), "the name of an entry is no word of ours"
+    assert click.style("✗", fg="red") in painted[1]
+    assert click.style("paused", fg="yellow")[:5] in painted[1]
+    assert "\x1b" not in "".join(table(("NAME", "LAST", "NEXT RUN"), rows, width=20, paint=True))
+
+
+@together(
+    "env, is_terminal, wanted",
+    [
+        ({"TERM": "xterm"}, True, True),
+        ({"TERM": "xterm"}, False, False),
+        ({"TERM": "dumb"}, True, False),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, True, False),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True, True),
+    ],
+)
+def test_colours_are_for_a_terminal_that_wants_them(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, Any], is_terminal: bool, wanted: bool
+) -> None:
+    isatty: Callable[[], bool] = lambda: is_terminal  # noqa: E731
+    with monkeypatch.context() as patch:
+        patch.delenv("NO_COLOR", raising=False)
+        for name, value in env.items():
+            patch.setenv(name, value)
+        patch.setattr(sys.stdout, "isatty", isatty)
+        assert wants_colour() is wanted
