@@ -14,7 +14,7 @@ from .exit_codes import Failure
 from .output import echo_json, echo_table, say
 
 _DATE = click.DateTime(["%Y-%m-%d"])
-_names = completed(stored_calendars)
+_names = completed(lambda store, start: stored_calendars(store))
 _name_argument = click.argument("name", shell_complete=_names)
 
 

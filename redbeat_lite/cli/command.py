@@ -13,6 +13,7 @@ import click
 
 from ..actors import by_way
 from ..durations import seconds_of
+from ..storage.replies import text
 from .exit_codes import WRONG_REQUEST, Failure, explained
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ _WHOLE = 1000
 
 _EXIT_CODES = "Exit codes: 0 fine; 1 the request is wrong; 2 the server or the broker cannot be reached."
 
-#: Names that are looked at, and shown, where the shell completes one; and seconds that the server is given for it.
-_LOOKED_AT, _COMPLETED, _PATIENCE = 20_000, 100, 1.0
+#: Names that are shown where the shell completes one, and seconds that the server is given for it.
+_COMPLETED, _PATIENCE = 100, 1.0
 
 
 class Command(click.Command):
@@ -135,8 +136,14 @@ def json_option(command: _F) -> _F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, with times in UTC.")(command)
 
 
-def completed(names: Callable[[Store], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """How the shell completes a name of the schedule; where that is not to be had, it completes nothing."""
+def completed(
+    names: Callable[[Store, str], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """How the shell completes a name of the schedule; where that is not to be had, it completes nothing.
+
+    Parameters:
+        names: those that begin so, or more.
+    """
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         from celery import current_app
@@ -149,7 +156,7 @@ def completed(names: Callable[[Store], Iterable[str]]) -> Callable[[click.Contex
             given = ctx.find_root().params.get("app")  # -A is no app yet
             app = find_app(given) if isinstance(given, str) else given or current_app
             store = Store.of(Settings.from_app(app), timeout=_PATIENCE)
-            found = (name for name in islice(names(store), _LOOKED_AT) if name.startswith(incomplete))
+            found = (name for name in names(store, incomplete) if name.startswith(incomplete))
             return sorted(islice(found, _COMPLETED))
         except Exception:  # noqa: BLE001 - a traceback would be written into the command line
             return []
@@ -158,7 +165,7 @@ def completed(names: Callable[[Store], Iterable[str]]) -> Callable[[click.Contex
 
 
 #: Completes the names of entries.
-entry_names = completed(lambda store: store.names())
+entry_names = completed(lambda store, start: map(text, store.beginning(start.encode())))
 
 
 def name_argument(command: _F) -> _F:

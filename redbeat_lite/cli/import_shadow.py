@@ -236,8 +236,7 @@ def _looks(source: Source, watch: Shadow, pause: float, end: float | None, *, si
             show_life("", last=True)
             yield from differences
             first = False
-            if not silent:
-                show_life(f"{watch.agreed} runs agreed, {sum(watch.counts.values())} differences")
+            show_life("" if silent else f"{watch.agreed} runs agreed, {sum(watch.counts.values())} differences")
         left = pause if end is None else end - time.monotonic()
         if left <= 0:
             return

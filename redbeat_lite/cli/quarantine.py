@@ -12,7 +12,7 @@ from .entry_output import tell
 from .exit_codes import unknown
 from .output import echo_fields, echo_json, echo_table, say, when
 
-_name_argument = click.argument("name", shell_complete=completed(lambda store: store.quarantined()))
+_name_argument = click.argument("name", shell_complete=completed(lambda store, start: store.quarantined()))
 
 
 @click.group(cls=Group)
