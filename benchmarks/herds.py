@@ -14,13 +14,10 @@ from benchmarks.beats import Arrival, beats, parse, until
 from benchmarks.subjects.common import TASK, Figures, client, empty, make_app, names
 from redbeat_lite import Entry, Schedules, every
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.storage.stored import Edit
+from redbeat_lite.storage.stored import PAGE, Edit, chunks
 
 #: Entries that have missed so many runs between them.
 BEHIND = 12
-
-#: Entries that are surely added in a second.
-_ADDED = 5_000
 
 
 class Watch(threading.Thread):
@@ -36,29 +33,32 @@ class Watch(threading.Thread):
             if found := self._client.blpop([*self._queues], timeout=1):
                 self._arrivals.append(parse(time.time(), found[1]))
 
-    def stop(self) -> dict[str, float]:
-        """The longest lateness of each entry, seconds; each is due every second, and no run is left out."""
+    def stop(self, since: float) -> dict[str, float]:
+        """The longest lateness of each entry since then, seconds; each is due every second, and no run is left out."""
         self._stopped = True
         self.join()
         late = dict.fromkeys(self._queues, 0.0)
         for arrival in self._arrivals:
-            late[arrival.entry] = max(late[arrival.entry], arrival.at - arrival.nominal)
+            late[arrival.entry] = max(late[arrival.entry], arrival.at - max(arrival.nominal, since))
         return late
 
 
 def at_once(url: str, count: int) -> Figures:
     """So many entries that are due in one millisecond: seconds until all are in the queue; and how late one of 1 s is
     at most, and one that is due in this very millisecond."""
-    begin = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=3 + count // _ADDED)
+    begin = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=3)
     # Among entries of one millisecond, the name decides: in the middle of them, it comes last.
     same = f"{names(count)[count // 2]}-same"
-    with client(url) as server, _others(url, other=begin - timedelta(seconds=1.9), **{same: begin}) as watch:
-        herd = (Entry(name, TASK, every(3600), [n], start_at=begin) for n, name in enumerate(names(count)))
-        Schedules(make_app(url)).add_many(herd)
-        if time.time() > begin.timestamp():
-            raise RuntimeError(f"{count} entries could not be added in time")
-        drained = _drain(server, count) - begin.timestamp()
-        late = _late(watch)
+    with client(url) as server, _others(url, other=begin + timedelta(seconds=0.1), **{same: begin}) as watch:
+        schedules = Schedules(make_app(url))
+        freeze = schedules.freezes.add(seconds=3600)  # until all are there
+        schedules.add_many(Entry(name, TASK, every(3600), [n]) for n, name in enumerate(names(count)))
+        _set_back(schedules, names(count), round(1000 * begin.timestamp()))
+        time.sleep(max(begin.timestamp() + 0.5 - time.time(), 0))
+        schedules.freezes.thaw(freeze.id)
+        started = time.time()
+        drained = _drain(server, count) - started
+        late = _late(watch, started)
     return {"drain": drained, "late": late["other"], "late.same": late[same]}
 
 
@@ -70,15 +70,22 @@ def behind(url: str, runs: int) -> Figures:
         chosen = names(BEHIND)
         schedules.add_many(Entry(name, TASK, every(60), [0], misfire="all", expires=None) for name in chosen)
         time.sleep(max(begin.timestamp() + 1 - time.time(), 0))
-        started, found = time.time(), schedules._store.read(chosen)
-        nominal = round(1000 * started) - runs // BEHIND * 60_000
-        states = [EntryState.decode(each.state or b"").edited(nominal=nominal).encode() for each in found]
-        edits = (Edit(each.name, each.state, new, None, nominal) for each, new in zip(found, states, strict=True))
+        started = time.time()
+        _set_back(schedules, chosen, round(1000 * started) - runs // BEHIND * 60_000)
+        drained = _drain(server, runs) - started
+        late = _late(watch, started)
+    return {"drain": drained, "late": late["other"]}
+
+
+def _set_back(schedules: Schedules, chosen: list[str], nominal: int) -> None:
+    """Have these entries wait for this instant, epoch ms."""
+    for chunk in chunks(chosen, PAGE):
+        edits = []
+        for each in schedules._store.read(chunk):
+            state = EntryState.decode(each.state or b"").edited(nominal=nominal)
+            edits.append(Edit(each.name, each.state, state.encode(), None, nominal))
         if not all(schedules._store.put(edits)):
             raise RuntimeError("an entry could not be set back")
-        drained = _drain(server, runs) - started
-        late = _late(watch)
-    return {"drain": drained, "late": late["other"]}
 
 
 @contextmanager
@@ -97,9 +104,9 @@ def _others(url: str, **since: datetime) -> Iterator[Watch]:
         yield watch
 
 
-def _late(watch: Watch) -> dict[str, float]:
+def _late(watch: Watch, since: float) -> dict[str, float]:
     time.sleep(1.5)  # until the last run that was due meanwhile has come
-    return watch.stop()
+    return watch.stop(since)
 
 
 def _drain(server: redis.Redis, count: int) -> float:
