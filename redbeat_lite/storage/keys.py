@@ -28,7 +28,8 @@ key                   type     holds
                                empty: a clock reading by which some are that is ahead of the leader's; ``mark``, by
                                which the leader knows this database again over its connection to the broker;
                                ``feed``, the id up to which a leader has read the ends of runs; ``freezes``, the text of
-                               :class:`redbeat_lite.entries.freezes.Freezes`
+                               :class:`redbeat_lite.entries.freezes.Freezes`; ``defined``, drawn anew whenever a
+                               definition is written, by which the leader knows that none has changed
 ``{p}:quarantine``    hash     name -> JSON of the error, the definition and the state that could not be used
 ``{p}:calendars``     hash     name of a calendar -> a text of its name with its revision, its last date and its days
 ``{p}:backfills:…``            ``due``, ``entries``, ``state``, ``names``, ``quarantine`` of backfills by their ids, as

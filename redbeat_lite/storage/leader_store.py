@@ -17,12 +17,20 @@ from .stored import CUT, Advance, Bad, Mark, Stored, Term, check_term, due_of, e
 #: Bytes of texts in one reply to the leader, about: several times that is taken in the server while it is made.
 _REPLY = 16_000_000
 
+#: Bytes of the definitions that are kept, so that they need not be read again.
+_KEPT = 64_000_000
+
 
 class LeaderStore(Store):
     """The store of the beat that leads."""
 
     #: When the next backfill is due, epoch milliseconds, as :meth:`peek` has seen it last; ``None``: there is none.
     backfill_due: int | None = None
+
+    #: Definitions by name, as they were read while this was their stamp; bytes that are left for more of them; and what
+    #: :meth:`peek` says is known, nothing where the last one has found some that are not.
+    _known: dict[bytes, bytes]
+    _stamp, _room, _named = b"", _KEPT, b""
 
     def peek(self, term: Term, now: int, limit: int, revision: bytes = b"") -> tuple[list[Stored], int | None]:
         """What is due at ``now`` (epoch ms), and when the next entry comes if nothing is.
@@ -39,12 +47,30 @@ class LeaderStore(Store):
         """
         keys = self.keys
         where = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.of_backfills.due)
-        reply = self._run("schedule/peek", where, (*term, now, limit, CUT, _REPLY, revision))
+        reply = self._run("schedule/peek", where, (*term, now, limit, CUT, _REPLY, revision, self._named))
         check_term(reply)
         self.backfill_due = score_of(reply[0])
         if len(reply) == 2:
             return [], score_of(reply[1][1]) if reply[1] else None
+        if not self._with_definitions(reply):
+            return self.peek(term, now, limit, revision)
         return entries_of(reply[1:]), None
+
+    def _with_definitions(self, reply: list[Any]) -> bool:
+        """Complete what was read by the definitions that are known; ``False`` where some are missing."""
+        _, ranked, definitions, _, stamp = reply
+        if stamp != self._stamp or self._room < 0:
+            self._known, self._stamp, self._room = {}, stamp, _KEPT
+        names = ranked[::2]
+        new = any(name not in self._known for name in names)
+        self._named = b"" if new else stamp
+        if definitions and new:
+            read = {name: each for name, each in zip(names, definitions, strict=True) if each is not None}
+            self._known |= read
+            self._room -= sum(map(len, read.values()))
+        elif not definitions and not new:
+            reply[2] = [self._known[name] for name in names]
+        return bool(definitions) or not new
 
     def commit(
         self, term: Term, now: int, advances: Sequence[Advance], deadlines: str = "", revision: bytes = b"|"

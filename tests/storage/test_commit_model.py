@@ -93,6 +93,7 @@ class Model:
         self.line = line
         self.store = LeaderStore(line, KEYS)
         self.states: dict[str, EntryState] = {}
+        self.definitions: dict[str, bytes] = {}
         self.sent: list[str] = []
         self.planned: dict[str, EntryState] = {}
         self.lines: list[tuple[str, str, str]] = []
@@ -115,17 +116,21 @@ class Model:
 
     def create(self, name: str) -> None:
         state = EntryState.new(100)
-        edit = Edit(name, None, state.encode(), "{}", score(name, state), line_of(ALICE, "added"))
+        text = f"{name} {len(self.lines)}"
+        edit = Edit(name, None, state.encode(), text, score(name, state), line_of(ALICE, "added"))
         done = self.store.put([edit])
         assert done == [name not in self.states]
         if done == [True]:
-            self.states[name] = state
+            self.states[name], self.definitions[name] = state, text.encode()
             self.told(name, "added", "alice")
 
     def edit(self, name: str) -> None:
         if before := self.states.get(name):
-            assert self.store.put([next_version(name, before)]) == [True]
+            text = f"{name} {len(self.lines)}" if len(self.lines) % 3 else None
+            assert self.store.put([next_version(name, before)._replace(definition=text)]) == [True]
             self.states[name] = after_edit(before)
+            if text:
+                self.definitions[name] = text.encode()
             self.told(name, "edited", "alice")
 
     def race(self, name: str) -> None:
@@ -159,6 +164,7 @@ class Model:
         found = [(each.score, each.name.decode()) for each in due]
         assert found == ends(sorted((score(*each), each[0]) for each in self.states.items()), most)
         assert self.planned == {name: self.states[name] for _, name in found}
+        assert [each.definition for each in due] == [self.definitions[name] for _, name in found]
 
     def commit(self, _: str) -> None:
         for name, before in self.planned.items():
