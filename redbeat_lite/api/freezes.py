@@ -101,9 +101,13 @@ class FreezeList:
 
         self._change(thawed, line_of(self._who(), "thawed", "", (("id", None, id),)))
 
-    def marked(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """These entries, each told until when it is frozen."""
-        known, now = self.known(), wall_ms()
+    def marked(self, entries: Iterable[Entry], known: Freezes | None = None) -> Iterator[Entry]:
+        """These entries, each told until when it is frozen.
+
+        Parameters:
+            known: the freezes, where they were read already.
+        """
+        known, now = self.known() if known is None else known, wall_ms()
         for entry in entries:
             until = known.until(now, entry)
             entry.frozen_until = None if until is None else from_ms(until)

@@ -126,21 +126,23 @@ class ReadSide(Mapping[str, Entry]):
         """
         return self._store.due_counts([instants.to_ms(instants.aware("edges", each)) for each in edges])
 
-    def upcoming(self, until: datetime, limit: int = 1000) -> Occurrences:
+    def upcoming(self, until: datetime, limit: int = 1000, *, freezes: Freezes | None = None) -> Occurrences:
         """What will fire from now on, in order, as the beat itself would plan it; only what comes first is read.
 
         Parameters:
             until: aware; the last instant to look at.
             limit: how many occurrences at most.
+            freezes: where they were read already.
         """
         check_count("limit", limit)
         last = instants.to_ms(instants.aware("until", until))
-        how = {"zone": self._zone, "walk_on": briefly(), "freezes": Freezes.of(self._store.freezes())}
+        frozen = Freezes.of(self._store.freezes()) if freezes is None else freezes
+        how = {"zone": self._zone, "walk_on": briefly(), "freezes": frozen}
         return upcoming(self._reader.soonest(), now=wall_ms(), until=last, limit=limit, **how)
 
     def runs(
         self,
-        name: str | Collection[str] | None = None,
+        name: str | Entry | Collection[str] | None = None,
         *,
         outcome: Outcome | Collection[Outcome] | None = None,
         since: datetime | None = None,
@@ -153,7 +155,8 @@ class ReadSide(Mapping[str, Entry]):
         it tells nothing while it is away, which is logged.
 
         Parameters:
-            name: of an entry, or of one that was removed and left runs behind. ``None``: of all entries what workers
+            name: of an entry, or the entry as it was read; or of one that was removed and left runs behind.
+                ``None``: of all entries what workers
                 have seen the end of, the last to end first, and without asking the result backend; several names: of
                 these.
             outcome: only runs of this outcome, or of these.

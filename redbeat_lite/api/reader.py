@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
 
+from ..clock import wall_ms
 from ..entries.configured import config_entry, configured
 from ..entries.entry import Entry
 from ..entries.fields import is_name
+from ..entries.freezes import Freezes
 from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
 from ..errors import ConfigOwned, CorruptEntry, EntryNotFound, text_of
+from ..instants import from_ms
 from ..runs.row import Row
 from ..runs.store import RunStore
 from ..settings import Settings
@@ -30,7 +33,7 @@ logger = get_logger(__name__)
 _TOGETHER, _ROWS = 100, 100
 
 #: Entries that are read first by who may need no more.
-_FIRST = 16
+_FIRST = 50
 
 
 class Reader:
@@ -57,16 +60,18 @@ class Reader:
         return _there(name, self.store.read([name])[0] if is_name(name) else None)
 
     def whole(self, name: str) -> Entry:
-        """The entry of this name, with its state and its last change.
+        """The entry of this name, with its state, its last change, and until when it is frozen.
 
         Raises:
             EntryNotFound: there is none.
             CorruptEntry: what Redis holds cannot be read.
         """
-        stored, kept = self.store.read_with_change(name) if is_name(name) else (None, None)
+        stored, kept, freezes = self.store.read_with_change(name) if is_name(name) else (None, None, b"")
         there = _there(name, stored)
         entry = self.entry(there)
         entry.last_change = last_change(there, kept)
+        until = Freezes.of(freezes).until(wall_ms(), entry)
+        entry.frozen_until = None if until is None else from_ms(until)
         return entry
 
     def entry(self, stored: Stored) -> Entry:

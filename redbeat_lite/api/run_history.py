@@ -92,14 +92,15 @@ class RunHistory:
         found = (run for run in self._ended(wanted) if names is None or run.name in names)
         return [*islice(found, wanted.limit)]
 
-    def of_entry(self, name: str, wanted: Wanted) -> list[Run]:
-        """The runs of one entry, the newest first.
+    def of_entry(self, given: str | Entry, wanted: Wanted) -> list[Run]:
+        """The runs of one entry, or of that of a name, the newest first.
 
         Raises:
             EntryNotFound: there is none, and nothing is recorded of one that there was.
             CorruptEntry: what Redis holds of it cannot be read.
         """
-        entry, rows = self._stored(name)
+        entry, rows = (given, self._with_sent(given)) if isinstance(given, Entry) else self._stored(given)
+        name = given.name if isinstance(given, Entry) else given
         may_be = _OPEN.union(wanted.outcomes)
         known = [row for row in rows if wanted.spans(row) and row.outcome in may_be]
         # Where each is wanted, nothing is asked of more than are shown.
@@ -116,7 +117,10 @@ class RunHistory:
             if not rows:
                 raise
             return None, rows
-        return entry, with_sent(entry, self._rows(name), self._settings.history, wall_ms())
+        return entry, self._with_sent(entry)
+
+    def _with_sent(self, entry: Entry) -> Sequence[Row]:
+        return with_sent(entry, self._rows(entry.name), self._settings.history, wall_ms())
 
     def _rows(self, name: str) -> list[Row]:
         return self._store.rows([name], PAGE)[0]

@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 from ..entries import lifecycle
 from ..entries.entry import Entry
+from ..entries.freezes import Freezes
 from ..entries.selection import Selection
 from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import removal
 from ..public import public
+from ..runs.store import RunStore
 from ..storage.changes import Line, line_of
-from ..storage.replies import texts
-from ..storage.stored import AT_ONCE, Edit, Stored, by_due
+from ..storage.replies import text, texts
+from ..storage.stored import AT_ONCE, Edit, Stored, by_due, chunks
 from .reader import Reader
 from .run_now import run_by_hand
 from .writer import Writer
+
+#: Entries whose rows a script looks at, and those of them that are read at once, as a page shows them.
+_LOOKED_AT, _SHOWN = 5000, 60
 
 #: Entries that are sorted here when their names are known; of more the pages are read, which are sorted already.
 _FEW = 100_000
@@ -50,6 +55,29 @@ class Selected:
         if some is None:
             some = islice(self._reader.store.pages(), most)
         return filter(self.selection.covers, self._reader.readable(self.selection.among(some)))
+
+    def search(self, most: int, state: str = "", definition: str = "") -> tuple[int, Freezes, Iterator[Entry]]:
+        """How many entries are stored, the freezes, and those that are meant among so many that are due first; where
+        the selection has a beginning of names, among so many of these, by name.
+
+        Parameters:
+            state: a pattern of Lua that the stored text of its state has.
+            definition: a text that its stored definition has.
+        """
+        name, texts = self.selection.texts
+        parts = self._reader.store.search(most, self.selection.beginning, name, state, definition, *texts)
+        total, freezes, first = next(parts)
+        some = chain(first, chain.from_iterable(found for _, _, found in parts))
+        return total, Freezes.of(freezes), filter(self.selection.covers, self._reader.readable(some))
+
+    def failed(self, most: int) -> Iterator[Entry]:
+        """Those among so many, as :meth:`search` takes them, that have failed since they last succeeded."""
+        store, beginning = self._reader.store, self.selection.beginning
+        names = [*islice(store.beginning(beginning), most)] if beginning else store.first(most)
+        runs = RunStore(store.backend.client, store.keys.prefix)
+        found = chain.from_iterable(map(runs.failed, chunks(map(text, names), _LOOKED_AT)))
+        some = chain.from_iterable(map(store.present, chunks(found, _SHOWN)))
+        return filter(self.selection.covers, self._reader.readable(some))
 
     def _few(self, most: int) -> Iterable[Stored] | None:
         """Those whose names begin as all of these do, in due order; ``None`` where nobody knows, or of many."""

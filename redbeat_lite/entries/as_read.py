@@ -21,7 +21,7 @@ class AsRead:
     state: EntryState | None  #: of an entry that was read or written
     due: int | None  #: epoch milliseconds
     owner: str | None
-    #: Until when a freeze keeps it from firing; of what :meth:`Schedules.freezes.marked` was given.
+    #: Until when a freeze keeps it from firing; of one that was read by its name, or told by :attr:`Schedules.freezes`.
     frozen_until: datetime | None
     #: Who changed it last, of an entry that was read by its name; else ``None``.
     last_change: Change | None

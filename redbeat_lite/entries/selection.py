@@ -74,6 +74,12 @@ class Selection(NamedTuple):
         return "".join(takewhile(lambda char: char not in _WILD, self.name)).encode()
 
     @property
+    def texts(self) -> tuple[str, list[str]]:
+        """What stands in their names, and what in their stored definitions, as far as the patterns tell."""
+        task = [] if self.task == "*" else _plain('"task":' + dumps(self.task))
+        return max(_plain(self.name), key=len), task + ([] if self.tag is None else [dumps(self.tag)])
+
+    @property
     def is_all(self) -> bool:
         """Whether there is no entry that is none of them."""
         return self == Selection()
@@ -82,6 +88,11 @@ class Selection(NamedTuple):
         told = [self.name] if self.name != "*" or self.is_all else []
         told += [f"tag {self.tag}"] if self.tag is not None else []
         return ", ".join([*told, f"task {self.task}"] if self.task != "*" else told)
+
+
+def _plain(pattern: str) -> list[str]:
+    """Texts that whatever matches a pattern has; what follows a bracket is left out."""
+    return pattern.partition("[")[0].replace("?", "*").split("*")
 
 
 def is_pattern(name: str) -> bool:

@@ -26,6 +26,9 @@ _PREFIX = UUID("5c6f1e0a-3b1d-4b0e-9f0e-8d9a7c6b2a10").bytes
 
 _FIELDS = 9
 
+#: Patterns of Lua for the text of a state that says so.
+PAUSED, FINISHED, FAILING = "^" + "[^|]*|" * 7 + "1", "^[^|]*|[^|]*||", '"error":'
+
 #: Longest note of a pause, in characters: it travels with the entry's state on every look at it.
 MAX_NOTE = 1000
 

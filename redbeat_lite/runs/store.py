@@ -10,7 +10,8 @@ from ..storage.replies import text
 from ..storage.scripts import Scripts
 from .attempt import Fate
 from .keys import RunKeys
-from .row import Row
+from .row import LETTERS, Row
+from .run import BACKFILLED, NOT_DONE
 
 #: How many fates one call of ``runs/record`` handles: 100 keep the server busy for some 3 ms.
 BATCH = 100
@@ -40,6 +41,16 @@ class RunStore:
             return []
         reply = self._scripts.run("runs/rows", [self.keys.rows(name) for name in names], [limit])
         return [_decoded(found) for found in reply]
+
+    def failed(self, names: Sequence[str]) -> list[str]:
+        """Those of these entries of which a run has failed since the last one that succeeded, in one command.
+
+        Parameters:
+            names: at most 5,000.
+        """
+        letters = "".join(LETTERS[outcome] for outcome in NOT_DONE)
+        keys = [self.keys.rows(name) for name in names]
+        return [names[n - 1] for n in self._scripts.run("runs/failed", keys, [letters, BACKFILLED])]
 
     def record(self, fates: Sequence[Fate]) -> tuple[int, str]:
         """Write what became of runs, unless what is known weighs more; in one round trip, and safe to be sent again.

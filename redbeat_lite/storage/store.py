@@ -23,6 +23,9 @@ TRIES = 50
 #: Names per round trip, where nothing else is read: some milliseconds of the server's time.
 _SLICE = 10_000
 
+#: What a search looks at in a script, and how many finds are enough for one, as they are read together.
+_LOOKED_AT, _ENOUGH = 5000, 100
+
 
 class Store:
     """Reads and writes entries under one prefix.
@@ -56,18 +59,19 @@ class Store:
         """The entries of these names, in one round trip; absent ones come without definition and state."""
         return entries_read(names, *self._reading(names).execute()) if names else []
 
-    def read_with_change(self, name: str) -> tuple[Stored, bytes | None]:
-        """The entry of this name, as :meth:`read` gives it, and its last change, in one round trip.
+    def read_with_change(self, name: str) -> tuple[Stored, bytes | None, bytes]:
+        """The entry of this name, as :meth:`read` gives it, its last change, and :meth:`freezes`, in one round trip.
 
         Where the record is of a foreign type there is no last change, and the entry can be read all the same.
         """
         pipe = self._reading([name])
-        pipe.hget(self.keys.changed, name)
+        pipe.hget(self.keys.meta, "freezes").hget(self.keys.changed, name)
         *parts, changed = pipe.execute(raise_on_error=False)
         for part in parts:
             if isinstance(part, Exception):
                 raise part
-        return entries_read([name], *parts)[0], changed if isinstance(changed, bytes) else None
+        *parts, freezes = parts
+        return entries_read([name], *parts)[0], changed if isinstance(changed, bytes) else None, freezes or b""
 
     def _reading(self, names: Sequence[str | bytes]) -> Any:
         pipe = self._client.pipeline(transaction=True)
@@ -121,6 +125,36 @@ class Store:
     def ranked(self, offset: int, limit: int) -> list[bytes]:
         """At most ``limit`` names from rank ``offset`` on, in their order."""
         return [*self._client.zrange(self.keys.names, offset, offset + limit - 1)] if limit else []
+
+    def search(self, most: int, beginning: bytes, *texts: str | bytes) -> Iterator[tuple[int, bytes, list[Stored]]]:
+        """Entries that may be meant, 5,000 or what has some in a round trip: how many are stored, the text of the
+        freezes, and those found, in due order or that of their names.
+
+        Parameters:
+            most: how many are looked at.
+            beginning: of the names, which come in their order; empty for those that are due first.
+            texts: one in the name, a pattern of Lua for the state, and any number in the definition.
+        """
+        keys = (self.keys.due, self.keys.entries, self.keys.state, self.keys.names, self.keys.meta)
+        offset, looked = 0, _LOOKED_AT
+        while looked and offset < most:
+            size = min(_LOOKED_AT, most - offset)
+            reply = self._run("schedule/search", keys, (offset, size, _ENOUGH, CUT, beginning, *texts))
+            total, freezes, looked, *found = reply
+            yield total, freezes or b"", entries_read(*found)
+            offset += looked
+
+    def first(self, most: int) -> list[bytes]:
+        """The names of those that are due first, or will be."""
+        return [*self._client.zrange(self.keys.due, 0, most - 1)]
+
+    def count_and_freezes(self) -> tuple[int, bytes]:
+        """:meth:`count` and :meth:`freezes`, in one round trip."""
+        pipe = self._client.pipeline(transaction=False)
+        pipe.hlen(self.keys.entries)
+        pipe.hget(self.keys.meta, "freezes")
+        total, found = pipe.execute()
+        return total, found or b""
 
     def count(self) -> int:
         """How many entries are stored."""

@@ -15,8 +15,10 @@ from ..clock import wall_ms
 from ..entries.as_json import entry_fields
 from ..entries.as_read import STATUSES
 from ..entries.entry import Entry
+from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
 from ..entries.schedule_text import schedule_text
+from ..entries.state import FAILING, FINISHED, PAUSED
 from ..operate.why.explain import explain
 from ..operate.why.gather import gather
 from ..runs.run import NOT_DONE, Run
@@ -42,6 +44,18 @@ _APART = ("name", "task", "status", "next run", "last run", "description", *ARGU
 
 _STATES = (*STATUSES, "failing", "failed")
 
+#: What the stored texts of some states have, of an entry's state and of its definition: the others need not be read.
+_TEXTS = {
+    "paused": (PAUSED,),
+    "finished": (FINISHED,),
+    "failing": (FAILING,),
+    "disabled": ("", '"enabled":false'),
+    "manual": ("", '"manual"'),
+}
+
+#: The last ends of runs that are looked through for one outcome.
+_ENDS = 1500
+
 #: What may be asked for of all runs, in place of everything.
 _OUTCOMES = {"failed": NOT_DONE, "expired": ("expired",), "lost": ("lost",)}
 
@@ -52,7 +66,8 @@ def now(call: Call) -> Response:
 
 
 def _now(site: Site) -> dict[str, Any]:
-    found, coming = read(site.store), site.schedules.upcoming(datetime.now(UTC) + _AHEAD, _COMING)
+    found = read(site.store)
+    coming = site.schedules.upcoming(datetime.now(UTC) + _AHEAD, _COMING, freezes=Freezes(found.freezes))
     told = [each for each in lines(found, site.zone) if each[0] != "frozen"]
     return {"beats": found, "lines": told, "incidents": site.schedules.incidents(), "coming": coming}
 
@@ -69,15 +84,22 @@ def entries(call: Call) -> Response:
 
 
 def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: int) -> dict[str, Any]:
-    found, total, looked_at = site.schedules, len(site.schedules), None
+    found, looked_at = site.schedules, None
     if not (name or tag or task or state):
-        page = found.list(offset, _ENTRIES + 1)
+        total, text = site.store.count_and_freezes()
+        frozen, page = Freezes.of(text), found.list(offset, _ENTRIES + 1)
     else:
         meant = selected(site, name, tag, task)
         looked_at = None if meant.selection.beginning else _LOOKED_AT
-        left = (each for each in found.freezes.marked(meant.among_first(_LOOKED_AT)) if _is(each, state))
+        if state == "failed":
+            (total, text), some = site.store.count_and_freezes(), meant.failed(_LOOKED_AT)
+            frozen = Freezes.of(text)
+        else:
+            total, frozen, some = meant.search(_LOOKED_AT, *_TEXTS.get(state, ()))
+            some = iter(()) if state == "frozen" and not frozen.all else some
+        left = (each for each in found.freezes.marked(some, frozen) if _is(each, state))
         page = [*islice(left, offset, offset + _ENTRIES + 1)]
-    listed = _listed(found.freezes.marked(page[:_ENTRIES]), site.settings.history)
+    listed = _listed(found.freezes.marked(page[:_ENTRIES], frozen), site.settings.history)
     return {"listed": listed, "more": len(page) > _ENTRIES, "total": total, "looked_at": looked_at}
 
 
@@ -102,13 +124,13 @@ def entry(call: Call) -> Response:
 
 
 def _entry(site: Site, name: str, more: str) -> dict[str, Any]:
-    at, zone, known = datetime.now(UTC), site.zone, site.schedules.freezes.known()
-    [found] = site.schedules.freezes.marked([site.schedules[name]])
+    at, zone, found = datetime.now(UTC), site.zone, site.schedules[name]
+    known = site.schedules.freezes.known() if found.frozen_until else Freezes()
     return {
         "entry": found,
         "status": found.status,
         "fields": [each for each in as_fields(found, zone) if each[0] not in _APART],
-        "runs": site.schedules.runs(name, limit=_PAST),
+        "runs": site.schedules.runs(found, limit=_PAST),
         "coming": [*islice(runs_between([found], at, at + _AGE, zone, None, known), _NEXT)],
         "changes": site.schedules.changes(name, limit=_PAST) if more == "changes" else [],
         "why": explain(gather(site.app, name, at, zone), None) if more == "why" else None,
@@ -119,8 +141,9 @@ def runs(call: Call) -> Response:
     """What has become of runs lately."""
     wanted = call.given.get("outcome", "")
     found = call.site.shared.read(("runs", wanted), lambda: _runs(call.site, wanted))
-    return call.page("runs.html", runs=found, outcomes=_OUTCOMES, wanted=wanted)
+    return call.page("runs.html", ends=_ENDS, runs=found, outcomes=_OUTCOMES, wanted=wanted)
 
 
 def _runs(site: Site, wanted: str) -> list[Run]:
-    return site.schedules.runs(outcome=_OUTCOMES.get(wanted), limit=_RUNS)
+    found = site.schedules.runs(limit=_ENDS if wanted in _OUTCOMES else _RUNS)
+    return [run for run in found if run.outcome in _OUTCOMES.get(wanted, (run.outcome,))][:_RUNS]

@@ -39,7 +39,7 @@ def page(call: Call) -> Response:
 
 def _found(site: Site, wanted: tuple[str, ...], span: int) -> dict[str, Any]:
     now, chosen = wall_ms(), any(wanted)
-    some = selected(site, *wanted).among_first(_LOOKED_AT) if chosen else site.schedules.list(limit=_UNASKED)
+    some = selected(site, *wanted).search(_LOOKED_AT)[2] if chosen else site.schedules.list(limit=_UNASKED)
     start, form = now - span // 4, "%a %H:%M" if span > _SPANS["1d"] else "%H:%M"
     marks = [from_ms(start + span * part // 4).astimezone(site.zone).strftime(form) for part in range(5)]
     return {**_heat(site, now), "lanes": _lanes(site, islice(some, _LANES), now, start, span), "marks": marks}

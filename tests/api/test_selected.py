@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ import redis
 from celery.beat import BeatLazyFunc
 from kombu.exceptions import OperationalError
 
-from redbeat_lite import ConfigOwned, Entry, InvalidEntry, Schedules, every
+from redbeat_lite import ConfigOwned, Entry, InvalidEntry, Schedules, at, every, manual
 from redbeat_lite.entries.selection import Selection
+from redbeat_lite.entries.state import FINISHED, PAUSED
+from redbeat_lite.runs.run import Outcome
 from redbeat_lite.storage.store import Store
 from redbeat_lite.storage.stored import Stored
 from tests.support.cases import together
@@ -21,6 +24,7 @@ from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.messages import queued
+from tests.support.run_rows import RunRows
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -255,3 +259,84 @@ class TestManyEntries:
         names = many.select("e10?", tag="x").pause("all")
         assert sorted(names) == ["e102", *(f"e10{n}" for n in range(4, 10))]
         assert [many[f"e10{n}"].paused_note for n in (0, 1, 2)] == ["by hand", None, "all"]
+
+
+def test_a_search_finds_what_reading_all_of_them_finds(schedules: Schedules, client: redis.Redis) -> None:
+    names = ["plain", "a*b", "a[b", "quo\"te'", "übung", "sp ace", *(f"report-{n:02d}" for n in range(9))]
+    for n, name in enumerate(names):
+        task = ("shop.bill", 'shop."odd\\"', "shop.übung", "other")[n % 4]
+        schedules.add(name, task, every(60 + n), tags=["tag", f"ü{n % 3}", 'q"'][: n % 4], enabled=n % 5 > 0)
+    schedules.add("by hand", "shop.bill", manual())
+    schedules.add("over", "shop.bill", at(datetime.now(UTC) - timedelta(days=9)), misfire="skip")
+    schedules.pause("plain", "pausing")
+    every_one = [*schedules.values()]
+    patterns = (
+        "*",
+        "report-*",
+        "*-0?",
+        "a[*]b",
+        "a[[]b",
+        "[!a]*",
+        "[!]]*",
+        'quo"te*',
+        "ü*",
+        "*no*",
+        "a[b",
+        "[]a]*",
+        "*[",
+    )
+    states = (("",), (PAUSED,), (FINISHED,), ("", '"enabled":false'), ("", '"manual"'))
+    for name in patterns:
+        for tag, task in product((None, "tag", "ü1", 'q"'), ("*", "shop.*", "*ü*", 'shop."*', "*.b?ll", "[so]*")):
+            selected = schedules.select(name, tag=tag, task=task)
+            wanted = {each.name for each in every_one if selected.selection.covers(each)}
+            total, _, found = selected.search(10_000)
+            assert ({each.name for each in found}, total) == (wanted, len(every_one)), selected.selection
+    holds = (lambda e: True, lambda e: e.paused_note is not None, lambda e: e.finished, lambda e: not e.enabled)
+    for state, holding in zip(states, (*holds, lambda e: e.name == "by hand"), strict=True):
+        found = {each.name for each in schedules.select().search(10_000, *state)[2]}
+        assert found >= {each.name for each in every_one if holding(each)}, state
+        assert len(found) < len(every_one) or state == ("",)
+
+
+def test_a_search_ends_where_it_has_looked_at_enough(schedules: Schedules, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedules.add_many(Entry(f"e{n:03d}", "add", every(60 + n), tags=["t"] if n % 7 == 0 else []) for n in range(300))
+    monkeypatch.setattr("redbeat_lite.storage.store._LOOKED_AT", 50)
+    monkeypatch.setattr("redbeat_lite.storage.store._ENOUGH", 3)
+    monkeypatch.setattr("redbeat_lite.api.reader._TOGETHER", 3)
+    tagged = [f"e{n:03d}" for n in range(300) if n % 7 == 0]
+    for name in ("*", "e*"):
+        some = schedules.select(name, tag="t")
+        assert [each.name for each in some.search(1000)[2]] == tagged
+        assert [each.name for each in some.search(120)[2]] == [each for each in tagged if each < "e120"]
+        with round_trips() as trips:
+            assert next(some.search(1000)[2]).name == "e000"
+        assert len(trips) == 1
+    assert [*schedules.select("none*").search(1000)[2]] == []
+
+
+def test_those_that_failed_are_told_by_their_rows(schedules: Schedules, client: redis.Redis) -> None:
+    rows, now = RunRows(client, schedules), datetime.now(UTC)
+    told: dict[str, tuple[Outcome, ...]] = {
+        "never ran": (),
+        "good": ("failed", "succeeded"),
+        "bad": ("succeeded", "failed"),
+        "runs": ("succeeded", "failed", "running"),
+        "retries": ("failed", "retrying", "skipped"),
+        "lost": ("lost",),
+        "skipped": ("succeeded", "skipped"),
+    }
+    for name, outcomes in told.items():
+        schedules.add(name, "add", every(60))
+        for n, outcome in enumerate(outcomes):
+            rows.row(name, now + timedelta(seconds=n), outcome, f"id-{n}")
+    schedules.add("backfilled", "add", every(60))
+    rows.row("backfilled", now, "failed", "id")
+    rows.row("backfilled", now + timedelta(seconds=1), "succeeded", "00000000-0000-8000-8000-000000000000")
+    schedules.add("foreign", "add", every(60))
+    client.set("{redbeat-lite}:runs:of:foreign", "x", ex=60)
+    failed = {each.name for each in schedules.values() if each.name != "foreign" and each.failures_in_a_row}
+    assert failed == {"bad", "runs", "retries", "lost", "backfilled"}
+    assert {each.name for each in schedules.select().failed(1000)} == failed
+    assert [each.name for each in schedules.select("b*").failed(1000)] == ["backfilled", "bad"]
+    assert [each.name for each in schedules.select(tag="none").failed(1000)] == []

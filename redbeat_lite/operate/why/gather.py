@@ -49,7 +49,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo) -> Case:
             raise
         missing = exc
     lines = schedules.changes(limit=_LINES)
-    stored, raw = Store.of(settings).read_with_change(name)
+    stored, raw, _ = Store.of(settings).read_with_change(name)
     kept = kept_change(name, raw)
     changes = of_name(name, lines, kept, _LINES)
     queue = app.conf.task_default_queue if entry is None else queue_of(app, entry)

@@ -1,0 +1,115 @@
+"""1,000,000 entries are stored: each page, filtered or not, is there in 200 ms and takes a few round trips."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from urllib.parse import urlencode
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Schedules, cron, every
+from redbeat_lite.entries.state import EntryState
+from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.web import RIGHTS, Access, Request, Site
+from redbeat_lite.web.routes import ROUTES
+from tests.support.beats import KEYS
+from tests.support.commands import round_trips
+from tests.support.server import Server
+from tests.support.stopwatch import Stopwatch
+
+pytestmark = [pytest.mark.soak, pytest.mark.alone, pytest.mark.timeout(900)]
+
+COUNT, KINDS, FEED, DAY_MS = 1_000_000, 400, 100_000, 86_400_000
+NAME = "entry-0010000"
+
+#: What is asked of a page besides itself; of one that is not here, itself and with the name of an entry.
+ASKED: dict[str, list[dict[str, object]]] = {
+    "/entries": [
+        {"offset": 500_000},
+        *({"q": name} for name in ("entry-09", "*99*", "*no such name*", "nothing")),
+        *({"tag": tag} for tag in ("tenant:9", "none")),
+        *({"task": task} for task in ("shop.task7", "shop.*7", "none")),
+        *({"state": state} for state in ("waiting", "paused", "disabled", "manual", "finished", "frozen", "failing")),
+        {"state": "failed"},
+        {"q": "*99*", "tag": "billing", "state": "waiting"},
+    ],
+    "/timeline": [{"tag": "tenant:9"}, {"q": "entry-09", "span": "1h"}, {"task": "none", "span": "7d"}],
+    "/runs": [{"outcome": outcome} for outcome in ("failed", "expired", "lost")],
+}
+
+#: Where it takes more than three round trips, and how many: who has failed is known to the rows of each entry; why, and
+#: who changed something, are read from the whole record of changes.
+MORE = {"state=failed": 6, "more=why": 40, "more=changes": 20, "/timeline": 4}
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def site(own: Server) -> Iterator[Site]:
+    app = Celery("proj", broker=own.url, set_as_current=False)
+    with own.client() as client:
+        fill(Schedules(app), client)
+    yield Site(app, access=lambda request: Access("ada", RIGHTS))
+    app.close()
+
+
+def fill(schedules: Schedules, client: redis.Redis) -> None:
+    """Store some entries as a user does, copies of them in due order over a day, and a full record of runs."""
+    for n in range(KINDS):
+        rule = cron(f"{n % 60} {n % 24} * * *") if n % 2 else every(60 * (1 + n % 50))
+        tags = [f"tenant:{n % 37}", "billing" if n % 3 else "ops"]
+        schedules.add(f"kind-{n:03d}", f"shop.task{n % 40}", rule, tags=tags, kwargs={"n": n}, enabled=n % 50 != 0)
+    kinds, now = client.hvals(KEYS.entries), round(1000 * time.time())
+    pipe = client.pipeline(transaction=False)
+    for first in range(0, COUNT, 5000):
+        some = range(first, first + 5000)
+        due = {f"entry-{n:07d}": now + 60_000 + n * DAY_MS // COUNT for n in some}
+        pipe.hset(KEYS.entries, mapping={name: kinds[n % KINDS] for n, name in zip(some, due, strict=True)})
+        pipe.hset(KEYS.state, mapping={name: EntryState.new(at).encode() for name, at in due.items()})
+        pipe.zadd(KEYS.due, due)
+        pipe.zadd(KEYS.names, dict.fromkeys(due, 0))
+        pipe.execute()
+    keys = RunKeys("redbeat-lite")
+    for n in range(FEED):
+        name, outcome = f"entry-{n % 20_000:07d}", "f" if n % 7 == 0 else "s"
+        told = {"name": name, "nominal": now - FEED + n, "id": f"id-{n}", "outcome": outcome, "begin": 5, "duration": 9}
+        pipe.xadd(keys.feed, {**told, "attempt": 0, "worker": "celery@w1", "error": ""}, id=f"{now - FEED + n}-1")
+        pipe.zadd(keys.rows(name), {f"id-{n}|{outcome}|5|9|0|{now - FEED + n}-1": now - FEED + n})
+        if n % 5000 == 4999:
+            pipe.execute()
+
+
+def test_each_page_is_there_in_200_ms(site: Site, own: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    over, pages = [], [path for method, path in ROUTES if method == "GET"]
+    for path, query in ((page, query) for page in pages for query in queries(page)):
+        seconds, trips = measured(site, own, path, query)
+        asked = f"{path}?{urlencode(query)}"
+        line = f"{1000 * seconds:7.1f} ms  {trips:3d} trips  {asked}"
+        with capsys.disabled():
+            print(line)
+        if seconds > 0.2 or trips > next((most for part, most in MORE.items() if part in asked), 3):
+            over.append(line)
+    assert over == []
+
+
+def queries(path: str) -> list[dict[str, object]]:
+    more = {"/entry": [{"name": NAME, "more": more} for more in ("", "why", "changes")]}
+    return [{}, {"name": NAME}, *ASKED.get(path, []), *more.get(path, [])]
+
+
+def measured(site: Site, server: Server, path: str, query: dict[str, object]) -> tuple[float, int]:
+    """The best of five times, without what the machine kept, and the fewest round trips; nothing was read before."""
+    found = []
+    for _ in range(5):
+        site.shared.forget()
+        with Stopwatch(server) as watch, round_trips() as trips:
+            assert site.handle(Request("GET", path, urlencode(query))).status in (200, 404)
+        found.append((watch.took - watch.withheld, len(trips)))
+    return min(seconds for seconds, _ in found), min(count for _, count in found)
