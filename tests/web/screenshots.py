@@ -71,6 +71,9 @@ def fill(schedules: Schedules, client: Any) -> None:
         for at, id_ in zip(times, rows.sent(name, *times), strict=True):
             outcome: Outcome = bad if chance.random() < share or (name, at) == ("backup", last) else "succeeded"
             told.append((at, name, id_, outcome, round(1000 * seconds * chance.uniform(0.8, 1.3))))
+    for tenant in range(90):
+        night = cron(f"{chance.randrange(60)} {chance.randrange(1, 6)} * * *")
+        schedules.add(f"usage:{tenant}", "billing.count_usage", night, tags=["billing", f"tenant:{tenant}"])
     for at, name, id_, outcome, took in sorted(told):
         error = "ConnectionError: bucket eu-1 does not answer" if outcome == "failed" else ""
         worker = f"celery@w{took % 3 + 1}"
