@@ -111,7 +111,7 @@ def measure(task: Task) -> Figures:
         beat.close()
     for due in task.due_steps:
         beat = _filled(task.url, due, every(3600))
-        beat.dispatch()
+        figures[f"rate.cold.{due}"] = due / beat.dispatch()
         figures[f"rate.interval.{due}"] = due / beat.steady()
         beat.close()
     return figures
