@@ -89,12 +89,12 @@ def fill(schedules: Schedules, client: redis.Redis) -> None:
 def test_each_page_is_there_in_200_ms(site: Site, own: Server, capsys: pytest.CaptureFixture[str]) -> None:
     over, pages = [], [path for method, path in ROUTES if method == "GET"]
     for path, query in ((page, query) for page in pages for query in queries(page)):
-        seconds, trips = measured(site, own, path, query)
+        seconds, withheld, trips = measured(site, own, path, query)
         asked = f"{path}?{urlencode(query)}"
         line = f"{1000 * seconds:7.1f} ms  {trips:3d} trips  {asked}"
         with capsys.disabled():
             print(line)
-        if seconds > 0.2 or trips > next((most for part, most in MORE.items() if part in asked), 3):
+        if seconds > 0.2 + withheld or trips > next((most for part, most in MORE.items() if part in asked), 3):
             over.append(line)
     assert over == []
 
@@ -104,12 +104,12 @@ def queries(path: str) -> list[dict[str, object]]:
     return [{}, {"name": NAME}, *ASKED.get(path, []), *more.get(path, [])]
 
 
-def measured(site: Site, server: Server, path: str, query: dict[str, object]) -> tuple[float, int]:
-    """The best of five times, without what the machine kept, and the fewest round trips; nothing was read before."""
+def measured(site: Site, server: Server, path: str, query: dict[str, object]) -> tuple[float, float, int]:
+    """The best of five times, what of it the machine kept from us, and the fewest round trips; each reads anew."""
     found = []
     for _ in range(5):
         site.shared.forget()
         with Stopwatch(server) as watch, round_trips() as trips:
             assert site.handle(Request("GET", path, urlencode(query))).status in (200, 404)
-        found.append((watch.took - watch.withheld, len(trips)))
-    return min(seconds for seconds, _ in found), min(count for _, count in found)
+        found.append((watch.took, watch.withheld, len(trips)))
+    return *min(found)[:2], min(count for *_, count in found)
