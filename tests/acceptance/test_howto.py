@@ -1,4 +1,4 @@
-"""The examples of docs/howto.md at a Python prompt are what the code does."""
+"""The examples of docs/howto.md and docs/many.md at a Python prompt are what the code does."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from redbeat_lite import Schedules
 from tests.support.pages import blocks
 from tests.support.processes import ROOT
 
-PAGE = ROOT / "docs" / "howto.md"
+PAGES = [ROOT / "docs" / name for name in ("howto.md", "many.md")]
 
 
-def test_every_example_on_the_page_is_true(make_app: Callable[..., Celery]) -> None:
+def test_every_example_on_the_pages_is_true(make_app: Callable[..., Celery]) -> None:
     app = make_app(result_expires=None)
-    text = "\n".join(block.text for block in blocks(PAGE) if block.language == "pycon")
+    text = "\n".join(block.text for page in PAGES for block in blocks(page) if block.language == "pycon")
     known = {"app": app, "schedules": Schedules(app)}
-    examples = doctest.DocTestParser().get_doctest(text, known, PAGE.name, str(PAGE), 0)
+    examples = doctest.DocTestParser().get_doctest(text, known, "howto.md and many.md", None, 0)
     report: list[str] = []
     results = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS).run(examples, out=report.append)
     assert results.attempted

@@ -15,7 +15,7 @@ from tests.support.cases import together
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")))
-REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+REFERENCE = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("reference", "fields", "settings", "logs"))
 
 
 def anchors(page: Path) -> set[str]:
@@ -63,3 +63,39 @@ def test_every_line_that_the_beat_logs_is_in_the_reference() -> None:
     lines = {*lines_of_the_beat()}
     assert len(lines) > 30
     assert not [line for line in lines if fixed(line) not in REFERENCE]
+
+
+#: Tables that are looked something up in, and may be as long as they have to be.
+LOOKED_UP = ("faults", "logs")
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def test_no_page_is_longer_than_a_reader_is_patient() -> None:
+    words = {page.stem: len(prose(page).split()) for page in (ROOT / "docs").glob("*.md")}
+    assert not {page: count for page, count in words.items() if count > 1800 and page not in LOOKED_UP}
+    assert len(prose(ROOT / "README.md").split()) + words["quickstart"] <= 2500
+
+
+def test_no_sentence_stands_twice() -> None:
+    places: dict[str, set[str]] = {}
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        text = re.sub(r"^\|.*$", "", re.sub(r"\]\([^)]*\)", "]", prose(page)), flags=re.MULTILINE)
+        for sentence in re.split(r"(?<=[.!?:])\s+|\n\n|\n- ", text):
+            if len(words := re.findall(r"[\w'-]+", sentence.lower())) >= 8:
+                places.setdefault(" ".join(words), set()).add(page.name)
+    assert not {sentence: pages for sentence, pages in places.items() if len(pages) > 1}
+
+
+def test_the_front_names_each_page_by_its_title_once_in_its_group() -> None:
+    front = (ROOT / "docs" / "index.md").read_text()
+    titles = {page.stem: page.read_text().partition("\n")[0][2:] for page in (ROOT / "docs").glob("*.md")}
+    lists = [*re.finditer(r"^## (.*)\n\n((?:- .*\n)+)", front, re.MULTILINE)]
+    groups = {found[1]: re.findall(r"^- \[(.*?)\]\((.*?)\.md\)", found[2], re.MULTILINE) for found in lists}
+    trees = {found[1]: found[2].split() for found in re.finditer(r":caption: (.*)\n\n((?:[\w-]+\n)+)", front)}
+    assert {group: [page for _, page in pages] for group, pages in groups.items()} == trees
+    assert all(titles[page] == title for pages in groups.values() for title, page in pages)
+    assert sorted(page for pages in trees.values() for page in pages) == sorted({*titles} - {"index"})

@@ -1,4 +1,4 @@
-"""The examples of docs/time.md are what the code does."""
+"""The examples of docs/time.md and docs/time-rules.md are what the code does."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import doctest
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "time.md"
+DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
-def test_every_example_on_the_page_is_true() -> None:
+def test_every_example_on_the_pages_is_true() -> None:
+    written = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in ("time.md", "time-rules.md"))
     # A fence right after an output would count as part of it.
-    text = re.sub(r"^```\w*$", "", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    examples = doctest.DocTestParser().get_doctest(text, {"__name__": "docs"}, "time.md", str(PAGE), 0)
+    text = re.sub(r"^```\w*$", "", written, flags=re.MULTILINE)
+    examples = doctest.DocTestParser().get_doctest(text, {"__name__": "docs"}, "time.md", None, 0)
     report: list[str] = []
     results = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS).run(examples, out=report.append)
     assert results.attempted > 50

@@ -179,10 +179,10 @@ def test_a_day_that_comes_free_is_run_but_no_run_a_second_time(
     assert schedules["a"].next_run_at == march(4)
 
 
-def test_what_the_how_to_shows_is_true(schedules: Schedules) -> None:
-    page = Path(__file__).parents[2] / "docs" / "howto.md"
+def test_what_the_page_shows_is_true(schedules: Schedules) -> None:
+    page = Path(__file__).parents[2] / "docs" / "many.md"
     text = "".join(block.text for block in blocks(page, "Leave dates out") if block.language == "pycon")
-    shown = doctest.DocTestParser().get_doctest(text, {"schedules": schedules}, "howto.md", None, 0)
+    shown = doctest.DocTestParser().get_doctest(text, {"schedules": schedules}, "many.md", None, 0)
     report: list[str] = []
     results = doctest.DocTestRunner(verbose=False).run(shown, out=report.append)
     assert results.attempted == 13

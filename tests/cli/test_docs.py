@@ -1,4 +1,4 @@
-"""The page about the command line shows what the commands print."""
+"""The pages about the command line show what the commands print."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.pages import blocks
 from tests.support.processes import ROOT
 from tests.support.run_rows import RunRows
 
-PAGE = ROOT / "docs" / "cli.md"
+PAGES = [ROOT / "docs" / name for name in ("cli.md", "cli-operate.md")]
 DAY = timedelta(days=1)
 _EXITS = {"show nigthly": 1, "show old": 1, "pause --tag tenant:24": 1, "pipelines wait import-7 --timeout 0": 3}
 
@@ -80,7 +80,7 @@ def test_every_command_prints_what_the_page_shows(
         Pipeline(app, [("proj.fetch", 1)]).start("import-7")
         with lock(app, "proj.reindex") as held:
             assert held
-            for block in blocks(PAGE):
+            for block in (block for page in PAGES for block in blocks(page)):
                 if block.language == "toml":
                     Path("entries.toml").write_text(block.text)
                 if "redbeat why" in block.text:

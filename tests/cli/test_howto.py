@@ -26,20 +26,19 @@ from tests.support.stopwatch import Stopwatch
 
 __all__ = ["make_beat"]
 
-PAGE = ROOT / "docs" / "howto.md"
-ASYNCIO = "Use it from asyncio and FastAPI"
+DOCS = ROOT / "docs"
 
 MakeApp = Callable[..., Celery]
 Names = dict[str, Any]
 
 
-def do(heading: str, app: Celery, run_cli: Callable[..., Said] | None = None) -> Names:
-    """Do what a section says of an app, whose schedule is in use; returns the names that its Python has made."""
+def do(page: str, heading: str | None, app: Celery, run_cli: Callable[..., Said] | None = None) -> Names:
+    """Do what a page, or a section of it, says of an app whose schedule is in use; returns the names that it makes."""
     names: Names = {"app": app, "schedules": Schedules(app)}
     names["schedules"].add("sync", "shop.sync", every(3600))
-    for block in blocks(PAGE, heading):
+    for block in blocks(DOCS / page, heading):
         if block.language == "python":
-            exec(compile(block.text, f"{PAGE.name}, line {block.line}", "exec", dont_inherit=True), names)
+            exec(compile(block.text, f"{page}, line {block.line}", "exec", dont_inherit=True), names)
         if block.language == "console":
             assert run_cli is not None
             follow(app, block.text, run_cli)
@@ -91,7 +90,7 @@ def reindex(index: str) -> None: ...
 def test_an_entry_is_run_by_hand(make_app: MakeApp, run_cli: Callable[..., Said], client: redis.Redis) -> None:
     app = make_app(timezone="Europe/Berlin", result_expires=None)
     app.task(name="shop.reindex", shared=False)(reindex)
-    schedules: Schedules = do("Run an entry by hand", app, run_cli)["schedules"]
+    schedules: Schedules = do("howto.md", "Run an entry by hand", app, run_cli)["schedules"]
     schedules.pause("reindex")
     schedules.run_now("reindex")
     sent = queued(client)
@@ -107,7 +106,9 @@ def test_an_entry_is_run_by_hand(make_app: MakeApp, run_cli: Callable[..., Said]
 
 def test_entries_are_frozen(make_app: MakeApp, run_cli: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actors, "_user_at_host", lambda: "ada@laptop")
-    schedules: Schedules = do("Freeze entries for a time", make_app(result_expires=None), run_cli)["schedules"]
+    schedules: Schedules = do("many.md", "Freeze entries for a time", make_app(result_expires=None), run_cli)[
+        "schedules"
+    ]
     assert [(each.name, each.mode) for each in schedules.freezes] == [("billing-*", "hold"), ("sync", "hold")]
 
 
@@ -118,8 +119,8 @@ def test_what_keeps_failing_is_paused(
     beat, names = make_beat(app), {"schedules": Schedules(app)}
     beat.leader.acquire()
     beat._aside.incidents.look()
-    [code, console] = blocks(PAGE, "Pause what keeps failing")
-    exec(compile(code.text, PAGE.name, "exec", dont_inherit=True), names)
+    [code, console] = blocks(DOCS / "howto.md", "Pause what keeps failing")
+    exec(compile(code.text, "howto.md", "exec", dont_inherit=True), names)
     for nominal in range(3):
         line = {"name": "invoices", "nominal": nominal + 1, "outcome": "f", "error": "why", "attempt": 0}
         client.xadd("{redbeat-lite}:runs:feed", {**line, **dict.fromkeys(("id", "worker", "begin", "duration"), "")})
@@ -130,7 +131,7 @@ def test_what_keeps_failing_is_paused(
 
 def test_a_chord_is_an_entry(make_app: MakeApp, run_cli: Callable[..., Said], client: redis.Redis) -> None:
     app = make_app(timezone="Europe/Berlin", result_expires=None)
-    do("Run a chain, a group or a chord", app, run_cli)["schedules"].run_now("export")
+    do("howto.md", "Run a chain, a group or a chord", app, run_cli)["schedules"].run_now("export")
     [message] = queued(client, "slow")
     assert message.task == "redbeat_lite.canvas"
 
@@ -138,7 +139,7 @@ def test_a_chord_is_an_entry(make_app: MakeApp, run_cli: Callable[..., Said], cl
 @pytest.fixture
 def web(make_app: MakeApp, hung: Server) -> Names:
     """What the section on asyncio has made."""
-    return do(ASYNCIO, make_app(broker_url=hung.url, result_expires=None))
+    return do("asyncio.md", None, make_app(broker_url=hung.url, result_expires=None))
 
 
 def test_from_asyncio_a_call_is_somebodys_and_a_server_that_hangs_holds_up_no_other(web: Names, hung: Server) -> None:

@@ -1,4 +1,4 @@
-"""The page in its hosts, as docs/web.md mounts it, under any prefix."""
+"""The page in its hosts, as docs/web-hosts.md mounts it, under any prefix."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.web.hosts import Host, hosts
 
 __all__ = ["run_cli"]
 
-PAGE = ROOT / "docs" / "web.md"
+PAGE = ROOT / "docs" / "web-hosts.md"
 Answer = tuple[int, dict[str, str], str]
 Ask = Callable[..., Answer]
 
@@ -186,7 +186,7 @@ def test_fastapi_has_it_as_the_page_says(app: Celery, nightly: Schedules) -> Non
 
 def test_redact_hides_as_the_page_says(app: Celery) -> None:
     names: dict[str, Any] = {}
-    [block] = blocks(PAGE, "Who may do what")
+    [block] = blocks(ROOT / "docs" / "web.md", "Who may do what")
     exec(block.text, names)
     assert names["redact"]("kwargs", {"password": "x", "y": 1}) == {"password": "…", "y": 1}
     assert names["redact"]("args", ["password"]) == ["password"]
