@@ -44,7 +44,7 @@ def blocks(page: Path, heading: str | None = None) -> Iterator[Block]:
     start, end = 0, len(text)
     if heading is not None:
         start = text.index(f"\n## {heading}\n") + 1
-        end = text.find("\n## ", start)
+        end = (text + "\n## ").index("\n## ", start)
     for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if start <= found.start() < end:
             yield Block(found[1], found[2], text.count("\n", 0, found.start()) + 1)
