@@ -33,14 +33,24 @@ class Progress:
         self._said = (0.0, "")
         self._written = float("-inf")
         self._waits = threading.Lock()  #: Held while a write is to come, which takes the last word.
+        self._timer: threading.Timer | None = None
 
     def tell(self, percent: float, note: str) -> None:
         """Have this noted, unless something newer comes before the next write."""
-        self._said = min(max(float(percent), 0.0), 100.0), storable(str(note))[:_MAX_NOTE]
+        # In this order what is no number counts as 0.
+        self._said = min(max(0.0, float(percent)), 100.0), storable(str(note))[:_MAX_NOTE]
         if self._waits.acquire(blocking=False):
-            timer = threading.Timer(max(self._written + _PAUSE - elapsed(), 0), self._write)
-            timer.daemon = True
-            timer.start()
+            self._timer = threading.Timer(max(self._written + _PAUSE - elapsed(), 0), self._write)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def close(self) -> None:
+        """Write the last word: after the end of its step none is taken."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
+        if self._waits.locked():
+            self._write()
 
     def _write(self) -> None:
         self._written = elapsed()

@@ -228,7 +228,10 @@ def _call(task: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return call(*args, **kwargs)
     header = fields[HEADER]
     try:
-        returned = call(*params.arguments(task.run, header, given, args), **kwargs)
+        try:
+            returned = call(*params.arguments(task.run, header, given, args), **kwargs)
+        finally:
+            fields[_PROGRESS].close()
         text = params.outcome(returned, process=header["process"] is not None)
     except (Retry, Reject, Ignore) as exc:
         _ended_early(task, ref, exc)

@@ -46,6 +46,22 @@ def test_a_body_waits_for_nothing_and_hears_of_no_server(monkeypatch: pytest.Mon
     assert step._said == (100, ("\\x1b[31m" + "x" * 300)[:200])
 
 
+def test_the_last_word_of_a_step_is_written_before_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_PAUSE", 60)
+    told: list[tuple[float, str]] = []
+    step = Progress(lambda percent, note: told.append((percent, note)))
+    step.close()
+    step.tell(1, "first")
+    eventually(lambda: told == [(1, "first")], what="the first word")
+    step.tell(float("nan"), "no number")
+    step.tell(99, "last")
+    step.close()
+    step.close()
+    assert told == [(1, "first"), (99, "last")]
+    step.tell(float("nan"), "no number")
+    assert step._said == (0, "no number")
+
+
 def test_a_step_tells_how_far_it_is(lab: Lab, crew: Worker) -> None:
     run = lab.start(("a", lab.sig(how="until", tells=[30, "3 of 10"]), 2), ("b", lab.sig(tells=[90, "bye"]), 1))
     eventually(lambda: run.status().step("a").percent, what="its progress")
@@ -63,8 +79,9 @@ def test_a_step_tells_how_far_it_is(lab: Lab, crew: Worker) -> None:
 
 
 def test_a_run_is_told_as_json(lab: Lab, crew: Worker) -> None:
-    run = lab.start(("a", lab.sig(), 2), ("b", lab.sig(how="fail"), 1))
+    run = lab.start(("a", lab.sig(), 2), ("b", lab.sig(how="fail", tells=[90, "bye"]), 1))
     status = run.wait(20)
+    assert (status.step("b").percent, status.step("b").note) == (90, "bye"), "what it told as its last word"
     told = json.loads(json.dumps(status.as_json()))
     assert set(told) == {
         "id", "state", "stage", "stages", "steps", "error_step", "error", "created_at", "ended_at", "percent", "ended",
@@ -74,7 +91,7 @@ def test_a_run_is_told_as_json(lab: Lab, crew: Worker) -> None:
         "name", "task", "stage", "state", "task_id", "started_at", "ended_at", "error", "attempt", "round", "worker",
         "percent", "note",
     }  # fmt: skip
-    assert (told["state"], told["percent"], told["ended"]) == ("FAILED", 50, True)
+    assert (told["state"], told["percent"], told["ended"]) == ("FAILED", 95, True)
     assert told["steps"][1]["error"] == "ValueError: as asked"
     assert status.ended_at is not None
     assert told["ended_at"] == status.ended_at.isoformat()
