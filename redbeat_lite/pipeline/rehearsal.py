@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from celery import states
+from celery.app.trace import build_tracer
+from celery.exceptions import Retry
 
 from ..errors import describe
 from ..public import public_in
@@ -60,6 +62,7 @@ def rehearse(pipeline: Pipeline) -> Rehearsal:
     ended = State.FAILED if exception is not None else State.SUCCEEDED
     failed = (ran[-1].name, ran[-1].error) if exception is not None else (None, None)
     status = RunStatus(run_id, ended, ran[-1].stage, len(definition.stages), tuple(steps), *failed)
+    status = replace(status, done=len(texts) - 1, total=len(steps))
     return Rehearsal(status, params.decode(params.merge(texts)), [step.name for step in ran], exception)
 
 
@@ -67,8 +70,15 @@ def _outcome(app: Celery, definition: Definition, step: Step, stage: int, run_id
     """What a step returns, as JSON; or the exception that it raised."""
     task, process = app.tasks[step.task], definition.data_of(stage)
     header = {"run": run_id, "name": step.name, "process": process}
-    args = params.arguments(task.run, header, params.decode(begun), (run_id, *step.args))
-    done = task.apply(args, dict(step.kwargs), task_id=ident, throw=False)
-    if done.state != states.SUCCESS:
-        raise done.result
-    return params.outcome(done.result, process=process is not None)
+    args, kwargs, retries = (run_id, *step.args), dict(step.kwargs), 0
+    trace = build_tracer(task.name, task, eager=True, app=app)
+    while True:
+        # As each attempt of a run does, each gets params of its own.
+        given = params.arguments(task.run, header, params.decode(begun), args)
+        request = {"id": ident, "args": given, "kwargs": kwargs, "retries": retries, "is_eager": True}
+        returned, info, *_ = trace(ident, given, kwargs, request)
+        if info is None:
+            return params.outcome(returned, process=process is not None)
+        if not isinstance(info.retval, Retry):
+            raise info.retval
+        args, kwargs, retries = info.retval.sig.args, info.retval.sig.kwargs, retries + 1

@@ -33,9 +33,16 @@ def app() -> Iterator[Celery]:
     @app.task(name="give", shared=False, base=PipelineTask, bind=True)
     def give(self: Any, params: dict[str, Any], value: Any, *, how: str = "") -> Any:
         self.progress(50, "half")
+        got = sorted(params)
         params.clear()  # what it got is its own
         if how == "retry" and self.request.retries < 2:
             raise self.retry(countdown=3600)
+        if how == "tell":
+            raise self.retry(countdown=3600, kwargs={"how": "told"})
+        if how == "told":
+            return {"got": got}
+        if how == "never":
+            raise self.retry(countdown=3600, exc=KeyError("gone"))
         if how == "ignore":
             raise Ignore("as asked")
         if how == "raise":
@@ -65,6 +72,7 @@ def test_stages_merge_as_in_a_run(app: Celery) -> None:
     expected = {"start": 2**60, "who": "y", "a": [1], "seen": ["a", "start", "who"], "called": True}
     assert done.params == expected
     assert (done.status.stage, done.status.stages, done.status.percent) == (1, 2, 100)
+    assert (done.status.done, done.status.total) == (3, 3)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +82,7 @@ def test_stages_merge_as_in_a_run(app: Celery) -> None:
         ([False, "no rows"], "", "no rows"),
         (7, "", "expected a JSON object"),
         (None, "ignore", "Ignore"),
+        (None, "never", "KeyError: 'gone'"),
     ],
 )
 def test_a_failure_ends_it(app: Celery, value: Any, how: str, error: str) -> None:
@@ -87,9 +96,16 @@ def test_a_failure_ends_it(app: Celery, value: Any, how: str, error: str) -> Non
     assert done.exception is not None
 
 
-def test_a_retry_follows_at_once(app: Celery) -> None:
+@pytest.mark.parametrize("propagates", [True, False])
+def test_a_retry_follows_at_once(app: Celery, propagates: bool) -> None:
+    app.conf.task_eager_propagates = propagates
     done = rehearse(Pipeline(app, [("a", give(app, {"x": 1}, how="retry"), 1)]))
     assert (done.status.state, done.params) == ("SUCCEEDED", {"x": 1})
+
+
+def test_a_retry_gets_params_of_its_own_and_what_it_was_given_anew(app: Celery) -> None:
+    done = rehearse(Pipeline(app, [("a", give(app, how="tell"), 1)], {"x": 1}))
+    assert done.params == {"x": 1, "got": ["x"]}
 
 
 def test_a_task_process_gets_its_data(app: Celery) -> None:
