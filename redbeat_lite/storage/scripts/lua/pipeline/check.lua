@@ -12,7 +12,7 @@ if not state then
   return {'gone', {}, {}}
 end
 if state == 'RUNNING' and run[8] ~= '' and now >= run[9] + run[8] then
-  redis.call('HSET', KEYS[1], 'error', string.format('has not ended within its deadline of %g s', run[8] / 1000),
+  redis.call('HSET', KEYS[1], 'error', 'has not ended within its deadline of ' .. run[8] / 1000 .. ' s',
     'revoke', run[10])
   state, revoke = finish(KEYS, 'FAILED', ARGV[2]), run[10] == '1'
 end
