@@ -9,8 +9,8 @@ key                    type    holds
 =====================  ======  ========================================================================================
 ``{p}:pipelines``      zset    run id -> when the sweeper looks at it, epoch ms; every run that has not ended is in it
 ``{p}:ended-runs``     zset    run id -> when it ended, epoch ms; the latest 10,000, whose records may be gone
-``{p}:turns:<entry>``  zset    run id -> its place in the line, of an entry whose pipeline does not overlap: the first
-                               one runs, the others wait
+``{p}:turns:<entry>``  zset    ``<resumed>:<run id>`` -> its place in the line, of an entry whose pipeline does not
+                               overlap: the first one runs, the others wait
 ``{p:run}:run``        hash    ``definition`` (JSON, without params), ``sizes`` of the stages, ``state``, ``stage``,
                                ``left`` (steps of it that have not ended), ``next`` (number of its first step that was
                                never in the outbox), ``created``, ``since`` (when it began, after its turn had come),
@@ -78,3 +78,8 @@ def ended_key(prefix: str) -> str:
 def turns_key(prefix: str, entry: str) -> str:
     """The name of the line of an entry's runs."""
     return f"{{{prefix}}}:turns:{entry}"
+
+
+def turn(run_id: str, resumed: int) -> str:
+    """How a run stands in a line: each time otherwise, so that who is late to take it off takes off what has ended."""
+    return f"{resumed}:{run_id}"

@@ -18,8 +18,9 @@ from ..once.errors import LockUnavailable, OnceRejected
 from ..once.store import DOWN
 from . import params
 from .definition import Definition, Step, task_id
+from .keys import turn
 from .recorded import tell_end
-from .store import Outbox, PipelineStore, Ref
+from .store import LIVE, Outbox, PipelineStore, Ref
 from .task_notes import task_of
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: st
         if done.revoke:
             revoke(app, store, ref.run, done.revoke)
         if done.over:
-            over(app, store, ref.run, done.entry)
+            over(app, store, ref.run)
         dispatch(app, store, ref.run, done.outbox)
     except _LATER as exc:
         # The step has ended, whatever becomes of the next ones.
@@ -128,33 +129,45 @@ def revoke(app: Celery, store: PipelineStore, run_id: str, task_ids: list[str]) 
     store.revoked(run_id)
 
 
-def over(app: Celery, store: PipelineStore, run_id: str, entry: str | None) -> None:
+def over(app: Celery, store: PipelineStore, run_id: str) -> None:
     """What follows from the end of a run: it is recorded among those of its entry, the next one of that has its turn,
     and the sweeper need not look."""
+    state, entry, resumed = store.fields(run_id, "state", "entry", "resumed")
+    if state in LIVE:
+        return  # It goes on: who resumed it has done this first.
     if entry:
         tell_end(store, run_id)
-        pass_on(app, store, entry, run_id)
+        pass_on(app, store, entry, turn(run_id, int(resumed or 0)))
     store.index.ended(run_id)
+    if store.fields(run_id, "state")[0] in LIVE:
+        store.index.reopen(run_id)  # As it was resumed just now.
 
 
-def take_turn(app: Celery, store: PipelineStore, run_id: str, entry: str) -> str:
-    """Have a run that waits for its turn stand in line, and begin if it is the first; or end it, left out: why."""
+def stand_in_line(app: Celery, store: PipelineStore, run_id: str, entry: str, resumed: int) -> str:
+    """Have a run stand in the line of its entry; returns why it cannot, or nothing."""
     definition = store.definition(run_id)
-    if definition is None:
-        return ""
+    wait = definition is not None and definition.overlap == "wait"
     pass_on(app, store, entry)  # Who has ended there, and has told nobody, makes room.
-    joined, before = store.line(entry, run_id, most=1 + MAX_WAITING * (definition.overlap == "wait"))
+    joined, before = store.line(entry, turn(run_id, resumed), most=1 + MAX_WAITING * wait)
     if joined:
+        return ""
+    return f"run {before.partition(':')[2]} of its entry has not ended" + f", and {MAX_WAITING} wait" * wait
+
+
+def take_turn(app: Celery, store: PipelineStore, run_id: str) -> str:
+    """Have a run that waits for its turn stand in line, and begin if it is the first; or end it, left out: why."""
+    entry, resumed = store.fields(run_id, "entry", "resumed")
+    if not entry:
+        return ""
+    why = stand_in_line(app, store, run_id, entry, int(resumed or 0))
+    if not why:
         pass_on(app, store, entry)
         return ""
-    why = f"left out: run {before} of its entry has not ended"
-    if definition.overlap == "wait":
-        why += f", and {MAX_WAITING} wait"
-    logger.info("Pipeline %s is %s", run_id, why)
-    ended, _ = store.cancel(run_id, why)
+    logger.info("Pipeline %s is left out: %s", run_id, why)
+    ended, _ = store.cancel(run_id, f"left out: {why}")
     if ended != 1:
         return ""  # Its turn has come meanwhile, by somebody else who starts it.
-    over(app, store, run_id, entry)
+    over(app, store, run_id)
     return why
 
 
@@ -162,12 +175,12 @@ def pass_on(app: Celery, store: PipelineStore, entry: str, gone: str = "") -> No
     """Let the first run that stands in the line of an entry begin, unless it has.
 
     Parameters:
-        gone: a run that has ended.
+        gone: the turn of a run that has ended.
     """
     while first := store.line(entry, gone=gone)[1]:
-        word, outbox = store.go(first)
+        run_id, word, outbox = store.go(first)
         if word == "run":
-            dispatch(app, store, first, outbox)
+            dispatch(app, store, run_id, outbox)
             return
         gone = first
 

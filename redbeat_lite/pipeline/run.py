@@ -21,7 +21,7 @@ from ..storage.replies import text
 from . import params, run_status
 from .definition import Definition, is_run_id
 from .errors import NotResumable, PipelineNotFound
-from .publish import dispatch, over, take_turn
+from .publish import dispatch, over, stand_in_line, take_turn
 from .run_status import RunStatus, State
 from .store import store_of
 
@@ -51,19 +51,19 @@ def begin(app: Celery, definition: Definition, run_id: str, entry: str = "", att
     word, outbox = store.start(run.id, definition, params.encode(definition.params), entry, attempt)
     if word == "gone":
         raise PipelineNotFound(f"pipeline run {run.id!r} has ended and its record is gone; it is not run again")
-    _go_on(app, store, run.id, outbox, entry if word == "wait" else "")
+    _go_on(app, store, run.id, outbox, waits=word == "wait")
     return run
 
 
-def _go_on(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox, entry: str) -> str:
-    """Publish what is in the outbox of a run, or have it wait for its turn among those of an ``entry``.
+def _go_on(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox, *, waits: bool) -> str:
+    """Publish what is in the outbox of a run, or have it wait for its turn among those of its entry.
 
     Returns:
         why it is left out, or nothing.
     """
     try:
-        if entry:
-            return take_turn(app, store, run_id, entry)
+        if waits:
+            return take_turn(app, store, run_id)
         dispatch(app, store, run_id, outbox)
     except DOWN as exc:
         logger.warning("Pipeline %s goes on; leaving its next steps to the sweeper: %s", run_id, exc)
@@ -227,12 +227,12 @@ class PipelineRun:
             PipelineNotFound: nobody knows of such a run, or its record is gone.
         """
         store = store_of(self.app)
-        result, running = store.cancel(self.id)
+        result, running = store.cancel(self.id, terminate=terminate)
         if result < 0:
             raise self._not_found()
         if terminate and running:
             self.app.control.revoke(running, terminate=True)
-        over(self.app, store, self.id, store.fields(self.id, "entry")[0])
+        over(self.app, store, self.id)
         return result == 1
 
     def resume(self) -> bool:
@@ -248,22 +248,29 @@ class PipelineRun:
                 ended, and the pipeline says ``overlap="skip"``.
             PipelineNotFound: nobody knows of such a run, or its record is gone.
         """
-        store, found = store_of(self.app), self.status()
+        store = store_of(self.app)
+        # First how often it was resumed: what is read after that is of this end, or the script sees that it is not.
+        fields = store.fields(self.id, "resumed", "entry", "waits", "revoke_siblings", "revoke")
+        found, resumed, entry = self.status(), int(fields[0] or 0), fields[1] or ""
+        if found.state is State.GONE:
+            raise self._not_found()
         if found.state is State.SUCCEEDED:
             raise NotResumable(f"pipeline run {self.id!r} has succeeded")
+        if not found.ended:
+            return False
         running = [step.task_id for step in found.steps if step.state is State.RUNNING]
-        before, now, outbox = store.resume(self.id, running)
-        if before == State.GONE:
-            raise self._not_found()
-        if before == "KILLS":
+        if running and "1" in fields[3:]:
             raise NotResumable(f"pipeline run {self.id!r} has a step that is being killed; wait for its end")
-        entry = store.fields(self.id, "entry")[0] or ""
-        if now == State.SUCCEEDED:
-            over(self.app, store, self.id, entry)
-        left_out = _go_on(self.app, store, self.id, outbox, entry if now == State.WAITING else "")
-        if left_out:
-            raise NotResumable(f"pipeline run {self.id!r} is {left_out}")
-        return before in (State.FAILED, State.ABORTED)
+        over(self.app, store, self.id)  # Who ended it may not have come to that; later it would be of the wrong end.
+        why = stand_in_line(self.app, store, self.id, entry, resumed + 1) if fields[2] == "1" else ""
+        if not why:
+            now, outbox = store.resume(self.id, resumed, running)
+            if now == State.SUCCEEDED:
+                over(self.app, store, self.id)
+            why = _go_on(self.app, store, self.id, outbox, waits=now == State.WAITING)
+        if why:
+            raise NotResumable(f"pipeline run {self.id!r} cannot go on: {why}")
+        return bool(now)
 
     def _not_found(self) -> PipelineNotFound:
         return PipelineNotFound(f"there is no pipeline run {self.id!r}")

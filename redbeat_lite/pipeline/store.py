@@ -42,6 +42,9 @@ OUTBOX_GRACE_MS = 3_000
 #: ms between the suspicion that a step's worker is dead and the verdict, beside those between two signs of its life.
 SUSPICION_MS = 2_000
 
+#: The states of a run that has not ended.
+LIVE = ("RUNNING", "WAITING")
+
 #: Definitions kept in a process.
 _CACHE = 500
 
@@ -70,19 +73,17 @@ class Ref:
 
 
 class Completed(NamedTuple):
-    """A word of ``pipeline/complete.lua``, the state of the run, what is to be done now, and the entry of whose runs
-    it is, if any."""
+    """A word of ``pipeline/complete.lua``, the state of the run, and what is to be done now."""
 
     word: str
     state: str
     outbox: Outbox
     revoke: list[str]
-    entry: str
 
     @property
     def over(self) -> bool:
         """Whether the run has ended, and this is news."""
-        return self.word == "done" and self.state not in ("RUNNING", "WAITING")
+        return self.word == "done" and self.state not in LIVE
 
 
 class Running(NamedTuple):
@@ -162,8 +163,8 @@ class PipelineStore:
         """Record how a step ended: ``"SUCCEEDED"`` with its JSON, ``"FAILED"`` or ``"REVOKED"`` with the reason."""
         what = (ref.step, ref.round, ref.attempt, ref.token, outcome, result, REMEMBER_MS)
         reply = patiently(lambda: self._scripts.run("pipeline/complete", self.keys(ref.run).all, what), _PATIENCE)
-        word, state, outbox, revoke, entry = reply
-        return Completed(text(word), text(state), _outbox(outbox), texts(revoke), text(entry))
+        word, state, outbox, revoke = reply
+        return Completed(text(word), text(state), _outbox(outbox), texts(revoke))
 
     def progress(self, ref: Ref, percent: float, note: str) -> None:
         """Note what a step tells of its progress."""
@@ -176,21 +177,24 @@ class PipelineStore:
         what = (ref.step, ref.round, ref.token, attempt, delay_ms + sent * self.resend_ms, int(sent))
         return bool(patiently(lambda: self._scripts.run("pipeline/wait", (keys.run, keys.steps), what), _PATIENCE))
 
-    def go(self, run_id: str) -> tuple[str, Outbox]:
-        """The turn of a run has come: a word of ``pipeline/go.lua`` and what to publish."""
+    def go(self, turn: str) -> tuple[str, str, Outbox]:
+        """A turn has come: the run, a word of ``pipeline/go.lua`` and what to publish."""
+        resumed, _, run_id = turn.partition(":")
         keys = self.keys(run_id)
-        word, outbox = self._scripts.run("pipeline/go", (keys.run, keys.outbox))
-        return text(word), _outbox(outbox)
+        word, outbox = self._scripts.run("pipeline/go", (keys.run, keys.outbox), (resumed,))
+        return run_id, text(word), _outbox(outbox)
 
-    def resume(self, run_id: str, running: Sequence[str]) -> tuple[str, str, Outbox]:
+    def resume(self, run_id: str, resumed: int, running: Sequence[str]) -> tuple[str, Outbox]:
         """Have a run that has ended go on, with the tasks that are ``running``: as ``pipeline/resume.lua`` says."""
-        self.index.reopen(run_id)  # First, as for a start.
-        before, now, outbox = self._scripts.run("pipeline/resume", self.keys(run_id).all, (REMEMBER_MS, *running))
-        return text(before), text(now), _outbox(outbox)
+        self.index.reopen(run_id)  # First, and again, as for a start.
+        what = (REMEMBER_MS, resumed, *running)
+        now, outbox = self._scripts.run("pipeline/resume", self.keys(run_id).all, what)
+        self.index.look_again(run_id)
+        return text(now), _outbox(outbox)
 
-    def line(self, entry: str, run_id: str = "", gone: str = "", most: int = 0) -> tuple[bool, str]:
-        """Have a run stand in the line of its entry, and one that is ``gone`` leave: as ``pipeline/turn.lua`` says."""
-        what = (run_id, gone, most, REMEMBER_MS)
+    def line(self, entry: str, turn: str = "", gone: str = "", most: int = 0) -> tuple[bool, str]:
+        """Have somebody stand in the line of an entry, and who is ``gone`` leave: as ``pipeline/turn.lua`` says."""
+        what = (turn, gone, most, REMEMBER_MS)
         joined, first = self._scripts.run("pipeline/turn", (turns_key(self._prefix, entry),), what)
         return bool(joined), text(first)
 
@@ -198,9 +202,10 @@ class PipelineStore:
         """These fields of a run."""
         return [text_or_none(each) for each in self.client.hmget(self.keys(run_id).run, names)]
 
-    def cancel(self, run_id: str, why: str = "") -> tuple[int, list[str]]:
+    def cancel(self, run_id: str, why: str = "", *, terminate: bool = False) -> tuple[int, list[str]]:
         """As ``pipeline/cancel.lua`` says."""
-        result, running = self._scripts.run("pipeline/cancel", self.keys(run_id).all, (REMEMBER_MS, why))
+        what = (REMEMBER_MS, why, int(terminate))
+        result, running = self._scripts.run("pipeline/cancel", self.keys(run_id).all, what)
         return int(result), texts(running)
 
     def revoked(self, run_id: str) -> None:

@@ -81,9 +81,9 @@ def _look(app: Celery, store: PipelineStore, run_id: str, swept: Swept) -> None:
     if word == "gone":
         store.index.forget(run_id)
     elif word == "over":
-        over(app, store, run_id, store.fields(run_id, "entry")[0])
+        over(app, store, run_id)
     elif word == "wait":
-        take_turn(app, store, run_id, store.fields(run_id, "entry")[0] or "")
+        take_turn(app, store, run_id)
     if word != "run":
         return
     alive = store.guards.alive([each.task_id for each in running])

@@ -12,7 +12,7 @@ from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun, Schedules, every
 from redbeat_lite.pipeline import publish, run, sweep
-from redbeat_lite.pipeline.keys import turns_key
+from redbeat_lite.pipeline.keys import turn, turns_key
 from redbeat_lite.pipeline.publish import conclude
 from redbeat_lite.pipeline.run import begin
 from redbeat_lite.pipeline.store import Ref, store_of
@@ -57,7 +57,8 @@ def swept(app: Celery) -> None:
 
 
 def in_line(app: Celery, entry: str = "nightly") -> list[str]:
-    return [each.decode() for each in store_of(app).client.zrange(turns_key("redbeat-lite", entry), 0, -1)]
+    turns = store_of(app).client.zrange(turns_key("redbeat-lite", entry), 0, -1)
+    return [each.decode().partition(":")[2] for each in turns]
 
 
 def test_runs_that_wait_have_their_turn_one_after_the_other(app: Celery) -> None:
@@ -149,7 +150,7 @@ def test_the_runs_of_an_entry_wait_for_each_other(lab: Lab, crew: Worker) -> Non
     runs = [PipelineRun(lab.app, schedules.run_now("one-at-a-time")) for _ in range(2)]
     line = turns_key("redbeat-lite", "one-at-a-time")
     eventually(lambda: lab.client.zcard(line) == 2, what="both in line")
-    runs.sort(key=lambda each: lab.client.zscore(line, each.id))
+    runs.sort(key=lambda each: lab.client.zscore(line, turn(each.id, 0)))
     lab.started(runs[0], "a")
     assert (runs[1].status().state, lab.names(runs[1])) == ("WAITING", [])
     lab.go(runs[0])

@@ -4,29 +4,29 @@
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
 -- ARGV[1] step  [2] round  [3] attempt  [4] token  [5] SUCCEEDED | FAILED | REVOKED  [6] result or error
 --     [7] ms for which it is known after its record is gone that there was such a run
--- returns {word, state of the run, outbox: step, round.attempt, ..., ids of running tasks to revoke, its entry or ''}
+-- returns {word, state of the run, outbox: step, round.attempt, ..., ids of running tasks to revoke}
 --   done | again it was recorded before | stale another copy's, round's or attempt's | gone there is no such run
-local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'left', 'sizes', 'next', 'keep', 'revoke_siblings', 'entry')
+local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'left', 'sizes', 'next', 'keep', 'revoke_siblings')
 local state = run[1]
 if not state then
-  return {'gone', '', {}, {}, ''}
+  return {'gone', '', {}, {}}
 end
-local step, outcome, entry = ARGV[1], ARGV[5], run[8] or ''
+local step, outcome = ARGV[1], ARGV[5]
 local s = step_at(KEYS[2], step)
 local waiting = s.state == 'WAITING'
 if s.round ~= tonumber(ARGV[2]) or not waiting and s.token ~= ARGV[4] then
-  return {'stale', state, {}, {}, entry}
+  return {'stale', state, {}, {}}
 end
 -- What is to be published now: nothing while the run waits for its turn.
 local function published()
   return state == 'RUNNING' and redis.call('HGETALL', KEYS[4]) or {}
 end
 if not waiting and s.state ~= 'RUNNING' then
-  return {'again', state, published(), {}, entry}
+  return {'again', state, published(), {}}
 end
 -- A step that waits has no token: revoked, expired, or killed before it began. It may be waiting for its retry.
 if waiting and (outcome == 'SUCCEEDED' or s.attempt ~= tonumber(ARGV[3])) then
-  return {'stale', state, {}, {}, entry}
+  return {'stale', state, {}, {}}
 end
 
 local live, ended = state == 'RUNNING' or state == 'WAITING', outcome
@@ -46,7 +46,7 @@ if not live then
   for i = 2, 3 do
     redis.call('PEXPIRE', KEYS[i], math.max(redis.call('PTTL', KEYS[1]), 1))
   end
-  return {'done', state, {}, {}, entry}
+  return {'done', state, {}, {}}
 end
 
 local first, size = steps_of(run[4], tonumber(run[2]))
@@ -64,7 +64,7 @@ if ended ~= 'SUCCEEDED' then
     -- Until the caller has revoked them: should it die before, the sweeper does.
     redis.call('HSET', KEYS[1], 'revoke', 1)
   end
-  return {'done', finish(KEYS, 'FAILED', ARGV[7]), {}, revoke, entry}
+  return {'done', finish(KEYS, 'FAILED', ARGV[7]), {}, revoke}
 end
 
 local left, outbox = tonumber(run[3]) - 1, {}
@@ -80,4 +80,4 @@ end
 for i = 1, state ~= 'SUCCEEDED' and 4 or 0 do
   redis.call('PEXPIRE', KEYS[i], run[6])
 end
-return {'done', state, outbox, {}, entry}
+return {'done', state, outbox, {}}

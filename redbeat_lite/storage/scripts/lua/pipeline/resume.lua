@@ -2,14 +2,15 @@
 -- A run that has ended goes on at its stage: with those of its steps that have not succeeded, each in another round, so
 -- that no message from before counts. A run of an entry waits for its turn.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
--- ARGV[1] as [7] of pipeline/complete  then ids of tasks that the guard believes to run: these steps go on
--- returns {the state it had | KILLS: a task that runs is to be revoked, so nothing was changed, its state now, outbox}
-local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'next', 'keep', 'most', 'revoke_siblings', 'waits')
-if run[1] ~= 'FAILED' and run[1] ~= 'ABORTED' then
-  return {run[1] or 'GONE', run[1] or 'GONE', {}}
+-- ARGV[1] as [7] of pipeline/complete  [2] how often it had been resumed when it was looked at  then ids of tasks that the
+--     guard believed to run: these steps go on. None can have begun since that end
+-- returns {its state now | '' somebody else was faster, outbox}
+local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'next', 'keep', 'most', 'resumed', 'waits')
+if (run[1] ~= 'FAILED' and run[1] ~= 'ABORTED') or (run[7] or '0') ~= ARGV[2] then
+  return {'', {}}
 end
 local runs = {}
-for i = 2, #ARGV do
+for i = 3, #ARGV do
   runs[ARGV[i]] = true
 end
 local first, size = steps_of(run[3], tonumber(run[2]))
@@ -21,9 +22,6 @@ for step = first, next - 1 do
   elseif s.state ~= 'SUCCEEDED' then
     anew[step] = s.round + 1
   end
-end
-if busy > 0 and run[7] == '1' then
-  return {'KILLS', run[1], {}}
 end
 local left = busy + last - next + 1
 for step, round in pairs(anew) do
@@ -41,4 +39,4 @@ for i = 1, 4 do
   redis.call('PEXPIRE', KEYS[i], run[5])
 end
 state = left == 0 and advance(KEYS, state, ARGV[1]) or state
-return {run[1], state, state == 'RUNNING' and redis.call('HGETALL', KEYS[4]) or {}}
+return {state, state == 'RUNNING' and redis.call('HGETALL', KEYS[4]) or {}}
