@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -228,18 +227,11 @@ def _parse(where: str, item: Any, find: Callable[[str, str], str], note: Callabl
     if not isinstance(item, (list, tuple)) or len(item) not in (2, 3):
         raise InvalidEntry(where, "a pair (task, priority)", item)
     *name, task, priority = item
-    if isinstance(priority, bool) or not isinstance(priority, (int, float)) or not _is_finite(priority):
+    if isinstance(priority, bool) or not isinstance(priority, (int, float)) or not abs(priority) < 1e308:
         raise InvalidEntry(f"{where}.priority", "a number", priority)
     step = _of_signature(where, task, priority) if isinstance(task, Signature) else _of_name(where, task, priority)
     full = find(step.task, f"{where}.task")
     return replace(step, name=_text(f"{where}.name", name[0]) if name else step.name, task=full, noted=note(full))
-
-
-def _is_finite(number: float) -> bool:
-    try:
-        return math.isfinite(number)
-    except OverflowError:  # an int larger than any float
-        return False
 
 
 def _of_name(where: str, task: Any, priority: float) -> Step:

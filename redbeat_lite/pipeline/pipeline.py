@@ -7,8 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from celery.utils.log import get_logger
-
 from ..durations import Duration
 from ..public import public
 from .definition import TTL, Definition, Overlap, define
@@ -20,8 +18,6 @@ from .task_notes import note
 
 if TYPE_CHECKING:
     from celery import Celery
-
-logger = get_logger(__name__)
 
 
 def defined(app: Celery, steps: Iterable[Any], params: Any, **more: Any) -> Definition:
@@ -65,16 +61,14 @@ class Pipeline:
         at_once: int | None = None,
     ) -> None:
         more = {"overlap": overlap, "deadline": deadline, "at_once": at_once}
-        self._set(app, defined(app, steps, params, revoke_siblings=revoke_siblings, ttl=ttl, **more))
-
-    def _set(self, app: Celery, definition: Definition) -> None:
-        self.app, self.definition = app, definition
+        self.app = app
+        self.definition = defined(app, steps, params, revoke_siblings=revoke_siblings, ttl=ttl, **more)
 
     @classmethod
     def of(cls, app: Celery, definition: Definition) -> Pipeline:
         """A pipeline with a definition that was checked before."""
         pipeline = cls.__new__(cls)
-        pipeline._set(app, definition)
+        pipeline.app, pipeline.definition = app, definition
         return pipeline
 
     def __repr__(self) -> str:

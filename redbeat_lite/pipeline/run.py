@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
-from itertools import chain, islice
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
@@ -35,7 +33,7 @@ logger = get_logger(__name__)
 #: Seconds between two looks of :meth:`PipelineRun.wait`: at first, and at most.
 _POLL = (0.05, 0.5)
 
-#: Runs, of those that have ended and of the others, that are told in brief.
+#: Runs, of those that have ended and of the others, that are looked at, at least.
 _LOOKED_AT = 500
 
 
@@ -56,11 +54,7 @@ def begin(app: Celery, definition: Definition, run_id: str, entry: str = "", att
 
 
 def _go_on(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox, *, waits: bool) -> str:
-    """Publish what is in the outbox of a run, or have it wait for its turn among those of its entry.
-
-    Returns:
-        why it is left out, or nothing.
-    """
+    """Publish the outbox of a run, or have it wait for its turn among those of its entry; returns why it cannot."""
     try:
         if waits:
             return take_turn(app, store, run_id)
@@ -92,46 +86,49 @@ class PipelineRun:
 
     @classmethod
     def list(cls, app: Celery, *, ended: bool = True, limit: int = 100) -> Sequence[RunStatus]:
-        """How the runs stand: those that have not ended, the latest start in front; then the latest that have, the
-        latest end in front. A run whose record is gone is left out. One round trip for each.
+        """How the runs stand, as :meth:`brief` finds them. One round trip for each.
 
         Parameters:
-            ended: ``False`` leaves out those that have ended; of these the latest 10,000 are known.
-            limit: how many at most. Of more that have not ended, any.
+            ended: ``False`` leaves out those that have ended.
+            limit: how many at most.
 
         Raises:
             InvalidEntry: the limit is no positive number.
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InvalidEntry("limit", "a number of runs, at least 1", limit)
-        index = store_of(app).index
-        found = list(islice(_statuses(app, index.open_ids()), limit))
-        running = sorted((each for each in found if not each.ended), key=_created, reverse=True)
-        if not ended:
-            return tuple(running)
-        # Between its end and its change of index, a run that has ended is still among the others.
-        just = {each.id: each for each in found if each.ended}
-        others = _statuses(app, (run_id for run_id in index.ended_ids() if run_id not in just))
-        return tuple(islice(chain(running, just.values(), others), limit))
+        states = tuple(State) if ended else (State.RUNNING, State.WAITING)
+        found = []
+        for each in cls.brief(app, states, limit=limit):
+            try:
+                found.append(cls(app, each.id).status())
+            except RedbeatError as exc:
+                _unlisted(each.id, exc)
+        return tuple(run for run in found if ended or not run.ended)
 
     @classmethod
     def brief(cls, app: Celery, states: Collection[State] = tuple(State), *, limit: int = 100) -> Sequence[RunStatus]:
-        """As :meth:`list`, without the steps: two round trips for all of them.
+        """How the runs stand, without the steps: those that have not ended, the latest start in front; then those that
+        have, the latest end in front. Two round trips for all of them.
 
         Parameters:
-            states: that are wanted. Of fewer than all, 500 runs that have not ended and the latest 500 that have are
-                looked at.
+            states: that are wanted.
+            limit: how many at most. So many runs that have not ended, and of the latest 10,000 that have the latest so
+                many, are looked at, but 500 of each in any case; one whose record is gone is left out.
         """
-        store, looked_at = store_of(app), limit if len(states) == len(State) else max(limit, _LOOKED_AT)
+        store, looked_at = store_of(app), max(limit, _LOOKED_AT)
         ids, pipe, found = store.index.latest(looked_at), store.client.pipeline(transaction=False), []
         for run_id in ids:
             pipe.hmget(store.keys(run_id).run, run_status.BRIEF)
         for run_id, reply in zip(ids, pipe.execute(raise_on_error=False), strict=True):
             if isinstance(reply, NoPermissionError):
                 raise reply
-            with suppress(TypeError, LookupError, ValueError, ArithmeticError):  # anything may lie there
+            try:
                 told = {name: text(value) for name, value in zip(run_status.BRIEF, reply, strict=True) if value}
-                found.append(run_status.brief(run_id, told))
+                if told:
+                    found.append(run_status.brief(run_id, told))
+            except (TypeError, LookupError, ValueError, ArithmeticError) as exc:  # anything may lie there
+                _unlisted(run_id, CorruptEntry(f"the record of pipeline run {run_id!r} cannot be read: {exc!r}"))
         found.sort(key=lambda run: (not run.ended, run.ended_at or run.created_at), reverse=True)
         return [run for run in found if run.state in states][:limit]
 
@@ -194,7 +191,11 @@ class PipelineRun:
         deadline = None if longest is None else time.monotonic() + longest
         pause, seen = _POLL[0], None
         while True:
-            found = self._status_or_none()
+            found = None
+            try:
+                found = self.status()
+            except UNREACHABLE as exc:
+                logger.warning("Pipeline %s: cannot look at it, trying again: %s", self.id, text_of(exc))
             if found is not None and found != seen:
                 seen, pause = found, _POLL[0]
                 if progress is not None:
@@ -206,13 +207,6 @@ class PipelineRun:
                 raise TimeoutError(f"pipeline {self.id} has not ended within {longest:g} s")
             time.sleep(left)
             pause = min(pause * 1.5, _POLL[1])
-
-    def _status_or_none(self) -> RunStatus | None:
-        try:
-            return self.status()
-        except UNREACHABLE as exc:
-            logger.warning("Pipeline %s: cannot look at it, trying again: %s", self.id, text_of(exc))
-            return None
 
     def cancel(self, *, terminate: bool = False) -> bool:
         """End the run before its time: nothing of it starts any more.
@@ -276,19 +270,5 @@ class PipelineRun:
         return PipelineNotFound(f"there is no pipeline run {self.id!r}")
 
 
-def _statuses(app: Celery, ids: Iterable[str]) -> Iterator[RunStatus]:
-    """How these runs stand, without those whose record is gone or cannot be read."""
-    for run_id in ids:
-        try:
-            found = PipelineRun(app, run_id).status()
-        except PipelineNotFound:
-            continue
-        except RedbeatError as exc:
-            logger.warning("Pipeline %r cannot be listed: %s", run_id, text_of(exc))
-            continue
-        if found.state is not State.GONE:
-            yield found
-
-
-def _created(status: RunStatus) -> float:
-    return status.created_at.timestamp() if status.created_at is not None else 0.0
+def _unlisted(run_id: str, why: RedbeatError) -> None:
+    logger.warning("Pipeline %r cannot be listed: %s", run_id, text_of(why))

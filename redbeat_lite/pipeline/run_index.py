@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from ..storage.replies import server_ms, text, texts
@@ -11,9 +10,6 @@ from .keys import ended_key, index_key
 
 #: Runs that have ended of which it is remembered that they were, the latest ones.
 MAX_ENDED = 10_000
-
-#: Ids read in one round trip.
-_PAGE = 200
 
 #: Seconds for which the difference between the server's clock and ours is believed.
 _CLOCK_LIFE = 60.0
@@ -62,24 +58,8 @@ class Index:
 
     def forget(self, run_id: str) -> None:
         """There is no such run any more."""
-        pipe = self._client.pipeline(transaction=False)
-        pipe.zrem(self._open, run_id)
-        pipe.zrem(self._ended, run_id)
-        pipe.execute()
-
-    def open_ids(self) -> list[str]:
-        """Every run that has not ended."""
-        return texts(self._client.zrange(self._open, 0, -1))
-
-    def ended_ids(self) -> Iterator[str]:
-        """The latest runs that have ended, from the last one back; their records may be gone."""
-        seen: set[str] = set()
-        start = 0
-        while page := texts(self._client.zrevrange(self._ended, start, start + _PAGE - 1)):
-            # Whoever ends meanwhile moves the others towards the end, so one may be met twice.
-            yield from (run_id for run_id in page if run_id not in seen)
-            seen.update(page)
-            start += _PAGE
+        self._client.zrem(self._open, run_id)
+        self._client.zrem(self._ended, run_id)
 
     def latest(self, limit: int) -> list[str]:
         """So many runs that have not ended, any of them, and of those that have the latest; in one round trip."""

@@ -63,7 +63,8 @@ def task_of(app: Celery, step: Step, options: dict[str, Any]) -> Task:
     if "once" in noted:
         if noted["signature"] is not None or options.get("once_key"):
             fields["once_policy"] = Once.decode(noted["once"])
-            fields["once_signature"] = _signature(noted["signature"] or [])
+            parameters = [_parameter(*each) for each in noted["signature"] or ()]
+            fields["once_signature"] = inspect.Signature(parameters) if parameters else None
         else:
             options.pop("on_conflict", None)
     queue = options.get("queue") or fields.get("queue")
@@ -107,12 +108,6 @@ def _noted_signature(signature: inspect.Signature | None) -> list[list[Any]]:
         [each.name, int(each.kind), *([] if each.default is each.empty else [pack(each.default, each.name)])]
         for each in (signature.parameters.values() if signature is not None else ())
     ]
-
-
-def _signature(noted: list[list[Any]]) -> inspect.Signature | None:
-    if not noted:
-        return None
-    return inspect.Signature([_parameter(*each) for each in noted])
 
 
 def _parameter(name: str, kind: int, *default: Any) -> inspect.Parameter:

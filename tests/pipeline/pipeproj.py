@@ -57,7 +57,8 @@ def make_app(url: str, **conf: Any) -> Celery:
     def body(task: Any, params: dict[str, Any], how: str, give: Any, seconds: float) -> Any:
         run, name = task.request.redbeat_pipeline["run"], task.request.redbeat_pipeline["name"]
         # Before the note, as who has read it may kill this process.
-        first = client.incr(f"ran:{run}:{name}") == 1
+        times = client.incr(f"ran:{run}:{name}")
+        first = times == 1
         note(task, "start", params=params if how == "show" else None)
         while (how == "until" and not client.exists(f"go:{run}")) or (
             how == "fail when told" and not client.exists(f"fail:{run}")
@@ -71,6 +72,8 @@ def make_app(url: str, **conf: Any) -> Celery:
                     except redis.ConnectionError:
                         raise ValueError("as asked") from None
                     time.sleep(0.02)
+        if how.startswith("fail until ") and times <= int(how.removeprefix("fail until ")):
+            raise ValueError("as asked")
         _misbehave(task, how, first=first)
         time.sleep(seconds)
         note(task, "end")

@@ -69,7 +69,7 @@ def test_runs_are_listed_with_how_far_they_are(app: Celery) -> None:
     assert listed(app) == ["c", "a", "b", "d"], "then those that have ended, the latest in front"
     assert listed(app, ended=False) == ["c", "a"]
     assert listed(app, limit=3) == ["c", "a", "b"]
-    assert listed(app, limit=1) in (["c"], ["a"])
+    assert listed(app, limit=1) == ["c"]
     found = PipelineRun.list(app)
     assert [each.state for each in found] == [State.RUNNING, State.RUNNING, State.ABORTED, State.ABORTED]
     assert found[0] == PipelineRun(app, "c").status()
@@ -163,7 +163,6 @@ def test_what_cannot_be_read_hides_nothing_else(app: Celery, caplog: pytest.LogC
 
 def test_only_the_latest_ended_runs_are_known(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_index, "MAX_ENDED", 3)
-    monkeypatch.setattr(run_index, "_PAGE", 2)
     for name in "abcde":
         start(app, name)
         cancel(app, name)
