@@ -9,16 +9,24 @@ from typing import Any
 from unittest import mock
 
 import amqp
+import kombu
 import pytest
 from amqp.exceptions import FrameSyntaxError, MessageNacked, NotFound
 
 from redbeat_lite import Entry, every
+from redbeat_lite.beat.dispatch import publisher
 from redbeat_lite.beat.dispatch.broker import BrokerDown
 from redbeat_lite.beat.dispatch.confirms import Confirming, confirms
 from tests.beat.ways import Setup
 from tests.support.cases import together
 from tests.support.frozen import Clock
 from tests.support.messages import queued
+
+
+class Message(str):
+    @property
+    def properties(self) -> dict[str, str]:
+        return {"correlation_id": str(self)}
 
 
 class Channel:
@@ -51,6 +59,10 @@ class Channel:
             raise NotFound("no exchange")
         if message == "cutting":
             raise ConnectionResetError("gone")
+        if message == "astray":
+            assert self.events["basic_return"], "py-amqp raises it then"
+            for tell in self.events["basic_return"]:
+                tell(NotFound("no route"), "", "", Message(message))
         event, multiple = "basic_nack" if message == "refused" else "basic_ack", message == "late"
         if multiple:
             number, _ = self._taken.pop()
@@ -64,7 +76,7 @@ def sent(channel: Any, messages: list[str]) -> list[Any]:
     confirming = Confirming(channel, 1)
     batch = []
     for message in messages:
-        channel.basic_publish(message, exchange="", routing_key="celery")
+        channel.basic_publish(Message(message), exchange="", routing_key="celery")
         batch.append(confirming.take())
     return [error and type(error) for error in confirming.send(batch)]
 
@@ -76,6 +88,7 @@ def sent(channel: Any, messages: list[str]) -> list[Any]:
         (["late", "b", "c"], [None, None, None], []),
         (["a", "refused", "b"], [None, MessageNacked, None], []),
         (["a", "unwritable", "b"], [None, FrameSyntaxError, None], []),
+        (["a", "astray", "b"], [None, NotFound, None], []),
         (["a", "closing", "b", "c"], [None, NotFound, None, None], ["closing", "b", "c"]),
         (["closing", "cutting", "b"], [NotFound, BrokerDown, BrokerDown], ["closing", "cutting"]),
         (["a", "cutting", "b"], [None, BrokerDown, BrokerDown], []),
@@ -100,15 +113,36 @@ def test_only_what_would_wait_for_each_message_is_confirmed_in_batches() -> None
     assert not confirms(object())
 
 
+def test_it_needs_no_batches_of_kombu_which_has_none_before_5_7(
+    apart: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Any] = []
+
+    def confirming(producer: Any, timeout: float) -> Confirming:
+        producer.channel.events = defaultdict(set)
+        made = Confirming(producer.channel, timeout)
+        monkeypatch.setattr(made, "send", lambda messages: kept.extend(messages) or [None] * len(messages))
+        return made
+
+    monkeypatch.delattr(kombu.Producer, "batch", raising=False)
+    monkeypatch.setattr(publisher, "_collector", confirming)
+    apart.schedules.add("e", "t", every(10))
+    clock.forward(10)
+    apart.beat.run_due()
+    [[(_, _, (_, how))]] = kept
+    assert how["routing_key"] == "celery"
+    assert apart.schedules["e"].total_run_count == 1
+
+
 def test_what_was_confirmed_before_the_connection_broke_is_not_sent_again(apart: Setup, clock: Clock) -> None:
     apart.schedules.add_many(Entry(f"e{number}", "t", every(10)) for number in range(3))
     clock.forward(10)
     apart.beat.run_due()
     clock.forward(10)
-    publisher = apart.beat._publisher
-    send = publisher.send
+    sending = apart.beat._publisher
+    send = sending.send
     broken = lambda messages: [*send(messages[:1]), *(BrokerDown("gone") for _ in messages[1:])]  # noqa: E731
-    with mock.patch.object(publisher, "send", side_effect=broken), pytest.raises(BrokerDown, match="gone"):
+    with mock.patch.object(sending, "send", side_effect=broken), pytest.raises(BrokerDown, match="gone"):
         apart.beat.run_due()
     assert sorted(entry.total_run_count for entry in apart.schedules.values()) == [1, 1, 2]
     apart.beat.run_due()

@@ -36,11 +36,13 @@ class Confirming:
         #: Messages that are not confirmed yet, by their number on this channel: the place of each in its batch.
         self._open: dict[int, int] = {}
         self._number = 0
+        self._places: dict[str, int] = {}  #: of each, by its task id
         self._errors: list[Exception | None] = []
         self._why: Exception = BrokerDown()
         channel.basic_publish = lambda message, **how: self._kept.append(("amqp", "", (message, how)))
         channel.events["basic_ack"].add(lambda number, multiple: self._settle(number, multiple, None))
         channel.events["basic_nack"].add(lambda number, multiple: self._settle(number, multiple, MessageNacked()))
+        channel.events["basic_return"].add(self._returned)
 
     def stranger_to(self, mark: Mark) -> str:
         """Why the broker is not the database of the schedule."""
@@ -59,7 +61,7 @@ class Confirming:
         What is wrong with one message may have the broker close the channel, under those that it has not confirmed yet.
         These are sent once more, each by itself; that shows whose fault it was.
         """
-        self._errors = [None] * len(messages)
+        self._errors, self._places = [None] * len(messages), {}
         for place in self._send(messages, range(len(messages))):
             if isinstance(self._why, BrokerDown) or self._send(messages, (place,)):
                 self._errors[place] = self._why
@@ -95,7 +97,11 @@ class Confirming:
                 self._errors[place] = exc  # it cannot be written, and nothing of it was
                 return
             self._number += 1
-            self._open[self._number] = place
+            self._open[self._number] = self._places[message.properties.get("correlation_id")] = place
+
+    def _returned(self, error: Exception, exchange: str, routing_key: str, message: Any) -> None:
+        """One that must reach a queue has found none. What is raised here would be the end of the whole batch."""
+        self._errors[self._places[message.properties.get("correlation_id")]] = error
 
     def _settle(self, number: int, multiple: bool, error: Exception | None) -> None:
         settled = [each for each in self._open if each <= number] if multiple else [number]

@@ -9,7 +9,7 @@ messages are published first and committed after, with ids that make a repeated 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from celery.result import denied_join_result
@@ -196,7 +196,8 @@ class Publisher:
             if self._prepared is not None:
                 self._in_full = self._obstacle(type(self._producer.channel))
                 self._prepared.begin()
-            with self._producer.batch():
+            # Before kombu 5.7 it has none, and what RabbitMQ confirms is kept without it.
+            with getattr(self._producer, "batch", nullcontext)():
                 yield self._publish
 
     def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
