@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 from unittest import mock
 
 import pytest
 import redis
 from celery import Task
+from celery.beat import SchedulingError
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
@@ -31,6 +33,23 @@ class TestOneEntryThatFails:
         clock.forward(1)
         setup.beat.run_due()
         assert len(queued(setup.broker)) == 1
+
+    def test_leaves_nothing_behind_for_a_collector(self, setup: Setup, clock: Clock) -> None:
+        """Many that fail, of a task that has got another parameter say, would take some 30 KB each until one comes."""
+
+        setup.schedules.add_many(Entry(name, "odd", every(60)) for name in "abc")
+
+        @setup.app.task(name="odd", shared=False)
+        def odd(needed: object) -> None: ...
+
+        clock.forward(60)
+        gc.collect()
+        with mock.patch.object(gc, "enable"):
+            setup.beat.run_due()
+        left = [each for each in gc.get_objects() if isinstance(each, SchedulingError)]
+        gc.enable()
+        assert not left
+        assert [entry.last_error is None for entry in setup.schedules.values()] == 3 * [False]
 
     def test_for_its_line_leaves_the_others_to_the_next_line(self, setup: Setup, clock: Clock) -> None:
         odd = setup.odd_task()
