@@ -125,6 +125,15 @@ def text_of(exc: BaseException) -> str:
     return hide_passwords(storable(text)) or type(exc).__name__
 
 
+#: What came instead of what an error of ours expected, to the end of its line.
+_CAME = re.compile(r"(?:, got |(?<=no value of type)).*")
+
+
+def without_values(error: str) -> str:
+    """What is wrong with an entry, without what came instead, which may be an argument."""
+    return _CAME.sub("", error)
+
+
 def storable(text: str) -> str:
     """Text in which what is no UTF-8, as the name of a file may hold, and what a terminal obeys is spelled out."""
     return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text).encode(errors="backslashreplace").decode()

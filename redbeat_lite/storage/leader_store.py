@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..actors import BEAT
+from ..errors import without_values
 from .changes import line_of
 from .refused import Refused
 from .replies import text
@@ -111,7 +112,7 @@ class LeaderStore(Store):
         """
         keys = self.keys
         errors = {error for _, error, _ in bad}
-        line = line_of(BEAT, "quarantined", errors.pop() if len(errors) == 1 else "")
+        line = line_of(BEAT, "quarantined", without_values(errors.pop()) if len(errors) == 1 else "")
         args: list[Any] = [*term, CUT, line.change]
         for stored, _, record in bad:
             args += (stored.name, stored.definition or b"", stored.state or b"", record)

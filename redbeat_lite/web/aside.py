@@ -44,7 +44,7 @@ def quarantine(call: Call) -> Response:
 
 def _told(call: Call, record: Mapping[str, Any]) -> tuple[datetime | None, str, str | None]:
     """Since when, why, and its definition, as far as whoever asks may see it."""
-    at, error, definition = record.get("at"), str(record.get("error")), record.get("definition")
+    at, error, definition = record.get("at"), call.wrong(str(record.get("error"))), record.get("definition")
     since = from_ms(at) if isinstance(at, int) and 0 <= at <= MAX_MS else None
     if definition is None or (call.site.redact is None and call.may("edit")):
         return since, error, definition and str(definition)[:_LONGEST]
@@ -53,7 +53,7 @@ def _told(call: Call, record: Mapping[str, Any]) -> tuple[datetime | None, str, 
         shown = json.dumps({**fields, **arguments(call, fields)}, ensure_ascii=False)[:_LONGEST]
     except Exception:  # noqa: BLE001 - anything may lie there, and what cannot be read cannot be redacted
         shown = "for those who may edit, where it can be read and redacted"
-    return since, error.partition(", got ")[0], shown  # what came instead may be an argument
+    return since, error, shown
 
 
 def release(call: Call) -> Response:
@@ -73,4 +73,4 @@ def doctor(call: Call) -> Response:
     at, found = None, None
     if "examine" in call.given:
         at, found = call.site.shared.read("doctor", lambda: (datetime.now(UTC), examine(call.site.app)))
-    return call.page("doctor.html", at=at, found=found)
+    return call.page("doctor.html", at=at, found=found, wrong=call.wrong)

@@ -62,7 +62,9 @@ _OUTCOMES = {"failed": NOT_DONE, "expired": ("expired",), "lost": ("lost",)}
 
 def now(call: Call) -> Response:
     """Who leads, what is wrong, and what comes next."""
-    return call.page("now.html", **call.site.shared.read("now", lambda: _now(call.site)))
+    found = call.site.shared.read("now", lambda: _now(call.site))
+    told = [(label, call.wrong(str(value)) if label == "refused" else value) for label, value in found["lines"]]
+    return call.page("now.html", **{**found, "lines": told})
 
 
 def _now(site: Site) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 
 from .. import actors
 from ..api.schedules import Schedules
-from ..errors import ConfigOwned, EntryChanged, EntryNotFound, RedbeatError, text_of
+from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryNotFound, RedbeatError, text_of, without_values
 from ..pipeline.errors import NotResumable, PipelineNotFound
 from ..schedules.zones import portable
 from ..settings import Settings
@@ -71,6 +71,10 @@ class Call:
     def may(self, right: str) -> bool:
         """Whether this is granted."""
         return right in self.access.rights
+
+    def wrong(self, error: str) -> str:
+        """What is wrong with an entry, as far as whoever asks may see it."""
+        return error if self.site.redact is None and self.may("edit") else without_values(error)
 
     def done(self, what: str, page: str = "entry", **query: str | None) -> Response:
         """Lead to the page that shows what was done."""
@@ -160,6 +164,7 @@ class Site:
                 return handler(call)
         except (RedbeatError, click.UsageError) as exc:
             said = exc.format_message() if isinstance(exc, click.UsageError) else text_of(exc)
+            said = call.wrong(said) if isinstance(exc, CorruptEntry) else said
             return call.page("failed.html", _STATUS.get(type(exc), 400), what="This cannot be done", why=said)
         except _AWAY as exc:
             what = "The broker cannot be reached" if isinstance(exc, OperationalError) else _GONE

@@ -41,6 +41,18 @@ class TestQuarantine:
         assert schedules["a"] == released == Entry("a", "add", every(10), (1,))
         assert released.next_run_at == NOW + timedelta(seconds=20)
 
+    def test_the_record_of_changes_says_why_but_tells_no_argument(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", every(10))
+        client.hset("{redbeat-lite}:entries", "a", '{"task":"add","schedule":{"every":10000},"kwargs":"hunter2"}')
+        clock.forward(10)
+        inner_beat.run_due()
+        assert "got 'hunter2'" in schedules.quarantined()["a"]["error"]
+        [change] = schedules.changes("a", limit=1)
+        assert change.action == "quarantined"
+        assert change.note.endswith("kwargs: expected a dict")
+
     def test_what_is_still_bad_stays(self, set_aside: Schedules) -> None:
         with pytest.raises(CorruptEntry, match="not readable as JSON"):
             set_aside.release("a")

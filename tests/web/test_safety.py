@@ -18,8 +18,10 @@ from celery import Celery, Signature, chain
 
 from redbeat_lite import InvalidEntry, Schedules, every
 from redbeat_lite.cli.output import clean
+from redbeat_lite.entries.definition import encode
 from redbeat_lite.errors import ConfigurationError
 from redbeat_lite.runs.incident import Case
+from redbeat_lite.storage.refused import Refused
 from redbeat_lite.web import RIGHTS, Access, Request, Response, Site
 from redbeat_lite.web.messages import MAX_BODY
 from redbeat_lite.web.users import Users, line
@@ -248,3 +250,22 @@ def test_a_wrong_line_of_the_file_is_named(tmp_path: Path, text: str) -> None:
 
 def test_all_rights_have_their_names() -> None:
     assert RIGHTS == ("view", "run", "pause", "edit", "remove", "locks", "freeze")
+
+
+def test_errors_show_no_arguments_to_who_may_not_edit(
+    look: Callable[..., Visitor], schedules: Schedules, client: redis.Redis
+) -> None:
+    definition = encode(schedules.add("e", "add", every(60), kwargs={"x": 1}))
+    errors = {"config": "kwargs: expected a dict, got 'hunter2'", "other": "args[0]: expected text, got 'hunter2'"}
+    for wrong in ('"x":{"__type__":"datetime","__value__":"hunter2"}', '"x":1},"options":{"queue":["hunter2"]'):
+        client.hset(KEYS.entries, "e", definition.replace('"x":1', wrong))
+        client.hset(KEYS.meta, "refused", Refused("app", 2, errors).encode())
+        for visitor in (look("run", "pause", "remove"), look(*RIGHTS, redact=lambda field, value: "…")):
+            seen = [visitor.get(), visitor.get("doctor", examine=1), visitor.get("entry", name="e")]
+            seen += [visitor.post(page, name="e") for page in ("run", "pause")]
+            assert [("hunter2" in each.html, "expected" in each.text or "no value" in each.text) for each in seen] == [
+                (False, True)
+            ] * 5
+        visitor = look("edit")
+        seen = [visitor.get(), visitor.get("doctor", examine=1), visitor.get("entry", name="e")]
+        assert all("hunter2" in each.html for each in seen)
