@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..entries.selection import is_pattern
+from ..entries.selection import Selection, is_pattern
 from ..instants import MAX_MS, from_ms, to_ms
 from ..storage.changes import Change
 from .messages import Response
@@ -27,14 +27,15 @@ def page(call: Call) -> Response:
 
 
 def _found(site: Site, name: str, actor: str, until: int | None) -> dict[str, Any]:
+    # Of a longer one, to make an expression for it would take minutes.
+    pattern = Selection.of(name if is_pattern(name) else f"{name}*").name
     most = (_LOOKED_AT if name or actor else _LINES) + 1
     lines = site.schedules.changes(until=None if until is None else from_ms(until), limit=most)
-    left = [each for each in lines if actor in each.actor and _is_of(each, name)]
+    left = [each for each in lines if actor in each.actor and (not name or _is_of(each, name, pattern))]
     # The next page begins with a line that this one leaves out, and with what else was changed in that millisecond.
     beyond = [*left[_LINES : _LINES + 1], *lines[most - 1 :]]
     return {"listed": left[:_LINES], "older": to_ms(beyond[0].at) if beyond else None}
 
 
-def _is_of(change: Change, name: str) -> bool:
-    pattern = name if is_pattern(name) else f"{name}*"
-    return not name or name in change.names or any(fnmatchcase(each, pattern) for each in change.names)
+def _is_of(change: Change, name: str, pattern: str) -> bool:
+    return name in change.names or any(fnmatchcase(each, pattern) for each in change.names)

@@ -52,6 +52,12 @@ def test_a_filter_leaves_some_changes(visitor: Visitor, schedules: Schedules, qu
     assert ("Nothing is left by this filter." in seen.text) is not left
 
 
+def test_a_pattern_that_would_take_minutes_is_refused(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add("nightly", "add", every(60))
+    seen = visitor.get("changes", q="[" * 50_000)
+    assert (seen.status, "name: expected a name or a pattern" in seen.text) == (400, True)
+
+
 def test_older_ones_are_behind_a_link_and_none_is_left_out(
     visitor: Visitor, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
