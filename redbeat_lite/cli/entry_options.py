@@ -23,6 +23,9 @@ KINDS = ("every", "cron", "at", "rrule", "manual", "schedule")
 #: What unsets a field that may be unset.
 _NONE = "none"
 
+#: Digits of a whole number: Python reads no more than 4,300, and nobody means as many.
+_DIGITS = 300
+
 
 class Json(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.4 on
     """JSON of one kind, in which ``__type__`` marks what is not plain JSON, as everywhere in the schedule."""
@@ -204,7 +207,7 @@ def _instant_or_length(field: str, text: str, zone: tzinfo, words: str, sign: in
 def _json(field: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise InvalidEntry(field, f"JSON ({exc})", text) from None
 
 
@@ -217,6 +220,6 @@ def _expectation(field: str, text: str) -> Any:
 
 
 def _whole(field: str, text: str) -> int:
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > _DIGITS:
         raise InvalidEntry(field, 'a whole number, or "none"', text)
     return int(text)

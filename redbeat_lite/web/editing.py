@@ -122,6 +122,8 @@ def _words(before: Mapping[str, str], texts: Mapping[str, str]) -> list[str]:
     """The options that make the one the other."""
     words: list[str] = []
     changed = [name for name, text in texts.items() if text != before[name]]
+    if texts["kind"] not in KINDS:  # it becomes an option
+        raise InvalidEntry("kind", f"one of {', '.join(KINDS)}", texts["kind"])
     if not {*changed}.isdisjoint(_SCHEDULE):
         words += [f"--{texts['kind']}", *([texts["rule"]] if texts["kind"] != "manual" else [])]
         for name in (name for name, default in _BESIDE.items() if texts[name] != default):
