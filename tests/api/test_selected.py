@@ -301,8 +301,8 @@ def test_a_search_finds_what_reading_all_of_them_finds(schedules: Schedules, cli
 
 def test_a_search_ends_where_it_has_looked_at_enough(schedules: Schedules, monkeypatch: pytest.MonkeyPatch) -> None:
     schedules.add_many(Entry(f"e{n:03d}", "add", every(60 + n), tags=["t"] if n % 7 == 0 else []) for n in range(300))
-    monkeypatch.setattr("redbeat_lite.storage.store._LOOKED_AT", 50)
-    monkeypatch.setattr("redbeat_lite.storage.store._ENOUGH", 3)
+    monkeypatch.setattr("redbeat_lite.storage.reading._LOOKED_AT", 50)
+    monkeypatch.setattr("redbeat_lite.storage.reading._ENOUGH", 3)
     monkeypatch.setattr("redbeat_lite.api.reader._TOGETHER", 3)
     tagged = [f"e{n:03d}" for n in range(300) if n % 7 == 0]
     for name in ("*", "e*"):
