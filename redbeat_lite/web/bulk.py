@@ -39,9 +39,6 @@ def act(call: Call) -> Response:
     if not any(meant.values()):
         raise InvalidEntry("q", "the beginning of a name, a pattern, a tag or a task", "")
     found, (_, asks, do) = selected(call.site, *meant.values()), ACTIONS[does]
-    if "save" in given:
-        do(found, given)
-        return call.done("all", "entries", **meant)
     few = found.selection.beginning or len(call.site.schedules) <= _STORED
     names = [entry.name for entry in islice(found, _MOST + 1)] if few else []
     if few and not names:
@@ -51,5 +48,9 @@ def act(call: Call) -> Response:
     if not 0 < len(names) <= _MOST:
         told = f"A page takes {_MOST:,} entries at once, and where no more than {_STORED:,} are stored."
         return call.page("ask.html", what="Too many for a page", told=told, words=words, asks="", button="")
+    if given.get("save") == str(len(names)):  # as many as was agreed to
+        do(found, given)
+        return call.done("all", "entries", **meant)
     what = f"{does.capitalize()} {counted(len(names), 'entry', 'entries')}?"
-    return call.page("ask.html", what=what, told=listed(names, 10), words=words, asks=asks, button=does.capitalize())
+    told, button = listed(names, 10), does.capitalize()
+    return call.page("ask.html", what=what, told=told, words=words, asks=asks, button=button, number=len(names))

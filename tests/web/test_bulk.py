@@ -34,16 +34,16 @@ def test_it_says_how_many_they_are_before_anything_is_done(
     assert "redbeat pause '*report*' --tag a --task add" in asked.text
     assert "and 2 more" in visitor.post("run-all", tag="a").text
     assert (_paused(schedules), queued(client)) == ([], [])
-    done = visitor.post("pause-all", q="*report*", tag="a", task="add", note="the disk", save="1")
+    done = visitor.post("pause-all", q="*report*", tag="a", task="add", note="the disk", save="3")
     assert done.location == "entries?q=%2Areport%2A&tag=a&task=add&did=all"
     assert _paused(schedules) == ["a-report", "report-1", "report-2"]
     assert schedules["report-1"].paused_note == "the disk"
     assert schedules["report-1"].last_change.actor == "ada"  # type: ignore[union-attr]
-    assert visitor.post("resume-all", q="report-?", save="1").status == 303
+    assert visitor.post("resume-all", q="report-?", save="3").status == 303
     assert _paused(schedules) == ["a-report"]
     visitor.post("run-all", task="mul", save="1", note="once more")
     assert [message.task for message in queued(client)] == ["mul"]
-    visitor.post("remove-all", q="report", save="1")
+    visitor.post("remove-all", q="report", save="3")
     assert len(schedules) == 10
 
 
@@ -56,8 +56,8 @@ def test_resumed_with_what_was_missed_if_one_says_so(
     monkeypatch.setattr(
         bulk.Selected, "resume", lambda self, catch_up: asked.append(catch_up) or resume(self, catch_up)
     )
-    visitor.post("resume-all", tag="a", save="1")
-    visitor.post("resume-all", tag="a", save="1", catch_up="on")
+    visitor.post("resume-all", tag="a", save="12")
+    visitor.post("resume-all", tag="a", save="12", catch_up="on")
     assert asked == [False, True]
 
 
@@ -66,18 +66,30 @@ def test_nothing_is_done_where_nothing_is_said_or_selected(visitor: Visitor, sch
         refused = visitor.post("remove-all", save="1", **query)
         assert (refused.status, "q: expected the beginning of a name" in refused.text) == (400, True)
     assert visitor.post("remove-all", q="nope").status == 404
-    assert visitor.post("remove-all", q="nope", save="1").status == 303
+    assert visitor.post("remove-all", q="nope", save="0").status == 404
     assert len(schedules) == 13
 
 
 def test_too_many_are_for_the_command_line(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("_MOST", "_STORED"):
-        with monkeypatch.context() as patch:
-            patch.setattr(bulk, limit, 5)
-            asked = visitor.post("remove-all", tag="a")
-        assert "Too many for a page" in asked.text
-        assert "redbeat remove '*' --tag a" in asked.text
-        assert 'name="save"' not in asked.html
+        for save in ({}, {"save": "12"}, {"save": "0"}):
+            with monkeypatch.context() as patch:
+                patch.setattr(bulk, limit, 5)
+                asked = visitor.post("remove-all", tag="a", **save)
+            assert "Too many for a page" in asked.text
+            assert "redbeat remove '*' --tag a" in asked.text
+            assert 'name="save"' not in asked.html
+    assert len(visitor.site.schedules) == 13
+
+
+def test_it_is_asked_again_where_they_are_more_than_one_was_told(visitor: Visitor, schedules: Schedules) -> None:
+    assert '<button name="save" value="3">' in visitor.post("remove-all", q="report").html
+    schedules.add("report-4", "add", every(60))
+    asked = visitor.post("remove-all", q="report", save="3")
+    assert ("Remove 4 entries?" in asked.text, '<button name="save" value="4">' in asked.html) == (True, True)
+    assert len(schedules) == 14
+    assert visitor.post("remove-all", q="report", save="4").status == 303
+    assert len(schedules) == 10
 
 
 def test_the_buttons_are_where_a_filter_selects_and_one_may(look: Callable[..., Visitor]) -> None:
