@@ -82,11 +82,13 @@ class Call:
 
     def page(self, template: str, http: int = 200, **data: Any) -> Response:
         """A page, with a tag of what it says to whoever asks; or that it is still as the browser has it."""
-        shown = {"here": self.request.path[1:], "given": self.given, "user": self.access.user, "may": self.may, **data}
+        shown = {"here": self.request.path[1:], "given": self.given, "user": self.access.user, "may": self.may}
+        # The answer to a post is not asked for again: a script that loads it anew posts anew.
+        shown |= {"live": self.request.method != "POST", **data}
         body = self.site.templates.get_template(template).render(shown).encode(errors="replace")
         tag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
         headers = (("Content-Type", "text/html; charset=utf-8"), ("Cache-Control", "private, no-cache"), ("ETag", tag))
-        if http == 200 and self.request.headers.get("if-none-match") == tag:
+        if http == 200 and self.request.headers.get("if-none-match", "").removeprefix("W/") == tag:
             return Response(304, headers=headers[1:])
         return Response(http, body, headers)
 

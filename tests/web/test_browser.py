@@ -334,6 +334,28 @@ def test_while_redis_is_away_a_banner_says_so_and_the_page_stays(tab: Any, addre
     page.wait_for_selector("#banner:empty", state="attached", timeout=9000)
 
 
+def test_what_a_proxy_answers_in_its_place_brings_the_banner(tab: Any, address: str) -> None:
+    page = tab()
+    page.goto(address + "entries")
+    page.route("**/entries", lambda route: route.fulfill(status=200, body="<h1>Sign in</h1>"))
+    page.wait_for_selector("#banner:has-text('does not answer')", timeout=9000)
+    assert "nightly" in page.inner_text("main")
+    page.unroute("**/entries")
+    page.wait_for_selector("#banner:empty", state="attached", timeout=9000)
+
+
+def test_a_post_that_fails_is_not_posted_again(tab: Any, address: str) -> None:
+    page, posts = tab(), list[str]()
+    page.on("request", lambda request: posts.append(request.url) if request.method == "POST" else None)
+    page.goto(address + "backfills")
+    page.evaluate("document.querySelector('input[name=does]').value = 'x'")
+    page.click("summary:text-is('Pause')")
+    page.click("form[action=backfills] button:text-is('Pause')")
+    page.wait_for_selector("h1:text-is('This cannot be done')")
+    page.wait_for_timeout(3000)  # it would be after two seconds
+    assert len(posts) == 1
+
+
 @pytest.mark.timeout(300)  # 14 hosts, and each page in each of them
 def test_each_host_serves_each_page_and_takes_an_action(
     tab: Any, own: Server, schedules: Schedules, tmp_path: Path

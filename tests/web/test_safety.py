@@ -248,6 +248,11 @@ def test_a_wrong_line_of_the_file_is_named(tmp_path: Path, text: str) -> None:
         Users(tmp_path / "nope")
 
 
+def test_what_answers_a_post_is_not_loaded_again(visitor: Visitor) -> None:
+    assert "data-live" in visitor.get("entry", name="nope").html
+    assert "data-live" not in visitor.post("backfills", does="x").html
+
+
 def test_all_rights_have_their_names() -> None:
     assert RIGHTS == ("view", "run", "pause", "edit", "remove", "locks", "freeze")
 

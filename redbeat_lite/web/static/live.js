@@ -23,7 +23,7 @@ const key = (element) => element.getAttribute("href") ?? element.dataset.key;
 function show(text, ok) {
   const fresh = new DOMParser().parseFromString(text, "text/html"), parts = document.querySelectorAll("[data-part]");
   if (ok && !parts.length) location.reload(); // what was shown is that Redis is away
-  banner.textContent = fresh.getElementById("banner")?.textContent ?? "";
+  banner.textContent = fresh.getElementById("banner")?.textContent ?? banner.dataset.gone; // a proxy's answer, or a login's
   for (const part of parts) {
     const next = fresh.getElementById(part.id), selected = !getSelection().isCollapsed && getSelection().containsNode(part, true);
     if (!next || selected || part.querySelector("details[open]") || seen.get(part.id) === next.innerHTML) continue;
