@@ -23,8 +23,7 @@ def wsgi(app: Celery, **options: Any) -> Callable[[dict[str, Any], Callable[...,
     site = Site(app, **options)
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        length = environ.get("CONTENT_LENGTH") or "0"
-        body = environ["wsgi.input"].read(min(int(length), MAX_BODY + 1)) if length.isdigit() else b""
+        body = environ["wsgi.input"].read(_announced(environ))
         answer = site.handle(of_environ(environ, environ.get("PATH_INFO", ""), body, environ))
         start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", _headers(answer))
         return [answer.body]
@@ -45,6 +44,8 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
         body, more = bytearray(), True
         while more and len(body) <= MAX_BODY:
             message = await receive()
+            if message["type"] == "http.disconnect":
+                return  # what was cut off could name another entry
             body += message.get("body", b"")
             more = message.get("more_body", False)
         answer = await asyncio.to_thread(site.handle, _of_scope(scope, bytes(body)))
@@ -59,7 +60,14 @@ def of_environ(environ: Mapping[str, Any], path: str, body: bytes, native: Any) 
     """A request of WSGI, or of Django, whose ``META`` is one; see :class:`Request` for the parameters."""
     headers = {name[5:].replace("_", "-").lower(): text for name, text in environ.items() if name.startswith("HTTP_")}
     method, query, root = (environ.get(name, "") for name in ("REQUEST_METHOD", "QUERY_STRING", "SCRIPT_NAME"))
-    return Request(method, path, query, headers, body, root, environ.get("REMOTE_ADDR", ""), native)
+    whole = body if len(body) >= _announced(environ) else b""  # what was cut off could name another entry
+    return Request(method, path, query, headers, whole, root, environ.get("REMOTE_ADDR", ""), native)
+
+
+def _announced(environ: Mapping[str, Any]) -> int:
+    """Bytes of the body that are read."""
+    length = environ.get("CONTENT_LENGTH") or "0"
+    return min(int(length), MAX_BODY + 1) if length.isdecimal() and len(length) < 20 else 0
 
 
 def _of_scope(scope: _Message, body: bytes) -> Request:

@@ -141,6 +141,27 @@ def test_a_body_without_an_end_is_not_read_to_it(app: Celery) -> None:
     assert said[0]["status"] == 413
 
 
+def test_a_form_that_is_cut_off_does_nothing_as_it_could_name_another_entry(app: Celery, nightly: Schedules) -> None:
+    said: list[Any] = []
+    options = {"access": lambda request: Access("ada", {"view", "pause"})}
+    for length in ("99", "9" * 5000, "\u00b2"):
+        environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/pause", "HTTP_SEC_FETCH_SITE": "same-origin"}
+        environ |= {"CONTENT_LENGTH": length, "wsgi.input": io.BytesIO(b"name=nightly")}
+        wsgi(app, **options)(environ, lambda status, headers: said.append(status))
+    assert said == ["404 Not Found"] * 3
+    parts = [{"type": "http.request", "body": b"name=nightly", "more_body": True}, {"type": "http.disconnect"}]
+
+    async def receive() -> Any:
+        return parts.pop(0)
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/pause", "headers": [(b"sec-fetch-site", b"same-origin")]}
+    asyncio.run(asgi(app, **options)(scope, receive, send))
+    assert (len(said), nightly["nightly"].paused_note) == (3, None)
+
+
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])
 def test_a_prefix_without_its_slash_leads_to_the_one_with_it(app: Celery, kind: str) -> None:
     status, headers, _ = mounted(kind, "/a/b", app)("GET", "/a/b")
@@ -199,13 +220,14 @@ def test_django_has_it_as_the_page_says_by_wsgi_and_by_asgi(server: Server, nigh
         *(("post", "/redbeat/run", name) for name in ("staff", "runner")),
         ("post", "/redbeat/pause", "runner"),
         ("post", "/redbeat/pause", "root"),
+        ("get", "/redbeat/", "x" * 150),  # the longest of Django's own users
         ("get", "/redbeat", "staff"),
     ]
     env = {**os.environ, "PROJ_URL": server.url, "PYTHONPATH": str(ROOT)}
     ended = run_python("-m", "tests.web.djangosite", json.dumps(requests), env=env)
     assert ended.returncode == 0, ended.stderr
     for answers in json.loads(ended.stdout):
-        assert [status for status, *_ in answers] == [*[200] * 4, 404, 303, 403, 403, 303, 403, 303, 301]
+        assert [status for status, *_ in answers] == [*[200] * 4, 404, 303, 403, 403, 303, 403, 303, 200, 301]
         assert answers[5][1] == "/login/?next=%2Fredbeat%2F"
         assert answers[8][1] == "entry?name=nightly&did=run"
         assert all(policy.startswith("default-src 'none'") for _, _, policy, _ in answers[:-1])

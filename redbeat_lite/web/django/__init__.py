@@ -15,6 +15,7 @@ from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch, re_path, reverse
 from django.views.decorators.csrf import csrf_exempt
 
+from ...actors import MAX_ACTOR
 from ..access import RIGHTS, Access
 from ..adapters import of_environ
 from ..messages import Request, Response
@@ -60,7 +61,7 @@ def access(request: Request) -> Access | Response | None:
     if not (user.is_active and user.is_staff):
         return None
     rights = {right for right in RIGHTS if right == "view" or user.has_perm(f"redbeat_lite.{right}")}
-    return Access(user.get_username(), rights)
+    return Access(user.get_username()[:MAX_ACTOR], rights)
 
 
 def _login() -> str:
