@@ -88,7 +88,7 @@ class ReadSide(Mapping[str, Entry]):
         return self._store.count()
 
     def __iter__(self) -> Iterator[str]:
-        return map(text, self._store.beginning())
+        return map(text, self._store.names())
 
     def items(self) -> PagedItems:
         """Names and entries, read a page per round trip."""

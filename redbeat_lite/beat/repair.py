@@ -80,7 +80,7 @@ class Repair:
 
     def _index(self, term: Term) -> None:
         logger.warning("beat: the index of names is not whole; mending it")
-        for chunk in chunks(chain(self._due(), self._store.beginning()), PAGE):
+        for chunk in chain(chunks(self._due(), PAGE), chunks(self._store.beginning(), PAGE)):
             self._progress("mending the index of names")
             self._store.index(term, chunk)
 

@@ -104,6 +104,12 @@ class Reading:
         for chunk in chunks(names, PAGE):
             yield from (stored for stored in self.read(chunk) if stored.definition or stored.state)
 
+    def names(self) -> Iterator[bytes]:
+        """All names, in their order, even if a part of their index is gone: no beat may be there to mend it."""
+        if self._client.zcard(self.keys.names) >= self.count():
+            return self.beginning()
+        return iter(sorted({name for name, _ in self._client.zscan_iter(self.keys.due, count=PAGE)}))
+
     def beginning(self, text: bytes = b"") -> Iterator[bytes]:
         """The names that begin with this, in their order, read in slices so that a large schedule blocks nobody."""
         least, most = (b"[" + text, b"(" + text + b"\xff") if text else (b"-", b"+")  # no UTF-8 has that byte
@@ -167,5 +173,5 @@ class Reading:
 
     def existing(self, names: Iterable[str]) -> set[str]:
         """Which of these are stored, 1,000 in a round trip."""
-        asked = ((chunk, self._client.zmscore(self.keys.names, chunk)) for chunk in chunks(names, PAGE))
+        asked = ((chunk, self._client.zmscore(self.keys.due, chunk)) for chunk in chunks(names, PAGE))
         return {name for chunk, scores in asked for name, score in zip(chunk, scores, strict=True) if score is not None}
