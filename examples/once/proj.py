@@ -1,6 +1,6 @@
 """Once-locks at work. In one shell: ``celery -A proj worker -c 4 -l INFO``; in another: ``python proj.py``.
 
-Needs a Redis or Valkey at redis://localhost:6379/0, or the address in ``REDIS_URL``.
+Needs a Redis or Valkey at redis://localhost:6379/0, or the address in ``BROKER_URL``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from celery import Celery
 import redbeat_lite
 from redbeat_lite import Once, OnceSkipped
 
-URL = os.environ.get("REDIS_URL", "redis://localhost:6379/0")
+URL = os.environ.get("BROKER_URL", "redis://localhost:6379/0")
 
 app = Celery("proj", broker=URL, backend=URL, task_cls="redbeat_lite:Task")
 redbeat_lite.install(app)

@@ -1,6 +1,6 @@
 """A staged pipeline at work. In one shell: ``celery -A proj worker -l INFO``; in another: ``python proj.py``.
 
-Needs a Redis or Valkey at redis://localhost:6379/0, or the address in ``REDIS_URL``.
+Needs a Redis or Valkey at redis://localhost:6379/0, or the address in ``BROKER_URL``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import redbeat_lite
 from redbeat_lite import Pipeline, PipelineTask
 from redbeat_lite.pipeline import progress_line
 
-URL = os.environ.get("REDIS_URL", "redis://localhost:6379/0")
+URL = os.environ.get("BROKER_URL", "redis://localhost:6379/0")
 
 app = Celery("proj", broker=URL, backend=URL)
 redbeat_lite.install(app)

@@ -1,6 +1,6 @@
 """The steps of the example, and how a page hears of their progress: server-sent events, from one command of Redis each.
 
-Needs a Redis or Valkey at redis://localhost:6379/0, or the address in ``REDIS_URL``.
+Needs a Redis or Valkey at redis://localhost:6379/0, or the address in ``BROKER_URL``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from celery import Celery
 import redbeat_lite
 from redbeat_lite import Pipeline, PipelineRun, PipelineTask
 
-URL = os.environ.get("REDIS_URL", "redis://localhost:6379/0")
+URL = os.environ.get("BROKER_URL", "redis://localhost:6379/0")
 
 app = Celery("live", broker=URL, backend=URL)
 redbeat_lite.install(app)

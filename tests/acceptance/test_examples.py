@@ -1,17 +1,23 @@
-"""The quickstart example, tried as its README says."""
+"""Examples, tried by the very commands of their READMEs."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import shutil
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.processes import ROOT, Process, run_python
 from tests.support.server import Server
 
-HERE = ROOT / "examples" / "quickstart"
+EXAMPLES = ROOT / "examples"
+COMMANDS = r"(?:    )?((?:celery|python|flask|uvicorn) .*)"
 
 
 @pytest.fixture
@@ -21,11 +27,11 @@ def env(server: Server) -> dict[str, str]:
 
 @pytest.fixture
 def start(env: dict[str, str]) -> Iterator[Callable[..., Process]]:
-    """Starts ``celery -A app …`` in the directory of the example."""
+    """Starts a command of a README in the directory of its example."""
     processes: list[Process] = []
 
-    def start(*words: str) -> Process:
-        processes.append(Process([sys.executable, "-m", "celery", "-A", "app", *words], env, cwd=HERE))
+    def start(words: list[str], cwd: Path, **more: str) -> Process:
+        processes.append(Process([sys.executable, "-m", *words], {**env, **more}, cwd=cwd))
         return processes[-1]
 
     yield start
@@ -36,22 +42,57 @@ def start(env: dict[str, str]) -> Iterator[Callable[..., Process]]:
         process.destroy()
 
 
+def commands(example: str) -> list[list[str]]:
+    """The commands that a README has its reader type."""
+    lines = (EXAMPLES / example / "README.md").read_text().splitlines()
+    return [shlex.split(found[1], comments=True) for line in lines if (found := re.fullmatch(COMMANDS, line))]
+
+
 def test_the_quickstart_example_works(start: Callable[..., Process], env: dict[str, str]) -> None:
+    here = EXAMPLES / "quickstart"
+
     def schedule(*words: str, code: int = 0) -> str:
-        done = run_python("schedule.py", *words, cwd=HERE, env={**os.environ, **env})
+        done = run_python(*words, cwd=here, env={**os.environ, **env})
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr
 
-    worker = start("worker", "-P", "solo")
-    start("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO").says("beat: leading")
+    worker_line, beat_line, second_line, *lines = commands("quickstart")
+    add, show, pause, resume, remove = (words[1:] for words in lines)
+    worker = start(worker_line, here)
+    beat = start(beat_line, here)
+    beat.says("beat: leading")
+    second = start(second_line, here)
+    second.says("standing by")
     worker.says("still here")
-    schedule("add", "tea", "0.5", "time for tea")
+    schedule(*add)
     worker.says("time for tea")
-    assert "already stored" in schedule("add", "tea", "1", "more tea", code=1)
-    schedule("pause", "tea")
-    assert "paused " in schedule("list")
-    schedule("resume", "tea")
-    assert "paused " not in schedule("list")
-    schedule("remove", "tea")
-    assert "no entry 'tea'" in schedule("remove", "tea", code=1)
-    assert {"heartbeat", "nightly"} <= set(schedule("list").split())
+    assert "already stored" in schedule(*add, code=1)
+    schedule(*pause)
+    assert "paused " in schedule(*show)
+    schedule(*resume)
+    assert "paused " not in schedule(*show)
+    schedule(*remove)
+    assert "no entry 'tea'" in schedule(*remove, code=1)
+    assert {"heartbeat", "nightly"} <= set(schedule(*show).split())
+    beat.terminate()
+    second.says(r"beat: leading \(term 2\)")
+
+
+def test_the_example_of_django_works(start: Callable[..., Process], env: dict[str, str], tmp_path: Path) -> None:
+    here = shutil.copytree(EXAMPLES / "django", tmp_path / "django")
+    worker_line, beat_line, *manage, remind = commands("django")
+    assert [words[2] for words in manage] == ["migrate", "createsuperuser", "runserver"], "tried in tests/web"
+    worker = start(worker_line, here)
+    start(beat_line, here).says("beat: leading")
+    done = run_python(*remind[1:], cwd=here, env={**os.environ, **env})
+    assert done.returncode == 0, done.stderr
+    worker.says("order 1")
+
+
+def test_both_servers_of_the_example_of_progress_start(start: Callable[..., Process]) -> None:
+    _worker, flask, uvicorn = commands("progress")
+    for words, port in ((flask, "FLASK_RUN_PORT"), (uvicorn, "UVICORN_PORT")):
+        said = start(words, EXAMPLES / "progress", **{port: "0"}).says(r"unning on http://")
+        [address] = re.findall(r"http://[\d.]+:\d+", said)
+        with urllib.request.urlopen(address) as answer:
+            assert "EventSource" in answer.read().decode()

@@ -12,7 +12,7 @@ HERE = ROOT / "examples" / "pipeline"
 
 
 def test_the_example_of_a_pipeline_works(server: Server) -> None:
-    env = {"REDIS_URL": server.url, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
+    env = {"BROKER_URL": server.url, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
     worker = Process([sys.executable, "-m", "celery", "-A", "proj", "worker", "-l", "INFO", "-c", "2"], env, cwd=HERE)
     try:
         worker.says(r" ready\.", within=40)

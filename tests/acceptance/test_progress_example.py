@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import os
 import sys
 from typing import Any
 
@@ -22,11 +21,11 @@ def data(lines: list[str]) -> list[dict[str, Any]]:
 
 
 def test_the_example_of_a_live_page_works(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REDIS_URL", server.url)
+    monkeypatch.setenv("BROKER_URL", server.url)
     monkeypatch.syspath_prepend(HERE)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     flask, fastapi = (importlib.import_module(name) for name in ("with_flask", "with_fastapi"))
-    env = {"REDIS_URL": server.url, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
+    env = {"BROKER_URL": server.url, "PYTHONDONTWRITEBYTECODE": "1"}
     worker = Process([sys.executable, "-m", "celery", "-A", "live", "worker", "-l", "INFO", "-c", "1"], env, cwd=HERE)
     try:
         client = flask.app.test_client()

@@ -21,7 +21,7 @@ HERE = ROOT / "examples" / "once"
 def env(once_server: Server) -> dict[str, str]:
     with once_server.client() as client:
         client.flushall()
-    return {"REDIS_URL": once_server.url, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
+    return {"BROKER_URL": once_server.url, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture

@@ -146,8 +146,15 @@ def test_the_compose_file_builds_what_it_names() -> None:
     context = (EXAMPLES / "compose" / build["context"]).resolve()
     assert context == ROOT
     dockerfile = (context / build["dockerfile"]).read_text()
-    for source in re.findall(r"^COPY (\S+) ", dockerfile, re.MULTILINE):
-        assert (context / source).exists()
+    copied = re.findall(r"^COPY (\S+) ", dockerfile, re.MULTILINE)
+    ignored = (context / ".dockerignore").read_text().splitlines()
+    kept = {line.removeprefix("!") for line in ignored if line.startswith("!")}
+    assert "*" in ignored, "nothing else goes to the builder, .git and environments least of all"
+    assert all((context / each).exists() for each in {*copied, *kept})
+    declared = configparser.ConfigParser()
+    declared.read(context / "setup.cfg")
+    read = {declared["metadata"][name].removeprefix("file: ") for name in ("long_description", "license_files")}
+    assert kept == {*copied, *read, "pyproject.toml", "setup.cfg", "redbeat_lite"} - {"."}
     volumes = {volume.split(":")[0] for service in found["services"].values() for volume in service.get("volumes", ())}
     assert volumes == found["volumes"].keys()
 
