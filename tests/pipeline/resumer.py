@@ -1,0 +1,36 @@
+"""A process that resumes every run which has ended before its time, at once and again and again, and cancels some.
+
+Which runs there are says the set ``runs``; while ``calm`` exists none is cancelled.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from contextlib import suppress
+
+from redbeat_lite import NotResumable, PipelineNotFound, PipelineRun
+from redbeat_lite.pipeline.store import store_of
+from tests.pipeline.pipeproj import make_app
+
+
+def main(url: str) -> None:
+    app = make_app(url)
+    client = store_of(app).client
+    while True:
+        for run_id in client.smembers("runs"):
+            run = PipelineRun(app, run_id.decode())
+            with suppress(NotResumable, PipelineNotFound):
+                state = store_of(app).fields(run.id, "state")[0]
+                if state in ("FAILED", "ABORTED"):
+                    client.incr("resumes asked for")
+                    if run.resume():
+                        client.incr("resumes")
+                elif state in ("RUNNING", "WAITING") and random.random() < 0.002 and not client.exists("calm"):
+                    client.incrby("cancels", int(run.cancel(terminate=random.random() < 0.3)))
+        time.sleep(0.01)  # between two looks, so that the others have a processor to work on
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
