@@ -9,7 +9,7 @@ from typing import Any, Self
 from ..settings import Settings
 from .connections import Backend
 from .keys import Keys
-from .stored import CUT, PAGE, PARKED, Stored, chunks, entries_of, entries_read
+from .stored import CUT, PAGE, PARKED, Stored, by_due, chunks, entries_of, entries_read
 
 #: Names per round trip, where nothing else is read: some milliseconds of the server's time.
 _SLICE = 10_000
@@ -79,19 +79,25 @@ class Reading:
     def paged(self, first: int | None = None) -> Iterator[list[Stored]]:
         """All entries in due order, a page per round trip. None takes long, however large the schedule is.
 
-        An entry that moves while the pages are read may be seen twice; it is handed out once. Where it makes others
-        slip to a page that was read already, those come at the end.
+        An entry that moves while the pages are read may be seen twice; it is handed out once. One that moves to where
+        was read already comes at the end.
 
         Parameters:
             first: length of the first page, for who may need no more; each is twice as long as the one before it.
         """
         seen: set[bytes] = set()
-        offset, size = 0, first or PAGE
+        offset, size, last = 0, first or PAGE, (0.0, b"")
         while page := self.page(offset, size):
+            if offset and by_due(page[0]) > last:  # before the last one read some have gone, and others slipped
+                offset = max(offset - PAGE // 2, 0)
+                continue
+            last = by_due(page[-1])
             yield [stored for stored in page if stored.name not in seen]
             seen.update(stored.name for stored in page)
-            offset, size = offset + len(page), min(2 * size, PAGE)
-        if offset >= (first or PAGE):  # the first page was not all
+            if len(page) < size:
+                break
+            offset, size = offset + len(page) - 1, min(2 * size, PAGE)
+        if offset:  # the first page was not all
             for names in chunks(self.beginning(), PAGE):  # each with a page, perhaps an empty one: others wait for it
                 yield [*self.present(name for name in names if name not in seen)]
 

@@ -15,6 +15,8 @@ from redbeat_lite.cli.next import runs_between
 from redbeat_lite.clock import wall_ms
 from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.preview import walk
+from redbeat_lite.storage.store import Store
+from redbeat_lite.storage.stored import Stored
 from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.messages import queued
@@ -35,6 +37,23 @@ def all_that_fires(beat: Scheduler, until: datetime, clock: Clock, client: redis
 
 
 class TestUpcoming:
+    def test_misses_none_that_slips_to_a_page_already_read(
+        self, schedules: Schedules, monkeypatch: pytest.MonkeyPatch, client: redis.Redis
+    ) -> None:
+        """As beside a beat that moves on hundreds in a second, and some of them to where is read next."""
+        schedules.add_many(Entry(f"e{n:03}", "add", at(NOW + timedelta(seconds=n + 1))) for n in range(200))
+        moves = [{f"e{n:03}": (NOW.timestamp() + at_) * 1000 for n in range(8)} for at_ in (17.5, 9999)]
+        page = Store.page
+
+        def moved(store: Store, offset: int, limit: int) -> list[Stored]:
+            found = page(store, offset, limit)
+            if moves:
+                client.zadd("{redbeat-lite}:due", moves.pop(0))
+            return found
+
+        monkeypatch.setattr(Store, "page", moved)
+        assert [each.name for each in schedules.upcoming(NOW + timedelta(hours=1))] == [f"e{n:03}" for n in range(200)]
+
     def test_is_what_the_beat_then_does(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
     ) -> None:
