@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,9 +15,9 @@ from tests.support.wheel import Installation
 
 
 @pytest.fixture
-def reader(installation: Installation, server: Server) -> Iterator[Reader]:
-    """Follows pages with an installation of the wheel; stops what it started."""
-    with Reader(installation, server.url) as reader:
+def reader(installation: Installation, own_server: Callable[..., Server]) -> Iterator[Reader]:
+    """Follows pages with an installation of the wheel and a server that keeps its data; stops what it started."""
+    with Reader(installation, own_server(appendonly="yes").url) as reader:
         yield reader
 
 

@@ -255,6 +255,19 @@ def test_a_disabled_entry_of_beat_schedule_is_paused(peer_app: Celery) -> None:
     assert entry.paused_note == "was disabled when it was moved in"
 
 
+def test_what_the_configuration_disables_itself_is_not_paused_besides(
+    peer_app: Celery, make_beat: Callable[[Celery], Scheduler]
+) -> None:
+    config = {"task": "shop.sync", "schedule": 3600}
+    peer_app.conf.beat_schedule = {"slow": {**config, "enabled": False}}
+    save(peer_app, "slow", schedule(3600), enabled=False)
+    plan(peer_app, apply=True)
+    assert Schedules(peer_app)["slow"].status == "disabled"
+    peer_app.conf.beat_schedule = {"slow": config}
+    make_beat(peer_app).run_due()
+    assert Schedules(peer_app)["slow"].next_run_at is not None, "it runs once the configuration lets it"
+
+
 def test_what_is_stored_here_already_is_replaced_only_on_request(peer_app: Celery, clock: Clock) -> None:
     schedules = Schedules(peer_app)
     schedules.add("mine", "shop.sync", every(5))

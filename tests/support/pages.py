@@ -107,7 +107,7 @@ class Reader:
     def _shell(self, text: str) -> None:
         for line in text.replace("\\\n", "").splitlines():
             command = ["sh", "-ec", f"exec {line}"]
-            if re.match("celery .*(worker|beat)", line):
+            if re.match(r"celery .*\b(worker|beat)\b", line):
                 self.processes.append(Process(command, self._env, cwd=self._installation.project, inherit=False))
                 continue
             if line.startswith("pip "):

@@ -99,7 +99,7 @@ class Carrier:
         definition = encode(entry, allow_local=True)
         state = carried_state(found, entry, now, self._zone)
         notes = found.notes
-        if found.fields.get("enabled") is False:
+        if entry.enabled and found.fields.get("enabled") is False:
             state = replace(state, paused=True, note="was disabled when it was moved in")
             notes += ("disabled there, so it is paused here",)
         entry.state = state
