@@ -149,6 +149,8 @@ def _report(app: Celery, source: Source, mover: MoveIn, moves: list[Move], *, ap
         say("Messages will expire about when the next one comes; redbeat_lite_expires = None turns that off.")
     if mover.led:
         say("A beat of redbeat_lite leads, and sends what is carried over: the other one must not run any more.")
+    if applied and source.led:
+        say(f"A beat of {source.title} holds its lock: if it still runs, stop it, or both send.")
     left = len(moves) - len(carried)
     done = "carried over" if applied else "to be carried over"
     say(f"{len(carried)} {done}, {left} left out.{'' if applied else ' Nothing was written; --apply does it.'}")

@@ -18,6 +18,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 from django.db import connection
 from redbeat import RedBeatSchedulerEntry
+from redbeat.schedulers import get_redis
 
 from redbeat_lite import Schedules
 from tests.support.messages import of_entry, queued
@@ -81,6 +82,10 @@ def test_a_dry_run_tells_and_apply_does_it(peer_app: Celery, server: Server) -> 
     assert "disabled" in redbeat(server, "list", "weekly")
     again = redbeat(server, "import", "--from", "redbeat", code=3)
     assert "0 to be carried over, 4 left out" in again
+    assert "holds its lock" not in redbeat(server, "import", "--from", "redbeat", "--apply", "--replace", code=3)
+    get_redis(peer_app).set(peer_app.redbeat_conf.lock_key, "a token")
+    said = redbeat(server, "import", "--from", "redbeat", "--apply", "--replace", code=3)
+    assert "A beat of celery-redbeat holds its lock: if it still runs, stop it, or both send." in said
 
 
 def test_a_shadow_ends_in_time_and_tells_by_its_exit_code(peer_app: Celery, server: Server) -> None:

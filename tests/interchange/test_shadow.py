@@ -223,6 +223,7 @@ def test_it_only_reads(peer_app: Celery, watcher: Watcher, clock: Clock, server:
         "ZRANGE",
         "SMEMBERS",
         "HMGET",
+        "EXISTS",
         "CLIENT",
         "HELLO",
         "PING",

@@ -50,6 +50,7 @@ class CrontabFile:
 
     title = "crontab-file"
     lag = 0.0
+    led = False
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ class DjangoBeatSource:
     #: Celery lets a scheduler write what it did once in three minutes, unless ``beat_sync_every`` says otherwise, and
     #: this one's loop sleeps for five seconds at most.
     lag = 190.0
+    led = False
 
     def __init__(self) -> None:
         self._models = _models()

@@ -52,9 +52,12 @@ class RedBeatSource:
     title = "celery-redbeat"
     #: It notes a run as it sends it.
     lag = 0.0
+    led = False
 
     def __init__(self, app: Celery, *, url: str | None = None, prefix: str | None = None) -> None:
         self._prefix = prefix or app.conf.first("redbeat_key_prefix", "REDBEAT_KEY_PREFIX") or "redbeat:"
+        lock = str(app.conf.first("redbeat_lock_key", "REDBEAT_LOCK_KEY") or ":lock")
+        self._lock = self._prefix + lock.removeprefix(self._prefix)
         self._backend = Backend(_settings(app, url))
 
     @property
@@ -75,6 +78,7 @@ class RedBeatSource:
 
     def _read(self) -> Iterator[Found | Left]:
         client: Any = self._backend.client
+        self.led = bool(client.exists(self._lock))
         statics = {text(name) for name in client.smembers(f"{self._prefix}:statics")}
         for keys in chunks(client.zrange(f"{self._prefix}:schedule", 0, -1), PAGE):
             pipe = client.pipeline(transaction=False)

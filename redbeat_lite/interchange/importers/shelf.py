@@ -42,6 +42,7 @@ class ShelfSource:
     #: Celery writes the file once in three minutes, unless ``beat_sync_every`` says otherwise, and when the beat stops;
     #: and its loop may sleep for another five.
     lag = 490.0
+    led = False
 
     def __init__(self, path: Path) -> None:
         self._path = path

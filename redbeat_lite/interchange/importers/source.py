@@ -20,6 +20,8 @@ class Source(Protocol):
     title: str
     #: Seconds until its store shows what it did.
     lag: float
+    #: Whether a beat of it has a lock, as far as ``read`` could see.
+    led: bool
 
     @property
     def where(self) -> str:
