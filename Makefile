@@ -29,10 +29,10 @@ AT_ONCE := -n auto --dist loadscope --no-loadscope-reorder
 NONE_IS_FINE = $(if $(ARGS),|| [ $$? -eq 5 ])
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format unit soak browser oldest coverage bench docs screenshots dist clean
+.PHONY: help run test lint format unit soak browser oldest coverage bench docs screenshots release-check clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(DEMO) ## Watch it work: a server, a worker, two beats and the page; ends on Ctrl-C, or after SECONDS=n
 	@$(BIN)/python -m redbeat_lite demo $(if $(SECONDS),--seconds $(SECONDS))
@@ -76,13 +76,11 @@ docs: $(READY) ## Build the documentation into docs/_build
 screenshots: $(VENV)/.browser ## Take the pictures of the page for docs/img, by Chromium
 	@$(BIN)/python -m tests.web.screenshots
 
-dist: $(DIST)/.ready ## Build the sdist and the wheel, check them, and run the demonstration from the wheel
+release-check: $(DIST)/.ready ## Build the sdist and the wheel, and try the wheel with each Python that is here
 	rm -rf dist
 	$(DIST)/bin/python -m build --quiet
 	$(DIST)/bin/python -m twine check --strict dist/*
-	@'$(PYTHON)' -m venv --clear $(DIST)/try
-	@$(DIST)/try/bin/python -m pip install -qq --disable-pip-version-check "$$(echo dist/*.whl)[redis,embedded,web]"
-	cd $(DIST)/try && bin/python -m redbeat_lite demo --seconds 15
+	@$(DIST)/bin/python -m tests.release dist/*.whl
 
 format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .

@@ -65,6 +65,12 @@ def test_every_line_that_the_beat_logs_is_in_the_reference() -> None:
     assert not [line for line in lines if fixed(line) not in REFERENCE]
 
 
+def test_the_version_is_that_of_the_first_section_of_the_changelog() -> None:
+    first = re.search(r"^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first is not None
+    assert first[1] == redbeat_lite.__version__
+
+
 #: Tables that are looked something up in, and may be as long as they have to be.
 LOOKED_UP = ("faults", "logs")
 
