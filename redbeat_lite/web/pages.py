@@ -17,7 +17,6 @@ from ..entries.as_read import STATUSES
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
-from ..entries.schedule_text import schedule_text
 from ..entries.state import FAILING, FINISHED, PAUSED
 from ..operate.why.explain import explain
 from ..operate.why.gather import gather
@@ -112,9 +111,9 @@ def _is(entry: Entry, state: str) -> bool:
 
 
 def _listed(page: Iterable[Entry], history: int) -> list[tuple[Any, ...]]:
-    """Each entry, with its status, its schedule in words and its last runs, the newest last."""
+    """Each entry, with its status and its last runs, the newest last."""
     last = ((each, with_sent(each, each.rows, history, wall_ms(), _LAST)[::-1]) for each in page)
-    return [(each, each.status, schedule_text(each.schedule), runs) for each, runs in last]
+    return [(each, each.status, runs) for each, runs in last]
 
 
 def entry(call: Call) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterable
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -17,11 +17,15 @@ from markupsafe import Markup, escape
 from ..cli.outcomes import MARKS
 from ..cli.output import clean
 from ..cli.runs import how_long, remark
+from ..entries.rule_words import rule_words
 from ..entries.words import change_details, change_words, in_zone, span
 from ..pipeline.keys import START
 from ..runs.run import NOT_DONE
 
 _TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+
+#: Days so near need no year.
+_NEARBY = timedelta(days=180)
 
 #: What was done, as the next page says it.
 _DONE = {
@@ -62,6 +66,7 @@ def environment(zone: tzinfo, app_name: str, assets: Iterable[str]) -> Environme
     env.filters.update(time=partial(_time, zone), typed=escape, how_long=how_long, remark=remark, change=change)
     env.filters["details"] = details
     env.filters["span"] = span
+    env.filters["rule"] = partial(rule_words, zone=zone)
     env.filters["outcome"] = lambda outcome: "bad" if outcome in NOT_DONE else str(outcome).replace(" ", "-")
     named = {name.partition("-")[0]: name for name in assets}
     env.globals.update(marks=MARKS, dones=_DONE, link=link, command=partial(_command, app_name), assets=named)
@@ -99,5 +104,13 @@ def _shown(value: Any) -> Any:
 def _time(zone: tzinfo, instant: datetime | None) -> Markup:
     if instant is None:
         return Markup("–")
-    exact, shown = instant.astimezone(UTC).isoformat(timespec="milliseconds"), in_zone(instant, zone)
-    return Markup('<time datetime="{}">{}<span class="wide">{}</span></time>').format(exact, shown[:19], shown[19:])
+    exact, full = instant.astimezone(UTC).isoformat(timespec="milliseconds"), in_zone(instant, zone)
+    shown = short_time(instant.astimezone(zone), datetime.now(zone))
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, full, shown)
+
+
+def short_time(instant: datetime, now: datetime) -> str:
+    """An instant without the day if that is today, the year if it is near, and the offset if it is that of now."""
+    nearby = f"{instant.day} {instant:%b} " if abs(instant - now) < _NEARBY else f"{instant:%Y-%m-%d} "
+    offset = "" if instant.utcoffset() == now.utcoffset() else f" {instant.isoformat()[-6:]}"
+    return ("" if instant.date() == now.date() else nearby) + f"{instant:%H:%M:%S}" + offset

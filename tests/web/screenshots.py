@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import random
 import sys
@@ -15,7 +16,7 @@ from zoneinfo import ZoneInfo
 from celery import Celery
 from playwright.sync_api import sync_playwright
 
-from redbeat_lite import Expect, Schedules, cron, every, manual
+from redbeat_lite import Expect, Schedules, cron, every, lock, manual
 from redbeat_lite.actors import acting_as
 from redbeat_lite.demo.server import embedded_server
 from redbeat_lite.instants import to_ms
@@ -27,6 +28,7 @@ from tests.support.processes import ROOT, celery
 from tests.support.run_records import Worker
 from tests.support.run_rows import RunRows
 from tests.web.test_browser import CHROMIUM, serving
+from tests.web.test_pipelines import Runs
 
 #: Where the pictures go, and how many bytes each may have.
 WHERE, MOST = ROOT / "docs" / "img", 150_000
@@ -36,6 +38,7 @@ PICTURES = (
     ("now", "", 900, False),
     ("entries", "entries", 740, False),
     ("entry", "entry?name=nightly-report", 1480, True),
+    ("pipeline", "pipelines?id=catalog-23", 620, False),
     ("runs", "runs", 600, True),
     ("timeline", "timeline?span=6h", 980, False),
 )
@@ -86,6 +89,34 @@ def fill(schedules: Schedules, client: Any) -> None:
     schedules.pause("newsletter", "until the new templates are there")
 
 
+def trouble(app: Celery, schedules: Schedules, client: Any, stack: ExitStack) -> None:
+    """What somebody has to see to: freezes, backfills, runs of pipelines, locks, quarantine."""
+    schedules.freezes.add(tag="shop", seconds=5400, note="the shop moves to another server")
+    schedules.freezes.add("usage:1*", seconds=2 * DAY, mode="skip", note="tenants of the old price list")
+    now = datetime.now(UTC)
+    backfills = [
+        schedules.backfills.start(name, now - timedelta(days=days), now, note=note)
+        for name, days, note in (("rates", 2, "the bank had the wrong rates"), ("invoices", 14, "the outage"))
+    ]
+    schedules.backfills.cancel(backfills[1].id)
+    runs = Runs(app)
+    steps = (("extract", 4), ("clean", 3), ("index", 2), ("prices", 2), ("stock", 2), ("publish", 1))
+    for run_id, ended, last in (("catalog-22", 5, "SUCCEEDED"), ("catalog-23", 3, "FAILED"), ("catalog-24", 0, "")):
+        run = runs.start(*steps, run_id=run_id)
+        for number in range(ended):
+            runs.end(run, number)
+        if last:
+            runs.end(run, ended, last, "TimeoutError: the index does not answer" if last == "FAILED" else "{}")
+        else:
+            runs.begin(run, ended, renew_ms=3_600_000)
+    for key in ("reindex", "export:tenant:12"):
+        stack.enter_context(lock(app, key, lease=600))
+    client.zadd("{redbeat-lite}:once:wait:reindex", {f"4f0c1d2e-7c1{number}-4a55": number for number in range(3)})
+    definition = '{"task": "sales.export", "schedule": {"every": 0}, "kwargs": {"customer": 7}}'
+    record = {"error": "schedule.every: expected a length of time above 0, got 0", "definition": definition}
+    client.hset("{redbeat-lite}:quarantine", "export:7", json.dumps({**record, "at": to_ms(now) - 7_200_000}))
+
+
 def main() -> None:
     with ExitStack() as stack:
         url = stack.enter_context(embedded_server())
@@ -93,9 +124,10 @@ def main() -> None:
         app.conf.timezone = "Europe/Berlin"
         schedules = Schedules(app)
         client = stack.enter_context(app.connection_for_read().channel().client)
+        Worker(client).reports()
         with acting_as("grace"):
             fill(schedules, client)
-        Worker(client).reports()
+            trouble(app, schedules, client, stack)
         conf = '{"timezone": "Europe/Berlin", "result_expires": null}'
         for _ in range(2):
             beat = celery(

@@ -266,7 +266,7 @@ def test_a_form_that_is_open_stays_while_a_run_goes_on(tab: Any, address: str, s
     assert page.is_checked("details[open] [name=terminate]")
     with lock(schedules._app, "reindex"):
         page.goto(address + "locks")
-        page.focus("summary")
+        page.focus("main summary")
         for _ in range(2):
             for _ in range(2):
                 with page.expect_response("**/locks"):
@@ -286,6 +286,16 @@ def test_it_works_without_scripts(tab: Any, address: str, schedules: Schedules) 
     page.click("form button:text-is('Pause')")
     assert "Paused: the disk" in page.inner_text("main")
     assert schedules["nightly"].paused_note == "the disk"
+
+
+def test_on_a_phone_rarer_pages_are_folded(tab: Any, address: str) -> None:
+    page = tab(java_script_enabled=False, viewport={"width": 360, "height": 800})
+    page.goto(address)
+    assert not page.is_visible("text=Locks")
+    page.click("summary:text-is('More')")
+    page.click("text=Locks")
+    assert page.inner_text("h1") == "Once-locks"
+    assert page.inner_text("header summary") == "Locks"
 
 
 def test_it_works_by_keyboard_alone(tab: Any, address: str, schedules: Schedules) -> None:
@@ -417,7 +427,7 @@ def test_axe_finds_nothing(chromium: Any, address: str, scheme: str) -> None:
     page = context.new_page()
     for path in PAGES:
         page.goto(address + path)
-        for summary in page.query_selector_all("summary"):
+        for summary in page.query_selector_all("summary:visible"):
             summary.click()
         page.add_script_tag(path=AXE)
         found = page.evaluate("axe.run().then((found) => found.violations)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 import redis
@@ -14,6 +15,7 @@ from redbeat_lite import Entry, Scheduler, Schedules, cron, every
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import Request
+from redbeat_lite.web.rendering import short_time
 from redbeat_lite.web.shared import Shared
 from tests.support.run_rows import RunRows
 from tests.support.server import Server
@@ -40,7 +42,7 @@ def test_the_first_page_tells_who_leads_what_is_wrong_and_what_comes(
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
     seen = visitor.get()
     assert seen.status == 200
-    assert "Leader nobody Nothing is sent." in seen.text
+    assert "Leader nobody Nothing is sent: start a beat." in seen.text
     assert "Incidents 1" in seen.text
     assert "failed: KeyError: 7" in seen.text
     assert f"redbeat ack {case.id} --note NOTE" in seen.text
@@ -65,6 +67,26 @@ def test_freezes_are_told_and_put_off_what_comes(visitor: Visitor, schedules: Sc
     assert "other" not in visitor.get("entries", state="frozen").text
 
 
+def test_a_time_tells_what_does_not_go_without_saying() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    now = datetime(2026, 11, 23, 12, tzinfo=berlin)
+    for instant, shown in (
+        (datetime(2026, 11, 23, 2, 30), "02:30:00"),
+        (datetime(2026, 11, 24, 2, 30), "24 Nov 02:30:00"),
+        (datetime(2026, 10, 25, 2, 30), "25 Oct 02:30:00 +02:00"),
+        (datetime(2026, 10, 25, 2, 30, fold=1), "25 Oct 02:30:00"),
+        (datetime(2024, 11, 23, 2, 30), "2024-11-23 02:30:00"),
+    ):
+        assert short_time(instant.replace(tzinfo=berlin), now) == shown
+
+
+def test_a_frozen_entry_tells_its_rule_and_until_when(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add("nightly", "add", cron("30 2 * * *", tz="Europe/Berlin"))
+    assert "rule every day at 02:30, Europe/Berlin next run" in visitor.get("entry", name="nightly").text
+    schedules.freezes.add("night*", seconds=90_000)
+    assert "Europe/Berlin frozen until" in visitor.get("entry", name="nightly").text
+
+
 def test_it_names_the_leader(visitor: Visitor, inner_beat: Scheduler) -> None:
     inner_beat.run_due()
     assert "term 1" in visitor.get().text
@@ -79,7 +101,7 @@ def test_entries_are_listed_with_their_last_outcomes_and_their_next_run(
     seen = visitor.get("entries")
     assert "2 stored." in seen.text
     assert seen.text.index("✗") < seen.text.index("✓")
-    assert "cron 0 3 * * * Europe/Berlin" in seen.text
+    assert "every day at 03:00, Europe/Berlin" in seen.text
     assert "disabled" in seen.text
     assert 'href="entries?tag=finance"' in seen.html
 

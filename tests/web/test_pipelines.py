@@ -34,10 +34,10 @@ class Runs:
         pipeline = Pipeline(self.app, [(name, "step", priority) for name, priority in steps], **options)
         return pipeline.start(run_id)
 
-    def begin(self, run: PipelineRun, number: int, **options: Any) -> Ref:
+    def begin(self, run: PipelineRun, number: int, renew_ms: int = 0) -> Ref:
         step = run.status().steps[number]
         ref = Ref(run.id, number, step.stage, step.round, 0, "token")
-        word, _ = store_of(self.app).begin(ref, step.task_id, again=False, worker="celery@w1", renew_ms=0)
+        word, _ = store_of(self.app).begin(ref, step.task_id, again=False, worker="celery@w1", renew_ms=renew_ms)
         assert word == "run"
         return ref
 

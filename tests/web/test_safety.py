@@ -44,7 +44,7 @@ ATTRIBUTES = {
     *("formaction", "max", "viewbox", "preserveaspectratio", "x", "y", "d", "width", "height", "text-anchor"),
 }
 #: Where our links lead: to a page, or to what the browser loads besides.
-LEADS = re.compile(r"\./$|#content$|[a-z-]+([?]|$)|[a-z]+-[0-9a-f]{12}\.")
+LEADS = re.compile(r"\./$|#(?:content|incidents)$|[a-z-]+([?]|$)|[a-z]+-[0-9a-f]{12}\.")
 
 
 class Markup(HTMLParser):
