@@ -121,7 +121,7 @@ def test_garbage_in_redis_ends_no_page(visitor: Visitor, schedules: Schedules, c
     for page in ("", "entries", "runs", "timeline", "freezes", "backfills", "changes"):
         assert visitor.get(page).status == 200
     assert visitor.get("entry", name="bad\xff").status == 404
-    assert "1 in quarantine" in visitor.get().text
+    assert "Quarantine 1 set aside" in visitor.get().text
 
 
 def test_every_answer_is_held_to_its_own_scripts_and_frames(visitor: Visitor) -> None:
