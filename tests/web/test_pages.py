@@ -84,7 +84,7 @@ def test_a_frozen_entry_tells_its_rule_and_until_when(visitor: Visitor, schedule
     schedules.add("nightly", "add", cron("30 2 * * *", tz="Europe/Berlin"))
     assert "rule every day at 02:30, Europe/Berlin next run" in visitor.get("entry", name="nightly").text
     schedules.freezes.add("night*", seconds=90_000)
-    assert "Europe/Berlin frozen until" in visitor.get("entry", name="nightly").text
+    assert "at 02:30, Europe/Berlin frozen until" in visitor.get("entry", name="nightly").text
 
 
 def test_it_names_the_leader(visitor: Visitor, inner_beat: Scheduler) -> None:
