@@ -13,7 +13,7 @@ import pytest
 pytest.register_assert_rewrite("tests.support")
 
 import redis
-from celery import Celery
+from celery import Celery, _state
 from hypothesis import settings
 
 from tests.support.nursery import nursery
@@ -36,6 +36,14 @@ if "SOAK_MINUTES" not in os.environ:
 
 _PLUGINS = ("aftermath", "litter", "marks", "pacing", "redispy")
 pytest_plugins = [f"tests.support.{name}" for name in _PLUGINS]
+
+
+@pytest.fixture(autouse=True)
+def no_task_is_left() -> Iterator[None]:
+    """A task that a test registers goes with it, though Celery shares it with every app that is made from then on."""
+    before = set(_state._on_app_finalizers)
+    yield
+    _state._on_app_finalizers = before
 
 
 @pytest.fixture(scope="session", autouse=True)

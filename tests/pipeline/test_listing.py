@@ -197,6 +197,8 @@ def test_a_start_that_pauses_between_index_and_record_is_not_forgotten(
     assert listed(app) == ["slow"]
 
 
+@pytest.mark.soak
+@pytest.mark.alone
 def test_a_look_at_a_thousand_steps_takes_ten_milliseconds(app: Celery, server: Server) -> None:
     store, wide = store_of(app), Pipeline(app, [(f"s{n}", "step", 1) for n in range(1000)]).definition
     store.start("wide", wide, "{}")
