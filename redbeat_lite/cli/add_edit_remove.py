@@ -55,7 +55,8 @@ def add(ctx: click.Context, /, name: str, task: str, replace: bool, as_json: boo
 def edit(ctx: click.Context, /, name: str, task: str | None, as_json: bool, **given: Any) -> None:
     """Change the named fields of an entry and leave the others.
 
-    A changed schedule counts from now on and never fires for the past.
+    A changed schedule counts from now on and never fires for the past. A new cron or rrule has the zone of the one
+    before, unless --tz gives another.
 
     \b
     Examples:
@@ -63,6 +64,8 @@ def edit(ctx: click.Context, /, name: str, task: str | None, as_json: bool, **gi
       celery -A proj redbeat edit nightly --kwargs '{"x": 1}' --max-runs none
     """
     schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
+    if given["tz"] is None and (given["cron"] or given["rrule"]):
+        given["tz"] = getattr(schedules[name].schedule, "tz_name", None)
     schedule = schedule_of(given, zone)
     changes = fields_of({"task": task, **given}, zone)
     if schedule is not None:

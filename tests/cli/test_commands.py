@@ -165,6 +165,17 @@ class TestFields:
         assert "nothing to change" in cli("edit", "x", code=1).err
         assert schedules["x"].version == 1
 
+    def test_a_schedule_that_is_edited_keeps_its_zone(self, cli: Cli, schedules: Schedules) -> None:
+        schedules.add("e", "add", cron("0 3 * * *", tz="Asia/Tokyo"))
+        cli("edit", "e", "--cron", "0 4 * * *")
+        assert schedules["e"].schedule == cron("0 4 * * *", tz="Asia/Tokyo")
+        cli("edit", "e", "--cron", "0 4 * * *", "--tz", "Europe/Paris")
+        cli("edit", "e", "--rrule", "FREQ=DAILY", "--rrule-start", "2026-01-01T04:00")
+        assert schedules["e"].schedule.tz_name == "Europe/Paris"
+        cli("edit", "e", "--every", "5m")
+        cli("edit", "e", "--cron", "0 5 * * *")
+        assert schedules["e"].schedule == cron("0 5 * * *")
+
     def test_a_name_that_is_taken_needs_replace(self, cli: Cli, schedules: Schedules) -> None:
         schedules.add("x", "add", every(60))
         assert cli("add", "x", "add", "--every", "5s", code=1).err == (
