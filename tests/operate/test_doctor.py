@@ -498,10 +498,13 @@ class TestMessages:
         finding = the(app, "once")
         assert finding.severity == "warning"
         assert set(finding.entries) == {"once", "routed"}
+        assert not found(app, "queue"), "nobody reports, so nothing is known"
         register(client, visibility_timeout=None)
         assert the(app, "once").entries == ("routed",)
+        assert (the(app, "queue").severity, the(app, "queue").entries) == ("note", ("routed",))
         register(client, queues=["slow", "celery"])
         assert not found(app, "once")
+        assert not found(app, "queue")
 
 
 def test_names_and_severities_are_told_in_short() -> None:

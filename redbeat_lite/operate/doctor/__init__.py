@@ -52,7 +52,7 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     readable, unreadable = entries.sorted_out(Reader(app, settings, store), islice(store.pages(), LIMIT))
     yield from _not_looked_at(status)
     yield from entries.overdue(app, status, readable)
-    yield from entries.frozen(status)
+    yield from entries.frozen(app, status)
     yield from entries.failing(readable)
     yield from entries.unreadable(unreadable)
     yield from entries.quarantined(store)
@@ -67,6 +67,7 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     yield from messages.confirms(app)
     yield from messages.worker_clocks(status, settings.clock_slack)
     yield from messages.lifetimes(app, readable, settings.clock_slack)
+    yield from messages.queues(app, readable)
     yield from messages.once(app, readable)
 
 

@@ -14,7 +14,7 @@ from ...beat.owners import left_behind
 from ...beat.status import OVERDUE_MS, Status
 from ...entries.entry import Entry
 from ...entries.stored_entry import UNREADABLE, shown_name
-from ...entries.words import counted, listed
+from ...entries.words import counted, in_zone, listed
 from ...once.canvas import CANVAS, sent
 from ...settings import Settings
 from ...storage.store import Store
@@ -53,14 +53,14 @@ def unreadable(wrong: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def frozen(status: Status) -> Iterator[Finding]:
+def frozen(app: Celery, status: Status) -> Iterator[Finding]:
     """Freezes of everything, and those that hold for more than a week to come."""
     for each in status.freezes:
         if each.selection.is_all or each.until - status.now > timedelta(days=7):
             yield Finding(
                 "freeze",
                 "warning",
-                f"{each.selection}: frozen by {each.actor} until {each.until.isoformat()}",
+                f"{each.selection}: frozen by {each.actor} until {in_zone(each.until, app.timezone)}",
                 "Nothing of it runs by itself until then.",
                 f"Nothing, if that is meant; else: celery -A ... redbeat thaw {each.id}",
             )

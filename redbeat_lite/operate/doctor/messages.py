@@ -1,7 +1,8 @@
-"""The doctor's look at what becomes of messages: how long they live, and which workers keep the locks of once."""
+"""The doctor's look at what becomes of messages: how long they live, and which workers take them."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
@@ -89,6 +90,24 @@ def lifetimes(app: Celery, entries: Sequence[Entry], slack: float) -> Iterator[F
             "another one while it is still valid. The task then runs twice.",
             "Call redbeat_lite.install(app) where the app is made and restart the workers; or let the messages expire "
             "sooner; or raise visibility_timeout in broker_transport_options.",
+            tuple(names),
+        )
+
+
+def queues(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Entries whose queue none of the workers that report takes from; nothing where none reports."""
+    served = {queue for said in _workers(app) for queue in said.queues}
+    found = defaultdict(list)
+    for entry in entries if served else ():
+        if entry.due is not None and (queue := queue_of(app, entry)) not in served:
+            found[queue].append(entry.name)
+    for queue, names in found.items():
+        yield Finding(
+            "queue",
+            "note",
+            f"no worker that reports takes from queue {queue!r}, to which go: {listed(names)}",
+            "Their messages wait there and expire, unless a worker without install() takes them.",
+            f"Nothing, if there is one; else start a worker with -Q {queue}, or correct the queue of these.",
             tuple(names),
         )
 
