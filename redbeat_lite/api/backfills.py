@@ -14,6 +14,7 @@ from ..clock import wall_ms
 from ..entries.backfilling import covered, times
 from ..entries.fields import is_name
 from ..entries.state import storable_note
+from ..entries.words import in_zone
 from ..errors import EntryChanged, EntryNotFound, InvalidEntry
 from ..instants import aware, from_ms, to_ms
 from ..once.keys import OnceKeys
@@ -143,7 +144,8 @@ class Backfills:
         wanted = replace(wanted, id=id_, feed=f"{server_ms(self._store.backend.client)}-0")
         if self._own.put([wanted.edit(None, wall_ms())]) == [False]:
             raise EntryChanged(f"backfill {id_!r} of {wanted.name!r} was started by somebody else just now")
-        self._tell(wanted, f"started, {wanted.total} from {wanted.start.isoformat()} to {wanted.end.isoformat()}")
+        first, last = (in_zone(each, self._zone) for each in (wanted.start, wanted.end))
+        self._tell(wanted, f"started, {wanted.total} from {first} to {last}")
         newest = {_kind(each): each for each in (*known, wanted)}
         old = [each for each in known if each.ended][:-_ENDED]
         there = self._store.existing({each.name for each in old})

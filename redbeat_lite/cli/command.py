@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import islice
@@ -59,6 +59,8 @@ class Group(click.Group):
 
     command_class = Command
     group_class = type
+    #: Words that others have for a command of ours, which is not spelt like them -> that command.
+    meant: Mapping[str, str] = {}
 
     def get_short_help_str(self, limit: int = 45) -> str:
         return super().get_short_help_str(_WHOLE)
@@ -73,7 +75,8 @@ class Group(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
-            near = get_close_matches(args[0], self.list_commands(ctx), n=3)
+            meant = self.meant.get(args[0])
+            near = [meant] if meant else get_close_matches(args[0], self.list_commands(ctx), n=3)
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)

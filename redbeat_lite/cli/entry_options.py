@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta, tzinfo
+from contextlib import suppress
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Any, TypeVar
 
 import click
@@ -184,9 +185,26 @@ def instant_of(field: str, text: str, zone: tzinfo) -> datetime:
     return found.replace(tzinfo=zone)
 
 
+def time_of_day(text: str, zone: tzinfo, now: datetime) -> datetime | None:
+    """The last time of this day that has passed, of a text such as ``03:00``; ``None`` if it is none.
+
+    Raises:
+        ValueError: it looks like one.
+    """
+    if ":" not in text[:3]:  # where a date has none
+        return None
+    wanted = time.fromisoformat(text)
+    zone = wanted.tzinfo or zone
+    found = datetime.combine(now.astimezone(zone), wanted, zone)
+    return found if found <= now else found - timedelta(days=1)
+
+
 def since_of(field: str, text: str, zone: tzinfo) -> datetime:
-    """An instant, or how long ago; raises as :func:`instant_of`."""
-    return _instant_or_length(field, text, zone, "how long ago", -1)
+    """An instant, a time of day, or how long ago; raises as :func:`instant_of`."""
+    with suppress(ValueError):
+        if (found := time_of_day(text, zone, datetime.now(UTC))) is not None:
+            return found
+    return _instant_or_length(field, text, zone, "a time of day such as 03:00, or how long ago", -1)
 
 
 def until_of(field: str, text: str, zone: tzinfo) -> datetime:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from ..entries.as_json import entry_fields
 from ..entries.entry import Entry
 from ..entries.schedule_text import resolved_text, schedule_words
-from ..entries.words import counted
+from ..entries.words import counted, in_zone
 from ..errors import InvalidEntry
 from ..once.canvas import CANVAS, call_text
 from .output import distance, echo_json, say, when
@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 
 def next_run(entry: Entry, zone: tzinfo) -> str:
     """When an entry runs next, or why it does not."""
-    frozen = f"frozen until {when(entry.frozen_until, zone)}" if entry.status == "frozen" else ""
-    return frozen or when(entry.next_run_at, zone) or entry.status
+    if entry.status == "frozen" and entry.frozen_until is not None:
+        until = in_zone(entry.frozen_until, zone)
+        soon = entry.frozen_until - datetime.now(UTC) < timedelta(days=1)
+        return f"frozen until {until[11:] if soon else until}"  # of today and tomorrow no time of day stands twice
+    return when(entry.next_run_at, zone) or entry.status
 
 
-def nothing_listed(stored: int) -> str:
-    """Why a list of entries is empty, where so many are stored."""
+def nothing_listed(stored: int, doing: str | None = None) -> str:
+    """Why a list of entries is empty, where so many are stored, of those that do this."""
+    if stored and doing == "failing":
+        return "No publish has failed last. Entries whose last run failed: list --failed"
     if stored:
         return f"Nothing is in this list; {counted(stored, 'entry is', 'entries are')} stored."
     why = "No entry is stored. Those of beat_schedule come when a beat leads; add others:"

@@ -41,6 +41,8 @@ def froze(ctx: click.Context, name: str, *, length: float | None, **given: Any) 
     found = len(schedules) if made.selection.is_all else sum(map(covers, schedules.values()))
     until = when(made.until, ctx.obj.app.timezone)
     say(f"froze {made.selection} until {until}: {counted(found, 'entry', 'entries')}; to end it: thaw {made.id}")
+    if not found:
+        say("No entry is called so, or is such a one; that of all is: freeze '*'")
 
 
 @click.command(cls=Command)
@@ -72,6 +74,8 @@ def freezes(ctx: click.Context, as_json: bool) -> None:
 @click.pass_context
 def thaw(ctx: click.Context, id: str) -> None:
     """End a freeze before its time. What was due meanwhile is decided on as at its end.
+
+    ID is what freeze has printed, and freezes shows.
 
     \b
     Example:

@@ -47,8 +47,29 @@ _COMMANDS = {
 }
 
 
+#: What is typed by those who do not know them yet.
+_MEANT = {
+    **dict.fromkeys(("unpause", "enable"), "resume"),
+    **dict.fromkeys(("disable", "stop"), "pause"),
+    **dict.fromkeys(("failed", "failures", "errors"), "runs --failed"),
+    **dict.fromkeys(("history", "results"), "runs"),
+    **dict.fromkeys(("changes", "audit", "who"), "log"),
+    **dict.fromkeys(("leader", "beats", "info"), "status"),
+    **dict.fromkeys(("upcoming", "preview"), "next"),
+    **dict.fromkeys(("entries", "schedule", "schedules"), "list"),
+    **dict.fromkeys(("rerun", "replay", "catchup"), "backfill"),
+    **dict.fromkeys(("delete", "rm"), "remove"),
+    **dict.fromkeys(("check", "ping"), "health"),
+    "unfreeze": "thaw",
+    "trigger": "run",
+    "ui": "web",
+}
+
+
 class _LazyGroup(Group):
     """Loads the module of a command when that command is asked for."""
+
+    meant = _MEANT
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*_COMMANDS]

@@ -7,6 +7,7 @@ from datetime import tzinfo
 
 import click
 
+from ..entries.words import local
 from ..errors import EntryNotFound
 from ..runs.incident import Incident
 from .command import Command, json_option, schedules_of
@@ -40,7 +41,7 @@ def incidents(ctx: click.Context, only_open: bool, limit: int, as_json: bool) ->
             (_row(incident, zone) for incident in found),
             "No incident is open" + ("." if only_open else ", and none was."),
         )
-        echo_table(headers, rows, empty=empty, rigid=("ID", "KIND", "SINCE", "STATE"), limit=limit)
+        echo_table(headers, rows, empty=empty, rigid=("ID", "KIND", "SINCE", "STATE"), limit=limit, below=True)
 
 
 @click.command(cls=Command)
@@ -65,4 +66,11 @@ def ack(ctx: click.Context, incident_id: str, note: str) -> None:
 def _row(incident: Incident, zone: tzinfo) -> tuple[object, ...]:
     note = f"({incident.acknowledged}) " if incident.acknowledged else ""
     state = "closed" if incident.until is not None else "taken up" if note else "open"
-    return incident.id, incident.kind, incident.entry, when(incident.since, zone), state, note + incident.text
+    return (
+        incident.id,
+        incident.kind,
+        incident.entry,
+        when(incident.since, zone),
+        state,
+        note + local(incident.text, zone),
+    )

@@ -36,7 +36,12 @@ _RUNS_SHOWN = 5
 @click.argument("name", metavar="[PATTERN]", required=False, shell_complete=entry_names)
 @selecting
 @click.option("--source", help='Only entries from here: "runtime", "config" or "config:OWNER".')
-@click.option("--status", "doing", type=click.Choice([*STATUSES, "failing"]), help="Only entries that are this.")
+@click.option(
+    "--status",
+    "doing",
+    type=click.Choice([*STATUSES, "failing"]),
+    help="Only entries that are this; failing: whose last publish failed.",
+)
 @click.option("--failed", is_flag=True, help="Only entries whose last run that ended did not do its work.")
 @click.option("--order", type=click.Choice(["due", "name"]), default="due", show_default=True)
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many to show at most.")
@@ -85,7 +90,8 @@ def list_(
         )
         for each in page
     ]
-    headers, empty = ("NAME", "TASK", "SCHEDULE", "LAST", "NEXT RUN"), None if rows else nothing_listed(len(schedules))
+    headers = ("NAME", "TASK", "SCHEDULE", "LAST", "NEXT RUN")
+    empty = None if rows else nothing_listed(len(schedules), wanted["doing"])
     echo_table(headers, rows, empty=empty, rigid=("LAST", "NEXT RUN"))
     if more:
         say(f"There are more: --offset {offset + limit}")

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, tzinfo
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
 import click
@@ -21,8 +21,12 @@ import click
 from ..entries.words import in_zone, span
 
 _GAP = 2
+#: Before what stands below a row; and more columns than any row has.
+_INDENT, _ENDLESS = " " * 4, 1 << 30
 #: No column is cut below this, as long as another one can be.
 _LEAST = 8
+#: Columns that are cut when the others cannot be cut any more: who acts has to know which one it is.
+_NAMES = ("NAME", "ENTRY")
 #: What would move the cursor, ring, or worse: entries may be named and described by anybody.
 _BEYOND_ASCII = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _UNPRINTABLE = re.compile(rf"[\x00-\x1f{_BEYOND_ASCII}]+")
@@ -102,11 +106,13 @@ def echo_table(
     empty: str | None = None,
     rigid: Sequence[str] = (),
     limit: int | None = None,
+    below: bool = False,
 ) -> None:
     """Print a table that fits the terminal; see :func:`table`.
 
     Parameters:
         empty: what is said where there are no rows; ``None``: the headers alone are shown.
+        below: where the table is too wide, what stands in the last column is shown whole, below each row.
         limit: how many are shown; that there are more is said.
     """
     shown = [*islice(rows, limit if limit is None else limit + 1)]
@@ -114,8 +120,14 @@ def echo_table(
         for line in empty.splitlines():
             say(line)
         return
-    for line in table(headers, shown[:limit], width=terminal_width(), rigid=rigid, paint=wants_colour()):
+    rows, width, paint = shown[:limit], terminal_width(), wants_colour()
+    said: Sequence[object] = ()
+    if below and max(map(_columns, table(headers, rows, width=_ENDLESS))) > width:
+        headers, rows, said = headers[:-1], [row[:-1] for row in rows], [row[-1] for row in rows]
+    for line, text in zip_longest(table(headers, rows, width=width, rigid=rigid, paint=paint), [None, *said]):
         click.echo(line)
+        for piece in [] if text is None else _wrapped(clean(str(text)), max(width - len(_INDENT), 20)):
+            say(f"{_INDENT}{piece}")
     if limit is not None and len(shown) > limit:
         say(f"There are more: --limit {2 * limit}")
 
@@ -208,12 +220,13 @@ def distance(instant: datetime, now: datetime) -> str:
 
 
 def _fitted(widths: list[int], room: int, headers: Sequence[str], rigid: Sequence[str]) -> list[int]:
-    """The widths of the columns, the widest ones cut until all fit."""
+    """The widths of the columns, the widest ones cut until all fit, and names last."""
     excess = sum(widths) + _GAP * (len(widths) - 1) - room
     soft = [index for index, header in enumerate(headers) if header not in rigid]
-    while excess > 0 and soft and max(widths[index] for index in soft) > _LEAST:
-        widths[max(soft, key=widths.__getitem__)] -= 1
-        excess -= 1
+    for some in ([i for i in soft if headers[i] not in _NAMES], soft):
+        while excess > 0 and some and max(widths[index] for index in some) > _LEAST:
+            widths[max(some, key=widths.__getitem__)] -= 1
+            excess -= 1
     return widths
 
 

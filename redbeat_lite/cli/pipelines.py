@@ -49,9 +49,10 @@ def list_(ctx: click.Context, running: bool, limit: int, as_json: bool) -> None:
         echo_json([run.as_json() for run in found[:limit]])
         return
     zone = ctx.obj.app.timezone
-    rows = [(run.id, run.state, _stage(run), _steps(run), when(run.created_at, zone)) for run in found]
-    headers, empty = ("RUN", "STATE", "STAGE", "STEPS", "STARTED"), f"No run {'goes on' if running else 'is recorded'}."
-    echo_table(headers, rows, empty=empty, rigid=headers[:4], limit=limit)
+    rows = [(run.id, run.state, _stage(run), _steps(run), when(run.created_at, zone), _what(run)) for run in found]
+    headers = ("RUN", "STATE", "STAGE", "STEPS", "STARTED", "WHAT")
+    empty = f"No run {'goes on' if running else 'is recorded'}."
+    echo_table(headers, rows, empty=empty, rigid=headers[:4], limit=limit, below=True)
 
 
 @pipelines.command(cls=Command)
@@ -170,6 +171,11 @@ def _status(ctx: click.Context, run_id: str) -> RunStatus:
 
 def _stage(run: RunStatus) -> str | None:
     return f"{run.stage + 1}/{run.stages}" if run.stages else None
+
+
+def _what(run: RunStatus) -> str | None:
+    """The entry that has started it, and why it has ended so."""
+    return ": ".join(filter(None, (run.entry, run.why))) or None
 
 
 def _told(step: StepStatus) -> str | None:

@@ -10,7 +10,7 @@ import click
 
 from ..api.schedules import Schedules
 from ..beat.status import status
-from ..entries.words import span
+from ..entries.words import span, took
 from ..runs.run import NOT_DONE, Run
 from ..setting_checks import has_results
 from ..settings import Settings
@@ -27,11 +27,21 @@ if TYPE_CHECKING:
 @click.argument("name", required=False, shell_complete=entry_names)
 @selecting
 @click.option("--failed", is_flag=True, help="Only those that did not do their work: failed, expired, lost and so on.")
-@click.option("--since", metavar="TIME", help="Only those scheduled since: an instant, or how long ago, such as 24h.")
+@click.option("--since", metavar="TIME", help="Only those scheduled since: 22:00, an instant, or how long ago: 24h.")
+@click.option("--until", metavar="TIME", help="Only those scheduled until then.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many runs at most.")
 @json_option
 @click.pass_context
-def runs(ctx: click.Context, /, failed: bool, since: str | None, limit: int, as_json: bool, **meant: Any) -> None:
+def runs(
+    ctx: click.Context,
+    /,
+    failed: bool,
+    since: str | None,
+    until: str | None,
+    limit: int,
+    as_json: bool,
+    **meant: Any,
+) -> None:
     """Show what became of the runs of one entry, the newest first; or of several or all what workers have ended.
 
     TOOK and TRIES are of the task's body. What no worker has recorded of an entry's runs is asked of the result
@@ -41,33 +51,35 @@ def runs(ctx: click.Context, /, failed: bool, since: str | None, limit: int, as_
     Examples:
       celery -A proj redbeat runs nightly
       celery -A proj redbeat runs --failed --since 24h
+      celery -A proj redbeat runs --since 22:00 --until 06:00
       celery -A proj redbeat runs 'report-*' --tag billing
     """
     schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
     outcome = NOT_DONE if failed else None
     first = None if since is None else since_of("since", since, zone)
+    last = None if until is None else since_of("until", until, zone)
     entries = selected(ctx, **meant)
     name = None if entries.selection.is_all else names_of(entries, meant["name"])
-    found = schedules.runs(name, outcome=outcome, since=first, limit=limit + 1)
+    found = schedules.runs(name, outcome=outcome, since=first, until=last, limit=limit + 1)
     if as_json:
         echo_json(found[:limit])
     elif found:
         _echo(found, zone, named=not isinstance(name, str), limit=limit)
     else:
-        say(_why_nothing(ctx.obj.app, name, filtered=failed or since is not None))
+        say(_why_nothing(ctx.obj.app, name, filtered=failed or first is not None or last is not None))
 
 
 def told(run: Run, zone: tzinfo) -> str:
     """A run in one line, for ``show``."""
-    took, note = how_long(run), remark(run)
-    more = (f" in {took}" if took else "") + (f": {note}" if note else "")
+    lasted, note = how_long(run), remark(run)
+    more = (f" in {lasted}" if lasted else "") + (f": {note}" if note else "")
     return clean(f"{when(run.scheduled_at, zone)}  {run.outcome}{more}")
 
 
 def _echo(found: list[Run], zone: tzinfo, *, named: bool, limit: int) -> None:
     headers = ("SCHEDULED", *(("ENTRY",) if named else ()), "OUTCOME", "TOOK", "TRIES", "WORKER", "NOTE")
     rigid = ("SCHEDULED", "OUTCOME", "TOOK", "TRIES")
-    echo_table(headers, (_cells(run, zone, named) for run in found), rigid=rigid, limit=limit)
+    echo_table(headers, (_cells(run, zone, named) for run in found), rigid=rigid, limit=limit, below=True)
 
 
 def _cells(run: Run, zone: tzinfo, named: bool) -> tuple[Any, ...]:
@@ -77,15 +89,15 @@ def _cells(run: Run, zone: tzinfo, named: bool) -> tuple[Any, ...]:
 
 def how_long(run: Run) -> str | None:
     """How long a run took, as far as that is known."""
-    if run.seconds is None:
-        return None
-    return span(run.seconds) if run.seconds >= 1 else f"{round(1000 * run.seconds)} ms"
+    return None if run.seconds is None else took(run.seconds)
 
 
 def remark(run: Run) -> str | None:
     """What there is to say of a run besides."""
     if run.until is not None:
         return f"{run.count} in {span((run.until - run.scheduled_at).total_seconds())}"
+    if run.outcome == "unknown" and run.began_at is not None:
+        return "it began, and nobody has told its end"
     return run.error or ("says the result backend" if run.source == "result" else None)
 
 

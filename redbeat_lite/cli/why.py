@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime, time, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +13,7 @@ import click
 from ..errors import InvalidEntry
 from ..schedules.zones import portable
 from .command import Command, app_of, json_option, name_argument
-from .entry_options import instant_of
+from .entry_options import instant_of, time_of_day
 from .output import echo_fields, echo_json
 
 if TYPE_CHECKING:
@@ -61,12 +61,7 @@ def _instant(text: str, zone: tzinfo, now: datetime) -> datetime:
         InvalidEntry: it is neither.
     """
     try:
-        if ":" in text[:3]:  # where a date has none
-            wanted = time.fromisoformat(text)
-            zone = wanted.tzinfo or zone
-            of_day = datetime.combine(now.astimezone(zone), wanted, zone)
-            return of_day if of_day <= now else of_day - timedelta(days=1)
-        found = instant_of("instant", text, zone)
+        found = time_of_day(text, zone, now) or instant_of("instant", text, zone)
     except ValueError:
         found = None
     if found is None or not 1970 < found.year < 9999:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, tzinfo
@@ -11,6 +12,9 @@ from ..instants import from_ms
 
 if TYPE_CHECKING:
     from ..storage.changes import Change
+
+#: An instant as it is written where no zone is known.
+_UTC = re.compile(r"\b\d{4}-(?:0\d|1[0-2])-(?:[012]\d|30)T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{3,6})?\+00:00")
 
 
 def listed(names: Iterable[str], most: int = 5) -> str:
@@ -30,6 +34,11 @@ def in_zone(instant: datetime, zone: tzinfo) -> str:
     return instant.astimezone(zone).replace(microsecond=0).isoformat(sep=" ")
 
 
+def local(text: str, zone: tzinfo) -> str:
+    """A text whose instants in UTC are told in a zone."""
+    return _UTC.sub(lambda found: in_zone(datetime.fromisoformat(found[0]), zone), text)
+
+
 def span(seconds: float) -> str:
     """A length of time in one or two units, rounded down."""
     if seconds < 10:
@@ -44,6 +53,11 @@ def span(seconds: float) -> str:
             break
         left %= size
     return " ".join(parts)
+
+
+def took(seconds: float) -> str:
+    """How long something took: ``41 s``, ``70 ms``."""
+    return span(seconds) if seconds >= 1 else f"{round(1000 * seconds)} ms"
 
 
 def change_words(change: Change, zone: tzinfo, *, named: bool = False) -> str:
@@ -72,7 +86,7 @@ def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
             elif (ticked := last_sign_of_life(change)) is not None:
                 yield f"the last sign of life of the one before: {in_zone(ticked, zone)}"
         elif change.action in ("frozen", "thawed"):
-            yield from [f"{field} {after}"] if after else []
+            yield from [f"{field} {local(after, zone) if field == 'until' else after}"] if after else []
         elif before is None and after is None:  # left out
             yield field
         else:

@@ -70,7 +70,7 @@ def _now(site: Site) -> dict[str, Any]:
     found = read(site.store)
     coming = site.schedules.upcoming(datetime.now(UTC) + _AHEAD, _COMING, freezes=Freezes(found.freezes))
     told = [each for each in lines(found, site.zone) if each[0] != "frozen"]
-    return {"beats": found, "lines": told, "incidents": site.schedules.incidents(), "coming": coming}
+    return {"beats": found, "lines": told, "incidents": site.schedules.incidents(), "coming": coming, "most": _COMING}
 
 
 def entries(call: Call) -> Response:

@@ -18,7 +18,7 @@ from ..cli.outcomes import MARKS
 from ..cli.output import clean
 from ..cli.runs import how_long, remark
 from ..entries.rule_words import rule_words
-from ..entries.words import change_details, change_words, in_zone, span
+from ..entries.words import change_details, change_words, in_zone, local, span
 from ..pipeline.keys import START
 from ..runs.run import NOT_DONE
 
@@ -64,7 +64,7 @@ def environment(zone: tzinfo, app_name: str, assets: Iterable[str]) -> Environme
     )
     change, details = partial(change_words, zone=zone), partial(change_details, zone=zone)
     env.filters.update(time=partial(_time, zone), typed=escape, how_long=how_long, remark=remark, change=change)
-    env.filters["details"] = details
+    env.filters.update(details=details, local=partial(local, zone=zone))
     env.filters["span"] = span
     env.filters["rule"] = partial(rule_words, zone=zone)
     env.filters["outcome"] = lambda outcome: "bad" if outcome in NOT_DONE else str(outcome).replace(" ", "-")

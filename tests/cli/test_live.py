@@ -128,7 +128,7 @@ def pipeline(live_url: str) -> Pipeline:
 def test_pipelines_are_listed_shown_waited_for_and_cancelled(shell: Shell, pipeline: Pipeline) -> None:
     pipeline.start("nightly-7")
     plain, data = shell.both("pipelines", "list")
-    assert plain.lines[0].split() == ["RUN", "STATE", "STAGE", "STEPS", "STARTED"]
+    assert plain.lines[0].split() == ["RUN", "STATE", "STAGE", "STEPS", "STARTED", "WHAT"]
     assert plain.lines[1].split()[:4] == ["nightly-7", "RUNNING", "1/1", "0/1"]
     assert [each["id"] for each in data] == ["nightly-7"]
     shown, data = shell.both("pipelines", "show", "nightly-7")

@@ -43,7 +43,7 @@ def test_goes_by_entry_time_and_number(cli: Cli, schedules: Schedules) -> None:
     assert cli("log", "never").out == "Nothing is recorded of 'never'.\n"
     assert len(cli("log", "--since", "9999999w", "--json").json) == 2
     assert (
-        "since: expected an instant such as 2026-12-01T09:00+01:00, or how long ago"
+        "since: expected an instant such as 2026-12-01T09:00+01:00, or a time of day such as 03:00, or how long ago"
         in cli("log", "--since", "3q", code=1).err
     )
 

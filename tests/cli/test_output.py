@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from redbeat_lite import Schedules, at, every
 from redbeat_lite.cli import redbeat
-from redbeat_lite.cli.output import table, wants_colour
+from redbeat_lite.cli.command import Group
+from redbeat_lite.cli.output import echo_table, table, wants_colour
 from tests.cli.conftest import Cli
 from tests.support.cases import together
 
@@ -61,6 +62,32 @@ def test_the_summaries_of_all_commands_are_whole() -> None:
 )
 def test_an_empty_list_says_why(cli: Cli, words: list[str], why: str) -> None:
     assert cli(*words).out.startswith(why)
+
+
+def test_what_cannot_stand_beside_stands_below_and_names_are_cut_last() -> None:
+    names, long = ["billing:customer-0", "b"], "a reason of some fifty columns, which has two lines"
+
+    @click.command()
+    def shown() -> None:
+        rows = zip(names, ("proj.tasks.fetch", "t"), (long, None), strict=True)
+        echo_table(("NAME", "TASK", "WHAT"), rows, below=True)
+
+    assert CliRunner(env={"COLUMNS": "30"}).invoke(shown).output.splitlines() == [
+        "NAME                TASK",
+        "billing:customer-0  proj.task…",
+        "    a reason of some fifty",
+        "    columns, which has two",
+        "    lines",
+        "b                   t",
+    ]
+    assert len(CliRunner(env={"COLUMNS": "99"}).invoke(shown).output.splitlines()) == 3
+
+
+def test_a_word_that_others_have_for_a_command_leads_to_ours(cli: Cli) -> None:
+    assert "Did you mean thaw?" in cli("unfreeze", code=1).err
+    assert isinstance(redbeat, Group)
+    assert {meant.split()[0] for meant in redbeat.meant.values()} <= {*redbeat.list_commands(click.Context(redbeat))}
+    assert not {*redbeat.meant} & {path[0] for path in ALL}
 
 
 def test_a_cut_list_says_so(cli: Cli, schedules: Schedules) -> None:

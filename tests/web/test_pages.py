@@ -38,17 +38,20 @@ def test_the_first_page_tells_who_leads_what_is_wrong_and_what_comes(
 ) -> None:
     schedules.add("soon", "add", every(60))
     schedules.add("later", "add", every(3600))
-    case = Case("failed", "soon", int(time.time() * 1000), "failed: KeyError: 7")
+    case = Case("failed", "soon", int(time.time() * 1000), "of 2026-03-02T12:00:00+00:00: KeyError: 7")
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
     seen = visitor.get()
     assert seen.status == 200
     assert "Leader nobody Nothing is sent: start a beat." in seen.text
     assert "Incidents 1" in seen.text
-    assert "failed: KeyError: 7" in seen.text
+    assert "of 2026-03-02 13:00:00+01:00: KeyError: 7" in seen.text
     assert f"redbeat ack {case.id} --note NOTE" in seen.text
     assert 'href="entry?name=soon"' in seen.html
     assert "later" not in seen.text
     assert "stand-bys none" in seen.text
+    assert "The first 30" not in seen.text
+    schedules.add("often", "add", every(1))
+    assert "The first 30; the timeline has the others." in visitor.get().text
 
 
 def test_freezes_are_told_and_put_off_what_comes(visitor: Visitor, schedules: Schedules) -> None:

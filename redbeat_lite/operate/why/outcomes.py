@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ...entries.words import listed, span
+from ...entries.words import listed, took
 from ...instants import from_ms, to_ms
 from ...runs.run import Run
 from .case import RECORD, Case
@@ -51,7 +51,7 @@ def _of_attempt(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     """How it ran: when, where, for how long; and what kept it, if it began late."""
     said = [f"went to {run.worker}"] if run.worker else []
     said += [f"began at {case.when(run.began_at)}"] if run.began_at else []
-    said += [f"took {span(run.seconds)}"] if run.seconds is not None else []
+    said += [f"took {took(run.seconds)}"] if run.seconds is not None else []
     said += [f"was attempted {run.attempts} times"] if run.attempts > 1 else []
     if said:
         yield Reason(run.outcome, f"It {_joined(said)}.", run.began_at, _SOURCES[run.source])
@@ -109,9 +109,9 @@ def _of_once(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     yield Reason("once-lock", sentence, run.scheduled_at, _SOURCES[run.source])
     before = next((each for each in case.runs if each.count == 1 and to_ms(each.scheduled_at) < nominal), None)
     if before is not None:
-        took = "" if before.seconds is None else f", and took {span(before.seconds)}"
+        lasted = "" if before.seconds is None else f", and took {took(before.seconds)}"
         began = "" if before.began_at is None else f", began at {case.when(before.began_at)}"
-        sentence = f"The run before, of {case.when(before.scheduled_at)}{began}{took}: {before.outcome}."
+        sentence = f"The run before, of {case.when(before.scheduled_at)}{began}{lasted}: {before.outcome}."
         yield Reason("run before", sentence, before.scheduled_at, _SOURCES[before.source])
 
 
