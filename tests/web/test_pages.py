@@ -44,7 +44,7 @@ def test_the_first_page_tells_who_leads_what_is_wrong_and_what_comes(
     assert seen.status == 200
     assert "Leader nobody Nothing is sent: start a beat." in seen.text
     assert "Incidents 1" in seen.text
-    assert "of 2026-03-02 13:00:00+01:00: KeyError: 7" in seen.text
+    assert "of 2026-03-02 12:00:00+00:00: KeyError: 7" in seen.text
     assert f"redbeat ack {case.id} --note NOTE" in seen.text
     assert 'href="entry?name=soon"' in seen.html
     assert "later" not in seen.text
