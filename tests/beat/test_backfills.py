@@ -321,7 +321,7 @@ def test_a_paused_entry_runs_and_one_that_is_gone_ends_it(setup: Setup, turns: T
     ended = setup.schedules.backfills[backfill.id].ended
     assert ended == "cancelled, as its entry is gone: another one has its name"
     told = [change.note for change in setup.schedules.changes("a") if change.action == "backfill"]
-    span = " to ".join(at.isoformat() for at in hours(120, 1))
+    span = " to ".join(map(str, hours(120, 1)))
     assert told == [f"{backfill.id} {ended}: 100 sent", f"{backfill.id} started, 120 from {span}"]
 
 
