@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
 from ..beat.status import read
+from ..cli.entry_options import since_of
 from ..cli.entry_output import as_fields, shown
 from ..cli.next import runs_between
 from ..cli.status import lines
@@ -139,12 +140,15 @@ def _entry(site: Site, name: str, more: str) -> dict[str, Any]:
 
 
 def runs(call: Call) -> Response:
-    """What has become of runs lately."""
+    """What has become of runs lately, or between two instants."""
     wanted = call.given.get("outcome", "")
-    found = call.site.shared.read(("runs", wanted), lambda: _runs(call.site, wanted))
-    return call.page("runs.html", ends=_ENDS, runs=found, outcomes=_OUTCOMES, wanted=wanted)
+    texts = {field: text for field in ("since", "until") if (text := call.given.get(field, "").strip())}
+    found = call.site.shared.read(("runs", wanted, *texts.items()), lambda: _runs(call.site, wanted, texts))
+    words = ["--failed"] * (wanted == "failed") + [word for field in texts for word in (f"--{field}", texts[field])]
+    return call.page("runs.html", runs=found, outcomes=_OUTCOMES, wanted=wanted, ends=_ENDS, most=_RUNS, words=words)
 
 
-def _runs(site: Site, wanted: str) -> list[Run]:
-    found = site.schedules.runs(limit=_ENDS if wanted in _OUTCOMES else _RUNS)
+def _runs(site: Site, wanted: str, texts: Mapping[str, str]) -> list[Run]:
+    since, until = (since_of(it, texts[it], site.zone) if it in texts else None for it in ("since", "until"))
+    found = site.schedules.runs(since=since, until=until, limit=_ENDS if wanted in _OUTCOMES else _RUNS)
     return [run for run in found if run.outcome in _OUTCOMES.get(wanted, (run.outcome,))][:_RUNS]

@@ -180,6 +180,11 @@ def test_runs_of_all_entries_are_told_and_those_that_failed_apart(
     assert visitor.get("runs", outcome="failed").html.count("<tr><td>") == 2
     assert visitor.get("runs", outcome="expired").html.count("<tr><td>") == 1
     assert visitor.get("runs", outcome="nonsense").html.count("<tr><td>") == 3
+    assert visitor.get("runs", since="4h").html.count("<tr><td>") == 3
+    none = visitor.get("runs", until="9h", outcome="failed")
+    assert "None of these." in none.text
+    assert "redbeat runs --failed --until 9h" in none.text
+    assert "since: expected" in visitor.get("runs", since="yesterday night").text
 
 
 def test_what_is_not_there_is_404(visitor: Visitor) -> None:
