@@ -86,10 +86,17 @@ def plan(app: Celery, path: Path, *, apply: bool = False) -> dict[str, Move]:
         mover.close()
 
 
+def _away_from_the_sunset() -> timedelta:
+    """Two hours, or three: of a run within the second of a sunset, Celery and we need not say the same."""
+    two = timedelta(hours=2)
+    sunset = solar("sunset", 52.5, 13.4, app=Celery(set_as_current=False)).remaining_estimate(datetime.now(UTC))
+    return two if abs(timedelta(days=1) - sunset - two) > timedelta(minutes=10) else timedelta(hours=3)
+
+
 def test_each_entry_goes_on_from_its_last_run(
     shelf_app: Celery, tmp_path: Path, make_beat: Callable[[Celery], Scheduler]
 ) -> None:
-    ago = {"interval": timedelta(minutes=50), "crontab": timedelta(hours=30), "solar": timedelta(hours=2)}
+    ago = {"interval": timedelta(minutes=50), "crontab": timedelta(hours=30), "solar": _away_from_the_sunset()}
     path = written(shelf_app, tmp_path / "celerybeat-schedule", own=timedelta(0), **ago)
     running = PersistentScheduler(shelf_app, schedule_filename=str(path))
     theirs = {name: running.schedule[name].is_due() for name in ("interval", "solar", "fresh", "crontab")}
