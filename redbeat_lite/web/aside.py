@@ -23,7 +23,7 @@ _SHOWN, _LONGEST = 200, 2000
 
 def locks(call: Call) -> Response:
     """Who holds which, and who waits."""
-    key, all_ = call.given.get("key", "").strip(), locks_of(call.site.app)
+    (key,), all_ = call.texts("key"), locks_of(call.site.app)
     ask = partial(all_.list, _SHOWN + 1) if not key else lambda: [*filter(None, [all_.get(key)])]
     found = call.site.shared.read(("locks", key), ask)
     return call.page("locks.html", locks=found[:_SHOWN], more=len(found) > _SHOWN)

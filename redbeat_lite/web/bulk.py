@@ -17,6 +17,9 @@ from .site import Call, Site
 #: As many at most, of as many that are stored: an answer shall come before browsers and proxies give up.
 _MOST, _STORED = 10_000, 100_000
 
+#: Entries that a page looks through for a filter: an answer shall not take seconds.
+LOOKED_AT = 10_000
+
 #: What may be done: the right that it takes, the field that is asked for besides, and how it is done.
 ACTIONS: dict[str, tuple[Right, str, Callable[[Selected, Mapping[str, str]], Any]]] = {
     "pause": ("pause", "note", lambda found, given: found.pause(given.get("note", ""))),
@@ -35,7 +38,8 @@ def selected(site: Site, name: str, tag: str, task: str) -> Selected:
 def act(call: Call) -> Response:
     """Do with all of them what the path says."""
     does, given = call.request.path[1:].removesuffix("-all"), call.given
-    meant = {field: given.get(field, "").strip() for field in ("q", "tag", "task")}
+    asked = ("q", "tag", "task")
+    meant = dict(zip(asked, call.texts(*asked), strict=True))
     if not any(meant.values()):
         raise InvalidEntry("q", "the beginning of a name, a pattern, a tag or a task", "")
     found, (_, asks, do) = selected(call.site, *meant.values()), ACTIONS[does]

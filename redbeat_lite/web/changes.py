@@ -20,7 +20,7 @@ _GONE = ("removed", "discarded", "quarantined", "lock cleared", "term begun")
 
 def page(call: Call) -> Response:
     """The changes that a filter leaves, the newest first."""
-    name, actor, text = (call.given.get(field, "").strip() for field in ("q", "by", "until"))
+    name, actor, text = call.texts("q", "by", "until")
     until = min(int(text), MAX_MS) if text.isascii() and text.isdigit() and len(text) < 16 else None
     found = call.site.shared.read(("changes", name, actor, until), lambda: _found(call.site, name, actor, until))
     return call.page("changes.html", gone=_GONE, until=until, looked_at=_LOOKED_AT, **found)

@@ -15,9 +15,7 @@ def page(call: Call) -> Response:
 
 def freeze(call: Call) -> Response:
     """Keep entries from firing for a time."""
-    pattern, tag, task, length, note = (
-        call.given.get(field, "").strip() for field in ("pattern", "tag", "task", "for", "note")
-    )
+    pattern, tag, task, length, note = call.texts("pattern", "tag", "task", "for", "note")
     call.site.schedules.freezes.add(
         pattern or ("*" if tag or task else ""),
         tag=tag or None,

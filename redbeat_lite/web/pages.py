@@ -22,7 +22,7 @@ from ..entries.state import FAILING, FINISHED, PAUSED
 from ..operate.why.explain import explain
 from ..operate.why.gather import gather
 from ..runs.run import NOT_DONE, Run
-from .bulk import ACTIONS, selected
+from .bulk import ACTIONS, LOOKED_AT, selected
 from .editing import ARGUMENTS, arguments
 from .messages import Response
 from .site import Call, Site
@@ -32,9 +32,6 @@ _AHEAD, _COMING = timedelta(minutes=15), 30
 
 #: Entries on a page, runs on a page, and last runs of each entry in a list.
 _ENTRIES, _RUNS, _LAST = 50, 100, 15
-
-#: Entries that a filter looks through, next due first: an answer shall not take seconds.
-_LOOKED_AT = 10_000
 
 #: On the page of an entry: runs and changes, runs to come, and how far to look for these.
 _PAST, _NEXT, _AGE = 20, 10, timedelta(days=3653)
@@ -76,7 +73,7 @@ def _now(site: Site) -> dict[str, Any]:
 
 def entries(call: Call) -> Response:
     """The entries that a filter leaves, a page of them."""
-    wanted = tuple(call.given.get(field, "").strip() for field in ("q", "tag", "task", "state"))
+    wanted = call.texts("q", "tag", "task", "state")
     text = call.given.get("offset", "")
     offset = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
     found = call.site.shared.read(("entries", wanted, offset), lambda: _entries(call.site, *wanted, offset=offset))
@@ -89,19 +86,20 @@ def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: 
     found, looked_at = site.schedules, None
     if not (name or tag or task or state):
         total, text = site.store.count_and_freezes()
-        frozen, page = Freezes.of(text), found.list(offset, _ENTRIES + 1)
+        frozen = Freezes.of(text)
+        page = [*found.freezes.marked(found.list(offset, _ENTRIES + 1), frozen)]
     else:
         meant = selected(site, name, tag, task)
-        looked_at = None if meant.selection.beginning else _LOOKED_AT
+        looked_at = None if meant.selection.beginning else LOOKED_AT
         if state == "failed":
-            (total, text), some = site.store.count_and_freezes(), meant.failed(_LOOKED_AT)
+            (total, text), some = site.store.count_and_freezes(), meant.failed(LOOKED_AT)
             frozen = Freezes.of(text)
         else:
-            total, frozen, some = meant.search(_LOOKED_AT, *_TEXTS.get(state, ()))
+            total, frozen, some = meant.search(LOOKED_AT, *_TEXTS.get(state, ()))
             some = iter(()) if state == "frozen" and not frozen.all else some
         left = (each for each in found.freezes.marked(some, frozen) if _is(each, state))
         page = [*islice(left, offset, offset + _ENTRIES + 1)]
-    listed = _listed(found.freezes.marked(page[:_ENTRIES], frozen), site.settings.history)
+    listed = _listed(page[:_ENTRIES], site.settings.history)
     return {"listed": listed, "more": len(page) > _ENTRIES, "total": total, "looked_at": looked_at}
 
 
@@ -112,9 +110,8 @@ def _is(entry: Entry, state: str) -> bool:
 
 
 def _listed(page: Iterable[Entry], history: int) -> list[tuple[Any, ...]]:
-    """Each entry, with its status and its last runs, the newest last."""
-    last = ((each, with_sent(each, each.rows, history, wall_ms(), _LAST)[::-1]) for each in page)
-    return [(each, each.status, runs) for each, runs in last]
+    """Each entry, with its last runs, the newest last."""
+    return [(each, with_sent(each, each.rows, history, wall_ms(), _LAST)[::-1]) for each in page]
 
 
 def entry(call: Call) -> Response:
@@ -130,7 +127,6 @@ def _entry(site: Site, name: str, more: str) -> dict[str, Any]:
     known = site.schedules.freezes.known() if found.frozen_until else Freezes()
     return {
         "entry": found,
-        "status": found.status,
         "fields": [each for each in as_fields(found, zone) if each[0] not in _APART],
         "runs": site.schedules.runs(found, limit=_PAST),
         "coming": [*islice(runs_between([found], at, at + _AGE, zone, None, known), _NEXT)],
@@ -142,7 +138,8 @@ def _entry(site: Site, name: str, more: str) -> dict[str, Any]:
 def runs(call: Call) -> Response:
     """What has become of runs lately, or between two instants."""
     wanted = call.given.get("outcome", "")
-    texts = {field: text for field in ("since", "until") if (text := call.given.get(field, "").strip())}
+    since, until = call.texts("since", "until")
+    texts = {field: text for field, text in (("since", since), ("until", until)) if text}
     found = call.site.shared.read(("runs", wanted, *texts.items()), lambda: _runs(call.site, wanted, texts))
     words = ["--failed"] * (wanted == "failed") + [word for field in texts for word in (f"--{field}", texts[field])]
     return call.page("runs.html", runs=found, outcomes=_OUTCOMES, wanted=wanted, ends=_ENDS, most=_RUNS, words=words)

@@ -68,6 +68,10 @@ class Call:
         """Of the entry that it is about."""
         return self.given.get("name", "")
 
+    def texts(self, *fields: str) -> tuple[str, ...]:
+        """What was typed into these fields, without the space around it; empty where nothing was."""
+        return tuple(self.given.get(field, "").strip() for field in fields)
+
     def may(self, right: str) -> bool:
         """Whether this is granted."""
         return right in self.access.rights

@@ -13,15 +13,15 @@ from ..entries.last_runs import with_sent
 from ..entries.preview import upcoming
 from ..instants import from_ms, to_ms
 from ..storage.patience import briefly
-from .bulk import selected
+from .bulk import LOOKED_AT, selected
 from .messages import Response
 from .site import Call, Site
 
 #: Hours of the heat, and its shades beside none; as few entries as this never have the darkest.
 _HOURS, _SHADES, _MANY = 24, 5, 10
 
-#: Entries with a lane: of a filter, or else; those among which a filter looks; runs of each, past and to come, at most.
-_LANES, _UNASKED, _LOOKED_AT, _PAST, _NEXT = 100, 30, 10_000, 20, 20
+#: Entries with a lane: of a filter, or else; runs of each, past and to come, at most.
+_LANES, _UNASKED, _PAST, _NEXT = 100, 30, 20, 20
 
 #: Milliseconds that lanes span, of which a quarter is past; how wide one is.
 _SPANS = {"1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000, "7d": 604_800_000}
@@ -30,7 +30,7 @@ _WIDTH = 1000
 
 def page(call: Call) -> Response:
     """The heat, and the lanes of the entries that a filter leaves."""
-    wanted = tuple(call.given.get(field, "").strip() for field in ("q", "tag", "task"))
+    wanted = call.texts("q", "tag", "task")
     span = call.given.get("span", "")
     span = span if span in _SPANS else "1d"
     found = call.site.shared.read(("timeline", wanted, span), lambda: _found(call.site, wanted, _SPANS[span]))
@@ -39,7 +39,7 @@ def page(call: Call) -> Response:
 
 def _found(site: Site, wanted: tuple[str, ...], span: int) -> dict[str, Any]:
     now, chosen = wall_ms(), any(wanted)
-    some = selected(site, *wanted).search(_LOOKED_AT)[2] if chosen else site.schedules.list(limit=_UNASKED)
+    some = selected(site, *wanted).search(LOOKED_AT)[2] if chosen else site.schedules.list(limit=_UNASKED)
     start, form = now - span // 4, "%a %H:%M" if span > _SPANS["1d"] else "%H:%M"
     marks = [from_ms(start + span * part // 4).astimezone(site.zone).strftime(form) for part in range(5)]
     return {**_heat(site, now), "lanes": _lanes(site, islice(some, _LANES), now, start, span), "marks": marks}
