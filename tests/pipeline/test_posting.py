@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,14 +54,15 @@ def owner(lab: Lab, queue: str) -> Iterator[Celery]:
 
 def published(lab: Lab, app: Celery, run: PipelineRun, outbox: Outbox, queues: str) -> list[tuple[str, Any, Any, Any]]:
     """What this app publishes for an outbox: queue, headers, properties and body of each message."""
+    now = time.time() * 1000
     dispatch(app, store_of(app), run.id, outbox)
     found = []
     for name in sorted(lab.client.scan_iter(f"{queues}*")):
         for text in lab.client.lrange(name, 0, -1):
             message = json.loads(text)
             headers = {key: value for key, value in message["headers"].items() if key != "origin"}
-            # To some seconds: when the guard may have forgotten the task.
-            headers["redbeat_deadline"] //= 100_000
+            # To 100 s: how long the guard remembers the task from now on. Each is a whole number of them.
+            headers["redbeat_deadline"] = round((headers["redbeat_deadline"] - now) / 100_000)
             properties = {key: value for key, value in message["properties"].items() if key not in OF_ITS_OWN}
             found.append((name, headers, properties, message["body"]))
         lab.client.delete(name)
