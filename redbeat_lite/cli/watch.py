@@ -86,18 +86,17 @@ def watch(ctx: click.Context, /, doing: str | None, every: float, **meant: Any) 
 
     look()  # what is wrong is said before the screen changes
     with _screen() as (wait, wake):
-        while True:
+        typed = b""
+        while not _quits(typed):
             looking, typed = _looking(look, wake), b""
             while not looking.done() and not _quits(typed):
-                typed = wait(None)  # until something was typed, or the terminal was resized
-            if _quits(typed):
+                typed += wait(None)  # until something was typed, or the terminal was resized
+            if not looking.done():
                 return
             seen = looking.result()
             sys.stdout.write(_drawn(seen))
             sys.stdout.flush()
-            typed = wait(every)
-            if _quits(typed):
-                return
+            typed = typed or wait(every)
             page = _turned(page, typed, seen.has_more)
 
 

@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from celery import Celery
 
-from redbeat_lite import Schedules, every
+from redbeat_lite import Entry, Schedules, every
 from tests.cli.conftest import Cli, Shell
 from tests.support.beats import KEYS
 from tests.support.nursery import nursery
@@ -199,6 +200,25 @@ def test_q_ends_it_at_once_while_the_server_hangs(
         assert "Traceback" not in screen.output
     finally:
         server.thaw()
+
+
+def test_a_page_is_turned_by_a_key_that_is_typed_while_the_server_is_asked(
+    own_server: Callable[..., Server], terminal: Callable[..., Terminal]
+) -> None:
+    server = own_server()
+    app = Celery("proj", broker=server.url, set_as_current=False)
+    Schedules(app).add_many(Entry(f"page-{number}", "proj.add", every(7200 + number)) for number in range(9))
+    screen = terminal(lines=8, columns=80, every=0.1, url=server.url)
+    screen.shows("page-0", "page-3")
+    server.freeze()
+    try:
+        never(lambda: screen.has_ended, during=0.5)
+        screen.type(b"n")
+    finally:
+        server.thaw()
+    screen.shows("page-4", "page-7")
+    screen.type(b"q")
+    assert screen.ended() == 0
 
 
 def test_a_q_that_is_typed_before_the_screen_is_up_ends_it(terminal: Callable[..., Terminal]) -> None:
