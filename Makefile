@@ -12,6 +12,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 DEMO  := $(VENV)/.demo
 READY := $(VENV)/.ready
+COMPILED := $(VENV)/.compiled
 BENCH := .venv-bench
 OLD   := .venv-oldest
 DIST  := .venv-release
@@ -37,7 +38,8 @@ help: ## Show this help
 run: $(DEMO) ## Watch it work: a server, a worker, two beats and the page; ends on Ctrl-C, or after SECONDS=n
 	@$(BIN)/python -m redbeat_lite demo $(if $(SECONDS),--seconds $(SECONDS))
 
-test: lint ## Lint, type-check and run every test against a real server; ARGS="-k name" for some of them
+test: $(READY) ## Lint, type-check and run every test against a real server; ARGS="-k name" for some of them
+	@$(MAKE) --no-print-directory -j2 lint $(COMPILED)
 	$(BIN)/python -m pytest $(AT_ONCE) $(ARGS)
 
 lint: $(READY) ## Lint, formatting, types, and which room may import which
@@ -110,6 +112,10 @@ $(READY): NEEDS := '.[embedded,solar,test,lint,docs]'
 $(READY): $(DEMO)
 	@echo "Adding what the tests, the checks and the documentation need to $(VENV), once."
 	$(install)
+
+# Else each of the processes that run tests would compile all of them for itself.
+$(COMPILED): $(READY)
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null && touch $@
 
 $(VENV)/.browser: NEEDS := '.[browser]'
 $(VENV)/.browser: $(READY)
