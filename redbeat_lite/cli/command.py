@@ -112,8 +112,10 @@ def _wrong_words(ctx: click.Context) -> Iterator[None]:
     try:
         yield
     except click.UsageError as exc:
-        exc.show()
-        ctx.exit(WRONG_REQUEST)
+        if exc.message.startswith("Usage:"):  # nothing is wrong: it is the help, for who names no command
+            exc.show()
+            ctx.exit(WRONG_REQUEST)
+        raise Failure(f"{exc.format_message()} ({(exc.ctx or ctx).command_path} --help)") from None
 
 
 class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.4 on
@@ -128,9 +130,8 @@ class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
         seconds = seconds_of(value)
         if seconds is None or seconds < self._least:
             where = param.opts[0] if param is not None else self.name
-            raise Failure(
-                f"{where}: expected a length of time such as 30s or 1h30m, at least {self._least:g} s, got {value!r}"
-            )
+            least = f", at least {self._least:g} s" if self._least else ""
+            raise Failure(f"{where}: expected a length of time such as 30s or 1h30m{least}, got {value!r}")
         return seconds
 
 

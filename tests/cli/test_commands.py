@@ -383,12 +383,14 @@ class TestFailures:
             "expire: expected a known field\n"
         )
 
-    def test_wrong_words_exit_with_1_too(self, cli: Cli) -> None:
-        assert "Did you mean list?" in cli("lst", code=1).err
-        assert "--bogus" in cli("list", "--bogus", code=1).err
-        assert "NAME" in cli("show", code=1).err
+    def test_wrong_words_are_one_line_and_1_too(self, cli: Cli) -> None:
+        assert cli("lst", code=1).err == "Error: No such command 'lst'. Did you mean list? (redbeat --help)\n"
+        assert cli("show", code=1).err == "Error: Missing argument 'NAME'. (redbeat show --help)\n"
+        assert "Did you mean one of: '--status', '--tag'" in cli("list", "--tga", "x", code=1).err
         assert "'slow'" in cli("list", "--order", "slow", code=1).err
         assert "Did you mean release?" in cli("quarantine", "releas", code=1).err
+        assert cli("shadow", code=1).err.count("\n") == 1, "not one for each scheduler"
+        assert cli("quarantine", code=1).err.startswith("Usage: redbeat quarantine"), "which is its help"
 
     @pytest.mark.parametrize("words", ["list", "show x", "next", "pause x", "export", "locks list", "pipelines list"])
     def test_no_server_is_one_line_and_2(
