@@ -75,9 +75,9 @@ class Group(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
-            meant = self.meant.get(args[0])
-            near = [meant] if meant else get_close_matches(args[0], self.list_commands(ctx), n=3)
-            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            # What is near, and the nearest alone: nobody who types "unpuase" or "restore" means to pause or to remove.
+            near = get_close_matches(args[0], [*self.list_commands(ctx), *self.meant], n=1, cutoff=0.78)
+            hint = f" Did you mean {self.meant.get(near[0], near[0])}?" if near else ""
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 

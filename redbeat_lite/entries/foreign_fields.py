@@ -26,8 +26,9 @@ _SCHEDULE = "it belongs into schedule"
 _INSTEAD = {
     **{theirs: f"it belongs into options: {{{ours!r}: ...}}" for theirs, ours in _OPTIONS.items()},
     "start_time": "write start_at instead",
+    "disabled": "write enabled instead, which is the opposite",
     "one_off": "write max_runs instead: 1 for once",
-    **dict.fromkeys(("last_run_at", "total_run_count", "date_changed"), _STATE),
+    **dict.fromkeys(("last_run_at", "total_run_count", "date_changed", "owner"), _STATE),
     **dict.fromkeys(("interval", "crontab", "solar", "clocked"), _SCHEDULE),
     "name": "the key is the name; leave it out",
     "max_interval": "it is a setting of the beat: beat_max_loop_interval",

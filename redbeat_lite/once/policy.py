@@ -6,6 +6,7 @@ import re
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from ..durations import LENGTH, Duration, seconds_of
@@ -101,7 +102,9 @@ class Once:
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
-                raise InvalidEntry(f"once.{name}", f"one of the fields {', '.join(known)}", name)
+                near = get_close_matches(str(name), known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else None
+                raise InvalidEntry(f"once.{name}", f"one of the fields {', '.join(known)}", name, hint=hint)
         return cls(**{"lease": lease, **given})
 
     def encode(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ whole cycle, and a step keeps its stride where a range wraps (``50-10/20`` is 50
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -146,9 +147,15 @@ def _alias(lowered: str, expression: str) -> str:
 
 
 def _example(texts: list[str]) -> str:
-    if 0 < len(texts) < 5 and all(re.fullmatch(r"[\d*/,?-]+", text, re.ASCII) for text in texts):
-        return f"did you mean {' '.join(texts + ['*'] * (5 - len(texts)))!r}?"
-    return _as_interval(" ".join(texts)) if seconds_of(" ".join(texts)) else 'for example "0 3 * * *"'
+    text = " ".join(texts)
+    if f"@{text}" in ALIASES:
+        return f"did you mean @{text}?"
+    if 0 < len(texts) < 5 and all(re.fullmatch(r"[\d*/,?-]+", each, re.ASCII) for each in texts):
+        with suppress(InvalidEntry):
+            parse(whole := " ".join(texts + ["*"] * (5 - len(texts))))
+            return f"did you mean {whole!r}?"
+    is_length = seconds_of(text) or re.search(r"\d ?(?:[smhdw]|ms|(?:sec|min|hour|day|week)[a-z]*)\b", text)
+    return _as_interval(text) if is_length else 'for example "0 3 * * *"'
 
 
 def _as_interval(text: str) -> str:
@@ -281,12 +288,13 @@ def _words(field: Field) -> str:
 
 
 def _hint(text: str, field: Field) -> str | None:
-    if text.startswith("-"):
+    if re.match(r"-\d", text):
         return "there are no negative values"
     if "/" in text and not re.fullmatch(r"0*[1-9]\d*", text.partition("/")[2], re.ASCII):
         return "a step is a number from 1 on"
     if re.match(r"r(\W|$)", text):
         return "R would be another time in each process; H in its place goes by the entry's name"
-    short = {word[:3]: word[:3] for word in field.words} | {word: word for word in field.words}
-    near = get_close_matches(text, short, n=1)
+    known = [*field.words, *(word[:3] for word in field.words)]
+    wrong = next((word for word in re.findall("[a-z]+", text) if word not in known), text)
+    near = get_close_matches(wrong, known, n=1)
     return f"did you mean {near[0]}?" if near else None

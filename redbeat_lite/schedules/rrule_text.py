@@ -159,7 +159,7 @@ class _Reader:
         for part in rule.strip(";").split(";"):
             name, _, value = part.partition("=")
             if name not in _NAMES or not value:
-                self.refuse(f"parts NAME=value, not {part!r}", _near(name))
+                self.refuse(f"parts NAME=value, not {part!r}", _near(name, value))
             if name in given:
                 self.refuse(f"{name} once", None)
             given[name] = value
@@ -217,9 +217,11 @@ class _Reader:
         _refuse(self.text, expected, hint)
 
 
-def _near(name: str) -> str | None:
+def _near(name: str, value: str) -> str | None:
     if name in FREQUENCIES:
         return f"did you mean FREQ={name}?"
+    if not value:
+        return 'for example "FREQ=DAILY;BYHOUR=9"'
     near = get_close_matches(name, _NAMES, n=1)
     return f"did you mean {near[0]}?" if near else None
 

@@ -73,14 +73,16 @@ def _named(name: str, field: str) -> tzinfo:
         raise InvalidEntry(field, "the name of a time zone", name, hint=_nearest(name)) from None
 
 
-def _nearest(name: str) -> str | None:
-    known = {zone.lower(): zone for zone in available_timezones()}
+def _nearest(name: str) -> str:
+    if re.search(r"[+-]\d", name):
+        return 'an offset is written "+01:00"'
+    known = {zone.lower(): zone for zone in available_timezones() if not _NOT_PORTABLE.fullmatch(zone)}
     by_city = {low.rsplit("/", 1)[-1]: zone for low, zone in known.items()}
     wanted = name.strip().lower().replace(" ", "_")
-    near = [known[low] for low in get_close_matches(wanted, known, n=3)]
-    if wanted in by_city and by_city[wanted] not in near:
-        near.insert(0, by_city[wanted])
-    return f"did you mean {' or '.join(near[:3])}?" if near else None
+    # Of the few that are nearly spelt so: "PST" is as far from "MST" as it is from any other.
+    found = known.get(wanted) or by_city.get(wanted)
+    near = [found] if found else [known[low] for low in get_close_matches(wanted, known, cutoff=0.8)]
+    return f"did you mean {' or '.join(near)}?" if near else 'for example "Europe/Berlin"'
 
 
 def _offset_text(offset: timedelta) -> str:

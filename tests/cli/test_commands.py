@@ -385,6 +385,9 @@ class TestFailures:
 
     def test_wrong_words_are_one_line_and_1_too(self, cli: Cli) -> None:
         assert cli("lst", code=1).err == "Error: No such command 'lst'. Did you mean list? (redbeat --help)\n"
+        for word, meant in {"unpuase": "resume", "unfreez": "thaw", "restore": "import", "shaddow": "shadow"}.items():
+            assert f"Did you mean {meant}? (" in cli(word, code=1).err
+        assert cli("kill", code=1).err == "Error: No such command 'kill'. (redbeat --help)\n"
         assert cli("show", code=1).err == "Error: Missing argument 'NAME'. (redbeat show --help)\n"
         assert "Did you mean one of: '--status', '--tag'" in cli("list", "--tga", "x", code=1).err
         assert "'slow'" in cli("list", "--order", "slow", code=1).err

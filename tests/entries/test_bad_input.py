@@ -310,6 +310,19 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         "expire: expected a known field, got 5 (did you mean 'expires'?)",
     ),
     "unknown field": ({"zzz": 5}, "zzz: expected a known field, got 5"),
+    "a field that is the opposite of one": (
+        {"disabled": True},
+        "disabled: expected a known field, got True (write enabled instead, which is the opposite)",
+    ),
+    "a field that is no one's to write": (
+        {"owner": "proj"},
+        "owner: expected a known field, got 'proj' (Redis keeps it; leave it out)",
+    ),
+    "a field of once with a near one": (
+        {"once": {"max_wait": 3}},
+        "once.max_wait: expected one of the fields key, scope, on_conflict, lease, hold_on_retry, max_hold, "
+        "max_waiters, got 'max_wait' (did you mean 'max_waiters'?)",
+    ),
 }
 
 
