@@ -6,6 +6,7 @@ their configuration, and what is not in the file stays unless it is to be pruned
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +25,6 @@ from ..errors import InvalidEntry
 from ..schedules import At, Manual
 from ..schedules.calendars import Calendar
 from ..settings import Settings
-from ..storage.json_values import dumps
 from ..storage.store import Store
 from .document import Document, Record
 from .records import entry_from
@@ -175,10 +175,4 @@ def _is_over(app: Celery, entry: Entry) -> bool:
 
 def _text(entry: Entry) -> str:
     """The definition as a text that is the same for the same definition."""
-    return dumps(_sorted(entry_fields(entry)))
-
-
-def _sorted(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(each) for each in value] if isinstance(value, list) else value
+    return json.dumps(entry_fields(entry), sort_keys=True)

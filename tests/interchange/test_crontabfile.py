@@ -14,7 +14,7 @@ from celery.schedules import crontab
 from redbeat_lite import cron, rrule
 from redbeat_lite.errors import ConfigurationError, InvalidEntry
 from redbeat_lite.interchange.importers.crontabfile import CrontabFile
-from redbeat_lite.interchange.importers.found import Found, Left
+from redbeat_lite.interchange.importers.source import Found, Left
 from redbeat_lite.interchange.importers.zoned_crontab import zoned_cron_line, zoned_crontab
 from redbeat_lite.schedules import rule_of
 from redbeat_lite.schedules.cron import crontab_rule

@@ -23,10 +23,10 @@ from celery.schedules import crontab, schedule, solar
 
 from redbeat_lite import Scheduler, Schedules
 from redbeat_lite.errors import ConfigurationError
-from redbeat_lite.interchange.importers.found import Found, Left
 from redbeat_lite.interchange.importers.move_in import Move, MoveIn
 from redbeat_lite.interchange.importers.pickled import LONGEST
 from redbeat_lite.interchange.importers.shelf import ShelfSource
+from redbeat_lite.interchange.importers.source import Found, Left
 
 
 class OfOurOwn(schedule):  # type: ignore[misc]  # Celery ships no types

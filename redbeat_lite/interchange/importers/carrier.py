@@ -19,7 +19,7 @@ from ...errors import InvalidEntry
 from ...instants import to_ms
 from ...schedules import At, first_ms, next_ms
 from ...settings import Settings
-from .found import Found, Left
+from .source import Found, Left
 
 if TYPE_CHECKING:
     from celery import Celery

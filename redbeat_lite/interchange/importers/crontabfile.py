@@ -17,7 +17,7 @@ from ...entries.fields import is_name
 from ...errors import ConfigurationError, InvalidEntry
 from ...schedules.zones import zone_of
 from ...settings import MAX_NAME
-from .found import Found, Left
+from .source import Found, Left, Source
 from .zoned_crontab import zoned_cron_line
 
 _SETTING = re.compile(r"""\s*(['"]?)(\w+)\1\s*=\s*(.*?)\s*$""", re.ASCII)
@@ -33,7 +33,7 @@ class _Line(NamedTuple):
     text: str
 
 
-class CrontabFile:
+class CrontabFile(Source):
     """The entries of one crontab file. Cron keeps no record of runs: each begins with its next time.
 
     Parameters:
@@ -49,8 +49,6 @@ class CrontabFile:
     """
 
     title = "crontab-file"
-    lag = 0.0
-    led = False
 
     def __init__(
         self,
@@ -61,18 +59,13 @@ class CrontabFile:
         commands: Path | None = None,
         user_column: bool | None = None,
     ) -> None:
-        self._path = path
         self._zone = zone
         self._task = task
         self._commands = {} if commands is None else _mapping(commands)
         self._user_column = bool(_SYSTEM.fullmatch(str(path.absolute()))) if user_column is None else user_column
         self._text = _read(path)
-
-    @property
-    def where(self) -> str:
-        """The place that is read, for people."""
         users = ", with a user column" if self._user_column else ""
-        return f"{self._path}{users}, times in {self._zone}"
+        self.where = f"{path}{users}, times in {zone}"
 
     def read(self) -> Iterator[Found | Left]:
         """Every line that is neither empty nor a comment nor a setting."""
@@ -82,9 +75,6 @@ class CrontabFile:
             if isinstance(found, Found):
                 found = found._replace(name=_unique(found.name, taken))
             yield found
-
-    def close(self) -> None:
-        """Nothing is left open."""
 
     def _lines(self) -> Iterator[_Line | Left]:
         zone = self._zone

@@ -12,8 +12,7 @@ from kombu.utils import json
 from ...entries.foreign_fields import translated
 from ...errors import ConfigurationError, InvalidEntry
 from ...schedules import at
-from .found import Found, Left
-from .source import Unreadable
+from .source import Found, Left, Source, Unreadable
 from .zoned_crontab import zoned_crontab
 
 _KINDS = ("interval", "crontab", "solar", "clocked")
@@ -22,7 +21,7 @@ _KINDS = ("interval", "crontab", "solar", "clocked")
 _CHUNK = 1000
 
 
-class DjangoBeatSource:
+class DjangoBeatSource(Source):
     """The schedule in the database of the Django project that ``DJANGO_SETTINGS_MODULE`` names.
 
     Raises:
@@ -33,18 +32,13 @@ class DjangoBeatSource:
     #: Celery lets a scheduler write what it did once in three minutes, unless ``beat_sync_every`` says otherwise, and
     #: this one's loop sleeps for five seconds at most.
     lag = 190.0
-    led = False
 
     def __init__(self) -> None:
-        self._models = _models()
-
-    @property
-    def where(self) -> str:
-        """The place that is read, for people."""
+        self._tasks = _models().PeriodicTask.objects
         from django.db import connections  # only where there is Django
 
-        found = connections[self._models.PeriodicTask.objects.db].settings_dict
-        return f"database {found.get('NAME')} ({found.get('ENGINE')})"
+        found = connections[self._tasks.db].settings_dict
+        self.where = f"database {found.get('NAME')} ({found.get('ENGINE')})"
 
     def read(self) -> Iterator[Found | Left]:
         """Every periodic task; disabled ones too.
@@ -55,7 +49,7 @@ class DjangoBeatSource:
         from django.db import DatabaseError, close_old_connections  # only where there is Django
 
         close_old_connections()  # one that the server has dropped meanwhile is opened anew
-        rows = self._models.PeriodicTask.objects.select_related(*_KINDS).order_by("pk")
+        rows = self._tasks.select_related(*_KINDS).order_by("pk")
         try:
             for row in rows.iterator(chunk_size=_CHUNK):
                 yield _entry(row)

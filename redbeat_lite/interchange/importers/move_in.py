@@ -18,7 +18,7 @@ from ...settings import Settings
 from ...storage.store import Store
 from ...storage.stored import PAGE, Edit, Stored, chunks
 from .carrier import Carried, Carrier
-from .found import Found, Left
+from .source import Found, Left
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -1,7 +1,8 @@
 """Reading a pickle as data: no class is looked up, nothing is called, and nothing is hashed or compared.
 
 What a pickle would build by calling something is an :class:`Instance` that names it. So a hostile file can neither run
-code, nor change a class of this process, nor have it compute for long: each step costs what its bytes do.
+code, nor change a class of this process, nor have it compute for long: each step costs what its bytes do. What Python
+writes since protocol 3 is read.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import pickletools
 import re
 from collections.abc import Callable
+from functools import partialmethod
 from typing import Any, NamedTuple
 
 #: Longest pickle that is read, in bytes. Celery needs some 120 to 200 for an entry, so thousands of them fit;
@@ -59,7 +61,7 @@ def load(raw: bytes) -> Any:
         raise ValueError(f"{len(raw)} bytes; at most {LONGEST} are read")
     machine = _Machine()
     for opcode, arg, at in pickletools.genops(raw):
-        if opcode.name in ("PROTO", "FRAME"):
+        if opcode.name in ("PROTO", "FRAME", "STOP"):
             continue
         if opcode.name in _CONSTANTS:
             machine.stack.append(_CONSTANTS[opcode.name])
@@ -98,38 +100,25 @@ class _Machine:
         found, self.stack = self.stack, self._outer.pop()
         return found
 
-    def on_STOP(self, arg: None) -> None:
-        """The result is on the stack."""
-
     def on_MARK(self, arg: None) -> None:
         self._outer.append(self.stack)
         self.stack = []
 
     def on_POP(self, arg: None) -> None:
-        if self.stack:
-            self.stack.pop()
-        else:
-            self._since_mark()
-
-    def on_POP_MARK(self, arg: None) -> None:
-        self._since_mark()
-
-    def on_DUP(self, arg: None) -> None:
-        self.stack.append(self.stack[-1])
+        self.stack.pop()
 
     # -- the memo -----------------------------------------------------------------------------------------------------
 
     def on_MEMOIZE(self, arg: None) -> None:
         self._memo[len(self._memo)] = self.stack[-1]
 
-    def on_PUT(self, number: int) -> None:
+    def on_BINPUT(self, number: int) -> None:
         self._memo[number] = self.stack[-1]
 
-    def on_GET(self, number: int) -> None:
+    def on_BINGET(self, number: int) -> None:
         self.stack.append(self._memo[number])
 
-    on_BINPUT = on_LONG_BINPUT = on_PUT
-    on_BINGET = on_LONG_BINGET = on_GET
+    on_LONG_BINPUT, on_LONG_BINGET = on_BINPUT, on_BINGET
 
     # -- containers ---------------------------------------------------------------------------------------------------
 
@@ -137,28 +126,15 @@ class _Machine:
         items = self._since_mark()
         self.stack.append(tuple(items))
 
-    def on_LIST(self, arg: None) -> None:
-        items = self._since_mark()
-        self.stack.append(items)
-
-    on_FROZENSET = on_LIST
-
-    def on_DICT(self, arg: None) -> None:
-        items = self._since_mark()
-        self.stack.append(Mapping(zip(items[::2], items[1::2], strict=True)))
-
-    def on_TUPLE1(self, arg: None) -> None:
-        self._tuple(1)
-
-    def on_TUPLE2(self, arg: None) -> None:
-        self._tuple(2)
-
-    def on_TUPLE3(self, arg: None) -> None:
-        self._tuple(3)
-
-    def _tuple(self, length: int) -> None:
+    def _tuple(self, length: int, arg: None) -> None:
         items = tuple(self.stack[-length:])
         del self.stack[-length:]
+        self.stack.append(items)
+
+    on_TUPLE1, on_TUPLE2, on_TUPLE3 = partialmethod(_tuple, 1), partialmethod(_tuple, 2), partialmethod(_tuple, 3)
+
+    def on_FROZENSET(self, arg: None) -> None:
+        items = self._since_mark()
         self.stack.append(items)
 
     def on_APPEND(self, arg: None) -> None:
@@ -202,15 +178,6 @@ class _Machine:
     def on_NEWOBJ_EX(self, arg: None) -> None:
         self.stack.pop()  # by name
         self.on_REDUCE(arg)
-
-    def on_OBJ(self, arg: None) -> None:
-        made_by, *args = self._since_mark()
-        self.stack.append(Instance(made_by, tuple(args)))
-
-    def on_INST(self, names: str) -> None:
-        args = self._since_mark()
-        self.on_GLOBAL(names)
-        self.stack[-1] = Instance(self.stack[-1], tuple(args))
 
     def on_BUILD(self, arg: None) -> None:
         state = self.stack.pop()

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,7 @@ from ...settings import Settings
 from ...storage.connections import FAULTS, Backend
 from ...storage.replies import text
 from ...storage.stored import PAGE, chunks
-from .found import Found, Left
-from .source import Unreadable
+from .source import Found, Left, Source, Unreadable
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -37,7 +36,7 @@ _NOT_THE_CLIENTS = ("retry_period", "cluster", "sentinels", "service_name", "sen
 _NUMBERS = ("bysetpos", "bymonth", "bymonthday", "byyearday", "byweekno", "byhour", "byminute", "bysecond")
 
 
-class RedBeatSource:
+class RedBeatSource(Source):
     """The schedule that celery-redbeat keeps for an app.
 
     Parameters:
@@ -50,20 +49,13 @@ class RedBeatSource:
     """
 
     title = "celery-redbeat"
-    #: It notes a run as it sends it.
-    lag = 0.0
-    led = False
 
     def __init__(self, app: Celery, *, url: str | None = None, prefix: str | None = None) -> None:
         self._prefix = prefix or app.conf.first("redbeat_key_prefix", "REDBEAT_KEY_PREFIX") or "redbeat:"
         lock = str(app.conf.first("redbeat_lock_key", "REDBEAT_LOCK_KEY") or ":lock")
         self._lock = self._prefix + lock.removeprefix(self._prefix)
         self._backend = Backend(_settings(app, url))
-
-    @property
-    def where(self) -> str:
-        """The place that is read, for people."""
-        return f"{self._backend.display_url}, keys {self._prefix}*"
+        self.where = f"{self._backend.display_url}, keys {self._prefix}*"
 
     def read(self) -> Iterator[Found | Left]:
         """Every entry, a thousand in a round trip.
@@ -169,14 +161,6 @@ def _datetime(obj: dict[str, Any]) -> datetime:
     return datetime(**obj, tzinfo=tzinfo)
 
 
-def _interval(obj: dict[str, Any]) -> schedule:
-    return schedule(obj["every"], bool(obj["relative"]))
-
-
-def _crontab(obj: dict[str, Any]) -> crontab:
-    return crontab(**obj)
-
-
 @dataclass(frozen=True)
 class _Weekday:
     """Its mark for a weekday of dateutil; among arguments nothing that could be stored here."""
@@ -184,15 +168,10 @@ class _Weekday:
     number: int
 
 
-def _weekday(obj: dict[str, Any]) -> _Weekday:
-    return _Weekday(int(obj["wkday"]))
-
-
 def _rrule(obj: dict[str, Any]) -> RRule:
     """A recurrence counts from its start, in the offset from UTC that was in force when it was stored."""
-    offset = float(obj.get("dtstart_tz") or 0)
-    start = datetime.fromtimestamp(obj["dtstart"], UTC)
-    return rrule(_rrule_text(obj), tz=_offset_name(offset), start=start)
+    zone = timezone(timedelta(minutes=float(obj.get("dtstart_tz") or 0)))
+    return rrule(_rrule_text(obj), tz=zone, start=datetime.fromtimestamp(obj["dtstart"], UTC))
 
 
 def _rrule_text(obj: Mapping[str, Any]) -> str:
@@ -223,17 +202,10 @@ def _day_name(day: Any) -> str:
     return WEEKDAYS[day.number if isinstance(day, _Weekday) else int(day)]
 
 
-def _offset_name(minutes: float) -> str:
-    if minutes % 1:
-        raise InvalidEntry("schedule", "a start whose offset from UTC is whole minutes", minutes)
-    hours, rest = divmod(abs(int(minutes)), 60)
-    return f"{'-' if minutes < 0 else '+'}{hours:02}:{rest:02}"
-
-
-_KINDS = {
+_KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "datetime": _datetime,
-    "interval": _interval,
-    "crontab": _crontab,
-    "weekday": _weekday,
+    "interval": lambda obj: schedule(obj["every"], bool(obj["relative"])),
+    "crontab": lambda obj: crontab(**obj),
+    "weekday": lambda obj: _Weekday(int(obj["wkday"])),
     "rrule": _rrule,
 }

@@ -16,7 +16,7 @@ from ... import instants
 from ...entries.preview import walk
 from ...schedules import At, Every, Rule
 from .carrier import Carried, Carrier
-from .found import Found, Left
+from .source import Found, Left
 
 Kind = Literal["left out", "not sent", "late", "early", "more", "fewer"]
 

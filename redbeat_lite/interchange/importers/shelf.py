@@ -14,9 +14,9 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from ...errors import ConfigurationError
-from .found import Found, Left
 from .pickled import Class, Instance, Mapping, load
 from .shelved import read_entries
+from .source import Found, Left, Source
 
 #: What dbm libraries add to the name, and the journal of SQLite.
 _SUFFIXES = ("", ".db", ".dat", ".bak", ".dir", ".pag", "-journal", "-wal", "-shm")
@@ -25,7 +25,7 @@ _SUFFIXES = ("", ".db", ".dat", ".bak", ".dir", ".pag", "-journal", "-wal", "-sh
 _LARGEST = 64 * 2**20
 
 
-class ShelfSource:
+class ShelfSource(Source):
     """The schedule file of a plain ``celery beat``.
 
     Its entries are those of ``beat_schedule``, with their last runs. The file is copied before it is read, because the
@@ -42,17 +42,11 @@ class ShelfSource:
     #: Celery writes the file once in three minutes, unless ``beat_sync_every`` says otherwise, and when the beat stops;
     #: and its loop may sleep for another five.
     lag = 490.0
-    led = False
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self.where = path, str(path)
         if not self._files():
             raise ConfigurationError(f"celery-shelve: there is no schedule file {path}; name it as for celery beat -s")
-
-    @property
-    def where(self) -> str:
-        """The place that is read, for people."""
-        return str(self._path)
 
     def read(self) -> Iterator[Found | Left]:
         """Every entry in the file.
@@ -62,9 +56,6 @@ class ShelfSource:
         """
         for name, entry in self._entries():
             yield _entry(name, entry)
-
-    def close(self) -> None:
-        """Nothing is left open."""
 
     def _files(self) -> list[Path]:
         paths = [self._path.with_name(self._path.name + suffix) for suffix in _SUFFIXES]
