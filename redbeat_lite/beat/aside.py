@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 
 class Aside:
-    """The threads of one beat that look after pipelines and incidents, and ask for a URL.
-
-    Parameters:
-        app: the Celery app.
-        settings: its settings.
-        leader: tells whether this process leads.
-        vitals: told of incidents.
-    """
+    """The threads of one beat that look after pipelines and incidents, and ask for a URL."""
 
     def __init__(self, app: Celery, settings: Settings, leader: Leader, vitals: Vitals) -> None:
         #: What the dispatcher notes of runs that something is expected of.

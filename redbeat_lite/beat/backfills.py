@@ -65,12 +65,7 @@ class _Job(Job):
 
 
 class BackfillPlanner(Planner):
-    """Plans steps of backfills.
-
-    Parameters:
-        live: the schedule of the entries.
-        planned: as for any planner.
-    """
+    """Plans steps of backfills."""
 
     def __init__(self, live: LeaderStore, **planned: Any) -> None:
         super().__init__(**planned)
@@ -137,11 +132,7 @@ class BackfillPlanner(Planner):
 
 
 class Backfills(Dispatcher):
-    """Dispatches backfills.
-
-    Parameters:
-        live: the schedule of the entries; all others as for any dispatcher.
-    """
+    """Dispatches backfills; ``live`` is the schedule of the entries."""
 
     def __init__(
         self, live: LeaderStore, leader: Leader, publisher: Publisher, locks: LockStore, vitals: Vitals, **by: Any
@@ -159,8 +150,7 @@ class Backfills(Dispatcher):
     def run_beside(self, upcoming: int | None) -> int | None:
         """Take a step of the backfill whose turn it is, before the next entry is due; raises as :meth:`run`.
 
-        Returns:
-            when there is something to do next, in epoch milliseconds.
+        Returns when there is something to do next, in epoch milliseconds.
         """
         due, now = self._live.backfill_due, wall_ms()
         if due is None:

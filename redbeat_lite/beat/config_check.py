@@ -25,14 +25,7 @@ if TYPE_CHECKING:
 
 
 class ConfigCheck:
-    """Looks at the config entries of one app.
-
-    Parameters:
-        app: whose they are.
-        store: asked for the entry that a finished one takes the place of.
-        settings: the defaults of entries that leave a field out.
-        zone: the app's time zone.
-    """
+    """Looks at the config entries of one app."""
 
     def __init__(self, app: Celery, store: Store, settings: Settings, zone: tzinfo) -> None:
         self._app = app
@@ -41,11 +34,7 @@ class ConfigCheck:
         self._zone = zone
 
     def entry(self, name: str, fields: Any, now: int) -> Entry:
-        """The entry of this name.
-
-        Parameters:
-            fields: as the configuration has them.
-            now: epoch milliseconds.
+        """The entry of this name, by what the configuration has of it, at ``now`` (epoch ms).
 
         Raises:
             InvalidEntry: it is refused. What a user wrote may raise anything else, too.

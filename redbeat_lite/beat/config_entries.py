@@ -50,13 +50,9 @@ logger = get_logger(__name__)
 
 
 class ConfigEntries:
-    """The config entries of one app.
+    """The config entries of one app, whose ``beat_schedule`` is read anew at each :meth:`sync`.
 
     Parameters:
-        app: its ``beat_schedule`` is read anew at each :meth:`sync`.
-        store: where they go.
-        settings: the owner, and the defaults of entries that leave a field out.
-        zone: the app's time zone.
         present: tells the owners of whom a beat is there.
         progress: told what is being done, again and again.
     """
@@ -121,12 +117,8 @@ class ConfigEntries:
         """Bring Redis in line with the configuration. What is wrong with one entry is told, and leaves the others.
 
         Parameters:
-            term: of the leader that does so.
             now: epoch milliseconds.
             were: other time zones by which entries may have been planned.
-
-        Raises:
-            Lost: the term is over.
         """
         self._were = were
         for calendar in {each.calendar for each in self._entries.values() if isinstance(each.calendar, Calendar)}:

@@ -13,12 +13,7 @@ _AGAIN = 3600.0
 
 
 class CutOff:
-    """Tells the hooks that nobody leads, as far as this beat can see.
-
-    Parameters:
-        vitals: tells the hooks.
-        lease: seconds that one lasts.
-    """
+    """Tells the hooks that nobody leads, as far as this beat can see; ``lease`` is in seconds."""
 
     def __init__(self, vitals: Vitals, lease: float) -> None:
         self._vitals = vitals

@@ -27,12 +27,7 @@ _TOGETHER, _ROWS = 100, 100
 
 
 class EntryMetrics(Hooks):
-    """The metrics of those entries that this beat hears of first, and of all others together.
-
-    Parameters:
-        registry: where they are registered.
-        settings: say how many entries, and where the record of runs is.
-    """
+    """The metrics of those entries that this beat hears of first, and of all others together."""
 
     def __init__(self, registry: CollectorRegistry, settings: Settings) -> None:
         from prometheus_client import Counter, Gauge

@@ -34,8 +34,7 @@ class FreshStarts:
     def of(self, store: Store, entries: Mapping[str, Entry], now: int) -> dict[str, int]:
         """When these entries began anew, if it was with their last change or the end of a freeze; epoch milliseconds.
 
-        Parameters:
-            now: when those do that are frozen: they may be thawed at any time.
+        Those that are frozen do so at ``now``: they may be thawed at any time.
         """
         found: dict[str, int] = {}
         with suppress(ResponseError):  # The record is of a foreign type: nobody knows.

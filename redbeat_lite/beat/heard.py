@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 
 class Heard:
-    """What the workers of one app say of themselves, as :meth:`ask` found it last.
-
-    Parameters:
-        app: the Celery app.
-        prefix: ``key_prefix`` of its settings.
-    """
+    """What the workers of one app say of themselves, as :meth:`ask` found it last."""
 
     def __init__(self, app: Celery, prefix: str) -> None:
         self._app = app

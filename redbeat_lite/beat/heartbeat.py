@@ -32,11 +32,7 @@ class Health(NamedTuple):
 
 
 def heartbeat_file(path: str | None) -> HeartbeatFile | None:
-    """The writer of a heartbeat file, if there shall be one.
-
-    Raises:
-        ConfigurationError: its directory does not exist, or may not be written to.
-    """
+    """The writer of a heartbeat file, if there shall be one; raises ConfigurationError if it may not be written."""
     if path is None:
         return None
     directory = Path(path).absolute().parent
@@ -47,26 +43,19 @@ def heartbeat_file(path: str | None) -> HeartbeatFile | None:
 
 
 class HeartbeatFile:
-    """Writes the file, at most once a second.
-
-    Parameters:
-        path: the file. A beat removes it when it ends.
-    """
+    """Writes the file, at most once a second. A beat removes it when it ends."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
         self._written = float("-inf")
 
     def write(self, role: str, failing_since: float | None, why: str) -> bool:
-        """Say that the loop is alive; ``False`` if that was said just now.
+        """Say that the loop is alive; ``False`` if that was said just now. Raises OSError if it cannot be written.
 
         Parameters:
             role: ``"leader"``, ``"stand-by"`` or ``"starting"``.
             failing_since: since when (:func:`~redbeat_lite.clock.elapsed`) the server or the broker is out of reach.
             why: which one, and what it said.
-
-        Raises:
-            OSError: it cannot be written.
         """
         now = elapsed()
         if now - self._written < PERIOD:
@@ -103,7 +92,6 @@ def judge(path: str, limit: float) -> Health:
     """Judge a beat by its heartbeat file.
 
     Parameters:
-        path: the file.
         limit: seconds that its loop may be silent, and that it may fail to reach the server or the broker.
     """
     try:

@@ -24,13 +24,7 @@ _LOOK = 1.0
 
 
 class HeartbeatUrl:
-    """Asks in a thread of its own.
-
-    Parameters:
-        url: of http or https; its path may be a secret, so that only its host is shown.
-        leader: tells whether this process leads.
-        now: the time in seconds since some instant.
-    """
+    """Asks in a thread of its own. The path of the URL may be a secret, so that only its host is shown."""
 
     def __init__(self, url: str, leader: Leader, now: Callable[[], float] = elapsed) -> None:
         self._url = url

@@ -63,15 +63,7 @@ _DAY_MS = 86_400_000
 
 
 class IncidentWatch:
-    """Looks in a thread of its own, over connections of its own, while this process leads.
-
-    Parameters:
-        app: the Celery app.
-        settings: its settings.
-        leader: proof that this process may write.
-        vitals: knows whose publishes fail; told of incidents.
-        deadlines: told whether anybody records.
-    """
+    """Looks in a thread of its own, over connections of its own, while this process leads."""
 
     def __init__(self, app: Celery, settings: Settings, leader: Leader, vitals: Vitals, deadlines: Deadlines) -> None:
         self._settings, self._zone = settings, app.timezone

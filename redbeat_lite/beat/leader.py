@@ -46,14 +46,7 @@ _JOIN_TIMEOUT = 0.3
 
 
 class Leader:
-    """One process's part in the election. Opens no connection and starts no thread before :meth:`acquire`.
-
-    Parameters:
-        backend: where the connections come from.
-        keys: the names of the keys.
-        settings: how long a lease lasts, after which silence of the main loop it is not renewed, and whose beat it is.
-        vitals: what each renewal reports.
-    """
+    """One process's part in the election. Opens no connection and starts no thread before :meth:`acquire`."""
 
     def __init__(self, backend: Backend, keys: Keys, settings: Settings, vitals: Vitals) -> None:
         self._backend = backend
@@ -69,10 +62,7 @@ class Leader:
         self.last_zones = ""  #: the time zones by which it did, as :mod:`redbeat_lite.beat.replanning` noted them
 
     def acquire(self) -> float:
-        """Try to become leader.
-
-        Returns:
-            0.0 when leading, else the seconds after which it is worth another try.
+        """Try to become leader; returns 0.0 when leading, else the seconds after which it is worth another try.
 
         Raises:
             UnsupportedFormat: a newer redbeat_lite uses this prefix.
@@ -121,11 +111,7 @@ class Leader:
 
     @property
     def term(self) -> Term:
-        """The current term.
-
-        Raises:
-            Lost: there is none, or it cannot be trusted any more.
-        """
+        """The current term; raises Lost where there is none, or it cannot be trusted any more."""
         if self._renewal is None or not self._renewal.trusted:
             raise Lost
         return self._renewal.term
@@ -141,11 +127,7 @@ class Leader:
             self._renewal.damaged = True
 
     def made_whole(self, least: int) -> None:
-        """Forget what the last renewal found, because it has been seen to.
-
-        Parameters:
-            least: how many entries there are from now on at least; with fewer, a part is gone.
-        """
+        """Forget what the last renewal found, as it was seen to; with fewer than ``least`` entries, a part is gone."""
         if self._renewal is not None:
             self._renewal.least = least
             self._renewal.damaged = False

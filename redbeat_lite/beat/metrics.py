@@ -33,12 +33,7 @@ _RETRY = 10.0
 
 
 class Metrics(Hooks):
-    """The metrics of one beat.
-
-    Parameters:
-        registry: where they are registered.
-        vitals: asked at each scrape for what is a state and not an event.
-    """
+    """The metrics of one beat."""
 
     def __init__(self, registry: CollectorRegistry, vitals: Vitals) -> None:
         from prometheus_client import Counter, Histogram
@@ -109,11 +104,6 @@ class Metrics(Hooks):
 
 class Exporter:
     """Serves the metrics of one beat. Opens no port before :meth:`serve`.
-
-    Parameters:
-        port: where to listen.
-        settings: say on which address, and of how many entries.
-        vitals: those of the beat.
 
     Raises:
         ConfigurationError: prometheus-client is not installed.

@@ -42,14 +42,7 @@ def hooks_of(app: Celery, settings: Settings) -> list[Hooks]:
 
 
 class Notices(Hooks):
-    """Sends a notice for each incident that is opened or closed. The announcer gives it a thread of its own.
-
-    Parameters:
-        urls: as apprise has them.
-
-    Raises:
-        ConfigurationError: as for :func:`hooks_of`.
-    """
+    """Sends a notice for each incident that is opened or closed. The announcer gives it a thread of its own."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         _check(tuple(urls))

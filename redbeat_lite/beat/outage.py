@@ -18,12 +18,7 @@ _LAST_RETRY = 3.0
 
 
 class Outage:
-    """The failures of one beat since it last worked.
-
-    Parameters:
-        vitals: told of the trouble, for who asks how the beat is.
-        lease: seconds that one lasts.
-    """
+    """The failures of one beat since it last worked; ``lease`` is in seconds."""
 
     def __init__(self, vitals: Vitals, lease: float) -> None:
         self._vitals = vitals

@@ -24,13 +24,7 @@ logger = get_logger(__name__)
 
 
 class Owners:
-    """The owners that share a schedule with one app.
-
-    Parameters:
-        app: the app.
-        store: the schedule.
-        settings: the app's.
-    """
+    """The owners that share a schedule with one app."""
 
     def __init__(self, app: Celery, store: Store, settings: Settings) -> None:
         self._app = app
@@ -76,9 +70,6 @@ def left_behind(store: Store, present: Collection[str]) -> dict[str, list[str]]:
     """The config entries of owners of whom no beat is there, by owner.
 
     Their app was renamed, or its beat is down for a while: nobody but a person can tell.
-
-    Parameters:
-        present: the owners of whom a beat is there.
     """
     found = {owner: [*_of_owner(store, owner)] for owner in sorted(store.owners()) if owner not in present}
     return {owner: names for owner, names in found.items() if names}

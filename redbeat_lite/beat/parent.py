@@ -25,11 +25,7 @@ def is_gone() -> bool:
 
 
 def leave_without() -> None:
-    """End a beat whose worker is gone.
-
-    Raises:
-        SystemExit: it is.
-    """
+    """End a beat whose worker is gone, by SystemExit."""
     if is_gone():
         logger.warning("beat: leaving, because the worker that runs this beat is gone (pid %d)", _worker())
         raise SystemExit

@@ -24,13 +24,7 @@ logger = get_logger(__name__)
 
 
 class Repair:
-    """Finds and mends what a server may have lost.
-
-    Parameters:
-        store: the schedule.
-        zone: the app's time zone.
-        progress: told what is done, again and again while it goes on.
-    """
+    """Finds and mends what a server may have lost."""
 
     def __init__(self, store: LeaderStore, zone: tzinfo, progress: Callable[[str], None]) -> None:
         self._store = store
@@ -41,13 +35,6 @@ class Repair:
         """Remove what is of a foreign type or belongs to no definition; give the rest the state and due time it lacks.
 
         Four counts tell whether there is anything to do, so that a large and healthy schedule costs nothing.
-
-        Parameters:
-            term: of the leader that mends.
-            now: epoch milliseconds.
-
-        Raises:
-            Lost: the term is over.
         """
         keys = self._store.keys
         kinds = OnceKeys(keys.prefix).kinds | RunKeys(keys.prefix).kinds

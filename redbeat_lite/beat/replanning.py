@@ -30,14 +30,7 @@ _SLICE = 0.1
 
 
 class Replanning:
-    """What a leader has to plan anew.
-
-    Parameters:
-        store: the schedule.
-        zone: the app's time zone.
-        local: finds the config entry of a name, for those that hold what cannot be stored.
-        progress: told what is done, again and again while it goes on.
-    """
+    """What a leader has to plan anew."""
 
     def __init__(
         self, store: LeaderStore, zone: tzinfo, local: Callable[[str], Entry | None], progress: Callable[[str], None]
@@ -61,9 +54,6 @@ class Replanning:
         Parameters:
             clock: the latest wall clock that entries were planned by, in epoch milliseconds; 0 if none is known.
             zones: the time zones that they were planned by, as the leader before noted them.
-
-        Raises:
-            Lost: the term is over.
         """
         self._ahead, self._were, self._pages = 0, [], None
         if clock - (now := wall_ms()) > SLACK:
@@ -71,11 +61,7 @@ class Replanning:
         self._zone_is_known(term, _names(zones))
 
     def clock_went_back(self, term: Term, milliseconds: int) -> None:
-        """Let no entry wait for longer than its schedule says, after the wall clock was set back by so much.
-
-        Raises:
-            Lost: the term is over.
-        """
+        """Let no entry wait for longer than its schedule says, after the wall clock was set back by so much."""
         logger.warning("beat: the clock went back by %.1f s; planning every entry anew", milliseconds / 1000)
         self._ahead, self._pages = max(self._ahead, wall_ms() + milliseconds), None
         self._store.remember("ahead", str(self._ahead), term)
@@ -92,11 +78,7 @@ class Replanning:
             self._store.remember("zones", dumps([*others, own] if self._were else [own]), term)
 
     def advance(self, term: Term) -> None:
-        """Work for a tenth of a second, if there is something to do.
-
-        Raises:
-            Lost: the term is over.
-        """
+        """Work for a tenth of a second, if there is something to do."""
         if not self.unfinished:
             return
         # Begun from the start if it breaks off: a generator that raised would pass for one that is through.

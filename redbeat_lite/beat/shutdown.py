@@ -39,8 +39,7 @@ class Farewell:
     def do(self, *works: Callable[[], None]) -> bool:
         """Do these after all earlier ones; what hangs, or is not reached in time, ends with the process.
 
-        Returns:
-            whether all of them were reached and done.
+        Returns whether all of them were reached and done.
         """
         done: SimpleQueue[None] = SimpleQueue()
         if self._works is None:

@@ -16,14 +16,7 @@ logger = get_logger(__name__)
 
 
 class Terms:
-    """Brings a beat into its terms and out of them.
-
-    Parameters:
-        leader: its part in the election.
-        store: the schedule.
-        upkeep: what it owes the schedule when a term begins.
-        vitals: told who leads.
-    """
+    """Brings a beat into its terms and out of them."""
 
     def __init__(self, leader: Leader, store: Store, upkeep: Upkeep, vitals: Vitals) -> None:
         self._leader = leader
@@ -35,12 +28,7 @@ class Terms:
         self.standing_by = False
 
     def enter(self) -> float:
-        """Lead, and return 0; or stand by, and return the seconds until it is worth another look.
-
-        Raises:
-            Lost: the term is over.
-            UnsupportedFormat: a newer redbeat_lite uses this prefix.
-        """
+        """Lead, and return 0; or stand by, and return the seconds until it is worth another look."""
         if not self._leader.in_office:
             self._introduce()
             waiting = self._leader.acquire()

@@ -24,16 +24,7 @@ if TYPE_CHECKING:
 
 
 class Upkeep:
-    """The configuration, the repair and the planning anew of one beat.
-
-    Parameters:
-        app: the Celery app.
-        store: the schedule.
-        settings: the app's.
-        leader: told of progress; knows what was found out when the lease was got and renewed.
-        vitals: told how many config entries are refused.
-        zone: the app's time zone.
-    """
+    """The configuration, the repair and the planning anew of one beat."""
 
     def __init__(
         self, app: Celery, store: LeaderStore, settings: Settings, leader: Leader, vitals: Vitals, zone: tzinfo
@@ -75,11 +66,7 @@ class Upkeep:
         self._owners.tell_not_stored(leading)
 
     def begin(self, term: Term) -> None:
-        """Do what a new leader has to do before anything else.
-
-        Raises:
-            Lost: the term is over.
-        """
+        """Do what a new leader has to do before anything else."""
         self._make_whole(term)
         self._replanning.begin(term, self._leader.last_clock, self._leader.last_zones)
         self._owners.tell_left_behind()
@@ -90,9 +77,6 @@ class Upkeep:
 
         Anew is planned what went by another zone, or by a clock that was set back: no entry must wait until that has
         caught up again.
-
-        Raises:
-            Lost: the term is over.
         """
         if self._leader.damaged:
             self._make_whole(term)

@@ -22,12 +22,7 @@ _MAX_WHY = 200
 
 
 class Vitals:
-    """How one beat fares. Written by the main loop, read by the renewal thread and by whoever collects metrics.
-
-    Parameters:
-        announcer: tells the hooks.
-        heartbeat: the file to write, if there shall be one.
-    """
+    """How one beat fares. Written by the main loop, read by the renewal thread and by whoever collects metrics."""
 
     def __init__(self, announcer: Announcer, heartbeat: HeartbeatFile | None = None) -> None:
         self.announcer = announcer

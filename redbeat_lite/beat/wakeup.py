@@ -31,12 +31,7 @@ _CONFIRM = 5.0
 
 
 class Wakeup:
-    """A subscription to the wake channel that lasts over ticks, so that no message falls between two of them.
-
-    Parameters:
-        backend: where the connection comes from.
-        channel: the wake channel.
-    """
+    """A subscription to the wake channel that lasts over ticks, so that no message falls between two of them."""
 
     def __init__(self, backend: Backend, channel: str) -> None:
         self._backend = backend
@@ -69,8 +64,7 @@ class Wakeup:
     def wait(self, seconds: float, until: Callable[[], bool], *, leads: bool = True) -> None:
         """Wait for ``seconds``, for a message, or until the condition holds; whichever comes first.
 
-        Parameters:
-            leads: whether this beat does. One that stands by has nothing to do because entries changed.
+        A beat that does not lead has nothing to do because entries changed.
         """
         deadline = elapsed() + seconds
         while (left := deadline - elapsed()) > 0 and not until():

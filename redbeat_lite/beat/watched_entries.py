@@ -43,12 +43,7 @@ class Found(NamedTuple):
 
 
 class WatchedEntries:
-    """Reads entries.
-
-    Parameters:
-        app: knows the tasks.
-        deadlines: knows what is expected where an entry does not say.
-    """
+    """Reads entries."""
 
     def __init__(self, app: Celery, deadlines: Deadlines) -> None:
         self._app, self._deadlines = app, deadlines

@@ -19,13 +19,7 @@ from .planner import Job
 
 
 class Advances:
-    """Makes the advances of a batch.
-
-    Parameters:
-        keys: of the record of runs.
-        deadlines: of what is expected; knows how many of its last runs an entry remembers.
-        zone: the app's time zone.
-    """
+    """Makes the advances of a batch."""
 
     def __init__(self, keys: RunKeys, deadlines: Deadlines, zone: tzinfo) -> None:
         self._keys, self._zone = keys, zone
@@ -87,14 +81,9 @@ def decided_against(job: Job, plan: Plan) -> list[tuple[Row, int | None]]:
 
 
 def put_down(key: str, row: Row, sent: int | None, history: int) -> Command:
-    """What a commit is told of a range.
+    """What a commit is told of a range, before which ``sent`` is the last nominal time that was sent.
 
     Where it has the outcome of the newest row, and nothing was sent between the two, they become one: what is left out
-    each minute for a day flushes nothing else away.
-
-    Parameters:
-        key: of the rows of its entry.
-        sent: the last nominal time before it that was sent.
-        history: how many rows are kept; 1 or more.
+    each minute for a day flushes nothing else away. At least one row is kept.
     """
     return "range", key, f"{history} {LIFE_MS} {sent or 0} {row.encode()}"

@@ -17,12 +17,7 @@ _TIMEOUTS = {
 
 
 def publish_timeouts(connection: Any, timeout: float) -> dict[str, float]:
-    """The transport options that cut a publish.
-
-    Parameters:
-        connection: to the broker; it need not be open.
-        timeout: seconds.
-    """
+    """The transport options that cut a publish after so many seconds; the connection need not be open."""
     # Shorter is the user's to say; longer is meant for workers, who may well wait, and would hang whoever publishes.
     own = connection.transport_options
     return {
@@ -32,11 +27,7 @@ def publish_timeouts(connection: Any, timeout: float) -> dict[str, float]:
 
 
 def unconfirmed(connection: Any) -> bool:
-    """Whether a broker that would confirm what it has taken is not asked to: what it fails to take then counts as sent.
-
-    Parameters:
-        connection: to the broker; it need not be open.
-    """
+    """Whether a broker that could confirm what it takes is not asked to: what it fails to take then counts as sent."""
     return connection.transport.driver_type == "amqp" and not connection.transport_options.get("confirm_publish")
 
 
@@ -45,11 +36,7 @@ class BrokerDown(Exception):
 
 
 def broker_connection(app: Celery) -> Any:
-    """The connection that messages go out through, not yet opened.
-
-    Raises:
-        ConfigurationError: the broker's URL cannot be read.
-    """
+    """The connection that messages go out through, not yet opened; raises ConfigurationError for an unreadable URL."""
     try:
         return app.connection_for_write()
     except ValueError:

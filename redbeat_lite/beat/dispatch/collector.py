@@ -41,8 +41,7 @@ def puts_as_kombu(channel: type) -> bool:
 class Collector:
     """Stands in for kombu's PublishBatch, which sends by itself, and cannot tell what arrived of a batch that failed.
 
-    Parameters:
-        channel: of kombu's Redis transport; from now on it publishes its batches here.
+    A channel of kombu's Redis transport that is given to one publishes its batches here from then on.
     """
 
     def __init__(self, channel: Any) -> None:

@@ -16,14 +16,7 @@ _AT_ONCE = 100
 
 
 class Deadlines:
-    """Makes the deadlines of runs.
-
-    Parameters:
-        key: where they lie.
-        default: what is expected of entries that do not say.
-        zone: the app's time zone.
-        history: how many runs are remembered of entries that do not say.
-    """
+    """Makes the deadlines of runs; entries that do not say have the defaults."""
 
     def __init__(self, key: str, default: Expect | None, zone: tzinfo, history: int) -> None:
         self.key = key

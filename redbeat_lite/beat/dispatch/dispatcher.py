@@ -47,20 +47,7 @@ _BATCH = 0.15
 
 
 class Dispatcher:
-    """Dispatches what is due.
-
-    Parameters:
-        store: the schedule.
-        leader: proof that this process may.
-        publisher: the way to the broker.
-        locks: the once-locks.
-        vitals: told what was sent, left out and set aside.
-        planner: says what is to be sent.
-        zone: the app's time zone.
-        batch_size: entries per round trip.
-        deadlines: as for :class:`.Advances`.
-        freezing: knows the freezes.
-    """
+    """Dispatches what is due, at most ``batch_size`` entries in a round trip."""
 
     def __init__(
         self,
@@ -95,11 +82,9 @@ class Dispatcher:
     def run(self) -> int | None:
         """Dispatch until nothing is due any more, or for some seconds.
 
-        Returns:
-            when the next entry is due, in epoch milliseconds, now if there is more; ``None`` when none is to come.
+        Returns when the next entry is due, in epoch milliseconds, now if there is more; ``None`` when none is to come.
 
         Raises:
-            Lost: the term ended.
             BrokerDown: the broker cannot be reached; what is due stays due.
         """
         began = elapsed()
@@ -152,11 +137,7 @@ class Dispatcher:
     def finish(self, store: LeaderStore) -> None:
         """Commit what is out, for a beat that is told to stop in the middle of a batch.
 
-        Parameters:
-            store: the schedule, over a connection of its own; what was interrupted may be using the other one.
-
-        Raises:
-            Lost: the term is over.
+        The store has a connection of its own: what was interrupted may be using the other one.
         """
         out, self._out = self._out, None
         if out is not None:

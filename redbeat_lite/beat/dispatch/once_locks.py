@@ -19,11 +19,7 @@ _TOLD = 10_000
 
 
 class Claiming:
-    """Takes the once-locks of jobs, and gives them back.
-
-    Parameters:
-        locks: the once-locks.
-    """
+    """Takes the once-locks of jobs, and gives them back."""
 
     def __init__(self, locks: LockStore) -> None:
         self._locks = locks

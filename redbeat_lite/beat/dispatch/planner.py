@@ -94,8 +94,6 @@ class Planner:
     """Plans batches, and remembers decoded entries between them.
 
     Parameters:
-        zone: the app's time zone.
-        tasks: the app's registered tasks by name.
         local: finds the config entry of a name, for those that hold what cannot be stored.
         prefix: of the schedule's keys.
         slack: by how many milliseconds the clocks of beats and workers may differ.

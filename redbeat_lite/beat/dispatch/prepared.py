@@ -58,7 +58,6 @@ def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: type) -> str
     """Why no message over a channel of this class may be prepared, in words; ``None`` if messages may be.
 
     Parameters:
-        scheduler: whose messages they are.
         own: the module of our scheduler, which this one cannot import.
     """
     for name in _SIGNALS:
@@ -89,12 +88,7 @@ def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: type) -> str
 
 
 class Prepared:
-    """Shapes of messages, valid for one broker connection.
-
-    Parameters:
-        app: the Celery app.
-        traced: whether messages carry a ``traceparent``.
-    """
+    """Shapes of messages, valid for one broker connection."""
 
     def __init__(self, app: Celery, *, traced: bool) -> None:
         self._app = app

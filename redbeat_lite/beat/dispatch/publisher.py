@@ -41,11 +41,9 @@ class Publisher:
     """Publishes entries over one broker connection of its own, opened at the first need.
 
     Parameters:
-        app: the Celery app, which says what broker.
         emit: publishes one entry with a producer, by the way every Celery tool can follow; raises if it failed.
-        settings: after how long a publish that hangs is given up, whether messages are traced, and how they are sent:
-            ``"plain"`` publishes one by one; ``"batch"`` collects them where the transport can; ``"auto"`` fills in
-            prepared ones there, too, where that is provably the same.
+        settings: say how messages are sent: ``"plain"`` publishes one by one; ``"batch"`` collects them where the
+            transport can; ``"auto"`` fills in prepared ones there, too, where that is provably the same.
         obstacle: tells why messages over a channel of this class may not be prepared at the moment, if they may not.
     """
 
@@ -115,13 +113,8 @@ class Publisher:
     def connect(self, store: LeaderStore, term: Term) -> None:
         """Open the broker connection, if it is not open, and find out whether the broker is the schedule's database.
 
-        Parameters:
-            store: the schedule.
-            term: of the leader.
-
         Raises:
             BrokerDown: it cannot be opened in time.
-            Lost: the term is over.
         """
         if self._producer is not None:
             self._follow()
@@ -201,10 +194,7 @@ class Publisher:
                 yield self._publish
 
     def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
-        """Send what was published and is not left to the commit, in one round trip.
-
-        Returns:
-            for each message ``None``, or why the broker refused it.
+        """Send what was published and is not left to the commit, in one round trip; tells of each why it was refused.
 
         Raises:
             BrokerDown: the connection failed; what arrived is unknown. To close it is the caller's part.
@@ -216,11 +206,7 @@ class Publisher:
             raise BrokerDown(text_of(exc)) from exc
 
     def send_apart(self, why: str) -> None:
-        """Leave nothing to the commit any more, as long as this connection lasts.
-
-        Parameters:
-            why: in words for a log line.
-        """
+        """Leave nothing to the commit any more, as long as this connection lasts; a log line says why."""
         self.one_step, self._why_apart = False, why
 
     def _publish(self, occurrence: Occurrence) -> list[Command]:

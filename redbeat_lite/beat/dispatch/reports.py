@@ -21,12 +21,7 @@ logger = get_logger(__name__)
 
 
 class Reports:
-    """Tells what became of entries.
-
-    Parameters:
-        vitals: keeps the counts, and tells the hooks.
-        zone: the app's time zone.
-    """
+    """Tells what became of entries."""
 
     def __init__(self, vitals: Vitals, zone: tzinfo) -> None:
         self._vitals = vitals

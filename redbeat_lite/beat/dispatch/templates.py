@@ -44,8 +44,6 @@ class Shape:
         message: of such an entry, in which ids and times are marked; is changed.
         target: the list of the broker that takes it.
         trailing: the commands that follow.
-        entry: the one that the message is of.
-        app: the Celery app.
 
     Raises:
         Exception: nothing is known of such a message.
