@@ -81,12 +81,7 @@ class Change:
 
 
 class Line(NamedTuple):
-    """What the record is told of one change, but for the name.
-
-    Parameters:
-        change: JSON, as the line has it.
-        fields: what an edit changed.
-    """
+    """What the record is told of one change, but for the name: JSON of it, and what an edit changed."""
 
     change: str
     fields: tuple[Difference, ...] = ()
@@ -94,11 +89,7 @@ class Line(NamedTuple):
 
 @lru_cache(maxsize=32)  # of many entries that are stored at once, most have the same
 def line_of(who: Who, action: Action, note: str = "", fields: tuple[Difference, ...] = ()) -> Line:
-    """The line of a change.
-
-    Parameters:
-        fields: what an edit changed.
-    """
+    """The line of a change, with what an edit changed."""
     return Line(dumps([action, *who, _cut(note, _NOTE)]), fields)
 
 
@@ -125,22 +116,14 @@ def _fields_of(edits: list[Line]) -> str:
 
 
 def of_stream(id_: bytes, line: dict[bytes, bytes]) -> Change:
-    """The change that a line of the record tells.
-
-    Raises:
-        one of :data:`.streams.UNREADABLE`: it tells none.
-    """
+    """The change that a line of the record tells; raises one of :data:`.streams.UNREADABLE` if it tells none."""
     names = tuple(map(str, _list(line[b"names"])))
     fields = tuple((str(field), _text(before), _text(after)) for field, before, after in _list(line[b"fields"]))
     return _change(id_, line[b"change"], names, int(line[b"count"]), fields)
 
 
 def of_entry(name: str, kept: bytes) -> Change:
-    """The last change of an entry that is recorded, as it is kept with it.
-
-    Raises:
-        one of :data:`.streams.UNREADABLE`: it tells none.
-    """
+    """The last change of an entry, as it is kept with it; raises as :func:`of_stream`."""
     id_, _, _, change = kept.split(b"|", 3)
     return _change(id_, change, (name,), 1)
 

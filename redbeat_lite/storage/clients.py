@@ -202,11 +202,7 @@ def _provided(options: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Cluster:
-    """A client that looks for its cluster at the first command, where redis-py's would do it at once.
-
-    Parameters:
-        connect: finds the cluster.
-    """
+    """A client that looks for its cluster at the first command, where redis-py's would do it at once."""
 
     def __init__(self, connect: Callable[[], redis.RedisCluster]) -> None:
         self._connect = connect

@@ -38,7 +38,6 @@ class Backend:
     Nothing is opened before the first command. A forked child opens its own.
 
     Parameters:
-        settings: says which server, and with what options.
         timeout: seconds after which a command of :attr:`client` that hangs is given up, as :meth:`open` has it.
     """
 

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_driver(app: Celery) -> None:
-    """Opens no connection. Brokers that are not Redis pass.
-
-    Raises:
-        ConfigurationError: kombu refuses this version of redis-py.
-    """
+    """Raise ConfigurationError if kombu refuses this redis-py. Opens no connection; brokers that are not Redis pass."""
     try:
         channel: Any = getattr(app.connection_for_write().transport, "Channel", None)
     except Exception:  # noqa: BLE001 - who opens the connection says what is wrong with its URL

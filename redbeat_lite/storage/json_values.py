@@ -58,10 +58,9 @@ def loads(text: str | bytes) -> Any:
 
 
 def pack(value: object, field: str) -> Any:
-    """Turn ``value`` into plain JSON values.
+    """Turn any value into plain JSON values.
 
     Parameters:
-        value: anything.
         field: how to name the value in an error, such as ``"kwargs.since"``.
 
     Raises:

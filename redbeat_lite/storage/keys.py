@@ -81,11 +81,7 @@ class Keys:
         return self.reply(os.urandom(16).hex())
 
     def reply(self, call: str) -> str:
-        """The key that keeps the reply to one call.
-
-        Parameters:
-            call: its id.
-        """
+        """The key that keeps the reply to one call."""
         return f"{{{self.prefix}}}:reply:{call}"
 
     @property

@@ -36,15 +36,10 @@ class LeaderStore(Store):
     def peek(self, term: Term, now: int, limit: int, revision: bytes = b"") -> tuple[list[Stored], int | None]:
         """What is due at ``now`` (epoch ms), and when the next entry comes if nothing is.
 
-        From both ends: the oldest, the newest, the second oldest, and so on.
-
-        Parameters:
-            limit: how many entries at most; large ones fill a reply earlier.
-            revision: of the freezes that are known.
+        From both ends: the oldest, the newest, the second oldest, and so on; at most ``limit``, of large ones fewer.
 
         Raises:
-            Lost: the term is over.
-            Refrozen: there is another revision.
+            Refrozen: the freezes are of another revision.
         """
         keys = self.keys
         where = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.of_backfills.due)
@@ -83,7 +78,6 @@ class LeaderStore(Store):
             revision: of the freezes that they were planned under; by default another one does not matter.
 
         Raises:
-            Lost: the term is over, nothing was written.
             Refrozen: there is another revision.
         """
         keys = self.keys
@@ -105,11 +99,7 @@ class LeaderStore(Store):
         return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:
-        """Set these entries aside, unless they were changed since they were read; tells of each whether it was.
-
-        Raises:
-            Lost: the term is over, nothing was written.
-        """
+        """Set these entries aside, unless they were changed since they were read; tells of each whether it was."""
         keys = self.keys
         errors = {error for _, error, _ in bad}
         line = line_of(BEAT, "quarantined", without_values(errors.pop()) if len(errors) == 1 else "")
@@ -122,36 +112,20 @@ class LeaderStore(Store):
         return [done == 1 for done in reply[1:]]
 
     def index(self, term: Term, names: Sequence[bytes]) -> None:
-        """Let the index of names have these, at most 1,000, where they are stored, and else not.
-
-        Raises:
-            Lost: the term is over, nothing was written.
-        """
+        """Let the index of names have these, at most 1,000, where they are stored, and else not."""
         keys = self.keys
         check_term(self._run("schedule/index", (keys.leader, keys.due, keys.names), (*term, *names)))
 
     def config_is_back(self, term: Term) -> None:
-        """Forget that config entries were removed; say so before they are looked for.
-
-        Raises:
-            Lost: the term is over, nothing was written.
-        """
+        """Forget that config entries were removed; say so before they are looked for."""
         self.remember("removed", "", term)
 
     def set_refused(self, refused: Refused, term: Term) -> None:
-        """Leave in Redis what the leader refuses of its configuration.
-
-        Raises:
-            Lost: the term is over, nothing was written.
-        """
+        """Leave in Redis what the leader refuses of its configuration."""
         self.remember("refused", refused.encode(), term)
 
     def mark(self, term: Term) -> Mark:
-        """Mark the database of the schedule with something that no other one holds, not even a copy of it.
-
-        Raises:
-            Lost: the term is over, nothing was written.
-        """
+        """Mark the database of the schedule with something that no other one holds, not even a copy of it."""
         value = os.urandom(16).hex()
         self.remember("mark", value, term)
         return Mark(self.keys.meta, "mark", value.encode())
@@ -165,9 +139,6 @@ class LeaderStore(Store):
 
         Parameters:
             others: further keys to look at, and the types that they should have.
-
-        Raises:
-            Lost: the term is over, nothing was removed.
         """
         keys = self.keys
         own = keys.of_backfills

@@ -19,12 +19,7 @@ _LOOKED_AT, _ENOUGH = 5000, 100
 
 
 class Reading:
-    """Reads entries under one prefix.
-
-    Parameters:
-        backend: where the connections come from.
-        keys: the names of the keys.
-    """
+    """Reads entries under one prefix."""
 
     def __init__(self, backend: Backend, keys: Keys) -> None:
         self.backend = backend
@@ -32,11 +27,7 @@ class Reading:
 
     @classmethod
     def of(cls, settings: Settings, *, timeout: float | None = None) -> Self:
-        """The store of an app's settings, with a backend of its own. Nothing connects before it is used.
-
-        Parameters:
-            timeout: seconds after which a command that hangs is given up, as :class:`Backend` has it.
-        """
+        """The store of an app's settings, with a backend of its own. Nothing connects before it is used."""
         return cls(Backend(settings, timeout=timeout), Keys.of(settings.key_prefix))
 
     @property

@@ -29,9 +29,6 @@ class Store(Reading):
     def put(self, edits: Iterable[Edit], term: Term | None = None) -> list[bool]:
         """Make these edits, 1,000 in a round trip; tells of each whether it was made, and records those that were.
 
-        Parameters:
-            term: of the leader that writes them; ``None`` for anybody else.
-
         Raises:
             UnsupportedFormat: a newer redbeat_lite uses this prefix; nothing was written.
             Lost: the term is over; what is left of the edits was not written.
@@ -62,11 +59,7 @@ class Store(Reading):
         at_once: int = PAGE,
     ) -> list[str | bytes]:
         """Make the edits that ``decide`` finds for what is stored; asks it anew about those that changed meanwhile;
-        returns the names of those it has edited.
-
-        Parameters:
-            term: as for :meth:`put`.
-            at_once: how many entries are edited in one script.
+        returns the names of those it has edited, ``at_once`` in a script.
 
         Raises:
             Lost: the term is over; what is left of the edits was not written.
@@ -100,11 +93,7 @@ class Store(Reading):
         return bool(self._run("schedule/discard", keys, (name, line.change)))
 
     def record(self, line: Line, names: Sequence[str]) -> None:
-        """Write a line into the record of changes about what is no edit of an entry.
-
-        Parameters:
-            names: at most 1,000.
-        """
+        """Write a line into the record of changes about what is no edit of an entry, with at most 1,000 names."""
         keys = (self.keys.changes, self.keys.new_reply())
         self._run("schedule/note_change", keys, (line.change, *names))
 
@@ -151,25 +140,11 @@ class Store(Reading):
         return [*self._client.zrangebyscore(self.keys.due, score, score, offset, limit)]
 
     def set_config_names(self, owner: str, names: Iterable[str], term: Term | None = None) -> None:
-        """Remember which config entries ``owner`` has stored.
-
-        Parameters:
-            term: of the leader that stored them; ``None`` for anybody else.
-
-        Raises:
-            Lost: the term is over, nothing was written.
-        """
+        """Remember which config entries ``owner`` has stored."""
         self.remember(f"config:{owner}", dumps(sorted(names)), term)
 
     def remember(self, field: str, value: str, term: Term | None) -> None:
-        """Set a field of ``meta``.
-
-        Parameters:
-            term: of the leader that does; ``None`` for anybody else.
-
-        Raises:
-            Lost: the term is over, nothing was written.
-        """
+        """Set a field of ``meta``."""
         args = (*(term or ("", "")), field, value)
         check_term(self._run("schedule/remember", (self.keys.leader, self.keys.meta), args))
 

@@ -84,7 +84,11 @@ class Bad(NamedTuple):
 
 
 class Term(NamedTuple):
-    """Proof of leadership: checked by every script that only a leader may run."""
+    """Proof of leadership: checked by every script that only a leader may run.
+
+    Whatever is given one raises :class:`Lost` where it is over, and nothing was written then. Where it may be ``None``,
+    somebody else writes.
+    """
 
     token: str
     number: int

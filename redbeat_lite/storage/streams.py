@@ -22,7 +22,6 @@ def newest_first(
     """What the lines of a stream tell, newest first, but for those that cannot be read.
 
     Parameters:
-        client: a redis-py client.
         decode: what a line tells, by its id and its fields; raises one of :data:`UNREADABLE`.
         size: lines of a round trip.
         oldest, newest: ids, both of which are part of the range.
