@@ -25,10 +25,7 @@ _READ = (
 
 
 def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
-    """The definition of an entry as JSON values.
-
-    Parameters:
-        defaults: whether to name the fields that have their default, too.
+    """The definition of an entry as JSON values; with ``defaults`` the fields that have theirs, too.
 
     A config entry may hold what cannot be stored; such fields are missing, and named under ``local``.
     """

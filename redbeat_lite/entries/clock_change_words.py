@@ -48,12 +48,7 @@ def _swallowed(rule: ZonedRule, gap: _Gap) -> Iterator[datetime]:
 
 
 def hazard(rule: Rule, ms: int) -> str | None:
-    """How the clocks meddle with an occurrence; ``None`` where they do not.
-
-    Parameters:
-        rule: of the schedule; only one that goes by the clock on a wall is meddled with.
-        ms: the nominal time of one of its occurrences, in milliseconds since 1970.
-    """
+    """How the clocks meddle with an occurrence, by its nominal time (epoch ms); ``None`` where they do not."""
     if not isinstance(rule, ZonedRule):
         return None
     return _of_fold(rule, from_ms(ms)) or _of_gap(rule, ms // 1000)

@@ -49,19 +49,14 @@ def short_name(name: Any) -> Any:
 def config_entry(settings: Settings, name: str, written: Any, *, app: Any = None) -> Entry:
     """An entry from what a ``beat_schedule`` has under this name, which may have fields of other schedulers.
 
-    Raises:
-        InvalidEntry: a field is missing, unknown or wrong. What a user wrote may raise anything else, too.
+    Raises InvalidEntry. What a user wrote may raise anything else, too.
     """
     fields = translated(written) if isinstance(written, Mapping) else written
     return entry_with_defaults(settings, name, fields, app=app)
 
 
 def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any = None) -> Entry:
-    """An entry from a user's dict, with the defaults of the settings for what it leaves out.
-
-    Raises:
-        InvalidEntry: a field is missing, unknown or wrong.
-    """
+    """An entry from a user's dict, with the settings' defaults for what it leaves out; raises InvalidEntry."""
     if isinstance(fields, dict):
         fields = {"expires": settings.expires, "misfire": _misfire(settings, fields, app), **fields}
         if fields.get("once") is True:

@@ -31,11 +31,7 @@ _OMITTED = {field: value for field, value in _DEFAULTS.items() if field not in (
 
 
 def stored_value(value: Any, field: str) -> Any:
-    """A field of a definition as it is stored.
-
-    Raises:
-        InvalidEntry: it cannot be.
-    """
+    """A field of a definition as it is stored; raises InvalidEntry if it cannot be."""
     return None if value is None else _CODECS.get(field, (_keep, _keep))[0](value, field)
 
 

@@ -23,7 +23,6 @@ def line_of_write(who: Who, stored: Stored, definition: str | None, note: str = 
 
     Parameters:
         definition: ``None`` where the stored one is kept.
-        action: what it is called where there was one.
     """
     if stored.definition is None:
         return line_of(who, "added", note)

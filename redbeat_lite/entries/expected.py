@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def expected_of(entry: Entry, default: Expect | None) -> Expect | None:
-    """What is expected of an entry's runs.
-
-    Parameters:
-        default: what is expected of entries that do not say, and are still there when it is looked at.
-    """
+    """What is expected of an entry's runs: the default of those that do not say, and are there when it is looked at."""
     return (default if entry.expect is None and not entry.remove_when_done else entry.expect) or None
 
 
@@ -55,8 +51,7 @@ def leaves_no_result(entry: Entry, app: Celery) -> bool:
 def check_trust(entry: Entry, app: Celery) -> None:
     """Refuse to trust a result backend that will not tell of the entry's runs, as far as this process knows.
 
-    Raises:
-        InvalidEntry: there is none, it forgets a result before it is asked for, or the task leaves none.
+    Raises InvalidEntry: there is none, it forgets a result before it is asked for, or the task leaves none.
     """
     if not entry.expect or entry.expect.trust == "workers":
         return

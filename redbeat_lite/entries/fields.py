@@ -63,11 +63,7 @@ MAX_TAGS, MAX_TAG = 20, 100
 
 
 def check_name(field: str, value: object) -> str:
-    """``value`` as a name of an entry or a task.
-
-    Raises:
-        InvalidEntry: not text, empty, over 200 characters, or with control characters in it.
-    """
+    """``value`` as a name of an entry or a task; raises InvalidEntry if it is none."""
     if not is_name(value):
         raise InvalidEntry(field, f"text of 1 to {MAX_NAME} characters without control characters", value)
     return value
@@ -250,13 +246,7 @@ _ALIKE = 0.85
 
 def check_destination(options: Mapping[str, Any], prefix: str) -> None:
     """Refuse a queue that is one of the schedule's own keys: a message would be put there if broker and schedule share
-    a database.
-
-    Parameters:
-        prefix: of the schedule's keys.
-
-    Raises:
-        InvalidEntry: names the option.
+    a database. Raises InvalidEntry, which names the option.
     """
     for name in ("queue", "routing_key"):
         value = options.get(name)

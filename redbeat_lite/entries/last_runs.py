@@ -22,7 +22,6 @@ def with_sent(entry: Entry, rows: Sequence[Row], history: int, now: int, limit: 
         rows: of the entry, the newest first; all of them, or no fewer than ``limit``.
         history: how many are kept, where the entry does not say.
         now: epoch milliseconds.
-        limit: how many of the newest are wanted.
     """
     told, generation = {row.task_id for row in rows}, entry.known_state.generation
     # Where there are as many as are kept, an older one had a row that was dropped, and need not have stayed without.

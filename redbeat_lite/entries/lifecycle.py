@@ -251,10 +251,8 @@ def pulled_back(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> Entr
 def rezoned(entry: Entry, state: EntryState, now: int, zone: tzinfo, were: Collection[tzinfo]) -> EntryState:
     """The state after the app's time zone was changed to ``zone``; the very same if that does not matter to the entry.
 
-    What is due already stays due. Nothing is sent for the past, nor what was sent already.
-
-    Parameters:
-        were: the zones by which its next occurrence may have been planned.
+    What is due already stays due. Nothing is sent for the past, nor what was sent already. By ``were``, other zones,
+    its next occurrence may have been planned.
     """
     if state.nominal is None or state.nominal <= now:
         return state

@@ -21,15 +21,7 @@ from .expected import expected_of
 
 
 class Occurrence(NamedTuple):
-    """One firing of an entry.
-
-    Parameters:
-        entry: the entry that fires.
-        id: the task id.
-        nominal: nominal time, epoch milliseconds.
-        life: how long its message lives, as :func:`life_ms` says.
-        extra: further headers.
-    """
+    """One firing of an entry: task id, nominal time (epoch ms), its life as of :func:`life_ms`, further headers."""
 
     entry: Entry
     id: str
@@ -65,10 +57,7 @@ def expires_with_gap(entry: Entry) -> bool:
 def alive_at_once(entry: Entry, zone: tzinfo, slack: int) -> int:
     """How many messages of an entry that runs at intervals are alive at most while nobody takes them.
 
-    1 where a once-lock keeps it so, and where no interval says.
-
-    Parameters:
-        slack: as for :func:`life_ms`.
+    1 where a once-lock keeps it so, and where no interval says. ``slack`` as for :func:`life_ms`.
     """
     one = entry.once is not None and entry.once.at_publish
     if one or not expires_with_gap(entry) or not isinstance(rule := entry.rule(zone), Every):
@@ -79,9 +68,7 @@ def alive_at_once(entry: Entry, zone: tzinfo, slack: int) -> int:
 def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
     """For how many milliseconds, from when it may run, a message may keep its once-lock; 0 where it has no end.
 
-    Parameters:
-        life: as :func:`life_ms` says.
-        now: epoch milliseconds.
+    ``life`` is as :func:`life_ms` says, ``now`` in epoch ms.
     """
     if expires_with_gap(entry):
         return life or 0
@@ -92,12 +79,9 @@ def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
 
 
 def emission(occurrence: Occurrence, now: int, *, expect: Expect | None, traced: bool = False) -> Entry:
-    """The entry as Celery is to publish it for one occurrence.
+    """The entry as Celery is to publish it for one occurrence at ``now`` (epoch ms).
 
-    Parameters:
-        now: when it is published, epoch milliseconds.
-        expect: what is expected of entries that do not say.
-        traced: whether its message carries :func:`traceparent`, unless the entry's own headers have one.
+    Where ``traced``, its message carries :func:`traceparent`, unless the entry's own headers have one.
     """
     entry = occurrence.entry
     options = dict(entry.options)

@@ -43,8 +43,7 @@ def give_calendar(
 def given(entry: Entry, known: Mapping[str, Calendar], zone: tzinfo) -> CalendarRule:
     """Give an entry the calendar that it names; returns its rule.
 
-    Raises:
-        InvalidEntry: there is none, or the schedule has no days.
+    Raises InvalidEntry: there is none, or the schedule has no days.
     """
     name = calendar_name(entry)
     if name not in known:
@@ -82,11 +81,9 @@ def on(entry: Entry, calendar: Calendar | str | None) -> Entry:
 
 
 def moved(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryState:
-    """The state of an entry whose calendar has a new revision: what is due stays due, unless it is left out now.
+    """The state of an entry whose calendar has a new revision, which it is on already, at ``now`` (epoch ms).
 
-    Parameters:
-        entry: on the new revision.
-        now: epoch milliseconds.
+    What is due stays due, unless it is left out now.
     """
     if lifecycle.used_up(entry, state.count):
         return state.edited()

@@ -32,8 +32,7 @@ class Upcoming(NamedTuple):
 def upcoming(entries: Iterable[Entry], *, now: int, until: int, limit: int, **how: Any) -> list[Upcoming]:
     """The occurrences of these entries from ``now`` to ``until`` (epoch milliseconds), in order, at most ``limit``.
 
-    Parameters:
-        entries, how: as for :func:`walk`.
+    The entries come as for :func:`walk`.
     """
     last = instants.from_ms(until)
     entries = takewhile(lambda entry: entry.due is not None and entry.due <= until, entries)

@@ -17,11 +17,7 @@ _UNITS = {"d": "day", "h": "hour", "m": "minute", "s": "second"}
 
 
 def rule_words(schedule: BaseSchedule, zone: tzinfo) -> str:
-    """A schedule in words, ``every day at 02:30, Europe/Berlin``; where there are none, as `schedule_text` has it.
-
-    Parameters:
-        zone: of rules that have none of their own, and of instants.
-    """
+    """A schedule in words, ``every day at 02:30, Europe/Berlin``; where there are none, as `schedule_text` has it."""
     text = schedule_text(schedule, zone)
     if isinstance(schedule, Cron) and schedule.resolved:
         words, own = _of_wall(*split(schedule.resolved, schedule.seconds)), schedule.tz_name

@@ -30,11 +30,7 @@ from .words import in_zone
 
 
 def schedule_fields(schedule: BaseSchedule) -> dict[str, Any]:
-    """A schedule as it is written in a file.
-
-    Raises:
-        InvalidEntry: it is of a class that cannot be stored.
-    """
+    """A schedule as it is written in a file; raises InvalidEntry if its class cannot be stored."""
     stored = encode_schedule(schedule)
     stored.pop("resolved", None)  # it follows from the rest and the entry's name
     if "every" in stored:
@@ -45,11 +41,7 @@ def schedule_fields(schedule: BaseSchedule) -> dict[str, Any]:
 
 
 def schedule_from(value: object) -> BaseSchedule:
-    """The schedule that somebody wrote.
-
-    Raises:
-        InvalidEntry: it is none.
-    """
+    """The schedule that somebody wrote; raises InvalidEntry if it is none."""
     if not isinstance(value, Mapping):
         return coerce_schedule(value)
     stored = dict(value)
@@ -109,14 +101,7 @@ def _crontab_field(field: object) -> str:
 
 
 def seconds_from(field: str, value: object) -> float:
-    """The seconds of a length of time.
-
-    Parameters:
-        field: what to name in an error.
-
-    Raises:
-        InvalidEntry: it is none.
-    """
+    """The seconds of a length of time; raises InvalidEntry, which names the field, if it is none."""
     found = seconds_of(value)
     if found is None:
         raise InvalidEntry(field, LENGTH, value)
@@ -126,11 +111,7 @@ def seconds_from(field: str, value: object) -> float:
 def instant_from(field: str, value: object) -> datetime:
     """The aware datetime of an ISO 8601 text, or of a datetime (TOML has them).
 
-    Parameters:
-        field: what to name in an error.
-
-    Raises:
-        InvalidEntry: it is none, or lacks an offset.
+    Raises InvalidEntry, which names the field, if it is none, or lacks an offset.
     """
     if isinstance(value, str):
         try:
@@ -146,8 +127,7 @@ def instant_from(field: str, value: object) -> datetime:
 def schedule_words(schedule: BaseSchedule, shown: tzinfo = UTC) -> list[str]:
     """The options of the command line that make this schedule; what they cannot say is ``--schedule`` with JSON.
 
-    Raises:
-        InvalidEntry: it is of a class that cannot be stored.
+    Raises InvalidEntry if its class cannot be stored.
     """
     fields = schedule_fields(schedule)
     if "manual" in fields:

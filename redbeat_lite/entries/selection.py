@@ -36,11 +36,7 @@ class Selection(NamedTuple):
 
     @classmethod
     def of(cls, name: object = "*", tag: object = None, task: object = "*") -> Selection:
-        """The selection, checked.
-
-        Raises:
-            InvalidEntry: names the field.
-        """
+        """The selection, checked; raises InvalidEntry, which names the field."""
         for field, value in {"name": name, "task": task}.items():
             if not is_plain(value, _LONGEST):
                 raise InvalidEntry(field, f"a name or a pattern, as billing-*, of 1 to {_LONGEST} characters", value)

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_options(entry: Entry) -> None:
-    """Refuse a serializer or a compression that this process has not.
-
-    Raises:
-        InvalidEntry: names the option.
-    """
+    """Refuse a serializer or a compression that this process has not, by an InvalidEntry that names the option."""
     serializer, compression = entry.options.get("serializer"), entry.options.get("compression")
     if serializer is not None and not (isinstance(serializer, str) and serializer in registry.name_to_type):
         known = ", ".join(sorted(registry.name_to_type))
@@ -37,8 +33,7 @@ def check_options(entry: Entry) -> None:
 def check_arguments(entry: Entry, app: Celery) -> None:
     """Refuse arguments that the message's serializer cannot write.
 
-    Raises:
-        InvalidEntry: names the argument, and the place inside it where that is known.
+    Raises InvalidEntry, which names the argument, and the place inside it where that is known.
     """
     task = app.tasks.get(entry.task) if app.finalized else None
     serializer = entry.options.get("serializer") or getattr(task, "serializer", None) or app.conf.task_serializer

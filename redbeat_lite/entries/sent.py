@@ -28,14 +28,7 @@ _numbers = re.compile(rf"\*([0-9]{{1,{_DIGITS}}})(?=,|$)").findall
 
 
 def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int) -> str:
-    """The text after more was sent.
-
-    Parameters:
-        deltas: the text before.
-        last: the state's ``last`` before.
-        emitted: nominal times, oldest first.
-        history: how many to keep; 0 for none.
-    """
+    """The text after more was sent, after ``last``, oldest first; ``history`` says how many to keep, 0 for none."""
     if not history:
         return ""
     for nominal in emitted:

@@ -132,11 +132,7 @@ class EntryState:
 
     @classmethod
     def decode(cls, raw: bytes) -> EntryState:
-        """Read the compact text.
-
-        Raises:
-            CorruptEntry: it is not what :meth:`encode` writes.
-        """
+        """Read the compact text; raises CorruptEntry if it is not what :meth:`encode` writes."""
         if len(raw) > MAX_BYTES:
             raise CorruptEntry(f"state has over {MAX_BYTES} bytes")
         try:

@@ -21,10 +21,7 @@ _CONFIGURED = "config"
 
 
 def entry_of(stored: Stored, alike: dict[str, Entry] | None = None) -> Entry:
-    """The entry whose definition is stored, without state.
-
-    Parameters:
-        alike: as for :func:`~redbeat_lite.entries.definition.decode`.
+    """The entry whose definition is stored, without state; ``alike`` as for :func:`.definition.decode`.
 
     Raises:
         CorruptEntry: it is none, or its name is no text.
@@ -40,23 +37,14 @@ def entry_of(stored: Stored, alike: dict[str, Entry] | None = None) -> Entry:
 
 
 def state_of(stored: Stored) -> EntryState:
-    """The state that is stored.
-
-    Raises:
-        CorruptEntry: it is none.
-    """
+    """The state that is stored; raises CorruptEntry if it is none."""
     if stored.state is None:
         raise CorruptEntry("its state is gone from Redis")
     return EntryState.decode(stored.state)
 
 
 def parts_of(stored: Stored) -> tuple[Entry, EntryState]:
-    """The entry and its state.
-
-    Raises:
-        CorruptEntry: as :func:`entry_of` and :func:`state_of`.
-        UnsupportedFormat: a newer version of this package wrote it.
-    """
+    """The entry and its state; raises one of :data:`UNREADABLE`."""
     return entry_of(stored), state_of(stored)
 
 
@@ -90,7 +78,6 @@ def edit_of(
     """The edit that writes an entry.
 
     Parameters:
-        zone: the app's time zone; the entry's due time may go by it.
         expected: the state that is stored now; the edit is made only if it still is. ``None``: no entry is.
         definition: ``None`` keeps the stored one.
         line: what the record of changes tells of it; ``None``: nothing.

@@ -15,11 +15,7 @@ _UNSET |= dict.fromkeys(("start_at", "end_at", "max_runs", "on_failure"))
 
 
 def check_together(entry: Any) -> None:
-    """Refuse fields that are right by themselves, and cannot be kept together.
-
-    Raises:
-        InvalidEntry: names one of them.
-    """
+    """Refuse fields that are right by themselves, and cannot be kept together; raises InvalidEntry, which names one."""
     if entry.start_at and entry.end_at and entry.end_at < entry.start_at:
         raise InvalidEntry("end_at", f"an instant not before start_at ({entry.start_at.isoformat()})", entry.end_at)
     for field in ("expect", "on_failure"):

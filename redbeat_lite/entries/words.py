@@ -63,8 +63,7 @@ def took(seconds: float) -> str:
 def change_words(change: Change, zone: tzinfo, *, named: bool = False) -> str:
     """A change: ``edited by ada@laptop (cli) at 2026-11-21 10:02:11+01:00: jitter default → 60``.
 
-    Parameters:
-        named: whether it tells the entries, and not when it was.
+    Where ``named``, it tells the entries, and not when it was.
     """
     more = f" and {change.count - len(change.names)} more" if change.count > len(change.names) else ""
     which = f" {', '.join(change.names)}{more}" if named and change.names else ""
