@@ -93,11 +93,7 @@ class Calendar:
 
     @classmethod
     def decode(cls, stored: object) -> Calendar:
-        """The calendar of what `encode` made.
-
-        Raises:
-            InvalidEntry: it is anything else.
-        """
+        """The calendar of what `encode` made; raises InvalidEntry if it is anything else."""
         try:
             return _decoded(str(stored))
         except ValueError as exc:

@@ -114,8 +114,7 @@ def runs_every_hour(items: list[Item]) -> bool:
 def split(expression: str, seconds: str) -> list[str]:
     """The fields in lower case, seconds first: ``"0"`` where an expression has none.
 
-    Raises:
-        InvalidEntry: there are not as many as there should be.
+    Raises InvalidEntry if there are not as many as there should be.
     """
     if seconds not in ("first", "last"):
         raise InvalidEntry("seconds", '"first" or "last"', seconds)

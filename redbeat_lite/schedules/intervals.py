@@ -65,11 +65,7 @@ def manual() -> Manual:
 
 
 def interval_ms(given: object, *, exact: bool = True) -> int:
-    """Milliseconds of an interval.
-
-    Parameters:
-        exact: refuse fractions of a millisecond instead of rounding them.
-    """
+    """Milliseconds of an interval; where it need not be exact, fractions of one are rounded."""
     expected = f"whole milliseconds, as {LENGTH}"
     value: object = given
     if isinstance(value, str):

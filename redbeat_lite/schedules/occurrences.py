@@ -26,13 +26,9 @@ _LOOKS = 1010
 
 
 def rule_of(schedule_: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
-    """The rule behind a schedule.
+    """The rule behind a schedule; ``zone`` is for those without one of their own.
 
-    Parameters:
-        zone: that of the Celery app, for schedules without one of their own.
-
-    Raises:
-        InvalidEntry: not a schedule, or an interval out of bounds.
+    Raises InvalidEntry: not a schedule, or an interval out of bounds.
     """
     found = coerce_schedule(schedule_)
     if isinstance(found, (Cron, RRule)):

@@ -57,11 +57,7 @@ class Instants:
 
 
 def with_dates(recurrence: Recurrence, parsed: RuleText, zone: tzinfo) -> tuple[Recurrence | LeftOut, Instants]:
-    """A recurrence of a zone with the dates of its text.
-
-    Raises:
-        InvalidEntry: the zone of a date is unknown here.
-    """
+    """A recurrence of a zone with the dates of its text; raises InvalidEntry if the zone of a date is unknown here."""
     on_wall = [each for each in parsed.left_out if _is_local(each, zone)]
     walls = LeftOut(
         recurrence,

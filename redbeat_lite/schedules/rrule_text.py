@@ -67,8 +67,7 @@ def unfolded(text: str) -> str:
 def parse(text: str) -> RuleText:
     """The recurrence of ``FREQ=…;…``, or of a line ``RRULE:…``, with lines DTSTART, RDATE and EXDATE or without.
 
-    Raises:
-        InvalidEntry: anything RFC 5545 does not allow, and sets of several rules.
+    Raises InvalidEntry: anything RFC 5545 does not allow, and sets of several rules.
     """
     if len(text) > _MAX_LENGTH:
         raise InvalidEntry("schedule", f"a recurrence of at most {_MAX_LENGTH} characters", text)

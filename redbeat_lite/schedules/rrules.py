@@ -150,11 +150,7 @@ class RecurrenceRule(ZonedRule):
         return min(upcoming, default=None)
 
     def has_any(self) -> bool:
-        """Whether the rule has any occurrence, or the dates add one.
-
-        Raises:
-            TooManySteps: it is not found within `STEPS`.
-        """
+        """Whether the rule has any occurrence, or the dates add one; TooManySteps if it is not found within `STEPS`."""
         with suppress(OverflowError, ValueError):  # local time beyond the years 1 to 9999
             return bool(self._dates.added) or next(self._from(_FIRST), None) is not None
         return False
@@ -191,8 +187,7 @@ def _zoned(parsed: RuleText, start: datetime, zone: tzinfo) -> RecurrenceRule:
 def _without_count(parts: Parts, start: datetime) -> Parts:
     """The same rule, ended by the last of its COUNT occurrences instead: a search need not begin at the start.
 
-    Raises:
-        TooManySteps: it is not found within `STEPS`.
+    Raises TooManySteps if that is not found within `STEPS`.
     """
     if parts.count is None:
         return parts

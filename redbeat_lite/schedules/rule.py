@@ -27,11 +27,8 @@ class Rule(Protocol):
 class Question(int):
     """An instant, in milliseconds since 1970, at which a schedule wants to be asked whether it is due by then.
 
-    It stands where the next occurrence would, for a schedule that does not know that in advance.
-
-    Parameters:
-        at: the instant.
-        asked: the instant after which the occurrence is sought.
+    It stands where the next occurrence would, for a schedule that does not know that in advance. It is sought after
+    ``asked``.
     """
 
     asked: int

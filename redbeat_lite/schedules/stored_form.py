@@ -79,8 +79,7 @@ def register_schedule(
 def coerce_schedule(value: object) -> BaseSchedule:
     """A schedule from what Celery's users write: a length of time, or a schedule.
 
-    Raises:
-        InvalidEntry: anything else; a text that is a cron expression gets the hint to call ``cron``.
+    Raises InvalidEntry for anything else; a text that is a cron expression gets the hint to call ``cron``.
     """
     if isinstance(value, BaseSchedule):
         return value
@@ -106,8 +105,7 @@ def _hint(value: object) -> str | None:
 def encode_schedule(found: BaseSchedule) -> dict[str, Any]:
     """The stored form of a schedule.
 
-    Raises:
-        InvalidEntry: it has none. A subclass is never stored as its base: that would change when it runs.
+    Raises InvalidEntry: it has none. A subclass is never stored as its base: that would change when it runs.
     """
     for name, custom in _custom.items():
         if type(found) is custom.cls:
@@ -123,11 +121,7 @@ def encode_schedule(found: BaseSchedule) -> dict[str, Any]:
 
 
 def decode_schedule(obj: object) -> BaseSchedule:
-    """The schedule of a stored form.
-
-    Raises:
-        InvalidEntry: it is none, or holds what the schedule refuses. It is a ValueError.
-    """
+    """The schedule of a stored form; raises InvalidEntry if it is none, or holds what the schedule refuses."""
     if not isinstance(obj, Mapping):
         raise InvalidEntry("schedule", "a stored schedule", obj)
     for kind, (decode, extras) in _DECODERS.items():
