@@ -47,10 +47,6 @@ class Export:
 
     Left out are entries that cannot be read or are in quarantine. Once-locks, pipelines and messages are no part of
     the schedule. 1,000 entries are read one after the other, so the beat may advance others meanwhile.
-
-    Parameters:
-        app: its settings say where the schedule is.
-        selection: which they are.
     """
 
     def __init__(self, app: Celery, selection: Selection) -> None:
@@ -105,7 +101,6 @@ class Restored:
     """What becomes of one entry of the file.
 
     Parameters:
-        name: of the entry.
         action: ``"add"``, ``"replace"``, ``"same"`` or ``"left out"``.
         entry: with the state of the file, and the due time that is stored.
         note: why it is left out.
@@ -119,12 +114,7 @@ class Restored:
 
 
 class Restore:
-    """Brings the entries of a file back.
-
-    Parameters:
-        app: its settings say where the schedule is.
-        replace: overwrite entries that are stored already, and their state.
-    """
+    """Brings the entries of a file back; ``replace`` overwrites those that are stored already, and their state."""
 
     def __init__(self, app: Celery, *, replace: bool = False) -> None:
         self._app, self._replace = app, replace
@@ -139,8 +129,7 @@ class Restore:
     def plan(self, document: Document) -> list[Restored]:
         """What :meth:`apply` would do. Writes nothing.
 
-        Raises:
-            BadFile: an entry of the file is wrong; names the path of its field.
+        Raises BadFile, which names the path of the field that is wrong.
         """
         self._known = {calendar.name: calendar for calendar in document.calendars} | stored_calendars(self._store)
         there = {each.id for each in self._schedules.freezes.known().all}

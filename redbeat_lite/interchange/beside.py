@@ -39,14 +39,7 @@ def fields_of(item: Freeze | Backfill) -> dict[str, Any]:
 
 
 def items_from(cls: type[_T], place: str, found: Any) -> tuple[_T, ...]:
-    """What :func:`fields_of` made of some.
-
-    Parameters:
-        place: where they stand in the file.
-
-    Raises:
-        InvalidEntry: names the path of what is wrong.
-    """
+    """What :func:`fields_of` made of some; raises InvalidEntry, which names the path of what is wrong."""
     _check(place, "a list", found, isinstance(found, list))
     return tuple(_item(cls, f"{place}[{number}]", fields) for number, fields in enumerate(found))
 

@@ -30,13 +30,7 @@ class BadFile(RedbeatError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One entry of a file.
-
-    Parameters:
-        name: of the entry.
-        fields: everything that the file says about it.
-        key: its position among the entries, from 0, or its key.
-    """
+    """One entry of a file: all that it says about it, and its position among the entries, from 0, or its key."""
 
     name: str
     fields: dict[str, Any]
@@ -45,13 +39,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file of entries.
-
-    Parameters:
-        path: for messages.
-        records: its entries, in their order; no name comes twice.
-        calendars, freezes, backfills: those of an export.
-    """
+    """A file of entries, in its order; no name comes twice. Calendars, freezes and backfills are of an export."""
 
     path: str
     records: tuple[Record, ...]

@@ -35,14 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing to do.
-
-    Parameters:
-        action: ``"add"``, ``"change"`` or ``"remove"``.
-        name: of the entry.
-        before, after: the definition as a record holds it; ``None`` where there is none.
-        entry: what to store.
-    """
+    """One thing to do: ``"add"``, ``"change"`` or ``"remove"``; before and after as a record holds the definition."""
 
     action: str
     name: str
@@ -69,10 +62,7 @@ class FilePlan:
 
 
 def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePlan:
-    """Compare a file with what is stored. Writes nothing.
-
-    Parameters:
-        prune: whether runtime entries that are not in the file are to be removed.
+    """Compare a file with what is stored; ``prune`` removes runtime entries that are not in it. Writes nothing.
 
     Raises:
         BadFile: an entry of the file is wrong; names the path of its field.
@@ -114,8 +104,7 @@ def _unlisted(store: Store, listed: set[str]) -> int:
 def apply_plan(app: Celery, planned: FilePlan) -> None:
     """Do what was planned. Where this is interrupted, planning and applying again does the rest.
 
-    Raises:
-        ConfigOwned: a name was taken by a config entry meanwhile.
+    Raises ConfigOwned: a name was taken by a config entry meanwhile.
     """
     schedules = Schedules(app)
     schedules.add_many([change.entry for change in planned.changes if change.entry is not None], replace=True)

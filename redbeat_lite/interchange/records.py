@@ -69,11 +69,7 @@ def state_fields(state: EntryState) -> dict[str, Any]:
 
 
 def state_from(fields: Any) -> EntryState:
-    """The state of a record.
-
-    Raises:
-        InvalidEntry: a part of it is missing or wrong.
-    """
+    """The state of a record; raises InvalidEntry if a part of it is missing or wrong."""
     if not isinstance(fields, Mapping):
         raise InvalidEntry("state", "an object", fields)
     for field, kind, words in _STATE:

@@ -30,13 +30,7 @@ _SAME_EVENT_MS = 60_000
 
 
 class Carried(NamedTuple):
-    """One entry as it is to be stored.
-
-    Parameters:
-        entry: with its state.
-        definition: its stored form.
-        notes: what a person should know about it.
-    """
+    """One entry as it is to be stored: with its state, its stored form, and what a person should know about it."""
 
     entry: Entry
     definition: str
@@ -44,14 +38,7 @@ class Carried(NamedTuple):
 
 
 class Carrier:
-    """Makes entries of what was found, for one app.
-
-    Parameters:
-        app: whose ``beat_schedule`` owns the definitions of its entries.
-        settings: the owner, and the defaults of what another scheduler does not know.
-        configured: the app's ``beat_schedule``.
-        zone: the app's time zone.
-    """
+    """Makes entries of what was found, for one app, whose ``beat_schedule`` owns the definitions of its entries."""
 
     def __init__(self, app: Celery, settings: Settings, configured: dict[str, Any], zone: tzinfo) -> None:
         self._app = app

@@ -41,11 +41,7 @@ class DjangoBeatSource(Source):
         self.where = f"database {found.get('NAME')} ({found.get('ENGINE')})"
 
     def read(self) -> Iterator[Found | Left]:
-        """Every periodic task; disabled ones too.
-
-        Raises:
-            Unreadable: the database does not answer, or lacks the tables.
-        """
+        """Every periodic task; disabled ones too. Raises Unreadable also where the database lacks the tables."""
         from django.db import DatabaseError, close_old_connections  # only where there is Django
 
         close_old_connections()  # one that the server has dropped meanwhile is opened anew

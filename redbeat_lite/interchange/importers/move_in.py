@@ -74,11 +74,7 @@ class MoveIn:
         return bool(self._store.backend.client.exists(self._store.keys.leader))
 
     def plan(self, found: Iterable[Found | Left]) -> list[Move]:
-        """What :meth:`apply` would do with the entries that a reader found. Writes nothing.
-
-        Raises:
-            redis.RedisError: the server does not answer.
-        """
+        """What :meth:`apply` would do with the entries that a reader found. Writes nothing."""
         now = wall_ms()
         carried = [self._carrier.carry(each, now) for each in found]
         moves: list[Move] = []

@@ -58,11 +58,7 @@ class RedBeatSource(Source):
         self.where = f"{self._backend.display_url}, keys {self._prefix}*"
 
     def read(self) -> Iterator[Found | Left]:
-        """Every entry, a thousand in a round trip.
-
-        Raises:
-            Unreadable: the server does not answer.
-        """
+        """Every entry, a thousand in a round trip; raises Unreadable if the server does not answer."""
         try:
             yield from self._read()
         except FAULTS as exc:

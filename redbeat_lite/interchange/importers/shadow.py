@@ -26,7 +26,6 @@ class Difference(NamedTuple):
 
     Parameters:
         at: when it was noticed.
-        name: the entry.
         kind: ``"left out"``: it cannot be carried over; ``"not sent"``: the other beat has not sent what is due;
             ``"late"``, ``"early"``: it sent at another time; ``"more"``, ``"fewer"``: it sent another number of runs.
         text: the same for a person, with the instants.
@@ -45,8 +44,6 @@ class Shadow:
     from the moment of sending is not held against it.
 
     Parameters:
-        carrier: makes entries of what is found.
-        zone: that of the app.
         tolerance: seconds that two instants may differ; half the way to the next run, where that is less.
         lag: seconds until the other scheduler's store shows what it did.
     """
@@ -62,12 +59,7 @@ class Shadow:
         self.counts: Counter[str] = Counter()
 
     def look(self, found: Iterable[Found | Left], now: int) -> Iterator[Difference]:
-        """What differs since the last look.
-
-        Parameters:
-            found: the entries of the other scheduler as they are now.
-            now: epoch milliseconds.
-        """
+        """What differs since the last look, by the entries of the other scheduler at ``now`` (epoch ms)."""
         before, self._tracks = self._tracks, {}
         for each in found:
             track = self._tracks[each.name] = self._track(each, before.get(each.name), now)

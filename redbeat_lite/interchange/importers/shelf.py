@@ -26,16 +26,10 @@ _LARGEST = 64 * 2**20
 
 
 class ShelfSource(Source):
-    """The schedule file of a plain ``celery beat``.
+    """The schedule file of a plain ``celery beat``, by its name there; raises ConfigurationError if there is none.
 
     Its entries are those of ``beat_schedule``, with their last runs. The file is copied before it is read, because the
     library that wrote it may keep it locked while the old beat runs.
-
-    Parameters:
-        path: as given to ``celery beat -s``.
-
-    Raises:
-        ConfigurationError: there is no such file.
     """
 
     title = "celery-shelve"
@@ -49,11 +43,7 @@ class ShelfSource(Source):
             raise ConfigurationError(f"celery-shelve: there is no schedule file {path}; name it as for celery beat -s")
 
     def read(self) -> Iterator[Found | Left]:
-        """Every entry in the file.
-
-        Raises:
-            ConfigurationError: it is no schedule file of Celery's.
-        """
+        """Every entry in the file; raises ConfigurationError if it is no schedule file of Celery's."""
         for name, entry in self._entries():
             yield _entry(name, entry)
 

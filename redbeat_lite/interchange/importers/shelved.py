@@ -28,10 +28,7 @@ _PLACE = re.compile(rb"^'entries', \((\d{1,12}), (\d{1,12})\)$", re.MULTILINE)
 
 
 def read_entries(path: Path) -> bytes | None:
-    """What lies under ``entries``, or ``None`` where nothing does.
-
-    Parameters:
-        path: as given to :mod:`shelve`, which may have added to the name.
+    """What lies under ``entries``, or ``None`` where nothing does. :mod:`shelve` may have added to the file's name.
 
     Raises:
         ValueError, OSError, dbm.error, sqlite3.Error: it cannot be read, or is too long.

@@ -54,11 +54,7 @@ class Source:
     led = False  #: whether a beat of it has a lock, as far as :meth:`read` could see
 
     def read(self) -> Iterator[Found | Left]:
-        """Every entry, as it is now.
-
-        Raises:
-            Unreadable: the store cannot be reached.
-        """
+        """Every entry, as it is now; raises Unreadable if the store cannot be reached."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -22,11 +22,7 @@ _ALL_DAYS, _ALL_WEEKDAYS, _ALL_MONTHS = tuple(range(1, 32)), tuple(range(7)), tu
 
 
 def zoned_crontab(found: crontab, zone: tzinfo) -> BaseSchedule:
-    """A schedule with the occurrences of Celery's ``found`` in ``zone``.
-
-    Raises:
-        InvalidEntry: it has none.
-    """
+    """A schedule with the occurrences of Celery's ``found`` in ``zone``; raises InvalidEntry if it has none."""
     written = (
         found._orig_minute,
         found._orig_hour,
@@ -41,12 +37,9 @@ def zoned_crontab(found: crontab, zone: tzinfo) -> BaseSchedule:
 
 
 def zoned_cron_line(text: str, zone: tzinfo) -> BaseSchedule:
-    """The schedule of the five fields of a crontab file.
+    """The schedule of the five fields of a crontab file; raises InvalidEntry if they are malformed.
 
     There a day field that begins with ``*`` counts as not restricted, even ``*/2``; then both days must match.
-
-    Raises:
-        InvalidEntry: the fields are malformed.
     """
     times = parse(text.lower(), "last")
     fields = text.split()
