@@ -38,15 +38,14 @@ never began is not stored: it waits, or it was aborted with its run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 #: Name of the task that starts a run for an entry; its own id becomes the run's.
 START = "redbeat_lite.start_pipeline"
 
 
-@dataclass(frozen=True, slots=True)
-class RunKeys:
-    """The keys of one run."""
+class RunKeys(NamedTuple):
+    """The keys of one run, as the scripts take them."""
 
     run: str
     steps: str
@@ -54,15 +53,10 @@ class RunKeys:
     outbox: str
     gone: str
 
-    @property
-    def all(self) -> tuple[str, ...]:
-        """As most scripts take them."""
-        return self.run, self.steps, self.results, self.outbox, self.gone
-
     @classmethod
     def of(cls, prefix: str, run_id: str) -> RunKeys:
         """Name them under ``prefix``, for example ``"redbeat-lite"``."""
-        return cls(*(f"{{{prefix}:{run_id}}}:{part}" for part in cls.__slots__))
+        return cls(*(f"{{{prefix}:{run_id}}}:{part}" for part in cls._fields))
 
 
 def index_key(prefix: str) -> str:

@@ -115,27 +115,29 @@ class PipelineStore:
     def keys(self, run_id: str) -> RunKeys:
         return RunKeys.of(self._prefix, run_id)
 
+    def _run(self, script: str, run_id: str, *args: Any) -> Any:
+        return self._scripts.run(script, self.keys(run_id), args)
+
+    def _insist(self, script: str, run_id: str, *args: Any) -> Any:
+        """The same, again and again while the server does not answer."""
+        return patiently(lambda: self._run(script, run_id, *args), _PATIENCE)
+
     # -- a run --------------------------------------------------------------------------------------------------------
 
     def start(
         self, run_id: str, definition: Definition, params: str, entry: str = "", attempt: str = ""
     ) -> tuple[str, Outbox]:
         """Create a run, which an ``entry`` may start by an ``attempt``: as ``pipeline/start.lua`` says."""
-        keys, ttl = self.keys(run_id), round(definition.ttl * 1000)
         # The params lie by themselves; whoever publishes or looks needs to read the steps alone.
         definition = replace(definition, params={})
         # First the index: a run that nobody would ever look at again must not be.
         self.index.look_again(run_id)
-        word, outbox = self._scripts.run(
-            "pipeline/start",
-            (keys.run, keys.results, keys.outbox, keys.gone),
-            (
-                definition.encode(), definition.sizes, params, ttl, _keep_ms(definition),
-                int(definition.revoke_siblings), definition.at_once or MAX_STEPS,
-                "" if definition.deadline is None else round(definition.deadline * 1000), entry,
-                attempt, int(bool(entry) and definition.overlap != "allow"),
-            ),
-        )  # fmt: skip
+        deadline = "" if definition.deadline is None else round(definition.deadline * 1000)
+        stored = (definition.encode(), definition.sizes, params)
+        lives = (round(definition.ttl * 1000), _keep_ms(definition))
+        how = (int(definition.revoke_siblings), definition.at_once or MAX_STEPS, deadline)
+        whose = (entry, attempt, int(bool(entry) and definition.overlap != "allow"))
+        word, outbox = self._run("pipeline/start", run_id, *stored, *lives, *how, *whose)
         if word in (b"run", b"wait"):
             # A sweep of the moment between the two found no run, and has forgotten it.
             self.index.look_again(run_id)
@@ -144,51 +146,41 @@ class PipelineStore:
 
     def sent(self, run_id: str, items: Outbox) -> None:
         """Take from the outbox what was published."""
-        keys = self.keys(run_id)
-        args: list[Any] = [self.resend_ms, RESEND_MAX_MS]
-        for step, (round_, attempt) in items.items():
-            args += (step, f"{round_}.{attempt}")
-        self._scripts.run("pipeline/sent", (keys.run, keys.steps, keys.outbox), args)
+        sent = [word for step, (round_, attempt) in items.items() for word in (step, f"{round_}.{attempt}")]
+        self._run("pipeline/sent", run_id, self.resend_ms, RESEND_MAX_MS, *sent)
 
     def begin(self, ref: Ref, task_id: str, *, again: bool, worker: str, renew_ms: int) -> tuple[str, bytes]:
         """Whether a step may run: a word of ``pipeline/begin.lua``, and with ``run`` the params as JSON."""
-        keys = self.keys(ref.run)
-        where = (keys.run, keys.steps, keys.results, keys.outbox)
         what = (ref.step, ref.stage, ref.round, ref.attempt, ref.token)
         which = (task_id, int(again), worker, MAX_DEATHS, renew_ms)
-        word, params = patiently(lambda: self._scripts.run("pipeline/begin", where, what + which), _PATIENCE)
+        word, params = self._insist("pipeline/begin", ref.run, *what, *which)
         return text(word), params
 
     def complete(self, ref: Ref, outcome: str, result: str) -> Completed:
         """Record how a step ended: ``"SUCCEEDED"`` with its JSON, ``"FAILED"`` or ``"REVOKED"`` with the reason."""
         what = (ref.step, ref.round, ref.attempt, ref.token, outcome, result, REMEMBER_MS)
-        reply = patiently(lambda: self._scripts.run("pipeline/complete", self.keys(ref.run).all, what), _PATIENCE)
-        word, state, outbox, revoke = reply
+        word, state, outbox, revoke = self._insist("pipeline/complete", ref.run, *what)
         return Completed(text(word), text(state), _outbox(outbox), texts(revoke))
 
     def progress(self, ref: Ref, percent: float, note: str) -> None:
         """Note what a step tells of its progress."""
-        what = (ref.step, ref.round, ref.token, percent, note)
-        self._scripts.run("pipeline/progress", (self.keys(ref.run).steps,), what)
+        self._run("pipeline/progress", ref.run, ref.step, ref.round, ref.token, percent, note)
 
     def wait(self, ref: Ref, attempt: int, delay_ms: int, *, sent: bool) -> bool:
         """The step of ``ref`` waits for its ``attempt``, due in ``delay_ms``, whose message was ``sent`` or was not."""
-        keys = self.keys(ref.run)
         what = (ref.step, ref.round, ref.token, attempt, delay_ms + sent * self.resend_ms, int(sent))
-        return bool(patiently(lambda: self._scripts.run("pipeline/wait", (keys.run, keys.steps), what), _PATIENCE))
+        return bool(self._insist("pipeline/wait", ref.run, *what))
 
     def go(self, turn: str) -> tuple[str, str, Outbox]:
         """A turn has come: the run, a word of ``pipeline/go.lua`` and what to publish."""
         resumed, _, run_id = turn.partition(":")
-        keys = self.keys(run_id)
-        word, outbox = self._scripts.run("pipeline/go", (keys.run, keys.outbox), (resumed,))
+        word, outbox = self._run("pipeline/go", run_id, resumed)
         return run_id, text(word), _outbox(outbox)
 
     def resume(self, run_id: str, resumed: int, running: Sequence[str]) -> tuple[str, Outbox]:
         """Have a run that has ended go on, with the tasks that are ``running``: as ``pipeline/resume.lua`` says."""
         self.index.reopen(run_id)  # First, and again, as for a start.
-        what = (REMEMBER_MS, resumed, *running)
-        now, outbox = self._scripts.run("pipeline/resume", self.keys(run_id).all, what)
+        now, outbox = self._run("pipeline/resume", run_id, REMEMBER_MS, resumed, *running)
         self.index.look_again(run_id)
         return text(now), _outbox(outbox)
 
@@ -204,8 +196,7 @@ class PipelineStore:
 
     def cancel(self, run_id: str, why: str = "", *, terminate: bool = False) -> tuple[int, list[str]]:
         """As ``pipeline/cancel.lua`` says."""
-        what = (REMEMBER_MS, why, int(terminate))
-        result, running = self._scripts.run("pipeline/cancel", self.keys(run_id).all, what)
+        result, running = self._run("pipeline/cancel", run_id, REMEMBER_MS, why, int(terminate))
         return int(result), texts(running)
 
     def revoked(self, run_id: str) -> None:
@@ -216,8 +207,7 @@ class PipelineStore:
 
     def read(self, run_id: str) -> tuple[dict[str, str], str, str]:
         """The hash ``run``, the steps as JSON, and how the run ended if only that is known."""
-        keys = self.keys(run_id)
-        run, steps, gone = self._scripts.run("pipeline/status", (keys.run, keys.steps, keys.gone))
+        run, steps, gone = self._run("pipeline/status", run_id)
         fields = texts(run)
         return dict(zip(fields[::2], fields[1::2], strict=True)), text(steps), text(gone)
 
@@ -257,7 +247,7 @@ class PipelineStore:
 
     def check(self, run_id: str) -> tuple[str, Outbox, list[Running]]:
         """As ``pipeline/check.lua`` says."""
-        word, outbox, flat = self._scripts.run("pipeline/check", self.keys(run_id).all, (OUTBOX_GRACE_MS, REMEMBER_MS))
+        word, outbox, flat = self._run("pipeline/check", run_id, OUTBOX_GRACE_MS, REMEMBER_MS)
         rows = [texts(flat[at : at + 6]) for at in range(0, len(flat), 6)]
         running = [
             Running(Ref(run_id, int(step), -1, int(round_), int(attempt), token), task_id, suspect == "1")
@@ -267,9 +257,8 @@ class PipelineStore:
 
     def lost(self, ref: Ref, *, lives: bool = False) -> str:
         """No worker renews a step, or it ``lives`` after all: a word of ``pipeline/lost.lua``."""
-        keys = self.keys(ref.run)
         what = (ref.step, ref.round, ref.token, SUSPICION_MS, MAX_DEATHS, int(lives))
-        return text(self._scripts.run("pipeline/lost", (keys.run, keys.steps, keys.outbox), what))
+        return text(self._run("pipeline/lost", ref.run, *what))
 
 
 def _keep_ms(definition: Definition) -> int:

@@ -1,6 +1,6 @@
 -- needs now step
 -- May this step run? The guard has made sure that no other copy of its message does.
--- KEYS[1] run  [2] steps  [3] results  [4] outbox
+-- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
 -- ARGV[1] step  [2] stage  [3] round  [4] attempt  [5] token  [6] task id  [7] 1: may run again after its worker died
 --     [8] worker  [9] deaths of its worker that a step may survive  [10] ms between two signs of its life
 -- returns {word, text}

@@ -1,7 +1,7 @@
 -- needs now step
 -- A step should be running, and nobody renews for it; or it waits, and the guard drops every copy of its message. At the
 -- first look it is suspected, later it runs again or is dead.
--- KEYS[1] run  [2] steps  [3] outbox
+-- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
 -- ARGV[1] step  [2] round  [3] token, '': it waits  [4] ms between suspicion and verdict, beside those between two signs
 --     of its life  [5] deaths that a step may survive  [6] 1: it lives, and a later suspicion begins anew
 -- returns lives | suspect | again put into the outbox under the next round | dead to be completed as FAILED | stale it moved on
@@ -34,6 +34,6 @@ end
 -- Under another id: whoever may still come back with the old one has lost the step.
 local round = s.round + 1
 put_step(KEYS[2], step, {state = 'WAITING', round = round, deaths = s.deaths, started = s.started, worker = s.worker})
-redis.call('HSET', KEYS[3], step, round .. '.0')
-redis.call('PEXPIRE', KEYS[3], redis.call('HGET', KEYS[1], 'keep'))
+redis.call('HSET', KEYS[4], step, round .. '.0')
+redis.call('PEXPIRE', KEYS[4], redis.call('HGET', KEYS[1], 'keep'))
 return 'again'

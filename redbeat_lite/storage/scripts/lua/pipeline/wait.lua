@@ -1,6 +1,6 @@
 -- needs now step
 -- A step that ran waits for a message again: its retry, or the same one after a requeue.
--- KEYS[1] run  [2] steps
+-- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
 -- ARGV[1] step  [2] round  [3] token  [4] attempt to come  [5] ms until the sweeper publishes it if it has not begun
 --     [6] how often it was published
 -- returns 1 it waits | 0 another copy's
