@@ -20,6 +20,7 @@ from ..runs.attempt import Attempt, Fate
 from ..runs.recorder import Recorder
 from ..settings import Settings
 from ..storage.connections import Backend
+from ..storage.lazy import of_process
 from ..storage.patience import patiently
 from . import parked_message
 from .answers import Verdict
@@ -37,8 +38,6 @@ logger = get_logger(__name__)
 
 #: Seconds for which a lock is asked for, or given back, again and again while the server does not answer.
 PATIENCE = 8.0
-
-_ATTRIBUTE = "_redbeat_lite_once"
 
 
 class Runtime:
@@ -61,13 +60,7 @@ class Runtime:
         Raises:
             ConfigurationError: the app's settings are wrong, or name no Redis.
         """
-        name = f"{_ATTRIBUTE}_{os.getpid()}"
-        found: Runtime | None = app.__dict__.get(name)
-        if found is None:
-            # Two threads may come here at once; setdefault is atomic and lets one of them win. A lock could be held
-            # by another thread at a fork, and would then never be released in the child.
-            found = app.__dict__.setdefault(name, cls(app))
-        return found
+        return of_process(app, cls)
 
     def hold(self, task: Any, fields: dict[str, Any]) -> Hold:
         """What a run of this message has to hold, not yet taken."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..once.runtime import Runtime
 from ..runs.store import RunStore
+from ..storage.lazy import of_process
 from ..storage.patience import patiently
 from ..storage.replies import text, text_or_none, texts
 from ..storage.scripts import Scripts
@@ -273,19 +273,15 @@ def _outbox(flat: Sequence[Any]) -> Outbox:
     return dict(sorted(items.items()))
 
 
-_ATTRIBUTE = "_redbeat_lite_pipelines"
-
-
 def store_of(app: Celery) -> PipelineStore:
     """The store of an app in this process; a forked child gets one of its own.
 
     Raises:
         ConfigurationError: the app's settings are wrong, or name no Redis.
     """
-    found: tuple[int, PipelineStore] | None = getattr(app, _ATTRIBUTE, None)
-    if found is None or found[0] != os.getpid():
-        runtime = Runtime.of(app)
-        settings = runtime.settings
-        found = (os.getpid(), PipelineStore(runtime.store.client, settings.key_prefix, settings.once_lease))
-        setattr(app, _ATTRIBUTE, found)
-    return found[1]
+    return of_process(app, _pipeline_store)
+
+
+def _pipeline_store(app: Celery) -> PipelineStore:
+    runtime = Runtime.of(app)
+    return PipelineStore(runtime.store.client, runtime.settings.key_prefix, runtime.settings.once_lease)

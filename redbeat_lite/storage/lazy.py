@@ -1,7 +1,8 @@
-"""A value that an object makes when it is first asked for."""
+"""Values that are made when they are first asked for: by an object, and of an app in a process."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar, overload
 
@@ -33,3 +34,14 @@ class lazy(Generic[_T]):
             return self
         made: _T = instance.__dict__.setdefault(self._name, self._make(instance))
         return made
+
+
+def of_process(app: Any, make: Callable[[Any], _T]) -> _T:
+    """What ``make`` has made of an app in this process; a forked child gets one of its own.
+
+    Two threads may come here at once; ``setdefault`` is atomic and lets one of them win. A lock could be held by
+    another thread at a fork, and would then never be released in the child.
+    """
+    name = f"_redbeat_lite_{make.__name__}_{os.getpid()}"
+    made: _T = app.__dict__[name] if name in app.__dict__ else app.__dict__.setdefault(name, make(app))
+    return made

@@ -17,6 +17,7 @@ from celery.utils.log import get_logger
 
 from ...errors import text_of
 from ...forks import held_off
+from ...storage.lazy import of_process
 from .. import fates
 from ..fates import Told
 from ..hold import Hold
@@ -35,8 +36,6 @@ _LOOK = 0.02
 #: Seconds after which a child that does not die is left to its lease.
 _GIVE_UP = 60.0
 
-_ATTRIBUTE = "_redbeat_lite_departures"
-
 
 class Departures:
     """The dying children of one worker."""
@@ -49,12 +48,7 @@ class Departures:
     @classmethod
     def of(cls, app: Celery) -> Departures:
         """The one of this app in this process."""
-        name = f"{_ATTRIBUTE}_{os.getpid()}"
-        found: Departures | None = app.__dict__.get(name)
-        if found is None:
-            # Atomic, as the thread that looks at the children and the main thread may come here at once.
-            found = app.__dict__.setdefault(name, cls(app))
-        return found
+        return of_process(app, cls)
 
     def watch(self, request: Any, *, again: bool, told: Told | None = None) -> None:
         """Give back what the run of ``request`` holds as soon as its child is gone, and have recorded what it came to.
