@@ -1,16 +1,5 @@
 """The beat's side: take the locks of due entries before they are published.
 
-How the dispatcher uses it, for one batch of due occurrences::
-
-    claims = [Claim(entry.name, entry.task, entry.args, entry.kwargs, entry.once, task_id,
-                    task=app.tasks.get(entry.task)) for each occurrence whose entry has a once]
-    for claim, taken in zip(claims, take(store, claims)):        # one round trip, store = LockStore(client, key_prefix)
-        if taken:
-            options["headers"] = {**options.get("headers", {}), **headers(claim)}    # then publish
-        else:
-            ...                                                  # count a skip, log INFO, advance the entry
-    give_back(store, failed)                                     # claims whose publish failed
-
 Taking is idempotent for one task id. Nevertheless a publish that failed gives its lock back: what is published in its
 place may be a later occurrence, under another id. What a beat that dies leaves behind runs out, or is kept while there
 is something in its queue.
@@ -18,8 +7,7 @@ is something in its queue.
 An entry with ``scope="run"`` or ``on_conflict="wait"`` takes nothing here and is always published: the worker decides
 in the first case, and parks the message until its turn in the second.
 
-A dispatcher that goes through ``apply_async`` of a :class:`redbeat_lite.Task` passes these headers all the same: the
-task sees from them that its lock is held, and takes nothing itself.
+The task of a message with these headers sees that its lock is held, and takes nothing itself.
 """
 
 from __future__ import annotations

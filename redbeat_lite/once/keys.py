@@ -31,30 +31,14 @@ key                           type    holds
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
 class OnceKeys:
     """The names under one prefix, for example ``"redbeat-lite"``."""
 
-    prefix: str
-
-    @property
-    def index(self) -> str:
-        return f"{{{self.prefix}}}:once:index"
-
-    @property
-    def fence(self) -> str:
-        return f"{{{self.prefix}}}:once:fence"
-
-    @property
-    def workers(self) -> str:
-        return f"{{{self.prefix}}}:once:workers"
-
-    @property
-    def guard_index(self) -> str:
-        return f"{{{self.prefix}}}:guard:index"
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        parts = ("once:index", "once:fence", "once:workers", "guard:index")
+        self.index, self.fence, self.workers, self.guard_index = (f"{{{prefix}}}:{part}" for part in parts)
 
     def lock(self, key: str) -> str:
         return f"{{{self.prefix}}}:once:lock:{key}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from ..actors import who
@@ -16,6 +17,7 @@ from ..storage.connections import FAULTS
 from ..storage.keys import Keys
 from ..storage.replies import server_ms, text, text_or_none, texts
 from ..storage.scripts import Scripts
+from ..storage.stored import chunks
 from .answers import Ended, Seen, Turn, Verdict
 from .keys import OnceKeys
 
@@ -120,27 +122,23 @@ class LockStore:
 
         Where somebody had a lock and has not given it back, asks again after ``HEAD_START``.
         """
-        taken = self._take_all(claims, told_later=False)
+        taken = self._take(claims, told_later=False)
         later = [n for n, reply in enumerate(taken) if reply == _LATER]
         if later:
             let_holders_go_first()
-            for n, reply in zip(later, self._take_all([claims[n] for n in later], told_later=True), strict=True):
+            for n, reply in zip(later, self._take([claims[n] for n in later], told_later=True), strict=True):
                 taken[n] = reply
         return [bool(reply) for reply in taken]
 
-    def _take_all(self, claims: Sequence[Wanted], *, told_later: bool) -> list[int]:
-        taken: list[int] = []
-        for start in range(0, len(claims), TAKE_BATCH):
-            taken += self._take(claims[start : start + TAKE_BATCH], told_later=told_later)
-        return taken
-
     def _take(self, claims: Sequence[Wanted], *, told_later: bool) -> list[int]:
-        keys = [self.keys.index, self.keys.fence]
-        args: list[Any] = [len(claims), KEPT_MS, int(told_later)]
-        for claim in claims:
-            keys += [self.keys.lock(claim.key), self.keys.waiters(claim.key), self.keys.last(claim.key)]
-            args += claim
-        return list(self._scripts.run("once/take", keys, args))
+        taken: list[int] = []
+        for chunk in chunks(claims, TAKE_BATCH):
+            keys = [self.keys.index, self.keys.fence]
+            for claim in chunk:
+                keys += [self.keys.lock(claim.key), self.keys.waiters(claim.key), self.keys.last(claim.key)]
+            args = [len(chunk), KEPT_MS, int(told_later), *chain.from_iterable(chunk)]
+            taken += self._scripts.run("once/take", keys, args)
+        return taken
 
     def begin(
         self,
@@ -229,12 +227,11 @@ class LockStore:
     def leave_all(self, places: Sequence[tuple[str, str]]) -> list[bool]:
         """Give up the locks or places of tasks, by key and task id; one round trip for up to ``TAKE_BATCH`` of them."""
         waited: list[bool] = []
-        for start in range(0, len(places), TAKE_BATCH):
-            chunk = places[start : start + TAKE_BATCH]
+        for chunk in chunks(places, TAKE_BATCH):
             keys = [self.keys.index]
             for key, _ in chunk:
                 keys += [self.keys.lock(key), self.keys.waiters(key), self.keys.parked(key)]
-            waited += map(bool, self._scripts.run("once/leave", keys, [word for place in chunk for word in place]))
+            waited += map(bool, self._scripts.run("once/leave", keys, [*chain.from_iterable(chunk)]))
         return waited
 
     def extend(self, places: Sequence[tuple[str, str, bool]]) -> list[bool]:
