@@ -135,9 +135,19 @@ class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
         return seconds
 
 
-def json_option(command: _F) -> _F:
-    """``--json``, which arrives as ``as_json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, with times in UTC.")(command)
+def together(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """Several options and arguments as one decorator, in the order of the help."""
+
+    def add(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+#: It arrives as ``as_json``.
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, with times in UTC.")
 
 
 def completed(
@@ -171,10 +181,8 @@ def completed(
 #: Completes the names of entries.
 entry_names = completed(lambda store, start: map(text, store.beginning(start.encode())))
 
-
-def name_argument(command: _F) -> _F:
-    """The name of an entry, which arrives as ``name``."""
-    return click.argument("name", shell_complete=entry_names)(command)
+#: The name of an entry.
+name_argument = click.argument("name", shell_complete=entry_names)
 
 
 def app_of(ctx: click.Context) -> Celery:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, time, timedelta, tzinfo
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -16,8 +16,8 @@ from ..errors import CorruptEntry, InvalidEntry
 from ..schedules import at, cron, every, manual, rrule
 from ..schedules.zones import zone_of
 from ..storage.json_values import unpack
+from .command import together
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 #: The options of which one says when an entry runs.
 KINDS = ("every", "cron", "at", "rrule", "manual", "schedule")
 
@@ -52,54 +52,44 @@ class Json(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic 
 ARRAY = Json(list, "JSON array")
 OBJECT = Json(dict, "JSON object")
 
+#: The options that make a schedule; :func:`schedule_of` reads them.
+schedule_options = together(
+    click.option("--every", metavar="LENGTH", help="At a fixed interval: 30s, 5m, 1h30m, 2d."),
+    click.option("--align", is_flag=True, help="With --every: at round multiples, not counted from now."),
+    click.option("--spread", is_flag=True, help="With --every: at a moment of its own, by its name."),
+    click.option("--cron", metavar="FIELDS", help='By the clock: "*/5 * * * *", five fields, or six with seconds.'),
+    click.option("--at", metavar="INSTANT", help="Once: 2026-12-01T09:00+01:00."),
+    click.option("--rrule", metavar="RULE", help='By an RFC 5545 recurrence: "FREQ=DAILY;BYHOUR=9".'),
+    click.option("--manual", is_flag=True, default=None, help="Never by itself, only when somebody runs it."),
+    click.option("--tz", metavar="ZONE", help="Zone of --cron, --rrule and --at. [default: the app's]"),
+    click.option(
+        "--cron-seconds", type=click.Choice(["first", "last"]), help="Where six fields have the seconds. [last]"
+    ),
+    click.option("--rrule-start", metavar="INSTANT", help="What --rrule counts from, instead of its DTSTART."),
+    click.option("--schedule", metavar="JSON", help='Any other, as show prints it: {"solar": ["dusk", 52.5, 13]}'),
+)
 
-def schedule_options(command: _F) -> _F:
-    """The options that make a schedule; :func:`schedule_of` reads them."""
-    options = (
-        click.option("--every", metavar="LENGTH", help="At a fixed interval: 30s, 5m, 1h30m, 2d."),
-        click.option("--align", is_flag=True, help="With --every: at round multiples, not counted from now."),
-        click.option("--spread", is_flag=True, help="With --every: at a moment of its own, by its name."),
-        click.option("--cron", metavar="FIELDS", help='By the clock: "*/5 * * * *", five fields, or six with seconds.'),
-        click.option("--at", metavar="INSTANT", help="Once: 2026-12-01T09:00+01:00."),
-        click.option("--rrule", metavar="RULE", help='By an RFC 5545 recurrence: "FREQ=DAILY;BYHOUR=9".'),
-        click.option("--manual", is_flag=True, default=None, help="Never by itself, only when somebody runs it."),
-        click.option("--tz", metavar="ZONE", help="Zone of --cron, --rrule and --at. [default: the app's]"),
-        click.option(
-            "--cron-seconds", type=click.Choice(["first", "last"]), help="Where six fields have the seconds. [last]"
-        ),
-        click.option("--rrule-start", metavar="INSTANT", help="What --rrule counts from, instead of its DTSTART."),
-        click.option("--schedule", metavar="JSON", help='Any other, as show prints it: {"solar": ["dusk", 52.5, 13]}'),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def field_options(command: _F) -> _F:
-    """The options of the other fields; :func:`fields_of` reads them."""
-    options = (
-        click.option("--args", type=ARRAY, metavar="JSON", help="Arguments: '[1, \"two\"]'."),
-        click.option("--kwargs", type=OBJECT, metavar="JSON", help="Arguments by name: '{\"x\": 1}'."),
-        click.option("--options", type=OBJECT, metavar="JSON", help='Of apply_async: \'{"queue": "slow"}\'.'),
-        click.option("--expires", metavar="LENGTH", help='Seconds, a length of time, "interval" or "none".'),
-        click.option("--once", metavar="JSON", help="One run at a time: true, false, or the fields of Once."),
-        click.option("--misfire", metavar="POLICY", help="coalesce, skip, all, or JSON with policy, grace, limit."),
-        click.option("--jitter", metavar="LENGTH", help="Put off each run by up to this."),
-        click.option("--start-at", metavar="INSTANT", help='No run before this; or "none".'),
-        click.option("--end-at", metavar="INSTANT", help='No run after this; or "none".'),
-        click.option("--max-runs", metavar="N", help='Finish after so many runs; or "none".'),
-        click.option("--description", help="Free text for people."),
-        click.option("--enabled/--disabled", default=None, help="Whether it fires at all."),
-        click.option("--remove-when-done/--keep-when-done", default=None, help="What becomes of it once finished."),
-        click.option("--history", metavar="N", help='Remember so many of its last runs; or "none": as the app\'s do.'),
-        click.option("--expect", metavar="EXPECT", help='"start_within=30s,failures=3", JSON, "false" or "none".'),
-        click.option("--on-failure", metavar="POLICY", help='"pause:3": pause it after so many in a row; or "none".'),
-        click.option("--calendar", metavar="NAME", help='Not on the days of this calendar; or "none".'),
-        click.option("--tags", metavar="TAG,...", help='Words by which it is selected with others; or "none".'),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+#: The options of the other fields; :func:`fields_of` reads them.
+field_options = together(
+    click.option("--args", type=ARRAY, metavar="JSON", help="Arguments: '[1, \"two\"]'."),
+    click.option("--kwargs", type=OBJECT, metavar="JSON", help="Arguments by name: '{\"x\": 1}'."),
+    click.option("--options", type=OBJECT, metavar="JSON", help='Of apply_async: \'{"queue": "slow"}\'.'),
+    click.option("--expires", metavar="LENGTH", help='Seconds, a length of time, "interval" or "none".'),
+    click.option("--once", metavar="JSON", help="One run at a time: true, false, or the fields of Once."),
+    click.option("--misfire", metavar="POLICY", help="coalesce, skip, all, or JSON with policy, grace, limit."),
+    click.option("--jitter", metavar="LENGTH", help="Put off each run by up to this."),
+    click.option("--start-at", metavar="INSTANT", help='No run before this; or "none".'),
+    click.option("--end-at", metavar="INSTANT", help='No run after this; or "none".'),
+    click.option("--max-runs", metavar="N", help='Finish after so many runs; or "none".'),
+    click.option("--description", help="Free text for people."),
+    click.option("--enabled/--disabled", default=None, help="Whether it fires at all."),
+    click.option("--remove-when-done/--keep-when-done", default=None, help="What becomes of it once finished."),
+    click.option("--history", metavar="N", help='Remember so many of its last runs; or "none": as the app\'s do.'),
+    click.option("--expect", metavar="EXPECT", help='"start_within=30s,failures=3", JSON, "false" or "none".'),
+    click.option("--on-failure", metavar="POLICY", help='"pause:3": pause it after so many in a row; or "none".'),
+    click.option("--calendar", metavar="NAME", help='Not on the days of this calendar; or "none".'),
+    click.option("--tags", metavar="TAG,...", help='Words by which it is selected with others; or "none".'),
+)
 
 
 def schedule_of(given: dict[str, Any], zone: tzinfo) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from ..interchange.importers.move_in import Move, MoveIn
 from ..interchange.importers.shadow import Difference, Shadow
 from ..interchange.importers.source import Source, Unreadable
 from ..settings import NO_SERVER, Settings
-from .command import Command, Length, app_of, json_option
+from .command import Command, Length, app_of, json_option, together
 from .entry_output import next_run
 from .exit_codes import Failure, ServerFailure
 from .export_import import import_own
@@ -43,17 +43,12 @@ _ORIGINS = {
 }
 
 
-def _origin_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Where the other schedule is."""
-    for add in reversed(
-        (
-            click.argument("path", required=False, type=click.Path(path_type=Path)),
-            click.option("--url", help="redbeat: its server; by default that of its settings."),
-            click.option("--prefix", help="redbeat: its redbeat_key_prefix; by default that of its settings."),
-        )
-    ):
-        command = add(command)
-    return command
+#: Where the other schedule is.
+_origin_options = together(
+    click.argument("path", required=False, type=click.Path(path_type=Path)),
+    click.option("--url", help="redbeat: its server; by default that of its settings."),
+    click.option("--prefix", help="redbeat: its redbeat_key_prefix; by default that of its settings."),
+)
 
 
 @click.command("import", cls=Command)

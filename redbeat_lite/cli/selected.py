@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -11,21 +10,21 @@ import click
 from ..api.selected import Selected
 from ..entries.selection import Selection, is_pattern
 from ..entries.words import counted, listed
-from .command import entry_names, schedules_of
+from .command import entry_names, schedules_of, together
 from .exit_codes import Failure
 from .output import echo_json, say
 
+selecting = together(
+    click.option("--tag", help="Entries that have this tag."),
+    click.option("--task", metavar="PATTERN", help="Entries whose task matches this pattern."),
+)
 
-def selecting(command: Callable[..., Any]) -> Any:
-    """``--tag`` and ``--task``."""
-    command = click.option("--task", metavar="PATTERN", help="Entries whose task matches this pattern.")(command)
-    return click.option("--tag", help="Entries that have this tag.")(command)
-
-
-def changing(command: Callable[..., Any]) -> Any:
-    """What :func:`to_change` takes."""
-    command = click.option("--yes", is_flag=True, help="Do not ask, however many entries they are.")(command)
-    return click.argument("name", required=False, shell_complete=entry_names)(selecting(command))
+#: What :func:`to_change` takes.
+changing = together(
+    click.argument("name", required=False, shell_complete=entry_names),
+    selecting,
+    click.option("--yes", is_flag=True, help="Do not ask, however many entries they are."),
+)
 
 
 def selected(ctx: click.Context, name: str | None, tag: str | None, task: str | None) -> Selected:
