@@ -39,7 +39,7 @@ Beat = Callable[..., Process]
 LEASE, RENEWAL = 4.0, 1.0
 
 
-@pytest.mark.parametrize("schedule", [{"fast": FAST}, {}], ids=["busy", "idle"])
+@pytest.mark.parametrize("schedule", [{"each": EACH}, {}], ids=["busy", "idle"])
 def test_a_deleted_lease_is_taken_back_by_the_same_process(
     beat: Beat, client: redis.Redis, schedule: dict[str, object]
 ) -> None:
@@ -53,9 +53,9 @@ def test_a_deleted_lease_is_taken_back_by_the_same_process(
     process.says(r"beat: leading \(term 2\)")
     if schedule:
         # The stream goes on, without a gap and without an echo.
-        seen = len(stream(client, "fast"))
-        eventually(lambda: len(stream(client, "fast")) > seen + 3, what="more messages")
-        assert gaps(stream(client, "fast")) == {1000 * INTERVAL}
+        seen = len(stream(client, "each"))
+        eventually(lambda: len(stream(client, "each")) > seen + 3, what="more messages")
+        assert gaps(stream(client, "each")) == {1000 * INTERVAL}
     [warning] = process.lines("WARNING.*no longer leading")
     assert "the lease is gone from Redis" in warning
     assert not process.lines("ERROR|CRITICAL|Traceback")
@@ -123,19 +123,17 @@ def test_a_leader_frozen_in_the_middle_of_a_batch_doubles_nothing_when_it_thaws(
 
 
 def test_beats_started_at_once_give_one_stream_without_configuration(beat: Beat, client: redis.Redis) -> None:
-    started = [beat(PROJ_CONF=conf(schedule={"fast": FAST})) for _ in range(3)]
+    started = [beat(PROJ_CONF=conf(schedule={"each": EACH})) for _ in range(3)]
     leader, others = settled(started, client)
-    eventually(lambda: len(stream(client, "fast")) >= 10, what="a stream")
-    assert gaps(stream(client, "fast")) == {1000 * INTERVAL}
-    assert {sender(m) for m in of_entry(client, "fast")} == {leader.pid}
+    eventually(lambda: len(stream(client, "each")) >= 10, what="a stream")
+    assert gaps(stream(client, "each")) == {1000 * INTERVAL}
+    assert {sender(m) for m in of_entry(client, "each")} == {leader.pid}
     assert sum(len(each.lines("beat: leading")) for each in started) == 1
     assert sum(len(each.lines(f"beat: standing by; pid {leader.pid} on ")) for each in others) == 2
 
 
 def test_a_stand_by_emits_within_200_ms_of_sigterm(beat: Beat, client: redis.Redis) -> None:
-    leader, [successor] = settled(
-        (beat(PROJ_CONF=conf(schedule={"fast": FAST, "each": EACH})) for _ in range(2)), client
-    )
+    leader, [successor] = settled((beat(PROJ_CONF=conf(schedule={"each": EACH})) for _ in range(2)), client)
     eventually(lambda: len(stream(client, "each")) >= 3, what="a stream")
     with Stopwatch(leader, successor) as watch:
         leader.terminate()
@@ -144,7 +142,6 @@ def test_a_stand_by_emits_within_200_ms_of_sigterm(beat: Beat, client: redis.Red
     assert leader.wait() == 0
     eventually(lambda: len(sent_by(client, successor.pid)) >= 8, what="the stream goes on")
     assert gaps(stream(client, "each")) == {1000 * INTERVAL}
-    assert gaps(stream(client, "fast")) == {1000 * INTERVAL}
     assert not doubled(queued(client))
 
 
