@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, tzinfo
-from typing import Any, Final, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
-from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule
 
 from .. import instants
@@ -37,6 +36,12 @@ from .frozen import Frozen
 from .recorded import Recorded
 from .together import check_together
 
+if TYPE_CHECKING:  # Celery ships no types: of its class an entry would have any attribute, misspelt ones too
+
+    class ScheduleEntry: ...
+else:
+    from celery.beat import ScheduleEntry
+
 _REQUIRED = {
     "task": "the name of a task, a task, a signature or a Pipeline",
     "schedule": f"{LENGTH}, or a schedule",
@@ -44,7 +49,7 @@ _REQUIRED = {
 
 
 @public
-class Entry(Frozen, AsRead, Recorded, ScheduleEntry):  # type: ignore[misc]  # Celery ships no types
+class Entry(Frozen, AsRead, Recorded, ScheduleEntry):
     """One named schedule; a :class:`celery.beat.ScheduleEntry`, so tools that know Celery know it. It is frozen: what
     is stored is changed by :class:`Schedules`, and :meth:`replace` makes another entry. Lengths of time are seconds, a
     timedelta or a text such as ``"1h30m"``.

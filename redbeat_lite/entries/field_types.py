@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any, Literal, TypeAlias, TypedDict
-
-from celery.schedules import BaseSchedule
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
 
 from ..durations import Duration
 from ..expect import Expect, Pause
@@ -14,6 +12,13 @@ from ..once.policy import Once
 from ..public import public
 from ..schedules.calendars import Calendar
 from ..schedules.misfire import Misfire, MisfirePolicy
+
+if TYPE_CHECKING:  # Celery ships no types: to mypy its class is anything, such as None or a datetime
+
+    class BaseSchedule(Protocol):
+        def is_due(self, last_run_at: Any) -> Any: ...
+else:
+    from celery.schedules import BaseSchedule
 
 Schedule: TypeAlias = Duration | BaseSchedule
 Args = list[Any] | tuple[Any, ...] | None  # no Sequence, which a text is one of

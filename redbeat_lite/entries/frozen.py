@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .fields import DEFINITION_FIELDS
 
@@ -23,11 +23,17 @@ class Frozen:
             self._refuse(name if name in _WRITTEN else "field")
         object.__setattr__(self, name, value)
 
-    def save(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise an ``AttributeError`` that says what to call: :class:`Schedules` alone changes what is stored."""
-        self._refuse("field")
+    if TYPE_CHECKING:  # None cannot be called; after what never returns, type checkers look at nothing
+        save: None
+        delete: None
+        update: None
+    else:
 
-    delete = update = save
+        def save(self, *args: Any, **kwargs: Any) -> NoReturn:
+            """Raise an ``AttributeError`` that says what to call: :class:`Schedules` alone changes what is stored."""
+            self._refuse("field")
+
+        delete = update = save
 
     def _refuse(self, field: str) -> NoReturn:
         name = self.__dict__.get("name")

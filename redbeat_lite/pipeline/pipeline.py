@@ -51,7 +51,7 @@ class Pipeline:
     def __init__(
         self,
         app: Celery,
-        steps: Iterable[Any],
+        steps: Iterable[tuple[Any, float] | tuple[str, Any, float] | list[Any]],
         params: dict[str, Any] | None = None,
         *,
         revoke_siblings: bool = False,
