@@ -141,7 +141,7 @@ _CODECS: dict[str, tuple[Callable[[Any, str], Any], Callable[[Any], Any]]] = {
     "kwargs": (pack, unpack),
     "options": (pack, unpack),
     "once": (lambda value, field: value.encode(), Once.decode),
-    "misfire": (lambda value, field: value.encode(), Misfire.decode),
+    "misfire": (lambda value, field: value.encode(), Misfire.of),
     "start_at": (lambda value, field: value.isoformat(), datetime.fromisoformat),
     "end_at": (lambda value, field: value.isoformat(), datetime.fromisoformat),
     "description": (pack, _keep),

@@ -16,7 +16,7 @@ from celery.schedules import BaseSchedule
 from celery.utils.time import remaining
 
 from ..instants import MAX_MS, from_ms, to_ms
-from .rule import Question
+from .rule import ByKey, Question
 from .zones import zone_name
 
 #: Questions in advance, before a schedule is taken for one that does not know its next occurrence.
@@ -26,7 +26,7 @@ _SHORTEST = timedelta(milliseconds=50)
 _PATIENCE = 1000
 
 
-class RelativeRule:
+class RelativeRule(ByKey):
     """``schedule(interval, relative=True)``: Celery rounds its end down to whole minutes, hours or days."""
 
     __slots__ = ("interval", "zone")
@@ -46,17 +46,11 @@ class RelativeRule:
     def _key(self) -> tuple[timedelta, str]:
         return self.interval, zone_name(self.zone)
 
-    def __eq__(self, other: object) -> bool:
-        return self._key() == other._key() if isinstance(other, RelativeRule) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
     def __repr__(self) -> str:
         return f"RelativeRule({self.interval!r}, {zone_name(self.zone)!r})"
 
 
-class _Wrapped:
+class _Wrapped(ByKey):
     """Somebody else's schedule, wrapped because Celery's are equal when their clocks are, which says nothing about when
     they run.
 
@@ -70,12 +64,6 @@ class _Wrapped:
 
     def _key(self) -> tuple[type, Hashable, str]:
         return type(self.schedule), self._identity, zone_name(self.zone)
-
-    def __eq__(self, other: object) -> bool:
-        return self._key() == other._key() if isinstance(other, _Wrapped) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._key())
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.schedule!r}, {zone_name(self.zone)!r})"

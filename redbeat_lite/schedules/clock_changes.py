@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
 
 from ..instants import EPOCH, MAX_MS, MIN_MS, from_ms
-from .wall_times import before, floor_second
+from .wall_times import WallTimes, before, floor_second
 from .zones import jump_between, offset_at, stretches, zone_name
 
 _SECOND, _MS = timedelta(seconds=1), timedelta(milliseconds=1)
@@ -29,12 +29,6 @@ class Walls(Hashable, Protocol):
     def running(self) -> bool: ...
 
     def next_wall(self, wall: datetime) -> datetime | None: ...
-
-
-class CountableWalls(Walls, Protocol):
-    def matches(self, wall: datetime) -> bool: ...
-
-    def count(self, after: datetime, until: datetime) -> int: ...
 
 
 def next_instant(walls: Walls, zone: tzinfo, instant: datetime) -> datetime | None:
@@ -155,7 +149,7 @@ class CountedRule(ZonedRule):
     """A wall-clock rule whose occurrences can be counted without walking over them."""
 
     __slots__ = ()
-    walls: CountableWalls
+    walls: WallTimes
 
     def count_ms(self, after: int, until: int) -> int:
         """How many occurrences lie in ``(after, until]``, in milliseconds."""

@@ -90,15 +90,6 @@ class Misfire:
         given = {name: value for name, value in stored.items() if value is not None}
         return self.policy if len(given) == 1 else given
 
-    @classmethod
-    def decode(cls, stored: object) -> Misfire:
-        """The policy of what `encode` made.
-
-        Raises:
-            InvalidEntry: anything else.
-        """
-        return cls.of(stored)  # type: ignore[arg-type]  # of() checks it
-
 
 def _grace(value: object) -> float | None:
     if value is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
 
+from .clock_changes import CountedRule
+from .intervals import Every
 from .occurrences import next_ms
 from .rule import Question, Rule
 
@@ -22,39 +23,8 @@ def by_count(walked: Sequence[int]) -> bool:
     return len(walked) < WALK
 
 
-@runtime_checkable
-class Countable(Rule, Protocol):
-    """A rule whose occurrences in a span are found by arithmetic."""
-
-    def count_ms(self, after: int, until: int) -> int: ...
-
-    def last_ms(self, after: int, until: int) -> int: ...
-
-    def first_ms_from(self, after: int, at_least: int) -> int | None: ...
-
-
-class Missed(Protocol):
-    """The occurrences from ``nominal`` to ``until``."""
-
-    rule: Rule
-    nominal: int
-    until: int
-    #: Whether there are more up to ``until``, which are left to the next round.
-    unfinished: bool
-
-    def total(self) -> int: ...
-
-    def last(self) -> int: ...
-
-    def following(self) -> int | None: ...
-
-    def count_before(self, floor: int) -> int: ...
-
-    def last_before(self, floor: int) -> int:
-        """The latest of those that `count_before` counts; there must be one."""
-        ...
-
-    def since(self, floor: int) -> Iterator[int]: ...
+#: Rules whose occurrences in a span are found by arithmetic.
+Countable = Every | CountedRule
 
 
 def missed_of(rule: Rule, nominal: int, until: int, walk_on: WalkOn) -> Missed:
@@ -89,6 +59,7 @@ class _Walked:
     def __init__(self, rule: Rule, walked: tuple[int, ...], following: int | None, until: int) -> None:
         self.rule, self.nominal, self.until = rule, walked[0], until
         self._walked, self._following = walked, following
+        #: Whether there are more up to ``until``, which are left to the next round.
         self.unfinished = following is not None and following <= until
 
     def total(self) -> int:
@@ -104,6 +75,7 @@ class _Walked:
         return bisect_left(self._walked, floor)
 
     def last_before(self, floor: int) -> int:
+        """The latest of those that `count_before` counts; there must be one."""
         return self._walked[self.count_before(floor) - 1]
 
     def since(self, floor: int) -> Iterator[int]:
@@ -116,28 +88,30 @@ class _Counted:
     unfinished = False
 
     def __init__(self, rule: Countable, nominal: int, until: int) -> None:
-        self.nominal, self.until, self._count = nominal, until, rule
-        self.rule: Rule = rule
-        self._total = 1 + rule.count_ms(nominal, until)
+        self.rule, self.nominal, self.until = rule, nominal, until
 
     def total(self) -> int:
-        return self._total
+        return 1 + self.rule.count_ms(self.nominal, self.until)
 
     def last(self) -> int:
-        return self._count.last_ms(self.nominal, self.until)
+        return self.rule.last_ms(self.nominal, self.until)
 
     def following(self) -> int | None:
         return next_ms(self.rule, self.last())
 
     def count_before(self, floor: int) -> int:
-        return 0 if self.nominal >= floor else 1 + self._count.count_ms(self.nominal, min(floor - 1, self.until))
+        return 0 if self.nominal >= floor else 1 + self.rule.count_ms(self.nominal, min(floor - 1, self.until))
 
     def last_before(self, floor: int) -> int:
         only_first = self.count_before(floor) == 1
-        return self.nominal if only_first else self._count.last_ms(self.nominal, min(floor - 1, self.until))
+        return self.nominal if only_first else self.rule.last_ms(self.nominal, min(floor - 1, self.until))
 
     def since(self, floor: int) -> Iterator[int]:
-        ms = self.nominal if self.nominal >= floor else self._count.first_ms_from(self.nominal, floor)
+        ms = self.nominal if self.nominal >= floor else self.rule.first_ms_from(self.nominal, floor)
         while ms is not None and ms <= self.until:
             yield ms
             ms = next_ms(self.rule, ms)
+
+
+#: The occurrences from ``nominal`` to ``until``.
+Missed = _Walked | _Counted

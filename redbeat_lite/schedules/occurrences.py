@@ -81,8 +81,8 @@ def shortest_gap_ms(rule: Rule, from_ms: int) -> int | None:
     """
     if isinstance(rule, Every):
         return rule.ms
-    if isinstance(rule, CountedRule) and (gap := getattr(rule.walls, "shortest_gap", None)):
-        return int(gap() * 1000)
+    if isinstance(rule, CountedRule):
+        return 1000 * rule.walls.shortest_gap()
     if isinstance(rule, RecurrenceRule):
         return rule.shortest_gap_ms(from_ms)
     gaps, ms = [], next_ms(rule, from_ms)

@@ -42,7 +42,22 @@ class Question(int):
         return int(self), self.asked
 
 
-class RuleSchedule(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
+class ByKey:
+    """Equal to others of the very class whose key is the same."""
+
+    __slots__ = ()
+
+    def _key(self) -> tuple[object, ...]:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, ByKey) and type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._key()))
+
+
+class RuleSchedule(ByKey, BaseSchedule):  # type: ignore[misc]  # Celery ships no types
     """A rule that is a Celery schedule too, so that it also runs under a plain ``celery beat``."""
 
     def next_after(self, instant: datetime) -> datetime | None:
@@ -59,18 +74,6 @@ class RuleSchedule(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
         if remaining > timedelta(0):
             return schedstate(is_due=False, next=remaining.total_seconds())
         return schedstate(is_due=True, next=self.remaining_estimate(self.now()).total_seconds())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RuleSchedule):
-            return NotImplemented
-        return type(self) is type(other) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash((type(self), self._key()))
-
-    def _key(self) -> tuple[object, ...]:
-        """What makes two schedules of one class the same."""
-        raise NotImplementedError
 
 
 def _utc(instant: datetime) -> datetime:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from celery.schedules import solar
 
 from ..instants import EPOCH
+from .rule import ByKey
 
 _DAY = timedelta(days=1)
 #: Beyond the polar circles an event can stay away for half a year; at the poles it comes once a year.
@@ -16,7 +17,7 @@ _SEARCH_DAYS = 400
 _APART = timedelta(hours=1)
 
 
-class SolarRule:
+class SolarRule(ByKey):
     """The events of one kind at one place.
 
     Each event belongs to the UTC day it falls on and is computed from the start of that day, to the second: whichever
@@ -41,11 +42,8 @@ class SolarRule:
             return None
         return None
 
-    def __eq__(self, other: object) -> bool:
-        return self.place == other.place if isinstance(other, SolarRule) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.place)
+    def _key(self) -> tuple[str, float, float]:
+        return self.place
 
     def __repr__(self) -> str:
         return f"SolarRule{self.place!r}"

@@ -215,7 +215,7 @@ def test_the_rounded_interval_of_celery_is_planned_too() -> None:
 )
 def test_a_policy_survives_the_store(misfire: Misfire, stored: object) -> None:
     assert misfire.encode() == stored
-    assert Misfire.decode(json.loads(json.dumps(stored))) == misfire
+    assert Misfire.of(json.loads(json.dumps(stored))) == misfire
     assert Misfire.of(misfire) is misfire
 
 

@@ -154,7 +154,7 @@ def test_a_plan_is_the_same_in_any_process(rule: Rule, nominal: int, late: int, 
     assert plan_misfires(rule, nominal, nominal + late, misfire) == plan_misfires(
         rule, nominal, nominal + late, misfire
     )
-    assert Misfire.decode(misfire.encode()) == misfire
+    assert Misfire.of(misfire.encode()) == misfire
     assert from_ms(nominal).tzinfo is UTC
 
 
