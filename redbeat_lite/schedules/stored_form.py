@@ -17,6 +17,8 @@ Decoding builds only these: nothing in the text can name code to run.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -33,12 +35,13 @@ from ..public import public
 from .cron import Cron
 from .intervals import At, Every, Manual, at, interval_ms
 from .rrules import RRule
-from .stored_values import jsonable, number, seconds, text, whole, zone
 
 S = TypeVar("S", bound=BaseSchedule)
 _CELERYS = (schedule, crontab, solar)
 #: Celery's crontab takes lists; none needs more than the minutes of an hour.
 _MAX_LIST = 60
+#: Characters of one text.
+_MAX_TEXT = 500
 
 
 class _Custom(NamedTuple):
@@ -86,7 +89,7 @@ def coerce_schedule(value: object) -> BaseSchedule:
     if isinstance(value, str) and (found := seconds_of(value)) is not None:
         value = found
     if isinstance(value, (int, float, timedelta)) and not isinstance(value, bool):
-        interval_ms(value if isinstance(value, timedelta) else number(value), exact=False)
+        interval_ms(value if isinstance(value, timedelta) else _number(value), exact=False)
         # Celery's own class, so that tools which know it find what they expect.
         return schedule(value)
     raise InvalidEntry("schedule", f"{LENGTH}, or a schedule", value, hint=_hint(value))
@@ -109,7 +112,13 @@ def encode_schedule(found: BaseSchedule) -> dict[str, Any]:
     """
     for name, custom in _custom.items():
         if type(found) is custom.cls:
-            return {"custom": name, "data": jsonable(custom.encode(found), found)}
+            data = custom.encode(found)
+            try:
+                json.dumps(data, allow_nan=False)
+            except (TypeError, ValueError):
+                expected = f"JSON-able data from the encoder of {type(found).__name__}"
+                raise InvalidEntry("schedule", expected, data) from None
+            return {"custom": name, "data": data}
     encode = _ENCODERS.get(type(found))
     if encode is None:
         hint = "register its class with register_schedule" if isinstance(found, BaseSchedule) else None
@@ -128,17 +137,35 @@ def decode_schedule(obj: object) -> BaseSchedule:
         if kind in obj:
             if unknown := set(obj) - {kind, *extras}:
                 raise InvalidEntry("schedule", f"only {', '.join((kind, *extras))}", sorted(map(str, unknown)))
-            return _guarded(decode, obj)
+            try:
+                return decode(obj)
+            except InvalidEntry:
+                raise
+            except (ValueError, TypeError, KeyError, ArithmeticError, ParseException, ImproperlyConfigured) as error:
+                raise InvalidEntry("schedule", "a stored schedule", dict(obj), hint=str(error)[:200]) from error
     raise InvalidEntry("schedule", "a known kind of schedule", sorted(map(str, obj)))
 
 
-def _guarded(decode: Callable[[Mapping[str, Any]], BaseSchedule], obj: Mapping[str, Any]) -> BaseSchedule:
-    try:
-        return decode(obj)
-    except InvalidEntry:
-        raise
-    except (ValueError, TypeError, KeyError, ArithmeticError, ParseException, ImproperlyConfigured) as error:
-        raise InvalidEntry("schedule", "a stored schedule", dict(obj), hint=str(error)[:200]) from error
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidEntry("schedule", "a whole number", value)
+    return value
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InvalidEntry("schedule", "a number", value)
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or len(value) > _MAX_TEXT:
+        raise InvalidEntry("schedule", f"a text of at most {_MAX_TEXT} characters", value)
+    return value
+
+
+def _zone(obj: Mapping[str, Any]) -> str | None:
+    return None if obj.get("tz") is None else _text(obj["tz"])
 
 
 def _given(**stored: Any) -> dict[str, Any]:
@@ -150,9 +177,9 @@ def _encode_every(found: Every) -> dict[str, Any]:
 
 
 def _decode_every(obj: Mapping[str, Any]) -> Every:
-    interval = timedelta(milliseconds=whole(obj["every"]))
+    interval = timedelta(milliseconds=_whole(obj["every"]))
     found = Every(interval, align=obj.get("align", False), spread=obj.get("spread", False))
-    return found.as_kept(whole(obj["resolved"])) if "resolved" in obj else found
+    return found.as_kept(_whole(obj["resolved"])) if "resolved" in obj else found
 
 
 def _encode_cron(found: Cron) -> dict[str, Any]:
@@ -161,7 +188,7 @@ def _encode_cron(found: Cron) -> dict[str, Any]:
 
 
 def _decode_cron(obj: Mapping[str, Any]) -> Cron:
-    found = Cron(text(obj["cron"]), tz=zone(obj), seconds=obj.get("seconds", "last")).as_kept(obj.get("resolved"))
+    found = Cron(_text(obj["cron"]), tz=_zone(obj), seconds=obj.get("seconds", "last")).as_kept(obj.get("resolved"))
     _ = found.resolved is None or found.times  # raises where it is no expression
     return found
 
@@ -172,7 +199,7 @@ def _encode_rrule(found: RRule) -> dict[str, Any]:
 
 def _decode_rrule(obj: Mapping[str, Any]) -> RRule:
     start = obj.get("start")
-    return RRule(obj["rrule"], tz=zone(obj), start=None if start is None else datetime.fromisoformat(start))
+    return RRule(obj["rrule"], tz=_zone(obj), start=None if start is None else datetime.fromisoformat(start))
 
 
 def _encode_crontab(found: crontab) -> dict[str, Any]:
@@ -195,10 +222,10 @@ def _decode_crontab(obj: Mapping[str, Any]) -> crontab:
 
 def _crontab_field(field: object) -> Any:
     if isinstance(field, str):
-        return text(field)
+        return _text(field)
     if isinstance(field, list) and 0 < len(field) <= _MAX_LIST:
-        return [whole(each) for each in field]
-    return whole(field)
+        return [_whole(each) for each in field]
+    return _whole(field)
 
 
 def _encode_celery_interval(found: schedule) -> dict[str, Any]:
@@ -209,16 +236,20 @@ def _decode_celery_interval(obj: Mapping[str, Any]) -> schedule:
     relative = obj.get("relative", False)
     if not isinstance(relative, bool):
         raise InvalidEntry("schedule", "relative as true or false", relative)
-    return schedule(seconds(obj["schedule"]), relative)
+    seconds = _number(obj["schedule"])
+    # The bounds of an interval are the rule's business; timedelta has some of its own.
+    if abs(seconds) > 86_400 * 999_999_999:
+        raise InvalidEntry("schedule", "an interval of at most 100 years", seconds)
+    return schedule(seconds, relative)
 
 
 def _decode_solar(obj: Mapping[str, Any]) -> solar:
     event, lat, lon = obj["solar"]
-    return solar(text(event), number(lat), number(lon))
+    return solar(_text(event), _number(lat), _number(lon))
 
 
 def _decode_custom(obj: Mapping[str, Any]) -> BaseSchedule:
-    custom = _custom.get(text(obj["custom"]))
+    custom = _custom.get(_text(obj["custom"]))
     if custom is None:
         near = get_close_matches(obj["custom"], _custom, n=1)
         hint = f"did you mean {near[0]}?" if near else "import the module that calls register_schedule"
@@ -242,7 +273,7 @@ _ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
 _DECODERS: dict[str, tuple[Callable[[Mapping[str, Any]], BaseSchedule], tuple[str, ...]]] = {
     "every": (_decode_every, ("align", "spread", "resolved")),
     "cron": (_decode_cron, ("tz", "seconds", "resolved")),
-    "at": (lambda obj: at(from_ms(whole(obj["at"]))), ()),
+    "at": (lambda obj: at(from_ms(_whole(obj["at"]))), ()),
     "rrule": (_decode_rrule, ("tz", "start")),
     "manual": (lambda obj: Manual(stored=obj["manual"]), ()),
     "crontab": (_decode_crontab, ()),
