@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ..entries.recorded import Recorded
+from ..entries.as_read import Recorded
 from ..events import Dispatched, Hooks, LeaderLost
 from ..runs.facts import End
 from ..runs.row import Row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..entries.entry import Entry
-from ..entries.queues import queue_of
+from ..entries.sendable import queue_of
 from ..once.keys import OnceKeys
 from ..once.worker_reports import heard_of
 from ..storage.replies import server_ms

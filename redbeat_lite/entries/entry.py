@@ -18,7 +18,7 @@ from ..schedules import Manual, Rule, encode_schedule, rule_of
 from ..schedules.calendars import Calendar, without
 from ..schedules.misfire import Misfire
 from . import fields
-from .as_read import AsRead, Status
+from .as_read import AsRead, Recorded, Status
 from .field_types import (
     Args,
     CalendarField,
@@ -33,7 +33,6 @@ from .field_types import (
 )
 from .fields import DEFINITION_FIELDS
 from .frozen import Frozen
-from .recorded import Recorded
 from .together import check_together
 
 if TYPE_CHECKING:  # Celery ships no types: of its class an entry would have any attribute, misspelt ones too

@@ -23,30 +23,12 @@ from ..schedules import SpreadSchedule, coerce_schedule
 from ..schedules.calendars import Calendar
 from ..settings import MAX_HISTORY, MAX_NAME
 from ..storage.json_values import pack, unpack
-from .foreign_fields import instead
+from .foreign_fields import INSTEAD
 
 #: What a user may write in an entry, in the order of the signature; the rest of an Entry is state.
 DEFINITION_FIELDS = (
-    "task",
-    "schedule",
-    "args",
-    "kwargs",
-    "options",
-    "expires",
-    "once",
-    "misfire",
-    "jitter",
-    "start_at",
-    "end_at",
-    "max_runs",
-    "enabled",
-    "description",
-    "remove_when_done",
-    "history",
-    "expect",
-    "on_failure",
-    "calendar",
-    "tags",
+    *("task", "schedule", "args", "kwargs", "options", "expires", "once", "misfire", "jitter", "start_at", "end_at"),
+    *("max_runs", "enabled", "description", "remove_when_done", "history", "expect", "on_failure", "calendar", "tags"),
 )
 
 #: That, and Celery's own flag for interval schedules.
@@ -269,8 +251,8 @@ def misspelt(options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 def hint(field: str) -> str | None:
     """What to do about a field of an entry that there is not."""
-    if (found := instead(field)) is not None:
-        return found
+    if field in INSTEAD:
+        return INSTEAD[field]
     if field in KNOWN:
         return f"it belongs into options: {{{field!r}: ...}}"
     if field in _ONCE:

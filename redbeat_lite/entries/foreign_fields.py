@@ -10,20 +10,14 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 #: Fields that are options here, each with its name there.
-_OPTIONS = {
-    "queue": "queue",
-    "exchange": "exchange",
-    "routing_key": "routing_key",
-    "priority": "priority",
-    "headers": "headers",
-    "expire_seconds": "expires",
-}
+_OPTIONS = {name: name for name in ("queue", "exchange", "routing_key", "priority", "headers")}
+_OPTIONS["expire_seconds"] = "expires"
 
 _STATE = "Redis keeps it; leave it out"
 _SCHEDULE = "it belongs into schedule"
 
 #: What to do about the fields that are taken from nobody, or were given in our words, too.
-_INSTEAD = {
+INSTEAD = {
     **{theirs: f"it belongs into options: {{{ours!r}: ...}}" for theirs, ours in _OPTIONS.items()},
     "start_time": "write start_at instead",
     "disabled": "write enabled instead, which is the opposite",
@@ -41,7 +35,7 @@ def translated(written: Mapping[str, Any]) -> dict[str, Any]:
     A field that has none, or whose place is taken, stays and is refused as any unknown one; one that is ``None`` is
     none. A mapping of a user's own class may raise anything.
     """
-    fields = {field: value for field, value in written.items() if value is not None or field not in _INSTEAD}
+    fields = {field: value for field, value in written.items() if value is not None or field not in INSTEAD}
     options = {} if fields.get("options") is None else fields["options"]
     if isinstance(options, Mapping):
         options = dict(options)
@@ -64,8 +58,3 @@ def _move(source: MutableMapping[str, Any], theirs: str, target: MutableMapping[
         value = source.pop(theirs)
         if value is not None:
             target[ours] = value
-
-
-def instead(field: str) -> str | None:
-    """What to write instead of a field of another scheduler; ``None`` if it is no such field."""
-    return _INSTEAD.get(field)

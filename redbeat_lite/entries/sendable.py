@@ -1,4 +1,4 @@
-"""Whether an entry can be sent, as far as arguments and options tell: found out when it is written, not at its run."""
+"""Whether an entry can be sent, as far as arguments and options tell, and where to: found out before its run."""
 
 from __future__ import annotations
 
@@ -64,3 +64,15 @@ def _check_storable(value: Any, field: str, entry: Entry) -> None:
         pack(value, field)
     except InvalidEntry as exc:
         raise exc.of(entry.name) from None
+
+
+def queue_of(app: Celery, entry: Entry) -> str:
+    """The queue that an entry's messages go to."""
+    try:
+        task = app.tasks.get(entry.task)
+        own = {} if task is None else task._get_exec_options()
+        routed = app.amqp.router.route({**own, **entry.options}, entry.task, entry.args, entry.kwargs)
+    except Exception:  # noqa: BLE001 - tasks and routers are somebody else's code; without an answer the default holds
+        routed = {}
+    queue = routed.get("queue")
+    return str(getattr(queue, "name", queue) or app.conf.task_default_queue)

@@ -8,8 +8,7 @@ from importlib import import_module
 
 from celery import Celery
 
-from redbeat_lite.entries.as_read import AsRead
-from redbeat_lite.entries.recorded import Recorded
+from redbeat_lite.entries.as_read import AsRead, Recorded
 from tests.support.cases import together
 from tests.support.processes import ROOT
 

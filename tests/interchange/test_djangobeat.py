@@ -18,7 +18,7 @@ from django.db import transaction
 
 from redbeat_lite import Entry, Scheduler, Schedules, at, cron
 from redbeat_lite.entries.fields import WRITABLE
-from redbeat_lite.entries.foreign_fields import instead, translated
+from redbeat_lite.entries.foreign_fields import INSTEAD, translated
 from redbeat_lite.interchange.importers.djangobeat import DjangoBeatSource
 from redbeat_lite.interchange.importers.move_in import Move, MoveIn
 from tests.support.frozen import Clock
@@ -318,4 +318,4 @@ def test_no_column_of_its_table_is_a_stranger_in_a_beat_schedule(models: Any) ->
     columns = {field.name for field in models.PeriodicTask._meta.concrete_fields} - {"id"}
     taken = {name for name in columns if name not in translated({name: True})} | {*WRITABLE}
     assert {"one_off", "queue", "expire_seconds"} < columns
-    assert [name for name in columns if name not in taken and instead(name) is None] == []
+    assert [name for name in columns if name not in taken and INSTEAD.get(name) is None] == []

@@ -11,7 +11,7 @@ from ...beat.dispatch.broker import broker_connection, unconfirmed
 from ...beat.status import Status
 from ...clock import CLOCK_OFF, wall_ms
 from ...entries.entry import Entry
-from ...entries.queues import queue_of
+from ...entries.sendable import queue_of
 from ...entries.words import counted, listed
 from ...once.runtime import Runtime
 from ...once.worker.visibility import workers

@@ -12,7 +12,7 @@ from ...api.schedules import Schedules
 from ...beat.status import Status, status
 from ...entries.fields import is_name
 from ...entries.freezes import recorded
-from ...entries.queues import queue_of
+from ...entries.sendable import queue_of
 from ...entries.words import last_sign_of_life
 from ...errors import EntryNotFound
 from ...once.runtime import Runtime
