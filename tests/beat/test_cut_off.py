@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redbeat_lite import Scheduler
-from redbeat_lite.beat import cut_off as module
+from redbeat_lite.beat import outage as module
 from redbeat_lite.beat.announcer import Announcer
 from redbeat_lite.beat.dispatch.broker import BrokerDown
 from redbeat_lite.beat.outage import Outage
