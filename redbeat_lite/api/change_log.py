@@ -39,7 +39,6 @@ def of_name(name: str, lines: Iterable[Change], kept: Change | None, limit: int)
 
     Parameters:
         kept: its last change, which is told even where its line is gone, or names only others.
-        limit: how many at most.
     """
     others = ("lock cleared", "term begun")  # a lock may have any key, and that of an entry
     found = [*islice((each for each in lines if name in each.names and each.action not in others), limit)]

@@ -209,10 +209,6 @@ class ReadSide(Mapping[str, Entry]):
 
 
 def check_count(field: str, value: object) -> None:
-    """Refuse what is no number of entries.
-
-    Raises:
-        ValueError: names the parameter.
-    """
+    """Raise a ValueError that names the parameter if it is no number of entries."""
     if type(value) is not int or value < 0:
         raise ValueError(f"{field}: expected a whole number from 0, got {value!r}")

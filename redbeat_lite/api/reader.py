@@ -37,13 +37,7 @@ _FIRST = 50
 
 
 class Reader:
-    """Reads entries for one app.
-
-    Parameters:
-        app: the Celery app.
-        settings: its settings.
-        store: where the entries are.
-    """
+    """Reads entries for one app."""
 
     def __init__(self, app: Celery, settings: Settings, store: Store) -> None:
         self.app = app
@@ -51,11 +45,7 @@ class Reader:
         self.store = store
 
     def stored(self, name: str) -> Stored:
-        """What Redis holds for this name.
-
-        Raises:
-            EntryNotFound: nothing.
-        """
+        """What Redis holds for this name; raises EntryNotFound where that is nothing."""
         # A name that no entry can have is not there, as in any mapping.
         return _there(name, self.store.read([name])[0] if is_name(name) else None)
 
@@ -75,11 +65,7 @@ class Reader:
         return entry
 
     def entry(self, stored: Stored) -> Entry:
-        """The entry, with its state.
-
-        Raises:
-            CorruptEntry: what Redis holds cannot be read.
-        """
+        """The entry, with its state; raises CorruptEntry where what Redis holds cannot be read."""
         entry = self._entry(stored)
         self._give_rows([entry])
         return entry
@@ -162,11 +148,7 @@ def _there(name: str, stored: Stored | None) -> Stored:
 
 
 def check_complete(entry: Entry, *needed: str) -> None:
-    """Refuse to go on where one of these fields is known to another app alone.
-
-    Raises:
-        ConfigOwned: it is.
-    """
+    """Raise ConfigOwned if one of these fields is known to another app alone."""
     if set(needed) & set(entry.local):
         raise ConfigOwned(
             f"entry {entry.name!r} holds what cannot be stored, and only the app of {entry.owner!r} knows; do it there"

@@ -41,9 +41,7 @@ class Wanted:
     """Which runs are asked for.
 
     Parameters:
-        outcomes: those that are wanted.
         since, until: their nominal times, epoch milliseconds; ``None``: no bound.
-        limit: how many at most.
     """
 
     outcomes: Collection[str]
@@ -76,11 +74,7 @@ class Wanted:
 
 
 class RunHistory:
-    """Reads the runs of one app's schedule.
-
-    Parameters:
-        reader: reads its entries.
-    """
+    """Reads the runs of one app's schedule."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

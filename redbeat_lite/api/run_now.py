@@ -39,7 +39,6 @@ def run_by_hand(reader: Reader, who: Who, entries: Sequence[Entry], given: dict[
 
     Parameters:
         given: ``args`` and ``kwargs`` of this run, where it has others than the entry.
-        note: for the record of changes.
 
     Raises:
         InvalidEntry: what is given cannot be sent, is not what the task takes, or makes no key of the once-lock.

@@ -48,10 +48,6 @@ class Writer:
     """Writes entries for one app.
 
     Parameters:
-        app: the Celery app.
-        store: where the entries go.
-        reader: reads what is there.
-        zone: the app's time zone.
         slack: by how many milliseconds the clocks of beats and workers may differ.
         actor: who writes where nobody else is named; ``None``: the user of this process.
     """
@@ -132,7 +128,6 @@ class Writer:
         Parameters:
             definition: of a single entry, as it was stored before; with what is not the entry's to say, such as what
                 its configuration keeps to itself.
-            action: what the record of changes calls it.
 
         Raises:
             EntryExists: names were taken; all others are stored.
@@ -275,21 +270,13 @@ class Writer:
 
 
 def check_taken(names: Sequence[str]) -> None:
-    """Say which names could not be created.
-
-    Raises:
-        EntryExists: there are some.
-    """
+    """Raise EntryExists if there are names that could not be created."""
     if names:
         raise EntryExists(f"already stored: {listed(names, 10)}; pass replace=True to overwrite")
 
 
 def _check_runtime(entry: Entry) -> None:
-    """Refuse to change the definition of a config entry.
-
-    Raises:
-        ConfigOwned: it is one.
-    """
+    """Raise ConfigOwned if the definition is that of a config entry."""
     if entry.owner is not None:
         raise ConfigOwned(
             f"entry {entry.name!r} belongs to the configuration of {entry.owner!r}; change it there, or pause it here"

@@ -35,9 +35,6 @@ class Claim:
 
     Parameters:
         entry_name: shown as the holder while the task is queued.
-        task_name, args, kwargs: what will be published.
-        once: the entry's policy.
-        task_id: the occurrence's id.
         task: the registered task, where this process has it: then ``f(1)`` and ``f(x=1)`` are one key.
         queue: where it goes, so that a worker of that queue can tell whether it is still there.
         delay_ms: until its message may run.

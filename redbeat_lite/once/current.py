@@ -10,12 +10,7 @@ from .policy import Once
 
 
 class Current:
-    """``task.once``: the policy's fields, and during a run what it holds.
-
-    Parameters:
-        policy: of the task, or of the call that runs.
-        hold: of the run; ``None`` outside of one, and in eager mode.
-    """
+    """``task.once``: the policy's fields, and what a run holds: ``None`` outside of one, and in eager mode."""
 
     def __init__(self, policy: Once, hold: Hold | None) -> None:
         self._policy, self._hold = policy, hold

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..errors import RedbeatError
 from ..public import public
 
@@ -16,7 +14,6 @@ class _About(RedbeatError):
 
     Parameters:
         message: what happened; the class's own sentence where it is absent.
-        key: the key of the once-lock.
         holder: the task id that holds it, where known.
     """
 
@@ -27,9 +24,6 @@ class _About(RedbeatError):
 
     def __str__(self) -> str:
         return str(self.args[0])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self.args
 
 
 @public

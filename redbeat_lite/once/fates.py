@@ -35,7 +35,6 @@ def told_of(state: str | None, retval: Any) -> Told | None:
 
     Parameters:
         state: as ``task_postrun`` has it; ``None`` when the run was torn down.
-        retval: likewise.
     """
     if state is None:
         # A child does not know why it has to go.
@@ -53,11 +52,7 @@ def told_of(state: str | None, retval: Any) -> Told | None:
 
 
 def is_requeued(state: str | None, retval: Any) -> bool:
-    """Whether the body has sent its message back to the queue it came from.
-
-    Parameters:
-        state, retval: as for :func:`told_of`.
-    """
+    """Whether the body has sent its message back to the queue it came from."""
     return state == states.REJECTED and isinstance(retval, Reject) and bool(retval.requeue)
 
 
@@ -65,7 +60,6 @@ def fate(run: Attempt | None, told: Told | None, fields: Mapping[str, Any], bega
     """The same, of one attempt; ``None`` where none is to be recorded, or nothing told of it.
 
     Parameters:
-        fields: the headers of its message, with the worker that has it.
         began: monotonic time at which it began; ``None`` where that is not known, or its body was not reached.
     """
     if run is None or told is None:
@@ -78,11 +72,7 @@ def fate(run: Attempt | None, told: Told | None, fields: Mapping[str, Any], bega
 
 
 def tell(app: Any, fields: Mapping[str, Any], outcome: Outcome, error: str = "", began: float | None = None) -> None:
-    """Have recorded what became of a message, if that is to be. Waits for nothing, and never raises.
-
-    Parameters:
-        fields, began: as for :func:`fate`.
-    """
+    """Have recorded what became of a message, if that is to be. Waits for nothing, and never raises."""
     if "scheduled_at" not in fields:
         return  # Most messages are none of an entry.
     try:

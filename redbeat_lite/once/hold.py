@@ -1,4 +1,7 @@
-"""What one run holds, in the process that runs it."""
+"""What one run holds, in the process that runs it.
+
+``fields`` are those of a message as a request holds them: its headers, its arguments and where it came from.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,6 @@ class Hold:
     """One run's lock and its record of the guard, with the local side of the lease.
 
     Parameters:
-        held: the names and numbers.
         once: the policy; ``None`` where there is only the guard.
         begun: monotonic time at which it was taken.
         renewed: monotonic time at which the last good renewal was *sent*; the lease counts from there.
@@ -72,10 +74,6 @@ def is_guarded(task: Any, fields: Mapping[str, Any]) -> bool:
     """Whether the guard looks after a message: one of a class of ours, and one of any class that brings a once-lock.
 
     A broadcast is meant for each worker, so that all of its copies run, unless it has a once-lock.
-
-    Parameters:
-        task: the registered task.
-        fields: the headers of the message.
     """
     if fields.get(ONCE_HEADER):
         return True
@@ -93,10 +91,6 @@ def _is_broadcast(app: Any, fields: Mapping[str, Any]) -> bool:
 
 def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once, str] | None:
     """Which lock a message asks for: its policy and its key; ``None`` for none.
-
-    Parameters:
-        task: the registered task.
-        fields: the headers and the arguments of the message, as a request holds them.
 
     Raises:
         InvalidEntry: there is a policy, but the arguments give no key.
@@ -117,12 +111,8 @@ def hold_of(
     """What a run of this message has to hold; the same in every process that looks at the message.
 
     Parameters:
-        task: the registered task.
-        fields: as for :func:`policy_of`.
         token: of the delivery, where the message has none of its own.
         lease: seconds, for a task without a policy.
-        holder: who runs it, for people.
-        run: as :class:`Hold` has it.
     """
     found = policy_of(task, fields)
     once, key = found if found else (None, None)
@@ -145,7 +135,6 @@ def has_expired(fields: Mapping[str, Any], now: int) -> bool:
     """Whether a message that waited until its time had passed has expired, and is not only past its deadline.
 
     Parameters:
-        fields: the headers of the message.
         now: epoch milliseconds. One that came without a deadline got one when it was parked, which nobody knows here.
     """
     return 0 < _expires_ms(fields.get("expires")) <= (_deadline_ms(fields) or now)

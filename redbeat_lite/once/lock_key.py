@@ -33,9 +33,6 @@ def key_of(
     """The key of one call.
 
     Parameters:
-        once: the policy of the task or the entry.
-        task_name: the registered name of the task.
-        args, kwargs: the arguments of the call.
         signature: of the task's function; without it, as for a task the caller has not imported, the arguments count
             as they are written: ``f(1)`` and ``f(x=1)`` differ.
 
@@ -55,11 +52,7 @@ def key_of(
 
 
 def checked(key: object) -> str:
-    """A key as given by a caller, shortened where it is over-long.
-
-    Raises:
-        InvalidEntry: it is not text, empty, or cannot be written as UTF-8.
-    """
+    """A key as given, shortened where it is over-long; raises InvalidEntry if it is no text, empty, or not UTF-8."""
     if not isinstance(key, str) or not key:
         raise InvalidEntry("once.key", "text that is not empty", key)
     try:
@@ -97,11 +90,7 @@ def check_definition(once: Once, function: Callable[..., Any], task_name: str) -
 
 
 def canonical(value: Any, what: str = "the arguments") -> str:
-    """``value`` as JSON that is the same for equal values, whichever process writes it.
-
-    Raises:
-        InvalidEntry: it holds something that has no such form.
-    """
+    """``value`` as JSON, the same for equal values in any process; raises InvalidEntry if it has no such form."""
     try:
         return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):

@@ -165,11 +165,7 @@ def _one_of(choices: tuple[str, ...]) -> str:
 
 
 def check_seconds(field: str, value: object, least: float = MIN_LEASE) -> float:
-    """The seconds of a length of time, not more than those of a year: what is longer is a unit mistaken.
-
-    Raises:
-        InvalidEntry: something else.
-    """
+    """The seconds of a length of time; raises InvalidEntry for more than a year, which is a unit mistaken, or less."""
     seconds = seconds_of(value)
     if seconds is None or not least <= seconds <= YEAR:
         raise InvalidEntry(field, f"{LENGTH}, at least {least:g} s and at most a year ({YEAR} s)", value)

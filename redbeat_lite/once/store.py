@@ -52,7 +52,6 @@ class Held:
 
     Parameters:
         token: names this copy of this run; a new one for every delivery.
-        task_id: of the task.
         attempt: grows with each retry and each ``replace`` of the same task id.
         lease_ms: how long it lasts without renewal.
         key: of the once-lock; ``None`` where there is only the guard.
@@ -104,12 +103,7 @@ def let_holders_go_first() -> None:
 
 
 class LockStore:
-    """The once-locks and the guard's records of one prefix on one client.
-
-    Parameters:
-        client: a redis-py client.
-        prefix: ``key_prefix`` of the settings.
-    """
+    """The once-locks and the guard's records of one prefix on one client."""
 
     def __init__(self, client: Any, prefix: str) -> None:
         self.client = client

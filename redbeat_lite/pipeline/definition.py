@@ -47,10 +47,8 @@ class Step:
 
     Parameters:
         name: what people and :meth:`RunStatus.step` call it.
-        task: the registered name of its task.
         priority: higher ones go first.
         args, kwargs: further arguments, after the params.
-        options: options of ``apply_async``.
         noted: what its message takes from the task.
     """
 
@@ -119,11 +117,7 @@ class Definition:
         return range(first, first + len(self.stages[stage]))
 
     def encode(self) -> str:
-        """As JSON text.
-
-        Raises:
-            InvalidEntry: an argument or an option of a step cannot be stored.
-        """
+        """As JSON text; raises InvalidEntry if an argument or an option of a step cannot be stored."""
         steps = [_encode_step(step) for step in self.steps]
         stored = {
             "v": FORMAT,
@@ -205,11 +199,7 @@ def define(
 
 
 def check_params(name: str, params: Any) -> dict[str, Any]:
-    """``params`` as a dict that can be stored; ``None`` is an empty one.
-
-    Raises:
-        InvalidEntry: it is no JSON object.
-    """
+    """``params`` as a dict that can be stored, empty for ``None``; raises InvalidEntry if it is no JSON object."""
     if params is None:
         return {}
     if not isinstance(params, dict):

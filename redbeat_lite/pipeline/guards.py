@@ -10,12 +10,7 @@ from ..storage.replies import server_ms
 
 
 class Guards:
-    """The guard's records under one prefix, as the pipelines read them.
-
-    Parameters:
-        client: a redis-py client whose replies are bytes.
-        prefix: ``key_prefix`` of the settings.
-    """
+    """The guard's records under one prefix, as the pipelines read them."""
 
     def __init__(self, client: Any, prefix: str) -> None:
         self._client, self._keys = client, OnceKeys(prefix)

@@ -16,20 +16,12 @@ _WRAPPING = ("id", "name", "result", "params", "error_info")
 
 
 def encode(params: Mapping[str, Any], where: str = "params") -> str:
-    """Params as the JSON text that lies in Redis.
-
-    Raises:
-        InvalidEntry: they cannot be stored; names the place.
-    """
+    """Params as the JSON text that lies in Redis; raises InvalidEntry, with the place, if they cannot be stored."""
     return dumps(pack(params, where))
 
 
 def decode(text: str | bytes) -> dict[str, Any]:
-    """The inverse of :func:`encode`.
-
-    Raises:
-        CorruptEntry: it is no JSON object.
-    """
+    """The inverse of :func:`encode`; raises CorruptEntry if it is no JSON object."""
     params = unpack(loads(text))
     if not isinstance(params, dict):
         raise CorruptEntry(f"params are not an object but {type(params).__name__}")
@@ -95,9 +87,6 @@ def arguments(
     """The positional arguments of a step's body.
 
     Parameters:
-        body: what runs, bound to its task if it is bound.
-        header: of the message.
-        params: what the stage begins with.
         args: of the message; the first one stands for the params.
     """
     if header["process"] is None:

@@ -22,11 +22,7 @@ _MAX_NOTE = 200
 
 
 class Progress:
-    """What one run of a step tells.
-
-    Parameters:
-        write: notes a percentage and a text.
-    """
+    """What one run of a step tells."""
 
     def __init__(self, write: Callable[[float, str], object]) -> None:
         self._write_down = write

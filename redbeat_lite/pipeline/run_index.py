@@ -19,8 +19,6 @@ class Index:
     """The runs under one prefix, by id.
 
     Parameters:
-        client: a redis-py client whose replies are bytes.
-        prefix: ``key_prefix`` of the settings.
         period: seconds between two looks of the sweeper at one run.
     """
 

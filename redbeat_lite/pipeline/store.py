@@ -57,9 +57,6 @@ class Ref:
     """One copy of one step's message.
 
     Parameters:
-        run: id of the run.
-        step: number of the step.
-        stage: its stage.
         round, attempt: which start by the sweeper, and which of Celery's retries.
         token: of the delivery; empty where there was none.
     """
@@ -98,8 +95,6 @@ class PipelineStore:
     """The runs under one prefix.
 
     Parameters:
-        client: a redis-py client whose replies are bytes.
-        prefix: ``key_prefix`` of the settings.
         lease: seconds that the guard believes in a run that nobody renews.
     """
 

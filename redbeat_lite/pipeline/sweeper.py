@@ -126,12 +126,7 @@ def _lost(app: Celery, store: PipelineStore, ref: Ref, swept: Swept) -> Outbox:
 
 
 def sweeper(app: Celery, leading: Callable[[], bool]) -> Ticker:
-    """What sweeps in the leading beat, in a thread that shares nothing with the beat's own loop.
-
-    Parameters:
-        app: the Celery app.
-        leading: whether this process leads.
-    """
+    """What sweeps in the leading beat, in a thread that shares nothing with the beat's own loop."""
 
     def sweep_if_leading() -> None:
         if leading():

@@ -46,11 +46,7 @@ _PROGRESS = "redbeat_pipeline_progress"
 
 
 def ref_of(fields: Mapping[str, Any]) -> Ref | None:
-    """Which step a message is; ``None`` for none.
-
-    Parameters:
-        fields: the headers of the message, as a request holds them.
-    """
+    """Which step a message is; ``None`` for none."""
     header = fields.get(HEADER)
     if not header:
         return None

@@ -12,7 +12,6 @@ def finder(known: Iterable[str], usable: Callable[[str], bool]) -> Callable[[str
     """The ``find`` of :func:`.definition.define` over registered tasks: by full name, or by the last part of one alone.
 
     Parameters:
-        known: the registered names.
         usable: whether the task of such a name can be a step.
     """
     names = set(known)

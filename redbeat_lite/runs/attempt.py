@@ -17,11 +17,7 @@ ERROR_BYTES = 500
 
 
 def attempt_of(fields: Mapping[str, Any]) -> int:
-    """The number of an attempt among those of one task id.
-
-    Parameters:
-        fields: the headers of the message.
-    """
+    """The number of an attempt among those of one task id."""
     return int(fields.get("replaced_task_nesting") or 0) * NESTING + int(fields.get("retries") or 0)
 
 
@@ -29,12 +25,9 @@ class Attempt(NamedTuple):
     """One attempt of a run.
 
     Parameters:
-        name: of the entry.
         nominal: nominal time, epoch milliseconds.
-        task_id: of the task.
         number: grows with each retry, and each ``replace``, of the same task id.
         history: how many rows the entry keeps; 1 or more.
-        expected: whether something is expected of it.
     """
 
     name: str
@@ -49,7 +42,6 @@ class Attempt(NamedTuple):
         """The attempt a message is for; ``None`` where it comes from no entry of ours, or none is to be recorded.
 
         Parameters:
-            fields: the headers of the message.
             history: rows that are kept where the message does not say.
         """
         # Other schedulers write the first one too.
@@ -73,13 +65,10 @@ class Fate(NamedTuple):
     """What became of one attempt, as a worker tells it.
 
     Parameters:
-        attempt: of which run.
-        outcome: what became of it.
         began: when its body began, monotonic seconds of this machine; ``None`` where it has not. No wall clock: the
             server tells from its own when that was.
         seconds: how long it took; ``None`` where that is not known.
-        worker: node name.
-        error: what it failed with. Both are cut when they are sent.
+        worker, error: its node name, and what it failed with. Both are cut when they are sent.
     """
 
     attempt: Attempt

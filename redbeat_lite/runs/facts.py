@@ -31,10 +31,8 @@ class Deadline(NamedTuple):
             ``"begun"`` and ``"ended"`` that a run has in time; ``"pause "`` and the generation of an entry whose runs
             have failed too often, with this one.
         nominal: of the run; ``None`` for a success, which may be of any, and for what has found no room so far.
-        name: of the entry.
         at: epoch milliseconds.
         since: from when on its time counts, by the entry as it is now; ``None``: as it was then.
-        row: what is recorded of the run.
         told: what the result backend tells of the run; of a success, the last one.
     """
 

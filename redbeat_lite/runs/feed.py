@@ -18,7 +18,6 @@ class Line(NamedTuple):
     """One end of a run.
 
     Parameters:
-        name: of the entry.
         row: what a row says of it.
         worker: node name; ``None`` where it is not told.
         error: what it failed with, likewise.
@@ -31,11 +30,7 @@ class Line(NamedTuple):
 
     @classmethod
     def decode(cls, line: Any, fields: Mapping[bytes, bytes]) -> Self:
-        """Read a line of this id.
-
-        Raises:
-            ValueError, KeyError: it is something else.
-        """
+        """Read a line of this id; raises a ValueError or a KeyError where it is something else."""
         told = {text(field): text(value) for field, value in fields.items()}
         begin, duration = (int(told[field]) if told[field] else None for field in ("begin", "duration"))
         outcome, task_id = OUTCOMES[told["outcome"]], told["id"]
@@ -47,7 +42,6 @@ def lines(client: Any, keys: RunKeys, oldest: int) -> Iterator[Line]:
     """The feed, the last to end first, a page per round trip; without what cannot be read.
 
     Parameters:
-        client: a redis-py client.
         oldest: epoch milliseconds of the server; what ended before is left out.
     """
     return newest_first(client, keys.feed, Line.decode, _PAGE, max(oldest, 0))

@@ -113,11 +113,7 @@ class Case(NamedTuple):
 
     @classmethod
     def decode(cls, field: str, raw: bytes) -> Self:
-        """What :meth:`encode` made.
-
-        Raises:
-            ValueError: it is something else.
-        """
+        """What :meth:`encode` made; raises a ValueError where it is something else."""
         kind, _, name = field.lstrip("0123456789").removeprefix(":").partition(":")
         if kind not in KINDS:
             raise ValueError(f"{kind[:30]} is no kind of incident")

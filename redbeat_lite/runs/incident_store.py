@@ -44,12 +44,9 @@ class Look(NamedTuple):
     Parameters:
         read: id of the feed up to which it was read before; empty: never.
         reads: id up to which it is read with this look.
-        ends: what is new.
         overdue: deadlines whose time has come, without rows; those of successes once the feed has been read to its end.
         cases: incidents that are open, or closed and not told.
         first_due: score of the entry that is due first; ``None``: there is none.
-        quarantined: how many entries are set aside.
-        more: whether there is more to read.
         unread: from when to when there were lines of the feed that were cut unread, epoch milliseconds.
     """
 
@@ -65,12 +62,7 @@ class Look(NamedTuple):
 
 
 class IncidentStore:
-    """The incidents of one prefix on one client.
-
-    Parameters:
-        client: a redis-py client.
-        prefix: ``key_prefix`` of the settings.
-    """
+    """The incidents of one prefix on one client."""
 
     def __init__(self, client: Any, prefix: str) -> None:
         self._client = client

@@ -40,11 +40,7 @@ END = 1.0
 
 
 class Recorder:
-    """Writes the fates that one process tells, as soon as it may; its thread begins with the first one.
-
-    Parameters:
-        settings: of the app.
-    """
+    """Writes the fates that one process tells, as soon as it may; its thread begins with the first one."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

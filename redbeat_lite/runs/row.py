@@ -42,7 +42,6 @@ class Row(NamedTuple):
 
     Parameters:
         nominal: nominal time, epoch milliseconds; of the first one of a range.
-        outcome: what became of it.
         task_id: empty for a range.
         begin: when its last attempt began, in milliseconds after the nominal time; ``None`` where that is not known.
         duration: of its last attempt, in milliseconds; ``None`` while it runs. Of a range: until the last nominal time.
@@ -75,34 +74,21 @@ class Row(NamedTuple):
 
     @classmethod
     def decode(cls, text: str, nominal: int) -> Row:
-        """Read the compact text.
-
-        Raises:
-            ValueError, KeyError: it is something else.
-        """
+        """Read the compact text; raises a ValueError or a KeyError where it is something else."""
         # From the right: an id that a user has chosen may hold any character.
         task_id, letter, begin, duration, attempt, feed = text.rsplit("|", 5)
         began = _number(begin) if task_id else None
         return cls(nominal, OUTCOMES[letter], task_id, began, _number(duration), int(attempt, 16), feed).checked()
 
     def checked(self) -> Row:
-        """The same, which may come from anybody.
-
-        Raises:
-            ValueError: it tells of instants that there are not.
-        """
+        """The same, which may come from anybody; raises a ValueError where it tells of instants that there are not."""
         if not all(MIN_MS <= self.nominal + (later or 0) <= MAX_MS for later in (0, self.begin, self.duration)):
             raise ValueError("no instant")
         return self
 
 
 def run_of(name: str, row: Row, worker: str | None = None, error: str | None = None) -> Run:
-    """The run, or the runs, of which a row tells.
-
-    Parameters:
-        name: of the entry.
-        worker, error: what the line in the feed tells besides.
-    """
+    """The run, or the runs, of which a row tells."""
     at = from_ms(row.nominal)
     if row.is_range:
         count, last = row.attempt, row.nominal + (row.duration or 0)

@@ -18,12 +18,7 @@ BATCH = 100
 
 
 class RunStore:
-    """The record of runs of one prefix on one client.
-
-    Parameters:
-        client: a redis-py client.
-        prefix: ``key_prefix`` of the settings.
-    """
+    """The record of runs of one prefix on one client."""
 
     def __init__(self, client: Any, prefix: str) -> None:
         self.client = client
@@ -35,7 +30,7 @@ class RunStore:
 
         Parameters:
             names: at most 1,000.
-            limit: how many rows of each at most; 1 or more.
+            limit: 1 or more.
         """
         if not names:
             return []

@@ -55,7 +55,6 @@ class Departures:
         Waits for nothing itself.
 
         Parameters:
-            request: the worker's request.
             again: a copy of the task may run, unless the child died between storing its success and giving back.
             told: what the run came to, unless somebody else tells.
         """

@@ -35,8 +35,7 @@ class LockSweeper:
     """One round after the other, in a thread of a worker's main process.
 
     Parameters:
-        runtime: of the app.
-        requests: the requests this worker has received and not finished.
+        requests: those that this worker has received and not finished.
     """
 
     def __init__(self, runtime: Runtime, requests: Any) -> None:
@@ -87,11 +86,7 @@ class LockSweeper:
         self._unknown = unknown
 
     def _locks(self, start: int) -> Iterator[tuple[str, Any, _Left]]:
-        """(key, fields, times) of the locks to be looked at first; an error where one is no lock.
-
-        Parameters:
-            start: how many of them to pass over.
-        """
+        """(key, fields, times) of the locks to be looked at first; an error where one is no lock."""
         store = self._runtime.store
         client, names = store.client, store.keys
         index = client.zrange(names.index, start, start + _PAGE - 1, withscores=True)

@@ -27,11 +27,7 @@ _BATCH = 1000
 
 
 class Heartbeat:
-    """Marks the unacknowledged messages of one consumer's channel.
-
-    Parameters:
-        channel: a channel of kombu's Redis transport.
-    """
+    """Marks the unacknowledged messages of one consumer's channel."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
