@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .pipeline import Pipeline
     from .run import PipelineRun
     from .run_status import RunStatus, State, StepStatus, progress_line
-    from .sweeper import Swept, sweep
+    from .sweeper import sweep
     from .task import PipelineTask
     from .task_processes import start_task_process, task_process
 
@@ -44,7 +44,6 @@ _HOME = {
     "State": ".run_status",
     "StepFailed": ".errors",
     "StepStatus": ".run_status",
-    "Swept": ".sweeper",
     "progress_line": ".run_status",
     "start_task_process": ".task_processes",
     "sweep": ".sweeper",
@@ -60,7 +59,6 @@ __all__ = [
     "State",
     "StepFailed",
     "StepStatus",
-    "Swept",
     "progress_line",
     "start_task_process",
     "sweep",

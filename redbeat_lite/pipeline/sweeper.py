@@ -7,7 +7,6 @@ an outbox, publish again a message that does not begin, run again or give up a s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
@@ -33,25 +32,8 @@ PERIOD = 2.0
 LATE_MS = 30_000
 
 
-@dataclass(slots=True)
-class Swept:
-    """What a sweep did.
-
-    Parameters:
-        looked: runs it looked at.
-        published: messages it published, for the first time or again.
-        restarted: steps it starts anew because their worker is gone.
-        failed: steps it gave up.
-    """
-
-    looked: int = 0
-    published: int = 0
-    restarted: int = 0
-    failed: int = 0
-
-
-def sweep(app: Celery, *, limit: int = LIMIT) -> Swept:
-    """Look once at every run that is due for a look. Any number of processes may do so at once.
+def sweep(app: Celery, *, limit: int = LIMIT) -> int:
+    """Look once at every run that is due for a look, and return how many. Any number of processes may do so at once.
 
     The leading beat does it every two seconds; call it where there is no beat.
 
@@ -61,18 +43,18 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> Swept:
     Raises:
         redis.exceptions.RedisError: the server does not answer.
     """
-    store, swept = store_of(app), Swept()
-    for run_id in store.index.due(limit):
-        swept.looked += 1
+    store = store_of(app)
+    due = store.index.due(limit)
+    for run_id in due:
         try:
-            _look(app, store, run_id, swept)
+            _look(app, store, run_id)
         except Exception:
             logger.exception("Pipeline %s cannot be swept; looking at it again later", run_id)
             store.index.look_again(run_id)
-    return swept
+    return len(due)
 
 
-def _look(app: Celery, store: PipelineStore, run_id: str, swept: Swept) -> None:
+def _look(app: Celery, store: PipelineStore, run_id: str) -> None:
     # First of all, so that a run which kills its sweeper does not kill every one at once.
     store.index.look_again(run_id)
     word, outbox, running = store.check(run_id)
@@ -93,9 +75,8 @@ def _look(app: Celery, store: PipelineStore, run_id: str, swept: Swept) -> None:
     lost = [each.ref for each in running if not alive[each.task_id]]
     for ref in [*lost, *_dropped(store, run_id, outbox)]:
         outbox.pop(ref.step, None)
-        outbox.update(_lost(app, store, ref, swept))
+        outbox.update(_lost(app, store, ref))
     dispatch(app, store, run_id, outbox)
-    swept.published += len(outbox)
 
 
 def _dropped(store: PipelineStore, run_id: str, outbox: Outbox) -> list[Ref]:
@@ -111,16 +92,14 @@ def _dropped(store: PipelineStore, run_id: str, outbox: Outbox) -> list[Ref]:
     return [ref for name, ref in refs.items() if name in over]
 
 
-def _lost(app: Celery, store: PipelineStore, ref: Ref, swept: Swept) -> Outbox:
+def _lost(app: Celery, store: PipelineStore, ref: Ref) -> Outbox:
     """Deal with a step that nothing will be heard of; returns what is to be published because of it."""
     word = store.lost(ref)
     if word == "again":
         logger.warning("Pipeline %s: the worker of step %d is gone, it is started anew", ref.run, ref.step)
-        swept.restarted += 1
         return {ref.step: (ref.round + 1, 0)}
     if word == "dead":
         logger.warning("Pipeline %s: the worker of step %d is gone, and it may not run again", ref.run, ref.step)
-        swept.failed += 1
         conclude(app, store, ref, "FAILED", LOST)
     return {}
 

@@ -141,8 +141,12 @@ def test_who_dies_between_advance_and_publish_is_replaced(
     assert lab.client.llen(queue) == 0
     # Its children kill themselves before any message they publish: after "a" has advanced the run.
     killer = hire(lab.server.url, queue=queue, concurrency=1, PIPE_KILL_DISPATCH="2")
-    eventually(lambda: sweep(lab.app).published, within=END, what="the first message")
-    eventually(lambda: run.status().stage == 1, within=END, what="the advance")
+
+    def advanced() -> bool:
+        sweep(lab.app)
+        return run.status().stage == 1
+
+    eventually(advanced, within=END, what="the advance")
     killer.process.says("SIGKILL|signal 9")
     killer.close()
     hire(lab.server.url, queue=queue)

@@ -227,7 +227,7 @@ def test_pipelines(placed_app: Celery, place: Place) -> None:
     run = Pipeline(placed_app, [["first", 1], ["second", 2]], {"x": 1}).start()
     assert place.queue.llen("celery") == 1
     assert run.params() == {"x": 1}
-    eventually(lambda: sweep(placed_app).looked, within=15, what="a look of the sweeper")
+    eventually(lambda: sweep(placed_app), within=15, what="a look of the sweeper")
     run.cancel()
     assert run.status().ended
 
