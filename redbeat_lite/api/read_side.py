@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +24,6 @@ from ..storage.store import Store
 from .change_log import recorded
 from .reader import Reader
 from .run_history import RunHistory, Wanted
-from .views import PagedItems, PagedValues
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -90,13 +89,13 @@ class ReadSide(Mapping[str, Entry]):
     def __iter__(self) -> Iterator[str]:
         return map(text, self._store.names())
 
-    def items(self) -> PagedItems:
-        """Names and entries, read a page per round trip."""
-        return PagedItems(self, self._reader.all)
+    def items(self) -> ItemsView[str, Entry]:
+        """Names and entries, in due order, read a page per round trip."""
+        return _Items(self)
 
-    def values(self) -> PagedValues:
-        """The entries, read a page per round trip."""
-        return PagedValues(self, self._reader.all)
+    def values(self) -> ValuesView[Entry]:
+        """The entries, in due order, read a page per round trip."""
+        return _Values(self)
 
     def list(self, offset: int = 0, limit: int = 100, order: Literal["due", "name"] = "due") -> Entries:
         """A page of entries; a round trip per 1,000 of them, whatever is stored.
@@ -206,6 +205,20 @@ class ReadSide(Mapping[str, Entry]):
         """
         check_count("limit", limit)
         return recorded(self._store, name, since, until, limit)
+
+
+class _Items(ItemsView[str, Entry]):
+    _mapping: ReadSide
+
+    def __iter__(self) -> Iterator[tuple[str, Entry]]:
+        return ((entry.name, entry) for entry in self._mapping.values())
+
+
+class _Values(ValuesView[Entry]):
+    _mapping: ReadSide
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self._mapping._reader.all()
 
 
 def check_count(field: str, value: object) -> None:
