@@ -136,7 +136,8 @@ class ConfigEntries:
         ours = (self._entries.keys() - self._shared) | (known & self._refused.keys())
         if known != ours:
             self._store.set_config_names(self._settings.owner, ours, term)
-        self._store.set_refused(Refused.of(self._settings.owner, {**self._refused, **self._clashes}), term)
+        refused = Refused.of(self._settings.owner, {**self._refused, **self._clashes})
+        self._store.remember("refused", refused.encode(), term)
 
     def _read(self, written: dict[str, Any], known: set[str], now: int) -> Iterator[tuple[str, Entry]]:
         self._refused, self._clashes, self._awaited = {}, {}, set()

@@ -16,9 +16,9 @@ from ..clock import elapsed, wall_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
 from ..entries.stored_entry import edit_of, parts_of
-from ..errors import CorruptEntry, InvalidEntry
+from ..errors import InvalidEntry
 from ..schedules.zones import zone_name, zone_of
-from ..storage.json_values import dumps, loads
+from ..storage.json_values import dumps, loads_as
 from ..storage.leader_store import LeaderStore
 from ..storage.stored import Edit, Stored, Term
 from .clock_watch import SLACK
@@ -138,8 +138,4 @@ def _known(names: list[str]) -> list[tzinfo]:
 
 
 def _names(zones: str) -> list[str]:
-    try:
-        found = loads(zones) if zones else []
-    except CorruptEntry:
-        return []
-    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+    return [name for name in loads_as(list, zones) if isinstance(name, str)]

@@ -7,18 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..durations import Duration
 from ..entries.freezes import Freeze, Freezes
-from ..errors import CorruptEntry
 from ..instants import EPOCH, from_ms
 from ..once.keys import OnceKeys
 from ..once.policy import check_seconds
 from ..once.worker_reports import heard_of
 from ..public import public_in
 from ..settings import Settings
-from ..storage.json_values import loads
+from ..storage.json_values import loads_as
 from ..storage.refused import Refused
 from ..storage.store import Store
 from .tokens import beat_of
@@ -196,7 +195,7 @@ def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
 def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
     if not fields:
         return None
-    report = _report(fields.get(b"report", b"{}"))
+    report = loads_as(dict, fields.get(b"report"))
     failing = report.get("failing_ms")
     return LeaderStatus(
         host=fields.get(b"host", b"?").decode(errors="backslashreplace"),
@@ -226,14 +225,6 @@ def _instant(ms: bytes) -> datetime | None:
 
 def _count(value: object) -> int:
     return value if isinstance(value, int) and abs(value) < 10**18 else 0
-
-
-def _report(raw: bytes) -> dict[str, Any]:
-    try:
-        report = loads(raw)
-    except CorruptEntry:
-        return {}
-    return report if isinstance(report, dict) else {}
 
 
 def _standbys(beats: dict[bytes, bytes], leading: bytes | None, now: int) -> Iterator[StandBy]:

@@ -66,7 +66,7 @@ class Terms:
             leader = self._leader.incumbent()
             logger.info("beat: standing by; %s leads", leader or "another beat")
             if leader is not None:
-                self._upkeep.stand_by(leader.owner)
+                self._upkeep.owners.tell_not_stored(leader.owner)
 
     def _begin(self, term: Term) -> None:
         """Do what a new leader owes the schedule; done over if the server went away in the middle of it."""

@@ -34,8 +34,8 @@ class Upkeep:
         self._store = store
         self._look_again = settings.lease
         self._next_look = 0.0
-        self._owners = Owners(app, store, settings)
-        self._config = ConfigEntries(app, store, settings, zone, self._owners.present, leader.progress)
+        self.owners = Owners(app, store, settings)
+        self._config = ConfigEntries(app, store, settings, zone, self.owners.present, leader.progress)
         self._repair = Repair(store, zone, leader.progress)
         self._replanning = Replanning(store, zone, self._config.get, leader.progress)
         self._clock = ClockWatch()
@@ -61,15 +61,11 @@ class Upkeep:
         """Seconds after which it is worth another look, whatever is due."""
         return self._look_again if self._config.contested else float("inf")
 
-    def stand_by(self, leading: str) -> None:
-        """Say what is not stored while a beat of the owner ``leading`` leads."""
-        self._owners.tell_not_stored(leading)
-
     def begin(self, term: Term) -> None:
         """Do what a new leader has to do before anything else."""
         self._make_whole(term)
         self._replanning.begin(term, self._leader.last_clock, self._leader.last_zones)
-        self._owners.tell_left_behind()
+        self.owners.tell_left_behind()
         self._clock.look()
 
     def go_on(self, term: Term) -> None:
@@ -95,7 +91,7 @@ class Upkeep:
         now = wall_ms()
         self._leader.progress("reading the configuration")
         self._repair.run(term, now)
-        self._store.config_is_back(term)
+        self._store.remember("removed", "", term)  # before it is looked what is not there
         self._config.sync(term, now, planned_by(self._leader.last_zones))
         self._vitals.refused = self._config.refused
         self._leader.made_whole(least=len(self._config))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from ..actors import Who
-from ..errors import CorruptEntry
 from ..storage.changes import Action, Difference, Line, line_of
-from ..storage.json_values import dumps, loads
+from ..storage.json_values import dumps, loads_as
 from ..storage.stored import Stored
 
 #: Their values are left out: arguments are the business of those who run the task.
@@ -30,19 +28,11 @@ def line_of_write(who: Who, stored: Stored, definition: str | None, note: str = 
 
 
 def _differences(before: bytes, after: str) -> tuple[Difference, ...]:
-    was, is_ = _fields(before), _fields(after)
+    # Of one that cannot be read, none are known.
+    was, is_ = loads_as(dict, before), loads_as(dict, after)
     changed = [part for part in dict.fromkeys((*was, *is_)) if was.get(part) != is_.get(part)]
     fields = dict.fromkeys(field for part in changed if (field := _OTHERS.get(part, part)))
     return tuple((field, _text(was, field), _text(is_, field)) for field in fields)
-
-
-def _fields(definition: bytes | str) -> dict[str, Any]:
-    """The parts of a definition; none of one that cannot be read."""
-    with suppress(CorruptEntry):
-        found = loads(definition)
-        if isinstance(found, dict):
-            return found
-    return {}
 
 
 def _text(parts: dict[str, Any], field: str) -> str | None:

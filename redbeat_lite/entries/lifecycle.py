@@ -83,7 +83,7 @@ def _goes_on(entry: Entry, state: EntryState, noted: int, now: int, zone: tzinfo
     rule = entry.rule(zone)
     upcoming = next_ms(rule, since)
     upcoming = None if upcoming is None else ahead_ms(rule, upcoming, until)
-    return state.nominal == (None if _beyond(entry, upcoming) else upcoming)
+    return state.nominal == (None if beyond(entry, upcoming) else upcoming)
 
 
 def revised(
@@ -114,7 +114,7 @@ def revised(
             nominal = None
     elif after.enabled and not before.enabled:
         nominal = ahead(after, state, now, zone, walk_on)
-    if used_up(after, state.count) or _beyond(after, nominal):
+    if used_up(after, state.count) or beyond(after, nominal):
         nominal = None
     return state.moved(nominal, attempts=0, error="")
 
@@ -136,7 +136,7 @@ def resumed(
 def ahead(entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
     """The next occurrence that is not past, in the phase that the entry already has."""
     upcoming = None if state.nominal is None else ahead_ms(entry.rule(zone), state.nominal, now, walk_on)
-    return None if _beyond(entry, upcoming) else upcoming
+    return None if beyond(entry, upcoming) else upcoming
 
 
 def plan(entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> Plan:
@@ -264,7 +264,7 @@ def rezoned(entry: Entry, state: EntryState, now: int, zone: tzinfo, were: Colle
         return state
     if following is not None and state.last is not None:
         following = unsent(rule, following, now, state.last)
-    following = None if _beyond(entry, following) else following
+    following = None if beyond(entry, following) else following
     return state if following == state.nominal else state.moved(following)
 
 
@@ -278,14 +278,15 @@ def _offset(entry: Entry, nominal: int, zone: tzinfo) -> int:
 def first(entry: Entry, now: int, zone: tzinfo) -> int | None:
     """The first occurrence after ``now`` (epoch ms) that lies within the bounds of an entry."""
     nominal = first_ms(entry.rule(zone), now, entry.start_ms)
-    return None if _beyond(entry, nominal) else nominal
+    return None if beyond(entry, nominal) else nominal
 
 
 def _same_window(before: Entry | None, after: Entry, now: int, zone: tzinfo) -> bool:
     return before is not None and before.end_at == after.end_at and same_runs(before, after, now, zone)
 
 
-def _beyond(entry: Entry, nominal: int | None) -> bool:
+def beyond(entry: Entry, nominal: int | None) -> bool:
+    """Whether an occurrence lies after the end of an entry."""
     return nominal is not None and entry.end_ms is not None and nominal > entry.end_ms
 
 

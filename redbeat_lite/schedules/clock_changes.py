@@ -47,7 +47,7 @@ def _next_fixed(walls: Walls, zone: tzinfo, local: datetime) -> datetime | None:
 def _last_first_passing(zone: tzinfo, local: datetime) -> datetime:
     """The latest wall time that has been passed for the first time at ``local``, in whole seconds."""
     if local.fold:
-        jump = _jump_behind(zone, local)
+        jump = _jump_ahead(zone, local.replace(fold=0))
         if jump is not None:
             # The second passing: the clock had already got as far as the jump.
             return naive(jump + offset_at(zone, jump - 1) - 1)
@@ -94,11 +94,6 @@ def _jump_ahead(zone: tzinfo, local: datetime) -> int | None:
     """The jump that will make the clock show ``local`` again, if there is one."""
     earlier, later = _both(zone, local.replace(tzinfo=None))
     return jump_between(zone, _second(earlier), _second(later)) if earlier < later else None
-
-
-def _jump_behind(zone: tzinfo, local: datetime) -> int | None:
-    """The jump since which the clock shows ``local`` for the second time."""
-    return _jump_ahead(zone, local.replace(fold=0))
 
 
 def _second(instant: datetime) -> int:

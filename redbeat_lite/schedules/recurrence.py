@@ -168,16 +168,13 @@ class Recurrence:
         """The hours, minutes or seconds from that of ``wall`` on, with the times in each; none where it is left out."""
         unit = _UNITS[self.parts.freq]
         stride = unit * self.parts.interval * _SECOND
-        base = self.start - self._into_unit(unit)
+        base = self.start - (self.start.minute * 60 + self.start.second) % unit * _SECOND
         index = max(0, (wall - base) // stride)
         while True:
             begin = base + index * stride
             end = self._left_out_until(begin)
             yield ([begin.date()], self._times_in(begin, unit), 1 + self._extra) if end is None else ((), (), 1)
             index = max(index + 1, -((base - end) // stride) if end is not None else 0)
-
-    def _into_unit(self, unit: int) -> timedelta:
-        return (self.start.minute * 60 + self.start.second) % unit * _SECOND
 
     def _left_out_until(self, begin: datetime) -> datetime | None:
         """None if a period may begin here; else the end of the days, hours, minutes or seconds that are left out."""

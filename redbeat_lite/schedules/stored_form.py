@@ -172,10 +172,6 @@ def _given(**stored: Any) -> dict[str, Any]:
     return {name: value for name, value in stored.items() if value is not None}
 
 
-def _encode_every(found: Every) -> dict[str, Any]:
-    return _given(every=found.ms, align=found.align or None, spread=found.spread or None, **found.kept())
-
-
 def _decode_every(obj: Mapping[str, Any]) -> Every:
     interval = timedelta(milliseconds=_whole(obj["every"]))
     found = Every(interval, align=obj.get("align", False), spread=obj.get("spread", False))
@@ -191,10 +187,6 @@ def _decode_cron(obj: Mapping[str, Any]) -> Cron:
     found = Cron(_text(obj["cron"]), tz=_zone(obj), seconds=obj.get("seconds", "last")).as_kept(obj.get("resolved"))
     _ = found.resolved is None or found.times  # raises where it is no expression
     return found
-
-
-def _encode_rrule(found: RRule) -> dict[str, Any]:
-    return _given(rrule=found.text, tz=found.tz_name, start=found.start and found.start.isoformat())
 
 
 def _decode_rrule(obj: Mapping[str, Any]) -> RRule:
@@ -228,10 +220,6 @@ def _crontab_field(field: object) -> Any:
     return _whole(field)
 
 
-def _encode_celery_interval(found: schedule) -> dict[str, Any]:
-    return _given(schedule=found.run_every.total_seconds(), relative=found.relative or None)
-
-
 def _decode_celery_interval(obj: Mapping[str, Any]) -> schedule:
     relative = obj.get("relative", False)
     if not isinstance(relative, bool):
@@ -261,13 +249,13 @@ def _decode_custom(obj: Mapping[str, Any]) -> BaseSchedule:
 
 
 _ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
-    Every: _encode_every,
+    Every: lambda found: _given(every=found.ms, align=found.align or None, spread=found.spread or None, **found.kept()),
     Cron: _encode_cron,
     At: lambda found: {"at": found.ms},
-    RRule: _encode_rrule,
+    RRule: lambda found: _given(rrule=found.text, tz=found.tz_name, start=found.start and found.start.isoformat()),
     Manual: lambda found: {"manual": True},
     crontab: _encode_crontab,
-    schedule: _encode_celery_interval,
+    schedule: lambda found: _given(schedule=found.run_every.total_seconds(), relative=found.relative or None),
     solar: lambda found: {"solar": [found.event, found.lat, found.lon]},
 }
 _DECODERS: dict[str, tuple[Callable[[Mapping[str, Any]], BaseSchedule], tuple[str, ...]]] = {

@@ -11,11 +11,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from kombu.utils.json import JSONEncoder, object_hook
 
 from ..errors import CorruptEntry, InvalidEntry, text_of
+
+_T = TypeVar("_T")
 
 #: Largest text that is stored for an entry, in bytes.
 MAX_BYTES = 64 * 1024
@@ -55,6 +58,15 @@ def loads(text: str | bytes) -> Any:
         return _DECODER.decode(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as exc:
         raise CorruptEntry(f"not readable as JSON: {exc}") from exc
+
+
+def loads_as(kind: type[_T], text: str | bytes | None) -> _T:
+    """The value of a JSON text if it is of this type; an empty one where there is none, or something else."""
+    with suppress(CorruptEntry):
+        found = loads(text or b"")
+        if isinstance(found, kind):
+            return found
+    return kind()
 
 
 def pack(value: object, field: str) -> Any:

@@ -10,7 +10,6 @@ from typing import Any
 from ..actors import BEAT
 from ..errors import without_values
 from .changes import line_of
-from .refused import Refused
 from .replies import text
 from .store import Store
 from .stored import CUT, Advance, Bad, Mark, Stored, Term, check_term, due_of, entries_of, score_of
@@ -115,14 +114,6 @@ class LeaderStore(Store):
         """Let the index of names have these, at most 1,000, where they are stored, and else not."""
         keys = self.keys
         check_term(self._run("schedule/index", (keys.leader, keys.due, keys.names), (*term, *names)))
-
-    def config_is_back(self, term: Term) -> None:
-        """Forget that config entries were removed; say so before they are looked for."""
-        self.remember("removed", "", term)
-
-    def set_refused(self, refused: Refused, term: Term) -> None:
-        """Leave in Redis what the leader refuses of its configuration."""
-        self.remember("refused", refused.encode(), term)
 
     def mark(self, term: Term) -> Mark:
         """Mark the database of the schedule with something that no other one holds, not even a copy of it."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from ..errors import CorruptEntry, storable
-from .json_values import dumps, loads
+from ..errors import storable
+from .json_values import dumps, loads_as
 
 #: Entries that are stored with their error, and characters of a name and of an error: 50 KB at most, typically 1.
 _MOST = 100
@@ -42,11 +42,8 @@ class Refused:
     @classmethod
     def decode(cls, raw: bytes) -> Refused:
         """From the stored form, or what can be told of anything else that lies there."""
-        try:
-            found = loads(raw) if raw else {}
-        except CorruptEntry:
-            return cls()
-        if not isinstance(found, dict) or not isinstance(found.get("errors"), dict):
+        found = loads_as(dict, raw)
+        if not isinstance(found.get("errors"), dict):
             return cls()
         errors = {name: str(error) for name, error in found["errors"].items()}
         count = found.get("count")

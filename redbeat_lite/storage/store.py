@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import CorruptEntry, UnsupportedFormat
 from .changes import Line, together
-from .json_values import dumps, loads
+from .json_values import dumps, loads, loads_as
 from .keys import FORMAT
 from .reading import Reading
 from .refused import Refused
@@ -104,11 +104,7 @@ class Store(Reading):
     def config_names(self, owner: str) -> set[str]:
         """The config entries that ``owner`` stored last."""
         raw = self._client.hget(self.keys.meta, f"config:{owner}")
-        try:
-            names = loads(raw) if raw else []
-        except CorruptEntry:
-            return set()
-        return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+        return {name for name in loads_as(list, raw) if isinstance(name, str)}
 
     def owners(self) -> set[str]:
         """Those who have stored config entries."""

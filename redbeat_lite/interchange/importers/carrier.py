@@ -108,7 +108,7 @@ def carried_state(found: Found, entry: Entry, now: int, zone: tzinfo) -> EntrySt
         nominal = now
     elif last is not None:
         nominal = _following(entry, last, zone)
-    if _is_over(entry, nominal, found.runs):
+    if lifecycle.used_up(entry, found.runs) or lifecycle.beyond(entry, nominal):
         nominal = None
     return replace(state, nominal=nominal, count=found.runs, last=last if found.runs or found.ran else None)
 
@@ -118,8 +118,3 @@ def _following(entry: Entry, last: int, zone: tzinfo) -> int | None:
     if start is not None and start > last:
         return first_ms(rule, last, start)
     return next_ms(rule, last + _SAME_EVENT_MS if type(entry.schedule) is solar else last)
-
-
-def _is_over(entry: Entry, nominal: int | None, runs: int) -> bool:
-    used_up = entry.max_runs is not None and runs >= entry.max_runs
-    return used_up or (nominal is not None and entry.end_ms is not None and nominal > entry.end_ms)
