@@ -9,42 +9,33 @@ import click
 
 from .command import Group
 
-#: Command -> the module of this package that holds it, and its name there. In the order of the help.
-_COMMANDS = {
-    "list": ("list_show", "list_"),
-    "show": ("list_show", "show"),
-    "add": ("add_edit_remove", "add"),
-    "edit": ("add_edit_remove", "edit"),
-    "remove": ("add_edit_remove", "remove"),
-    "pause": ("pause_resume_run", "pause"),
-    "resume": ("pause_resume_run", "resume"),
-    "run": ("pause_resume_run", "run"),
-    "freeze": ("freezes", "freeze"),
-    "freezes": ("freezes", "freezes"),
-    "thaw": ("freezes", "thaw"),
-    "backfill": ("backfills", "backfill"),
-    "backfills": ("backfills", "backfills"),
-    "next": ("next", "next_"),
-    "log": ("log", "log"),
-    "runs": ("runs", "runs"),
-    "why": ("why", "why"),
-    "quarantine": ("quarantine", "quarantine"),
-    "locks": ("locks", "locks"),
-    "pipelines": ("pipelines", "pipelines"),
-    "calendars": ("calendars", "calendars"),
-    "watch": ("watch", "watch"),
-    "web": (".web.command", "web"),
-    "export": ("export_import", "export_"),
-    "plan": ("plan_apply", "plan"),
-    "apply": ("plan_apply", "apply"),
-    "status": ("status", "status"),
-    "incidents": ("incidents", "incidents"),
-    "ack": ("incidents", "ack"),
-    "health": ("health", "health"),
-    "doctor": ("doctor", "doctor"),
-    "import": ("import_shadow", "import_"),
-    "shadow": ("import_shadow", "shadow"),
+#: Module of this package -> the commands that it holds, by their names there. In the order of the help.
+_MODULES = {
+    "list_show": ("list_", "show"),
+    "add_edit_remove": ("add", "edit", "remove"),
+    "pause_resume_run": ("pause", "resume", "run"),
+    "freezes": ("freeze", "freezes", "thaw"),
+    "backfills": ("backfill", "backfills"),
+    "next": ("next_",),
+    "log": ("log",),
+    "runs": ("runs",),
+    "why": ("why",),
+    "quarantine": ("quarantine",),
+    "locks": ("locks",),
+    "pipelines": ("pipelines",),
+    "calendars": ("calendars",),
+    "watch": ("watch",),
+    ".web.command": ("web",),
+    "export_import": ("export_",),
+    "plan_apply": ("plan", "apply"),
+    "status": ("status",),
+    "incidents": ("incidents", "ack"),
+    "health": ("health",),
+    "doctor": ("doctor",),
+    "import_shadow": ("import_", "shadow"),
 }
+#: Command -> its module, and its name there, which a word or a builtin of Python's has to itself.
+_COMMANDS = {name.rstrip("_"): (module, name) for module, names in _MODULES.items() for name in names}
 
 
 #: What is typed by those who do not know them yet.
