@@ -46,14 +46,9 @@ class Selected:
     _writer: Writer
 
     def __iter__(self) -> Iterator[Entry]:
-        return self.among_first(None)
-
-    def among_first(self, most: int | None) -> Iterator[Entry]:
-        """Those among so many entries that are due first; ``None``: among all. Where no more names than that begin as
-        theirs do, it is among all, too."""
-        some = self._few(most or _FEW)
+        some = self._few()
         if some is None:
-            some = islice(self._reader.store.pages(), most)
+            some = self._reader.store.pages()
         return filter(self.selection.covers, self._reader.readable(self.selection.among(some)))
 
     def search(self, most: int, state: str = "", definition: str = "") -> tuple[int, Freezes, Iterator[Entry]]:
@@ -79,11 +74,11 @@ class Selected:
         some = chain.from_iterable(map(store.present, chunks(found, _SHOWN)))
         return filter(self.selection.covers, self._reader.readable(some))
 
-    def _few(self, most: int) -> Iterable[Stored] | None:
+    def _few(self) -> Iterable[Stored] | None:
         """Those whose names begin as all of these do, in due order; ``None`` where nobody knows, or of many."""
         store, beginning = self._reader.store, self.selection.beginning
-        names = [*islice(store.beginning(beginning), most + 1)] if beginning else []
-        return sorted(store.present(names), key=by_due) if beginning and len(names) <= most else None
+        names = [*islice(store.beginning(beginning), _FEW + 1)] if beginning else []
+        return sorted(store.present(names), key=by_due) if beginning and len(names) <= _FEW else None
 
     def names(self) -> list[str]:
         """Their names."""

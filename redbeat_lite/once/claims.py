@@ -12,13 +12,12 @@ The task of a message with these headers sees that its lock is held, and takes n
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from .lock_key import key_of
+from .lock_key import key_of, signature_of
 from .policy import Once
 from .store import DOWN, LockStore, Wanted
 
@@ -58,7 +57,9 @@ class Claim:
 
     def __post_init__(self) -> None:
         if not self.key:
-            key = key_of(self.once, self.task_name, self.args, self.kwargs, _signature(self.task))
+            key = key_of(
+                self.once, self.task_name, self.args, self.kwargs, signature_of(getattr(self.task, "run", None))
+            )
             object.__setattr__(self, "key", key)
 
 
@@ -126,13 +127,3 @@ def queue_of(task: Any, name: str, args: Any, kwargs: Any, options: Mapping[str,
     except Exception:  # noqa: BLE001 - a router may raise anything; publishing will show it, this is only a hint
         return ""
     return str(getattr(queue, "name", queue) or "")
-
-
-def _signature(task: Any) -> inspect.Signature | None:
-    run = getattr(task, "run", None)
-    if run is None:
-        return None
-    try:
-        return inspect.signature(run)
-    except (TypeError, ValueError):
-        return None

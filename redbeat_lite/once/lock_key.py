@@ -72,9 +72,7 @@ def check_definition(once: Once, function: Callable[..., Any], task_name: str) -
         InvalidEntry: a template names an argument the function does not have, or the key is made of all arguments
             and the default of one of them cannot be written as JSON.
     """
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
+    if (signature := signature_of(function)) is None:
         return None
     parameters = signature.parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
@@ -87,6 +85,14 @@ def check_definition(once: Once, function: Callable[..., Any], task_name: str) -
             if parameter.default is not parameter.empty:
                 canonical(parameter.default, f"the default of {parameter.name}")
     return signature
+
+
+def signature_of(function: Any) -> inspect.Signature | None:
+    """The signature of a function; ``None`` where it has none that can be read, or is none."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
 
 
 def canonical(value: Any, what: str = "the arguments") -> str:

@@ -115,7 +115,8 @@ class Once:
         """
         if callable(self.key):
             raise InvalidEntry("once.key", "None or text, because a callable cannot be stored", self.key)
-        return {name: value for name, value in _items(self) if value != _DEFAULTS[name]}
+        stored = {name: getattr(self, name) for name in _DEFAULTS}
+        return {name: value for name, value in stored.items() if value != _DEFAULTS[name]}
 
     @classmethod
     def decode(cls, data: Any) -> Once:
@@ -144,15 +145,14 @@ class Once:
 
     @property
     def fields_of_key(self) -> tuple[str, ...]:
-        """The names of the arguments that a template names."""
-        return _template_fields(self.key) if isinstance(self.key, str) else ()
+        """The names of the arguments that a template names in braces, without an index such as ``[id]``."""
+        if not isinstance(self.key, str):
+            return ()
+        found = (field for _, field, _, _ in string.Formatter().parse(self.key) if field is not None)
+        return tuple(dict.fromkeys(field.partition("[")[0] for field in found))
 
 
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Once)}
-
-
-def _items(once: Once) -> list[tuple[str, Any]]:
-    return [(name, getattr(once, name)) for name in _DEFAULTS]
 
 
 def _check(field: str, ok: bool, expected: str, value: object) -> None:
@@ -186,9 +186,3 @@ def _check_key(key: object) -> None:
         # process knows; no formats, whose widths could fill its memory; no positions, which say nothing.
         ok = field is None or (_FIELD.fullmatch(field) and not spec and not conversion)
         _check("key", bool(ok), "the name of an argument in each pair of braces, as {order} or {order[id]}", key)
-
-
-def _template_fields(template: str) -> tuple[str, ...]:
-    """The names in braces, without an index such as ``[id]``."""
-    found = (field for _, field, _, _ in string.Formatter().parse(template) if field is not None)
-    return tuple(dict.fromkeys(field.partition("[")[0] for field in found))

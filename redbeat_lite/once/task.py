@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -251,12 +251,7 @@ def _check(cls: type[Task], once: Once) -> inspect.Signature | None:
         return check_definition(once, function.__func__, name)
 
     # ``run`` is bound to the task: the first parameter is not an argument of the call.
-    return check_definition(once, _without_self(function), name)
-
-
-def _without_self(function: Callable[..., Any]) -> Callable[..., Any]:
-    bound: Callable[..., Any] = function.__get__(object())
-    return bound
+    return check_definition(once, function.__get__(object()), name)
 
 
 @signals.task_postrun.connect(weak=False, dispatch_uid="redbeat_lite.once")  # type: ignore[untyped-decorator]

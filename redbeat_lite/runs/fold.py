@@ -78,9 +78,6 @@ class _Fold:
     def _watched(self, name: str) -> Watched:
         return self._seen.watched.get(name, Watched(None))
 
-    def _expected(self, name: str) -> Expect | None:
-        return self._watched(name).expect
-
     def _end(self, end: End) -> None:
         watched = self._watched(end.name)
         expect = watched.expect or (_NOTHING if watched.on_failure else None)
@@ -132,7 +129,7 @@ class _Fold:
             self._open_case("failed", end.name, _often(end, times), end.nominal, times)
 
     def _overdue(self, deadline: Deadline) -> None:
-        expect, nominal, since = self._expected(deadline.name), deadline.nominal, deadline.since
+        expect, nominal, since = self._watched(deadline.name).expect, deadline.nominal, deadline.since
         within = getattr(expect, f"{deadline.what}_ms", None)
         if nominal is not None and deadline.what == "begun":
             self._begun(deadline.name, nominal)

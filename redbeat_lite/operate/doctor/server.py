@@ -44,13 +44,14 @@ def clock_and_line(store: Store, settings: Settings) -> Iterator[Finding]:
     slowest, _ = max(answers)
     bound = settings.lease / RENEWALS_PER_LEASE / 2
     if slowest > bound:
+        enough = int(slowest * RENEWALS_PER_LEASE * 2) + 1
         yield Finding(
             "lease",
             "error",
             f"the server took {slowest:.2f} s to answer, and the lease of {settings.lease:g} s is renewed every "
             f"{settings.lease / RENEWALS_PER_LEASE:g} s",
             "A leader whose renewals come late stands down, so the lead wanders from beat to beat.",
-            f"Find out why the server is slow, or set redbeat_lite_lease to {_enough(slowest)} or more.",
+            f"Find out why the server is slow, or set redbeat_lite_lease to {enough} or more.",
         )
 
 
@@ -60,10 +61,6 @@ def _answer(store: Store) -> tuple[float, float]:
     status = read(store)
     took = elapsed() - sent
     return took, status.now.timestamp() - (before + 1000 * took / 2) / 1000
-
-
-def _enough(slowest: float) -> int:
-    return int(slowest * RENEWALS_PER_LEASE * 2) + 1
 
 
 def server(backend: Backend) -> Iterator[Finding]:
