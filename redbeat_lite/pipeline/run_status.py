@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -196,26 +196,18 @@ def read(run_id: str, run: Mapping[str, str], steps: str, alive: Mapping[str, bo
 
 def _read(run_id: str, run: Mapping[str, str], recorded: str, alive: Mapping[str, bool]) -> RunStatus:
     definition, steps = _decode(run["definition"]), json.loads(recorded)
-    state, error_step = State(run["state"]), run.get("error_step")
+    found, error_step, deadline = brief(run_id, run), run.get("error_step"), run.get("deadline")
     placed = [(stage, step) for stage, steps_of in enumerate(definition.stages) for step in steps_of]
-    running = None if state in _OPEN else alive
+    running = alive if found.ended else None
     told = tuple(
         _step(run_id, number, *place, steps.get(str(number), {}), running) for number, place in enumerate(placed)
     )
-    return RunStatus(
-        run_id,
-        state,
-        int(run["stage"]),
-        len(definition.stages),
-        told,
-        placed[int(error_step)][1].name if error_step is not None else None,
-        run.get("error"),
-        _time(run.get("created")),
-        _time(run.get("ended")),
-        _time(int(run["since"]) + int(run["deadline"])) if run.get("deadline") and state != State.WAITING else None,
-        run.get("entry") or None,
-        sum(step.state is State.SUCCEEDED for step in told),
-        len(told),
+    return replace(
+        found,
+        steps=told,
+        error_step=placed[int(error_step)][1].name if error_step is not None else None,
+        deadline=_time(int(run["since"]) + int(deadline)) if deadline and found.state != State.WAITING else None,
+        done=sum(step.state is State.SUCCEEDED for step in told),
     )
 
 
