@@ -34,7 +34,7 @@ _MODULES = {
     "doctor": ("doctor",),
     "import_shadow": ("import_", "shadow"),
 }
-#: Command -> its module, and its name there, which a word or a builtin of Python's has to itself.
+#: Command -> its module, and its name there: with an underscore where the word is one of Python's.
 _COMMANDS = {name.rstrip("_"): (module, name) for module, names in _MODULES.items() for name in names}
 
 

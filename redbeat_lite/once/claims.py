@@ -57,9 +57,8 @@ class Claim:
 
     def __post_init__(self) -> None:
         if not self.key:
-            key = key_of(
-                self.once, self.task_name, self.args, self.kwargs, signature_of(getattr(self.task, "run", None))
-            )
+            signature = signature_of(getattr(self.task, "run", None))
+            key = key_of(self.once, self.task_name, self.args, self.kwargs, signature)
             object.__setattr__(self, "key", key)
 
 
