@@ -202,12 +202,14 @@ def test_a_real_plain_beat_is_followed(make_app: Callable[..., Celery], tmp_path
     app.conf.beat_schedule = {"often": {"task": "shop.sync", "schedule": 0.5}}
     scheduler = PersistentScheduler(app, schedule_filename=str(tmp_path / "celerybeat-schedule"))
     shadow = Watcher(app, ShelfSource(tmp_path / "celerybeat-schedule"), Clock(None)).shadow
-    ends = time.monotonic() + 2.2
-    while time.monotonic() < ends:
-        time.sleep(max(scheduler.tick(), 0))
+    looked, held_up = time.monotonic(), 0.0
+    while shadow.agreed < 3:
+        wait = max(scheduler.tick(), 0)
+        time.sleep(wait)
         differences = [*shadow.look(ShelfSource(tmp_path / "celerybeat-schedule").read(), wall_ms())]
-        assert differences == []
-    assert shadow.agreed >= 3
+        held_up, looked = max(held_up, time.monotonic() - looked - wait), time.monotonic()
+        # One that the machine keeps from its work for a period leaves a run out, and that is told.
+        assert differences == [] or held_up > 0.5
     scheduler.close()
 
 
