@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .command import Command, app_of, json_option
-from .output import clean, echo_json, say, terminal_width
+from .output import clean, echo_json, say, showing_life, terminal_width
 
 if TYPE_CHECKING:
     from ..operate.doctor.finding import Finding
@@ -38,7 +38,8 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     from ..operate.doctor import examine
     from ..operate.doctor.finding import gravest
 
-    found = examine(app_of(ctx))
+    with showing_life("looking at the schedule"):
+        found = examine(app_of(ctx))
     if as_json:
         echo_json(found)
     else:

@@ -19,7 +19,7 @@ from ..storage.whole_files import is_stream, write_whole
 from .command import Command, app_of, schedules_of
 from .entry_output import next_run
 from .exit_codes import Failure
-from .output import echo_json, echo_table, json_text, say, unicode_json
+from .output import echo_json, echo_table, json_text, say, showing_life, unicode_json
 from .selected import selected, selecting
 
 if TYPE_CHECKING:
@@ -126,9 +126,11 @@ def import_own(ctx: click.Context, path: Path, *, apply: bool, replace: bool, as
     """What ``import`` without ``--from`` does."""
     app = app_of(ctx)
     restore = Restore(app, replace=replace)
-    planned = restore.plan(read_file(path))
-    if apply:
-        restore.apply(planned)
+    document = read_file(path)
+    with showing_life(f"importing {counted(len(document.records), 'entry', 'entries')}"):
+        planned = restore.plan(document)
+        if apply:
+            restore.apply(planned)
     if as_json:
         echo_json([{"name": each.name, "action": each.action, "note": each.note} for each in planned])
     else:

@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from .command import Command, Length, app_of, json_option, together
 from .entry_output import next_run
 from .exit_codes import Failure, ServerFailure
 from .export_import import import_own
-from .output import echo_json, echo_table, json_text, say, show_life, when
+from .output import echo_json, echo_table, json_text, say, show_life, showing_life, when
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -95,9 +94,10 @@ def import_(ctx: click.Context, /, origin: str | None, apply: bool, replace: boo
     app = app_of(ctx)
     source, mover = _source(app, origin, where), MoveIn(app, replace=replace)
     try:
-        moves = mover.plan(_read(source))
-        if apply:
-            mover.apply(moves)
+        with showing_life(f"importing from {source.title}"):
+            moves = mover.plan(_read(source))
+            if apply:
+                mover.apply(moves)
         if as_json:
             echo_json([_as_data(move) for move in moves])
         else:
@@ -202,11 +202,10 @@ def shadow(
     # Told to, Celery writes down each run at once; and the app that is watched is this one.
     lag = every if app.conf.beat_sync_every == 1 else source.lag
     watch = Shadow(carrier, app.timezone, tolerance=tolerance, lag=min(lag, source.lag))
-    tell = partial(_tell, app.timezone, as_json)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for difference in _looks(source, watch, every, end, silent=as_json):
-            tell(difference)
+            _tell(app.timezone, as_json, difference)
     except KeyboardInterrupt:
         pass
     finally:

@@ -10,7 +10,8 @@ import shutil
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, tzinfo
 from itertools import islice, zip_longest
@@ -18,6 +19,7 @@ from typing import Any
 
 import click
 
+from ..clock import elapsed
 from ..entries.words import in_zone, span
 
 _GAP = 2
@@ -61,6 +63,25 @@ def show_life(text: str, *, last: bool = False) -> None:
     """
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{'' if last else fitted(text)}", err=True, nl=False)
+
+
+@contextmanager
+def showing_life(what: str) -> Iterator[None]:
+    """Show as :func:`show_life` does for how many seconds something goes on that prints nothing."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from ..threads import Ticker  # which loads Celery, and a probe prints, too
+
+    began = elapsed()
+    ticker = Ticker("sign of life", lambda: 1.0, lambda: show_life(f"{what}: {elapsed() - began:.0f} s"))
+    ticker.start()
+    try:
+        yield
+    finally:
+        ticker.stop()
+        ticker.join(1)
+        show_life("", last=True)
 
 
 def echo_json(value: Any) -> None:

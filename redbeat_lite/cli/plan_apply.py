@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..entries.schedule_text import schedule_from, schedule_text
+from ..entries.words import counted
 from ..interchange.plan import Change, FilePlan, apply_plan, make_plan
 from .command import Command, app_of, json_option
 from .export_import import read_file
-from .output import clean, echo_json, fitted, say
+from .output import clean, echo_json, fitted, say, showing_life
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 #: Exit code of ``plan --exit-code`` where there is something to do.
 DIFFERS = 3
@@ -50,7 +54,7 @@ def plan(ctx: click.Context, path: Path, prune: bool, exit_code: bool, as_json: 
       celery -A proj redbeat plan entries.toml
       celery -A proj redbeat plan entries.toml --prune --exit-code
     """
-    found = make_plan(app_of(ctx), read_file(path), prune=prune)
+    found = _plan(app_of(ctx), path, prune)
     _show(found, as_json)
     if exit_code and found.changes:
         ctx.exit(DIFFERS)
@@ -72,11 +76,18 @@ def apply(ctx: click.Context, path: Path, prune: bool, as_json: bool) -> None:
       celery -A proj redbeat apply entries.toml --prune
     """
     app = app_of(ctx)
-    found = make_plan(app, read_file(path), prune=prune)
+    found = _plan(app, path, prune)
     _show(found, as_json)
-    apply_plan(app, found)
+    with showing_life(f"writing {counted(len(found.changes), 'change', 'changes')}"):
+        apply_plan(app, found)
     if not as_json and found.changes:
         say("Applied.")
+
+
+def _plan(app: Celery, path: Path, prune: bool) -> FilePlan:
+    document = read_file(path)
+    with showing_life(f"comparing {counted(len(document.records), 'entry', 'entries')}"):
+        return make_plan(app, document, prune=prune)
 
 
 def _show(found: FilePlan, as_json: bool) -> None:

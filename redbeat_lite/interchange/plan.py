@@ -72,10 +72,10 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
     listed = {record.name for record in document.records}
     stored = {entry.name: entry for entry in reader.readable(reader.store.present(listed))}
     wanted = _wanted(app, document, stored, schedules.calendars.all())
-    found = FilePlan()
+    found, own = FilePlan(), configured(app)
     for record, entry in wanted:
         before = stored.get(record.name)
-        _check_owner(app, document, record, entry, before)
+        _check_owner(settings.owner if record.name in own else None, document, record, entry, before)
         if entry.owner is not None:
             found.notes[record.name] = f"belongs to the configuration of {entry.owner!r}"
         elif before is not None and _text(before) == _text(entry):
@@ -136,10 +136,10 @@ def _check_stays(entry: Entry) -> None:
         raise InvalidEntry("remove_when_done", "false in a file", True, hint=hint)
 
 
-def _check_owner(app: Celery, document: Document, record: Record, entry: Entry, before: Entry | None) -> None:
-    owner = before.owner if before is not None else None
-    if before is None and record.name in configured(app):
-        owner = Settings.from_app(app).owner
+def _check_owner(
+    configures: str | None, document: Document, record: Record, entry: Entry, before: Entry | None
+) -> None:
+    owner = configures if before is None else before.owner
     if entry.owner is None and owner is not None:
         words = f"a name that the configuration of {owner!r} does not have"
         fault = InvalidEntry("name", words, record.name, hint="leave it out, or change it there")

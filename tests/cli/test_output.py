@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -14,9 +15,10 @@ from click.testing import CliRunner
 from redbeat_lite import Schedules, at, every
 from redbeat_lite.cli import redbeat
 from redbeat_lite.cli.command import Group
-from redbeat_lite.cli.output import echo_table, table, wants_colour
+from redbeat_lite.cli.output import echo_table, showing_life, table, wants_colour
 from tests.cli.conftest import Cli
 from tests.support.cases import together
+from tests.support.waiting import eventually
 
 
 def commands(group: click.Group = redbeat, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -140,3 +142,15 @@ def test_colours_are_for_a_terminal_that_wants_them(
             patch.setenv(name, value)
         patch.setattr(sys.stdout, "isatty", isatty)
         assert wants_colour() is wanted
+
+
+def test_long_work_shows_that_it_lives_where_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    err = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", err)
+    with showing_life("comparing"):
+        pass
+    assert err.getvalue() == "", "no terminal"
+    monkeypatch.setattr(err, "isatty", lambda: True, raising=False)
+    with showing_life("comparing"):
+        eventually(lambda: "comparing: 1 s" in err.getvalue())
+    assert err.getvalue().endswith("\r\x1b[K"), "and leaves the line empty"
