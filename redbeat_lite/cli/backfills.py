@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from datetime import datetime, tzinfo
 from typing import Any
 
 import click
 
-from ..entries.words import counted
+from ..entries.words import counted, listed
 from ..errors import InvalidEntry
 from ..storage.backfills import Backfill
-from .command import Command, json_option, name_argument, schedules_of
+from .command import Command, json_option, schedules_of
 from .entry_options import since_of
 from .exit_codes import Failure
 from .output import echo_json, echo_table, say, when
+from .selected import changing, named
 
 
 @click.command(cls=Command)
-@name_argument
+@changing
 @click.option("--from", "start", metavar="INSTANT", required=True, help="The first instant, or how long ago: 24h.")
 @click.option("--to", "end", metavar="INSTANT", required=True, help="The last instant, or how long ago.")
 @click.option("--max-active", metavar="N", default="1", help='So many at once; or "none": as --rate says.  [1]')
@@ -27,23 +29,34 @@ from .output import echo_json, echo_table, say, when
 @click.option("--again", type=int, default=0, help="1 and so on, to send what was sent before once more.")
 @click.option("--note", default="", help="Why, for those who come after.")
 @click.option("--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @click.pass_context
-def backfill(ctx: click.Context, /, dry_run: bool, yes: bool, as_json: bool, **given: Any) -> None:
-    """Have the runs of an entry between two instants of the past sent, oldest first.
+def backfill(
+    ctx: click.Context,
+    /,
+    name: str | None,
+    tag: str | None,
+    task: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Have the runs of entries between two instants of the past sent, oldest first, by a backfill of each.
 
     What was backfilled before is not sent again. On a terminal it asks first. An instant without an offset is read in
-    the app's zone.
+    the app's zone. Of several entries, those that have no run then are left out.
 
     \b
     Examples:
       celery -A proj redbeat backfill nightly --from 2026-11-01 --to 2026-11-14
       celery -A proj redbeat backfill poll --from 2026-11-01T12:00 \\
         --to 2026-11-01T15:30 --max-active none --rate 2
+      celery -A proj redbeat backfill --tag billing --from 02:10 --to 03:40
     """
+    _, names = named(ctx, name=name, tag=tag, task=task)
     asks = not yes and sys.stdin.isatty()
-    begin(ctx, as_json=as_json, dry_run=dry_run, asks=asks, **asked(given, ctx.obj.app.timezone))
+    begin(ctx, names, as_json=as_json, dry_run=dry_run, asks=asks, **asked(given, ctx.obj.app.timezone))
 
 
 def asked(given: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
@@ -61,7 +74,7 @@ def asked(given: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
 
 def begin(
     ctx: click.Context,
-    name: str,
+    names: str | Sequence[str],
     start: datetime,
     end: datetime,
     as_json: bool,
@@ -70,25 +83,36 @@ def begin(
     asks: bool = False,
     **how: Any,
 ) -> None:
-    """Say what a backfill is to send, and start it.
+    """Say what backfills are to send, and start them: none, if one of them is refused.
 
     Parameters:
+        names: of one entry; or of several, of which those are left out that have no run then, or too many.
         dry_run, asks: start none, or only if somebody at the terminal agrees.
         how: as for ``start()``.
     """
     found, zone = schedules_of(ctx).backfills, ctx.obj.app.timezone
-    wanted = found.start(name, start, end, dry_run=True, **how)
-    if not as_json:
-        runs = counted(wanted.total, "run", "runs")
-        say(f"{runs} of {name!r}, from {when(wanted.start, zone)} to {when(wanted.end, zone)}")
+    wanted, left_out = list[Backfill](), list[str]()
+    for name in [names] if isinstance(names, str) else names:
+        try:
+            wanted.append(found.start(name, start, end, dry_run=True, **how))
+        except InvalidEntry as exc:
+            left_out.append(name)
+            if exc.field != "start" or len(left_out) == len(names) or isinstance(names, str):
+                raise
+    if left_out:
+        say(f"left out, with no run then or too many: {listed(left_out, 10)}", err=True)
+    for each in [] if as_json else wanted:
+        runs = counted(each.total, "run", "runs")
+        say(f"{runs} of {each.name!r}, from {when(each.start, zone)} to {when(each.end, zone)}")
     if not dry_run:
         if asks:
             click.confirm("Send them?", abort=True, err=True)
-        wanted = found.start(name, start, end, **how)
+        wanted = [found.start(each.name, start, end, **how) for each in wanted]
     if as_json:
-        echo_json(wanted)
+        echo_json(wanted[0] if isinstance(names, str) else wanted)
     elif not dry_run:
-        say(f"started backfill {wanted.id}")
+        for each in wanted:
+            say(f"started backfill {each.id}")
 
 
 @click.command(cls=Command)

@@ -15,6 +15,7 @@ import click
 from ..entries import lifecycle
 from ..entries.clock_change_words import hazard
 from ..entries.preview import walk
+from ..entries.selection import Selection
 from ..instants import to_ms
 from ..schedules import Manual, Question
 from ..schedules.missed import WalkOn
@@ -24,6 +25,7 @@ from .command import Command, entry_names, json_option, schedules_of
 from .entry_options import until_of
 from .exit_codes import Failure
 from .output import echo_json, say, table, terminal_width, when
+from .selected import names_of, selected, selecting
 
 if TYPE_CHECKING:
     from ..entries.entry import Entry
@@ -43,6 +45,7 @@ class _Run(NamedTuple):
 
 @click.command("next", cls=Command)
 @click.argument("name", required=False, shell_complete=entry_names)
+@selecting
 @click.option("--from", "start", metavar="INSTANT", help="The first instant, or how long from now: 2h. [default: now]")
 @click.option("--until", metavar="INSTANT", help="The last one. [default: a day later; for one entry 10 years]")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many runs at most.")
@@ -51,14 +54,15 @@ class _Run(NamedTuple):
 @click.pass_context
 def next_(
     ctx: click.Context,
-    name: str | None,
+    /,
     start: str | None,
     until: str | None,
     limit: int,
     tz: str | None,
     as_json: bool,
+    **meant: Any,
 ) -> None:
-    """Preview the runs of all entries, or of one, as the beat itself will plan them.
+    """Preview the runs of all entries, of several or of one, as the beat itself will plan them.
 
     An instant without an offset is read in --tz, or else in the app's zone. A run that a clock change moves, merges or
     doubles is marked.
@@ -67,19 +71,21 @@ def next_(
     Examples:
       celery -A proj redbeat next
       celery -A proj redbeat next nightly --limit 5
-      celery -A proj redbeat next --until 1h
+      celery -A proj redbeat next 'report-*' --tag billing --until 1h
       celery -A proj redbeat next --from "2027-03-28" --until "2027-03-29"
     """
     schedules, zone = schedules_of(ctx), portable(ctx.obj.app.timezone)
     shown = None if tz is None else zone_of(tz)
     now = datetime.now(UTC)
     first = now if start is None else until_of("from", start, shown or zone)
-    last = first + (_AGE if name else _DAY) if until is None else until_of("until", until, shown or zone)
+    entries, name = selected(ctx, **meant), meant["name"]
+    one = schedules[name] if name is not None and entries.selection == Selection.one(name) else None
+    last = first + (_DAY if one is None else _AGE) if until is None else until_of("until", until, shown or zone)
     if start is not None and first < now:
         raise Failure(f"--from: expected an instant still to come, got {start}")
     if last < first:
         raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
-    found = [schedules[name]] if name else schedules.values()
+    found: Iterable[Entry] = entries if one is None else [one]
     runs = [*islice(runs_between(found, first, last, zone, shown, schedules.freezes.known()), limit + 1)]
     if as_json:
         echo_json([_json(run) for run in runs[:limit]])
@@ -87,9 +93,11 @@ def next_(
         _echo(runs[:limit])
         if len(runs) > limit:
             say(f"There are more: --limit {2 * limit}")
-    elif name and isinstance(next(iter(found)).schedule, Manual):
+    elif one is not None and isinstance(one.schedule, Manual):
         say(f"{name!r} is run by hand only.")
     else:
+        if not entries.selection.is_all:
+            names_of(entries, name)  # a Failure, where there is none
         unknown = ", but for what schedules say that are asked when the time has come"
         asked = unknown if any(map(_is_asked, takewhile(partial(_is_due, to_ms(last)), found))) else ""
         say(f"Nothing runs until {when(last, shown or zone)}{asked}.")

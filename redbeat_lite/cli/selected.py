@@ -44,12 +44,17 @@ def names_of(found: Selected, name: str | None) -> list[str] | str:
     raise Failure(f"no entry is selected by {found.selection}")
 
 
-def to_change(ctx: click.Context, what: str, yes: bool, **meant: Any) -> Selected | str:
-    """The name of the one entry to change; or those that are selected, shown, and agreed to by who is at a terminal."""
+def named(ctx: click.Context, **meant: Any) -> tuple[Selected, list[str] | str]:
+    """The entries that are meant with their names, as :func:`names_of` has them; or a Failure if nothing was said."""
     if not any(meant.values()):
         raise Failure("say which entries: a NAME or a pattern, --tag or --task")
     found = selected(ctx, **meant)
-    names = names_of(found, meant["name"])
+    return found, names_of(found, meant["name"])
+
+
+def to_change(ctx: click.Context, what: str, yes: bool, **meant: Any) -> Selected | str:
+    """The name of the one entry to change; or those that are selected, shown, and agreed to by who is at a terminal."""
+    found, names = named(ctx, **meant)
     if isinstance(names, str):
         return names
     if len(names) > 1:

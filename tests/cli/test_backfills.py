@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 import redis
 from celery import Celery
 
@@ -42,6 +43,26 @@ def test_commands(cli: Cli, schedules: Schedules) -> None:
     assert "an id goes with pause" in cli("backfills", "resume", code=1).err
     assert "no backfill 'x' is stored" in cli("backfills", "cancel", "x", code=1).err
     assert "whole number" in cli("backfill", "a", *SPAN, "--max-active", "two", code=1).err
+
+
+def test_several(cli: Cli, schedules: Schedules, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, tags in {"a": ["x"], "b": ["x"], "c": []}.items():
+        schedules.add(name, "add", cron("0 * * * *", tz="UTC"), tags=tags)
+    schedules.add("by hand", "add", manual(), tags=["x"])
+    paced = (*SPAN, "--max-active", "none")
+    assert "say which entries" in cli("backfill", *paced, code=1).err
+    assert "no entry is selected by tag y" in cli("backfill", "--tag", "y", *paced, code=1).err
+    assert "got '0 of manual()'" in cli("backfill", "by *", *paced, code=1).err
+    said = cli("backfill", "--tag", "x", *paced, "--dry-run")
+    assert [line[:13] for line in said.lines] == ["25 runs of 'a", "25 runs of 'b"]
+    assert said.err == "left out, with no run then or too many: 'by hand'\n"
+    with monkeypatch.context() as patch:
+        patch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True)
+        assert "Send them?" in cli("backfill", "--tag", "x", *paced, typed="n\n", code=1).err
+    assert [*schedules.backfills] == []
+    assert [each["name"] for each in cli("backfill", "[bc]", *paced, "--json").json] == ["b", "c"]
+    assert "no backfill of the entry goes on" in cli("backfill", "*", *paced, code=1).err
+    assert [each.name for each in schedules.backfills] == ["b", "c"], "none of the others, as one is refused"
 
 
 def test_a_run_of_one_nominal_time(cli: Cli, schedules: Schedules) -> None:

@@ -10,7 +10,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Entry, Schedules, every
+from redbeat_lite import Entry, Schedules, every, manual
 from tests.cli.conftest import Cli
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import clock
@@ -62,12 +62,12 @@ def test_all_that_are_meant_are_paused_and_resumed(
     assert paused(shop) == set()
 
 
-@pytest.mark.parametrize("command", ["pause", "resume", "run", "remove", "runs", "export"])
+@pytest.mark.parametrize("command", ["pause", "resume", "run", "remove", "runs", "next", "export"])
 def test_nothing_that_is_meant_is_said(cli: Cli, shop: Schedules, tmp_path: Path, command: str) -> None:
     path = (str(tmp_path / "x"),) if command == "export" else ()
     assert cli(command, *path, "--tag", "uk", code=1).err == "Error: no entry is selected by tag uk\n"
     assert not (tmp_path / "x").exists()
-    if command not in ("runs", "export"):
+    if command not in ("runs", "next", "export"):
         assert "say which entries: a NAME or a pattern, --tag or --task" in cli(command, code=1).err
         assert "no entry is selected by x*, task t" in cli(command, "x*", "--task", "t", code=1).err
         assert "no entry 'mial' is stored; did you mean 'mail'?" in cli(command, "mial", code=1).err
@@ -148,6 +148,16 @@ def test_list_has_those_of_a_tag(cli: Cli, shop: Schedules) -> None:
         assert [each["name"] for each in cli("list", *words, "--json").json] == names
     assert cli("list", "--tag", "eu", "--limit", "1", "--json").json[0]["tags"] == ["eu"]
     assert "Nothing is in this list; 3 entries are stored." in cli("list", "--tag", "uk").out
+
+
+def test_next_has_those_of_a_tag(cli: Cli, shop: Schedules) -> None:
+    for words, names in {("--tag", "eu"): {"mail", "bill:b"}, ("b*", "--tag", "eu"): {"bill:b"}}.items():
+        assert {each["name"] for each in cli("next", *words, "--limit", "200", "--json").json} == names
+    shop.add("b*", "add", manual())
+    assert cli("next", "b*").out == "'b*' is run by hand only.\n"
+    assert cli("next", "b*", "--task", "shop.*", "--until", "1m", code=1).err == (
+        "Error: no entry is selected by b[*], task shop.*\n"
+    )
 
 
 def test_runs_are_those_of_the_entries(cli: Cli, shop: Schedules, client: redis.Redis, clock: Clock) -> None:
