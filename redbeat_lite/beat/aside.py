@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from celery import Celery
 
 from ..pipeline.sweeper import sweeper
 from ..runs.keys import RunKeys
@@ -13,9 +13,6 @@ from .heartbeat_url import HeartbeatUrl
 from .incidents import IncidentWatch
 from .leader import Leader
 from .vitals import Vitals
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 class Aside:

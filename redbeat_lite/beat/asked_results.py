@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from celery.utils.log import get_logger
 
 from ..clock import elapsed
@@ -14,9 +15,6 @@ from ..errors import describe
 from ..runs.facts import Deadline, End
 from ..runs.results import asked
 from .watched_entries import Found
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger(__name__)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import tzinfo
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from celery import Celery
 
 from ..clock import wall_ms
 from ..entries import lifecycle
@@ -19,9 +21,6 @@ from ..errors import InvalidEntry, describe, text_of
 from ..settings import Settings
 from ..storage.calendars import stored_calendars
 from ..storage.store import Store
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 class ConfigCheck:

@@ -15,8 +15,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from copy import copy
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from celery.utils.log import get_logger
 
 from ..actors import MAX_ACTOR, Who
@@ -42,9 +43,6 @@ from ..storage.refused import Refused
 from ..storage.store import Store
 from ..storage.stored import PAGE, Edit, Stored, Term, chunks
 from .config_check import ConfigCheck, fault
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger(__name__)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from celery import Celery
 
 from ..entries.entry import Entry
 from ..entries.sendable import queue_of
 from ..once.keys import OnceKeys
 from ..once.worker_reports import heard_of
 from ..storage.replies import server_ms
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 class Heard:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from celery import Celery
 from celery.utils.log import get_logger
 
 from ..actors import BEAT
@@ -34,9 +34,6 @@ from .heard import Heard
 from .leader import Leader
 from .vitals import Vitals
 from .watched_entries import Found, WatchedEntries
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger(__name__)
 

@@ -9,17 +9,15 @@ import time
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from celery.utils.log import get_logger
 
 from ..errors import ConfigurationError
 from ..events import Hooks, IncidentClosed, IncidentOpened, subscribers
 from ..settings import Settings
 from ..urls import scheme_of
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger(__name__)
 

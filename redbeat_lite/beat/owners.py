@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from celery import Celery
 from celery.utils.log import get_logger
 
 from ..entries.fields import is_name
@@ -16,9 +16,6 @@ from ..storage.store import Store
 from ..storage.stored import PAGE, chunks
 from .config_entries import not_stored
 from .status import read
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger(__name__)
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+
+from celery import Celery
 
 from ..durations import Duration
 from ..entries.freezes import Freeze, Freezes
@@ -21,9 +22,6 @@ from ..storage.json_values import loads_as
 from ..storage.refused import Refused
 from ..storage.store import Store
 from .tokens import beat_of
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: Milliseconds after its due time from which an entry counts as overdue: more than any healthy beat needs.
 OVERDUE_MS = 1000

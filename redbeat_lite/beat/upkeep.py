@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import tzinfo
-from typing import TYPE_CHECKING
+
+from celery import Celery
 
 from ..clock import elapsed, wall_ms
 from ..entries.entry import Entry
@@ -18,9 +19,6 @@ from .owners import Owners
 from .repair import Repair
 from .replanning import Replanning, planned_by
 from .vitals import Vitals
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 class Upkeep:

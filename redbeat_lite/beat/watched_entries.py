@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from celery import Celery
 
 from ..entries.entry import Entry
 from ..entries.expected import leaves_no_result
@@ -16,9 +18,6 @@ from ..runs.facts import Watched
 from ..storage.store import Store
 from ..storage.stored import PAGE, Stored, chunks
 from .dispatch.deadlines import Deadlines
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 class Found(NamedTuple):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from celery.schedules import crontab
 
 from ..once.lock_key import digest
@@ -14,9 +15,6 @@ from ..schedules.misfire import Misfire
 from ..settings import MAX_NAME, Settings
 from .entry import Entry
 from .foreign_fields import translated
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 def configured(app: Celery) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta, tzinfo
-from typing import TYPE_CHECKING
+
+from celery import Celery
 
 from ..errors import InvalidEntry
 from ..expect import Expect
@@ -11,9 +12,6 @@ from ..instants import from_ms
 from ..schedules import gap_over
 from ..setting_checks import RESULTS, has_results
 from .entry import Entry
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 def expected_of(entry: Entry, default: Expect | None) -> Expect | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from kombu.compression import get_encoder
 from kombu.serialization import dumps as dump_message
 from kombu.serialization import registry
@@ -11,9 +12,6 @@ from kombu.serialization import registry
 from ..errors import InvalidEntry
 from ..storage.json_values import is_plain, pack
 from .entry import Entry
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 def check_options(entry: Entry) -> None:

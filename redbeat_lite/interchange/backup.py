@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from celery import Celery
 
 from .._version import __version__
 from ..actors import who
@@ -37,9 +39,6 @@ from ..storage.stored import PAGE, Edit, Stored, chunks
 from .beside import fields_of
 from .document import Document, Record
 from .records import entry_from, state_fields, state_from
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 class Export:

@@ -10,7 +10,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from celery import Celery
 
 from ..api.reader import Reader
 from ..api.schedules import Schedules
@@ -28,9 +30,6 @@ from ..settings import Settings
 from ..storage.store import Store
 from .document import Document, Record
 from .records import entry_from
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 @dataclass(frozen=True, slots=True)

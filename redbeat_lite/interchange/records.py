@@ -7,7 +7,9 @@ writes it, arguments as they are stored, instants in ISO 8601.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from celery import Celery
 
 from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
@@ -18,9 +20,6 @@ from ..instants import from_ms, to_ms
 from ..schedules import Question
 from ..settings import Settings
 from ..storage.json_values import unpack
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: Fields of a record that are none of the definition that a user writes.
 _BESIDE = ("name", "owner", "local", "runs", "state")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import kombu
+from celery import Celery
 from kombu.exceptions import VersionMismatch
 
 from ..errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 def check_driver(app: Celery) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from celery import Celery
 
 from ...errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: Transport options that bound a publish, by the driver's type; kombu has no common name for them.
 _TIMEOUTS = {

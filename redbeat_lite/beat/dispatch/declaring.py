@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from kombu.common import Broadcast
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 def declare_once(producer: Any) -> None:

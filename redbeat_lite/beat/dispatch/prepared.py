@@ -15,7 +15,7 @@ from collections.abc import Hashable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import celery.app.amqp
 import celery.app.base
@@ -25,7 +25,7 @@ import celery.beat
 import kombu.messaging
 import kombu.transport.redis
 import kombu.transport.virtual.base
-from celery import signals
+from celery import Celery, signals
 from celery.utils.log import get_logger
 
 from ...clock import wall_ms
@@ -36,9 +36,6 @@ from ...instants import MAX_MS
 from ...storage.json_values import dumps, pack
 from ...storage.stored import Command
 from .templates import Shape, mark
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger("celery.beat")
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from celery.result import denied_join_result
 from celery.utils.log import get_logger
 from redis.exceptions import RedisError
@@ -30,9 +31,6 @@ from .collector import Collector, puts_as_kombu
 from .confirms import Confirming, confirms
 from .declaring import declare_broadcasts, declare_once
 from .prepared import Prepared
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger(__name__)
 

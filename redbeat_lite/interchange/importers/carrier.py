@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from celery import Celery
 from celery.schedules import solar
 
 from ...entries import lifecycle
@@ -20,9 +21,6 @@ from ...instants import to_ms
 from ...schedules import At, first_ms, next_ms
 from ...settings import Settings
 from .source import Found, Left
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: Two programs compute one sunset some fractions of a second apart, and no two of them are closer than an hour. What
 #: the old beat has sent must not be taken for still to come.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from celery import Celery
 
 from ...actors import who
 from ...clock import wall_ms
@@ -19,9 +21,6 @@ from ...storage.store import Store
 from ...storage.stored import PAGE, Edit, Stored, chunks
 from .carrier import Carried, Carrier
 from .source import Found, Left
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 @dataclass(slots=True)

@@ -10,9 +10,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
+from celery import Celery
 from celery.schedules import crontab, schedule
 from redis.exceptions import ResponseError
 
@@ -25,9 +26,6 @@ from ...storage.connections import FAULTS, Backend
 from ...storage.replies import text
 from ...storage.stored import PAGE, chunks
 from .source import Found, Left, Source, Unreadable
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: Its own options, which it does not hand on to the client.
 _NOT_THE_CLIENTS = ("retry_period", "cluster", "sentinels", "service_name", "sentinel_kwargs", "startup_nodes")
