@@ -94,7 +94,7 @@ class TestOwnDatabase:
         with mock.patch.object(Collector, "stranger_to", late):
             assert beat.run_due() == 0.0
         assert beat.vitals.dispatch == ""
-        assert not beat._publisher.connected
+        assert beat._publisher._producer is None
 
     @pytest.mark.parametrize("anew", ["term", "connection"])
     def test_is_judged_anew_in_each(

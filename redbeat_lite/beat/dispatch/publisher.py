@@ -79,11 +79,6 @@ class Publisher:
         self._next_look = 0.0
 
     @property
-    def connected(self) -> bool:
-        """Whether the broker connection is open."""
-        return self._producer is not None
-
-    @property
     def mode(self) -> str:
         """How the messages of the last :meth:`batch` go out, in words for a log line."""
         if self.one_step:

@@ -49,21 +49,6 @@ class Shape:
         Exception: nothing is known of such a message.
     """
 
-    __slots__ = (
-        "_check",
-        "_compression",
-        "_dump",
-        "_embed",
-        "_levels",
-        "_longest",
-        "_options",
-        "_serializer",
-        "_target",
-        "_text",
-        "_trailing",
-        "common",
-    )
-
     def __init__(
         self,
         common: tuple[object, ...],
