@@ -17,6 +17,7 @@ from ..public import public
 from ..schedules import Manual, Rule, encode_schedule, rule_of
 from ..schedules.calendars import Calendar, without
 from ..schedules.misfire import Misfire
+from ..settings import MAX_HISTORY
 from . import fields
 from .as_read import AsRead, Recorded, Status
 from .field_types import (
@@ -129,11 +130,11 @@ class Entry(Frozen, AsRead, Recorded, ScheduleEntry):
             self.jitter: Final[float] = fields.as_jitter(jitter)
             self.start_at: Final[datetime | None] = None if start_at is None else instants.aware("start_at", start_at)
             self.end_at: Final[datetime | None] = None if end_at is None else instants.aware("end_at", end_at)
-            self.max_runs: Final[int | None] = fields.as_max_runs(max_runs)
+            self.max_runs: Final[int | None] = fields.as_number("max_runs", max_runs, 1)
             self.enabled: Final[bool] = fields.of_type("enabled", enabled, bool)
             self.description: Final[str] = fields.of_type("description", description, str)
             self.remove_when_done: Final[bool] = fields.of_type("remove_when_done", remove_when_done, bool)
-            self.history: Final[int | None] = fields.as_history(history)
+            self.history: Final[int | None] = fields.as_number("history", history, 0, MAX_HISTORY)
             self.expect: Final[Expect | Literal[False] | None] = Expect.of(expect)
             self.on_failure: Final[Pause | None] = Pause.of(on_failure)
             self.calendar: Final[Calendar | str | None] = fields.as_calendar(calendar)

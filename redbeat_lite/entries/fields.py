@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -21,7 +22,7 @@ from ..once.canvas import CANVAS, CANVASES, plain
 from ..once.policy import Once
 from ..schedules import SpreadSchedule, coerce_schedule
 from ..schedules.calendars import Calendar
-from ..settings import MAX_HISTORY, MAX_NAME
+from ..settings import MAX_NAME
 from ..storage.json_values import pack, unpack
 from .foreign_fields import INSTEAD
 
@@ -153,15 +154,10 @@ def as_jitter(value: Any) -> float:
     return float(seconds)
 
 
-def as_max_runs(value: Any) -> int | None:
-    if value is not None and (type(value) is not int or value < 1):
-        raise InvalidEntry("max_runs", "None or a whole number from 1", value)
-    return value
-
-
-def as_history(value: Any) -> int | None:
-    if value is not None and (type(value) is not int or not 0 <= value <= MAX_HISTORY):
-        raise InvalidEntry("history", f"None or a whole number from 0 to {MAX_HISTORY}", value)
+def as_number(field: str, value: Any, least: int, most: float = math.inf) -> int | None:
+    if value is not None and (type(value) is not int or not least <= value <= most):
+        bounds = f"{least} to {most}" if math.isfinite(most) else f"{least}"
+        raise InvalidEntry(field, f"None or a whole number from {bounds}", value)
     return value
 
 
