@@ -20,8 +20,7 @@ What fails how:
   (``leader``).
 - Part of the schedule is gone: the next renewal notices, and the configuration is written anew (``repair``,
   ``config_entries``).
-- The wall clock is set, or the app's zone changes: what was planned by the old one is planned anew (``clock_watch``,
-  ``replanning``).
+- The wall clock is set, or the app's zone changes: what was planned by the old one is planned anew (``replanning``).
 - One entry cannot be used: it is set aside, and the others go on (``dispatch``).
 - The process is told to stop: what is out is committed, the lease is given back (``shutdown``). It is killed: the lease
   runs out.

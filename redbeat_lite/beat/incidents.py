@@ -30,10 +30,9 @@ from .announcer import Mark
 from .asked_results import AskedResults
 from .dispatch.deadlines import Deadlines
 from .fresh_starts import FreshStarts
-from .heard import Heard
 from .leader import Leader
 from .vitals import Vitals
-from .watched_entries import Found, WatchedEntries
+from .watched_entries import Found, Heard, WatchedEntries
 
 logger = get_logger(__name__)
 

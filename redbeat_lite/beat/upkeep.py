@@ -11,13 +11,12 @@ from ..entries.entry import Entry
 from ..settings import Settings
 from ..storage.leader_store import LeaderStore
 from ..storage.stored import Term
-from .clock_watch import ClockWatch
 from .config_entries import ConfigEntries
 from .freezing import Freezing
 from .leader import Leader
 from .owners import Owners
 from .repair import Repair
-from .replanning import Replanning, planned_by
+from .replanning import ClockWatch, Replanning, planned_by
 from .vitals import Vitals
 
 

@@ -1,20 +1,24 @@
-"""What the entries that a look names expect of their runs, read again only where a definition has changed."""
+"""What a look knows of the entries that it names, read again where a definition has changed, and of the workers."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from celery import Celery
 
 from ..entries.entry import Entry
 from ..entries.expected import leaves_no_result
+from ..entries.sendable import queue_of
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, entry_of, state_of
 from ..errors import CorruptEntry
 from ..expect import Expect
+from ..once.keys import OnceKeys
+from ..once.worker_reports import heard_of
 from ..runs.facts import Watched
+from ..storage.replies import server_ms
 from ..storage.store import Store
 from ..storage.stored import PAGE, Stored, chunks
 from .dispatch.deadlines import Deadlines
@@ -79,3 +83,24 @@ class WatchedEntries:
             self._known.clear()
         self._known[name] = stored.definition, entry
         return entry
+
+
+class Heard:
+    """What the workers of one app say of themselves, as :meth:`ask` found it last."""
+
+    def __init__(self, app: Celery, prefix: str) -> None:
+        self._app = app
+        self._key = OnceKeys(prefix).workers
+        self._queues = set[str]()
+        self.records = False  #: whether somebody records what becomes of runs
+
+    def ask(self, client: Any) -> None:
+        """Read what they say, by this redis-py client; two round trips."""
+        heard = heard_of(client.hgetall(self._key), server_ms(client) / 1000).values()
+        self._queues = {queue for said in heard for queue in said.queues}
+        self.records = any(said.records for said in heard)
+
+    def untaken(self, entry: Entry) -> str | None:
+        """The queue that an entry's messages go to, if none of these workers takes from it."""
+        queue = queue_of(self._app, entry)
+        return None if queue in self._queues else queue

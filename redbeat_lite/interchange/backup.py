@@ -36,9 +36,8 @@ from ..storage.calendars import restore_calendar, stored_calendars
 from ..storage.changes import Action
 from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, Edit, Stored, chunks
-from .beside import fields_of
 from .document import Document, Record
-from .records import entry_from, state_fields, state_from
+from .records import entry_from, fields_of, state_fields, state_from
 
 
 class Export:

@@ -19,7 +19,7 @@ from ..entries.freezes import Freeze
 from ..errors import InvalidEntry, RedbeatError, shorten
 from ..schedules.calendars import Calendar
 from ..storage.backfills import Backfill
-from .beside import items_from
+from .records import items_from
 
 #: Characters of a key in a path; all of most names.
 _KEY = 250

@@ -13,9 +13,8 @@ from ..durations import LENGTH, Duration, seconds_of
 from ..errors import InvalidEntry
 from ..instants import EPOCH, MAX_MS, MIN_MS, aware, from_ms, to_ms
 from ..public import public
-from .jitter import drawn
 from .rule import RuleSchedule
-from .spread import SpreadSchedule
+from .spread import SpreadSchedule, drawn
 
 #: The shortest interval: below it the round trips to Redis and the broker are what sets the pace.
 MIN_INTERVAL_MS = 50

@@ -1,4 +1,5 @@
-"""Spread: what ``H`` stands for in a cron expression, and when a spread interval runs, by the entry's name alone.
+"""Spread: what ``H`` stands for in a cron expression, and when a spread interval runs, by the entry's name alone; and
+jitter, which spreads what is due at the same moment. Both are the same on every machine.
 
 As Jenkins and croniter write it: ``H`` is one value of its field, ``H(0-5)`` one of a range, which may wrap, ``H/15``
 and ``H(0-29)/10`` every so many from a first one on. A day of the month is one that each month has, unless a range is
@@ -9,11 +10,11 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Self
 
 from ..errors import InvalidEntry
 from .cron_text import DAY, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, Field, Parser, split
-from .jitter import drawn
 from .rule import RuleSchedule
 
 _WRITTEN = re.compile(r"(^|[\s,])h", re.IGNORECASE)
@@ -101,3 +102,26 @@ def _chosen(part: str, field: Field, parser: Parser, name: str | None) -> str:
     places = range(width) if name is None else range(drawn(f"{field.column}:{name}", step), width, step)
     values = [field.low + (first - field.low + place) % field.size for place in places]
     return f"{values[0]}-{values[-1]}/{places.step}" if len(values) > 1 else str(values[0])
+
+
+def offset_ms(name: str, nominal_ms: int, jitter_ms: int, gap_ms: int | None = None) -> int:
+    """How long after its nominal time an occurrence is due, in milliseconds.
+
+    Drawn evenly from 0 to ``jitter_ms``, both included, out of the entry's name and the nominal time: a beat that takes
+    over, a preview and a restart all find the same offset. The plan itself is not shifted.
+
+    Parameters:
+        gap_ms: from this occurrence to the next; the offset stays below it, so no occurrence is due as late as the
+            nominal time of the next, whatever that one's own offset.
+    """
+    highest = jitter_ms if gap_ms is None else min(jitter_ms, gap_ms - 1)
+    if highest <= 0:
+        return 0
+    return drawn(f"{nominal_ms}:{name}", highest + 1)
+
+
+def drawn(text: str, bound: int) -> int:
+    """A number from 0 to below ``bound``, which is even over texts."""
+    # Unlike hash(), the same in every process; 64 bits, so the remainder is even to within bound / 2**64.
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % bound
