@@ -12,8 +12,7 @@ from ..public import public
 from .definition import TTL, Definition, Overlap, define
 from .keys import START
 from .run import PipelineRun, begin
-from .task import PipelineTask
-from .task_names import finder
+from .task_names import find
 from .task_notes import note
 
 if TYPE_CHECKING:
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 
 def defined(app: Celery, steps: Iterable[Any], params: Any, **more: Any) -> Definition:
     """The definition of these steps over the tasks of an app; the rest is that of :func:`define`."""
-    find = finder(app.tasks, lambda name: isinstance(app.tasks[name], PipelineTask))
-    return define(steps, params, find=find, note=partial(note, app), **more)
+    return define(steps, params, find=partial(find, app.tasks), note=partial(note, app), **more)
 
 
 @public
