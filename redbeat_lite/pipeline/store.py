@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..once.runtime import Runtime
+from ..once.store import LockStore
 from ..runs.store import RunStore
 from ..storage.lazy import of_process
 from ..storage.patience import patiently
 from ..storage.replies import text, text_or_none, texts
 from ..storage.scripts import Scripts
 from .definition import MAX_STEPS, Definition
-from .guards import Guards
 from .keys import RunKeys, turns_key
 from .run_index import Index
 
@@ -103,7 +103,7 @@ class PipelineStore:
         self.index = Index(client, prefix, min(max(lease / 2, 0.5), 10.0))
         self.resend_ms = round(1000 * max(lease, 1.0))
         self._prefix = prefix
-        self.guards, self.runs = Guards(client, prefix), RunStore(client, prefix)
+        self.guards, self.runs = LockStore(client, prefix), RunStore(client, prefix)
         self._scripts = Scripts(client)
         self._definitions: dict[str, Definition] = {}
 
