@@ -12,6 +12,9 @@ from .site import Call
 #: Options of the command, with what the form has at first.
 _OPTIONS = {"from": "", "to": "", "max-active": "1", "rate": "10", "again": "0", "note": ""}
 
+#: What the command alone asks for.
+_OF_THE_COMMAND = ("tag", "task", "dry_run", "yes", "as_json")
+
 #: What is done to one that has not ended.
 _ACTIONS = ("pause", "resume", "cancel")
 
@@ -27,7 +30,7 @@ def start(call: Call) -> Response:
     texts = {name: call.given.get(name, text).strip() for name, text in _OPTIONS.items()}
     words = [word for name, text in texts.items() if text != _OPTIONS[name] for word in (f"--{name}", text)]
     given = command.make_context("backfill", [*words, "--", call.name]).params
-    kept = {name: value for name, value in given.items() if name not in ("dry_run", "yes", "as_json")}
+    kept = {name: value for name, value in given.items() if name not in _OF_THE_COMMAND}
     wanted = call.site.schedules.backfills.start(**asked(kept, call.site.zone), dry_run="save" not in call.given)
     if wanted.id:
         return call.done("done", "backfills")
