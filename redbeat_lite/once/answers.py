@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What :meth:`LockStore.begin` decided: one of the words in ``once/begin.lua``, and its text; and why the run could
     not be recorded, empty where it was."""
 
@@ -28,8 +26,7 @@ class Seen(IntEnum):
     REFUSED = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """What was given back, and whom that concerns; and why the run could not be recorded, as above."""
 
     standby: bool

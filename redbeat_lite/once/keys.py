@@ -20,7 +20,7 @@ key                           type    holds
                                       one. Both live until a week after the last waiter is too old
 ``{p}:once:index``            zset    key -> when the lock sweeper has to look at it, ms; every lock and queue is in it,
                                       for a week if nobody looks
-``{p}:once:fence``            string  the last fencing number given out
+``{p}:once:fence``            string  the last fencing number given out or set aside
 ``{p}:once:workers``          hash    node name of a worker with ``install()`` -> what it reported last
 ``{p}:guard:<task id>``       hash    ``state`` (``running``, ``refused``, ``done``, ``dead``), ``attempt``, ``token``,
                                       ``until`` (ms), the ``verdict`` on a refused one and ``by`` whom, and the parked

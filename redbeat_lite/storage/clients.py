@@ -12,7 +12,6 @@ import redis.cluster
 from kombu.utils.imports import symbol_by_name
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
-from redis.commands.core import Script
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.retry import Retry
@@ -222,9 +221,6 @@ class _Cluster:
         cluster = self._cluster()
         cluster.nodes_manager.initialize()
         return cluster.pubsub()  # type: ignore[no-untyped-call]
-
-    def register_script(self, script: str) -> Script:
-        return Script(cast(redis.Redis, self), script.encode())
 
     def close(self) -> None:
         found, self._found = self._found, None

@@ -159,10 +159,10 @@ def test_the_api(guarded: Server, admin: redis.Redis, make_app: Callable[..., Ce
     admin.execute_command("ACL", "SETUSER", "api", "-xadd", "-hrandfield")
     admin.hset(KEYS.changed, mapping=dict.fromkeys((f"gone{n}" for n in range(10_001)), "of old"))
     use_everything(make_app(broker_url=url(guarded, "api")))  # as it did before there was a record
-    admin.execute_command("ACL", "SETUSER", "api", "-get")
+    admin.execute_command("ACL", "SETUSER", "api", "-set")
     with (
         Stopwatch() as watch,
-        pytest.raises(redbeat_lite.LockUnavailable, match="get"),
+        pytest.raises(redbeat_lite.LockUnavailable, match="set"),
         redbeat_lite.lock(make_app(broker_url=url(guarded, "api")), "key"),
     ):
         pass

@@ -8,11 +8,13 @@ need.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 from typing import Any
 
-from redis.commands.core import Script as RedisScript
+from redis.exceptions import NoScriptError
 
 #: How a script begins that needs others.
 _NEEDS = "-- needs "
@@ -35,6 +37,11 @@ def source(name: str) -> str:
     return "".join(source(f"shared/{each}") for each in needed) + text
 
 
+@cache
+def _sha(name: str) -> str:
+    return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
+
+
 class Scripts:
     """The scripts bound to one Redis client.
 
@@ -44,11 +51,13 @@ class Scripts:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._bound: dict[str, RedisScript] = {}
 
     def run(self, name: str, keys: Sequence[str], args: Sequence[Any] = ()) -> Any:
         """Run ``lua/<name>.lua`` with these KEYS and ARGV and return its reply, with strings as bytes."""
-        script = self._bound.get(name)
-        if script is None:
-            script = self._bound[name] = self._client.register_script(source(name))
-        return script(keys=list(keys), args=list(args))
+        # Not by way of redis-py's Script, which costs the client a fifth more.
+        command = ("EVALSHA", _sha(name), len(keys), *keys, *args)
+        try:
+            return self._client.execute_command(*command)
+        except NoScriptError:
+            self._client.script_load(source(name))
+            return self._client.execute_command(*command)

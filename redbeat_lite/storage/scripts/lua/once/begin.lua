@@ -46,7 +46,14 @@ if deadline > 0 and now > deadline then
   return {'old', ''}
 end
 
-local g = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'token', 'until', 'standby_attempt', 'verdict', 'by')
+-- Mostly there is nothing, which is one question. Without a lock only the first of these keys is given.
+local there = redis.call('EXISTS', KEYS[1], KEYS[3] or KEYS[1], KEYS[4] or KEYS[1], KEYS[8] or KEYS[1]) > 0
+
+local function look(...)
+  return there and redis.call(...)
+end
+
+local g = look('HMGET', KEYS[1], 'state', 'attempt', 'token', 'until', 'standby_attempt', 'verdict', 'by') or {}
 if g[1] then
   local seen = tonumber(g[2])
   if attempt == seen and g[1] == 'refused' then
@@ -90,13 +97,13 @@ if not locked then
 end
 
 local function next_number()
-  local text = string.format('%.0f', next_fence(KEYS[7]))
-  redis.call('SET', KEYS[7], text)
-  return text
+  return string.format('%.0f', next_fences(KEYS[7], 1))
 end
 
 local key = ARGV[8]
-redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', now - tonumber(ARGV[12]))
+if time[2] % 16 == 0 then -- each run adds one key at most, so now and then is enough
+  redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', now - tonumber(ARGV[12]))
+end
 
 -- Only refused, not done: whoever asked has yet to store the result that says so.
 local function refuse(verdict, by)
@@ -106,14 +113,14 @@ local function refuse(verdict, by)
   return {verdict, by}
 end
 
-local owner = redis.call('HGET', KEYS[3], 'task')
+local owner = look('HGET', KEYS[3], 'task')
 if not owner and ARGV[14] == '0' then
-  local last = redis.call('HGET', KEYS[8], 'token')
+  local last = look('HGET', KEYS[8], 'token')
   if last and last ~= token then
     return {'later', ''}
   end
 end
-local head = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
+local head = (look('ZRANGE', KEYS[4], 0, 0) or {})[1]
 if owner ~= id and (owner or (head and head ~= id)) then
   if not owner then
     -- Nobody may have looked after those who wait for so long that they have left the index.

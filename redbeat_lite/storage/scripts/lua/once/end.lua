@@ -45,28 +45,32 @@ if not locked then
   return {standby, 0, 0, why}
 end
 local key, hold, lease = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[9])
-local last = redis.call('HMGET', KEYS[6], 'token', 'fence', 'holder')
-if last[1] == token then
+local holder = redis.call('HGET', KEYS[3], 'token')
+local last = holder ~= token and redis.call('HMGET', KEYS[6], 'token', 'fence', 'holder')
+if last and last[1] == token then
   redis.call('DEL', KEYS[6])
   -- Both ran out, while the server was away perhaps, and nobody has had the lock since. A retry that ends the run before
   -- the next renewal must not lose it. Where the record lives, the lock was not to be renewed any more.
-  if hold > 0 and tonumber(g[6] or '0') <= now and redis.call('EXISTS', KEYS[3]) == 0 then
+  if hold > 0 and tonumber(g[6] or '0') <= now and not holder then
     redis.call('HSET', KEYS[3], 'token', token, 'task', id, 'since', now, 'lease', lease, 'fence', last[2], 'holder',
       last[3])
+    holder = token
   end
 end
-if redis.call('HGET', KEYS[3], 'token') ~= token then
+if holder ~= token then
   return {standby, 0, 0, why}
 end
 
+-- Who holds the lock is the last that has had it.
 if hold > 0 then
+  redis.call('DEL', KEYS[6])
   local due = now + hold - lease
   redis.call('HSET', KEYS[3], 'token', 'queued|' .. id, 'state', 'queued', 'due', due, 'ended', ARGV[8])
   redis.call('PEXPIRE', KEYS[3], hold)
   redis.call('ZADD', KEYS[5], now + hold, key)
   return {standby, 1, 0, why}
 end
-redis.call('DEL', KEYS[3])
+redis.call('DEL', KEYS[3], KEYS[6])
 if redis.call('EXISTS', KEYS[4]) == 1 then
   -- Due at once: should the caller die before it has woken the next one, the lock sweeper does.
   redis.call('ZADD', KEYS[5], now, key)

@@ -7,7 +7,7 @@
 -- returns a list of 1 taken, or taken before by the same task id | 0 held or waited for by another task | 2 later: whoever
 --     had it has not given it back, but may just have had no chance to renew it
 local now = now_ms()
-local fence = next_fence(KEYS[2])
+local fence = next_fences(KEYS[2], tonumber(ARGV[1]))
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2]))
 local taken = {}
 for i = 1, tonumber(ARGV[1]) do
@@ -51,5 +51,4 @@ for i = 1, tonumber(ARGV[1]) do
     taken[i] = 1
   end
 end
-redis.call('SET', KEYS[2], string.format('%.0f', fence))
 return taken
