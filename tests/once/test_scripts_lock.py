@@ -146,7 +146,7 @@ def test_a_renewal_puts_back_what_a_flush_took_unless_someone_else_has_it(store:
     assert store.renew(mine, revive=False) == (False, False)
     assert store.renew(mine, revive=True) == (True, True)
     assert begin(store, held("b")) == "taken"
-    assert store.client.hget("{t}:once:last:k", "token") == mine.token, "it may run out once more"
+    assert store.client.get("{t}:once:last:k").startswith(mine.token), "it may run out once more"
     store.client.flushall()
     begin(store, held("b"))
     assert store.renew(mine, revive=True)[1] is False

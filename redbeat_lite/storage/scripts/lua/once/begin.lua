@@ -115,8 +115,8 @@ end
 
 local owner = look('HGET', KEYS[3], 'task')
 if not owner and ARGV[14] == '0' then
-  local last = look('HGET', KEYS[8], 'token')
-  if last and last ~= token then
+  local last = look('GET', KEYS[8])
+  if last and string.match(last, '^[^|]*') ~= token then
     return {'later', ''}
   end
 end
@@ -177,7 +177,6 @@ end
 redis.call('HSET', KEYS[3], 'token', token, 'task', id, 'state', 'running', 'since', now, 'lease', lease,
   'fence', number, 'holder', ARGV[10])
 redis.call('PEXPIRE', KEYS[3], lease)
-redis.call('HSET', KEYS[8], 'token', token, 'fence', number, 'holder', ARGV[10])
-redis.call('PEXPIRE', KEYS[8], math.max(tonumber(ARGV[12]), 2 * lease))
+redis.call('SET', KEYS[8], token .. '|' .. number .. '|' .. ARGV[10], 'PX', math.max(tonumber(ARGV[12]), 2 * lease))
 redis.call('ZADD', KEYS[6], now + lease, key)
 return go(number)

@@ -46,14 +46,14 @@ if not locked then
 end
 local key, hold, lease = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[9])
 local holder = redis.call('HGET', KEYS[3], 'token')
-local last = holder ~= token and redis.call('HMGET', KEYS[6], 'token', 'fence', 'holder')
-if last and last[1] == token then
+local last = holder ~= token and redis.call('GET', KEYS[6]) or ''
+local of, fence, who = string.match(last, '^([^|]*)|([^|]*)|(.*)$')
+if of == token then
   redis.call('DEL', KEYS[6])
   -- Both ran out, while the server was away perhaps, and nobody has had the lock since. A retry that ends the run before
   -- the next renewal must not lose it. Where the record lives, the lock was not to be renewed any more.
   if hold > 0 and tonumber(g[6] or '0') <= now and not holder then
-    redis.call('HSET', KEYS[3], 'token', token, 'task', id, 'since', now, 'lease', lease, 'fence', last[2], 'holder',
-      last[3])
+    redis.call('HSET', KEYS[3], 'token', token, 'task', id, 'since', now, 'lease', lease, 'fence', fence, 'holder', who)
     holder = token
   end
 end

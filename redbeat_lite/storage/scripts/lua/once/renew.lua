@@ -14,8 +14,8 @@ local g = redis.call('HMGET', KEYS[1], 'token', 'state', 'until')
 local swept = not g[3] or tonumber(g[3]) <= now
 -- The lock may have run out, while the server was away perhaps, but nobody has had it since. What is noted there tells
 -- more than a caller may know who renews for its child.
-local l = KEYS[5] and redis.call('HMGET', KEYS[5], 'token', 'fence', 'holder') or {}
-local last = l[1] == token
+local of, fence, who = string.match(KEYS[5] and redis.call('GET', KEYS[5]) or '', '^([^|]*)|([^|]*)|(.*)$')
+local last = of == token
 -- A renewal that comes after the end of its run finds another state, and must not bring anything back to life.
 if (g[1] == token and g[2] == 'running') or (not g[2] and (revive or last)) then
   redis.call('HSET', KEYS[1], 'state', 'running', 'attempt', ARGV[3], 'token', token, 'until', now + lease)
@@ -36,13 +36,13 @@ if holder ~= token then
     return {guard, 0}
   end
   redis.call('HSET', KEYS[2], 'token', token, 'task', id, 'state', 'running', 'since', now, 'lease', lease,
-    'fence', last and l[2] or ARGV[7], 'holder', last and l[3] or ARGV[8])
+    'fence', last and fence or ARGV[7], 'holder', last and who or ARGV[8])
 end
 redis.call('PEXPIRE', KEYS[2], lease)
 if not last then
   local held = redis.call('HMGET', KEYS[2], 'fence', 'holder')
-  redis.call('HSET', KEYS[5], 'token', token, 'fence', held[1] or ARGV[7], 'holder', held[2] or ARGV[8])
+  fence, who = held[1] or ARGV[7], held[2] or ARGV[8]
 end
-redis.call('PEXPIRE', KEYS[5], math.max(tonumber(ARGV[9]), 2 * lease))
+redis.call('SET', KEYS[5], token .. '|' .. fence .. '|' .. who, 'PX', math.max(tonumber(ARGV[9]), 2 * lease))
 redis.call('ZADD', KEYS[4], now + lease, ARGV[6])
 return {guard, 1}
