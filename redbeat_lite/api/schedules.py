@@ -116,11 +116,11 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         """
         calendars, told, taken = cache(self._writer.calendars.all), set[str](), list[str]()
         for some in [entries] if isinstance(entries, Collection) else chunks(entries, PAGE):
-            checked = [self._writer.checked(each, replaces=replace, warn=False, calendars=calendars) for each in some]
-            self._writer.warn_of_unknown_tasks(checked, told)
             if not replace:
-                taken += self._writer.created(checked)
+                taken += self._writer.added(some, calendars, told)
                 continue
+            checked = [self._writer.checked(each, replaces=True, warn=False, calendars=calendars) for each in some]
+            self._writer.warn_of_unknown_tasks(checked, told)
             for entry in checked:
                 encode(entry)
             self._writer.replace(checked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..actors import Who, who
 from ..clock import wall_ms
 from ..entries import lifecycle
-from ..entries.definition import decode, encode
+from ..entries.definition import decode, encode, shape
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.expected import check_trust
@@ -26,6 +26,7 @@ from ..entries.words import counted, listed
 from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from ..once.canvas import sent
 from ..storage.changes import Action, Line, line_of
+from ..storage.json_values import loads
 from ..storage.patience import briefly
 from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, Edit, Stored
@@ -113,9 +114,9 @@ class Writer:
         """
         if not self._app.finalized:
             return
-        told, unknown = set() if told is None else told, dict[str, list[str]]()
+        told, unknown, known = set() if told is None else told, dict[str, list[str]](), self._app.tasks.keys()
         for entry in entries:
-            for task in sorted(sent(entry.task, entry.args) - self._app.tasks.keys() - told):
+            for task in sorted(sent(entry.task, entry.args) - known - told):
                 unknown.setdefault(task, []).append(entry.name)
         told.update(unknown)
         for task, names in unknown.items():
@@ -132,12 +133,33 @@ class Writer:
         Raises:
             EntryExists: names were taken; all others are stored.
         """
-        check_taken(self.created(entries, definition, action))
-
-    def created(self, entries: Sequence[Entry], definition: str | None = None, action: Action = "added") -> list[str]:
-        """Do as :meth:`create`; returns the names that were taken."""
         line = line_of(self.who, action)
-        edits = [self._creation(entry, None, line, definition) for entry in entries]
+        check_taken(self._created(entries, [self._creation(entry, None, line, definition) for entry in entries]))
+
+    def added(self, entries: Collection[Entry], calendars: Known, told: set[str]) -> list[str]:
+        """Check and store new entries, which get their state; returns the names that were taken.
+
+        What does not depend on name and arguments is found out once for all that are alike in it.
+
+        Parameters:
+            calendars, told: as for :meth:`checked` and :meth:`warn_of_unknown_tasks`.
+        """
+        line, edits, alike = line_of(self.who, "added"), list[Edit](), dict[Hashable, tuple[Entry, dict[str, Any]]]()
+        for entry in entries:
+            kind = shape(entry) if isinstance(entry, Entry) else None
+            if (known := alike.get(kind)) is not None:
+                check_arguments(entry, self._app)
+                definition = encode(entry, like=known[1])
+            else:
+                self.checked(entry, warn=False, calendars=calendars)
+                stored = loads(definition := encode(entry))
+                if kind is not None and "custom" not in stored["schedule"]:  # which may answer otherwise each time
+                    alike[kind] = entry, stored
+            edits.append(self._creation(entry, None, line, definition))
+        self.warn_of_unknown_tasks(entries, told)
+        return self._created(entries, edits)
+
+    def _created(self, entries: Collection[Entry], edits: Sequence[Edit]) -> list[str]:
         done = self._store.put(edits)
         self.calendars.settle(entries)
         return [entry.name for entry, ok in zip(entries, done, strict=True) if not ok]

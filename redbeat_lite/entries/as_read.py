@@ -21,13 +21,13 @@ class AsRead:
     """The part of an entry that its state tells, as it was when the entry was read; times are in UTC."""
 
     name: str
-    state: EntryState | None  #: of an entry that was read or written
-    due: int | None  #: epoch milliseconds
-    owner: str | None
+    state: EntryState | None = None  #: of an entry that was read or written
+    due: int | None = None  #: epoch milliseconds
+    owner: str | None = None
     #: Until when a freeze keeps it from firing; of one that was read by its name, or told by :attr:`Schedules.freezes`.
-    frozen_until: datetime | None
+    frozen_until: datetime | None = None
     #: Who changed it last, of an entry that was read by its name; else ``None``.
-    last_change: Change | None
+    last_change: Change | None = None
 
     @property
     def known_state(self) -> EntryState:

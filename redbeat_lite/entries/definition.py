@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from copy import copy
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from ..errors import CorruptEntry, InvalidEntry, UnsupportedFormat, text_of
 from ..expect import Expect, Pause
 from ..once.policy import Once
-from ..schedules import decode_schedule, encode_schedule
+from ..schedules import Cron, Every, decode_schedule, encode_schedule
 from ..schedules.calendars import Calendar
 from ..schedules.misfire import Misfire
-from ..storage.json_values import MAX_BYTES, dumps, loads, pack, unpack
+from ..storage.json_values import MAX_BYTES, dumps, is_plain, loads, pack, unpack
 from ..storage.keys import FORMAT
 from .entry import Entry
 from .fields import as_args, as_mapping, check_name
@@ -29,25 +30,31 @@ _DEFAULTS = Entry("defaults", "defaults", 60).definition()
 #: What need not be stored: a field that has its default. A task and a schedule have none.
 _OMITTED = {field: value for field, value in _DEFAULTS.items() if field not in ("task", "schedule")}
 
+#: In what entries of one shape have the very same objects, and in what the same values; see :func:`shape`.
+_OBJECTS = ("misfire", "start_at", "end_at", "expect")
+_VALUES = [each for each in _OMITTED if each not in (*_OBJECTS, "args", "kwargs", "options")]
+_SAME, _THE_SAME = attrgetter("task", *_VALUES), attrgetter(*_OBJECTS)
+
 
 def stored_value(value: Any, field: str) -> Any:
     """A field of a definition as it is stored; raises InvalidEntry if it cannot be."""
     return None if value is None else _CODECS.get(field, (_keep, _keep))[0](value, field)
 
 
-def encode(entry: Entry, *, allow_local: bool = False) -> str:
+def encode(entry: Entry, *, allow_local: bool = False, like: dict[str, Any] | None = None) -> str:
     """The JSON text of an entry's definition.
 
     Parameters:
         allow_local: leave out a schedule or arguments that cannot be stored, and name them under ``local``. What was
             left out when the entry was stored stays so: what it has in those places only stands for it.
+        like: the stored form of an entry of the same :func:`shape`, of which it takes all but the arguments.
 
     Raises:
         InvalidEntry: a field cannot be stored, or the whole is over 64 KiB.
     """
-    stored: dict[str, Any] = {"v": FORMAT, "task": entry.task}
+    stored: dict[str, Any] = {"v": FORMAT, "task": entry.task} if like is None else like.copy()
     local = []
-    for field in _DECODERS:
+    for field in _DECODERS if like is None else [field for field in ("args", "kwargs") if field in like]:
         if field in entry.local:
             local.append(field)
             continue
@@ -70,6 +77,18 @@ def encode(entry: Entry, *, allow_local: bool = False) -> str:
     if len(text.encode()) > MAX_BYTES:
         raise InvalidEntry("entry", f"a definition of at most {MAX_BYTES} bytes", len(text.encode()), entry=entry.name)
     return text
+
+
+def shape(entry: Entry) -> Hashable:
+    """What entries have in common that differ in names and arguments alone; ``None`` for one that is to be looked at
+    by itself. It holds for as long as one of them is kept.
+    """
+    schedule, options = entry.schedule, entry.options
+    if entry.calendar is not None or entry.local or entry.owner is not None:
+        return None
+    rule = repr(schedule) if isinstance(schedule, (Every, Cron)) and not schedule.spread else id(schedule)
+    given = repr(options) if all(map(is_plain, options.values())) else id(options)
+    return rule, given, not entry.args, not entry.kwargs, *_SAME(entry), *map(id, _THE_SAME(entry))
 
 
 def decode(name: str, raw: bytes, alike: dict[str, Entry] | None = None) -> Entry:

@@ -87,6 +87,12 @@ class Entry(Frozen, AsRead, Recorded, ScheduleEntry):
         InvalidEntry: a field is wrong; names the field, what was expected and what came.
     """
 
+    local: tuple[str, ...] = ()
+    #: What was noted of the runs of a schedule that cannot be stored; see :mod:`redbeat_lite.entries.sameness`.
+    runs: tuple[int, ...] = ()
+    #: The shape of its messages, and what it fills in; see :mod:`redbeat_lite.beat.dispatch.prepared`.
+    written: tuple[Any, Mapping[str, str]] | None = None
+
     def __init__(
         self,
         name: str,
@@ -142,12 +148,6 @@ class Entry(Frozen, AsRead, Recorded, ScheduleEntry):
             check_together(self)
         except InvalidEntry as exc:
             raise exc.of(self.name) from None
-        self.state = self.due = self.owner = self.frozen_until = self.last_change = None
-        self.local: tuple[str, ...] = ()
-        #: What was noted of the runs of a schedule that cannot be stored; see :mod:`redbeat_lite.entries.sameness`.
-        self.runs: tuple[int, ...] = ()
-        #: The shape of its messages, and what it fills in; see :mod:`redbeat_lite.beat.dispatch.prepared`.
-        self.written: tuple[Any, Mapping[str, str]] | None = None
 
     @classmethod
     def from_mapping(cls, name: str, written: Mapping[str, Any], *, app: Any = None) -> Entry:

@@ -86,7 +86,8 @@ def as_mapping(field: str, value: Any) -> dict[str, Any]:
 
 
 def as_options(value: Any) -> dict[str, Any]:
-    options = as_mapping("options", value)
+    if not (options := as_mapping("options", value)):
+        return options
     as_mapping("options.headers", options.get("headers"))  # ours are merged into them at each run
     for name, near in misspelt(options):
         raise InvalidEntry(f"options.{name}", "a known option", options[name], hint=f"did you mean {near!r}?")

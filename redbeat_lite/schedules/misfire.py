@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -69,7 +70,7 @@ class Misfire:
         if isinstance(value, Misfire):
             return value
         if isinstance(value, str):
-            return cls(value)
+            return _named(value)
         if not isinstance(value, Mapping):
             raise InvalidEntry("misfire", "a policy's name, a Misfire or a mapping", value)
         for key in value:
@@ -89,6 +90,10 @@ class Misfire:
         stored = {"policy": self.policy, "grace": self.grace, "limit": self.limit}
         given = {name: value for name, value in stored.items() if value is not None}
         return self.policy if len(given) == 1 else given
+
+
+#: One for each name: most entries have the same.
+_named = lru_cache(maxsize=8)(Misfire)
 
 
 def _grace(value: object) -> float | None:

@@ -227,6 +227,37 @@ class TestAddMany:
             schedules.add_many(entries, replace=True)
         assert len(schedules) == 0
 
+    def test_of_those_that_are_nearly_alike_each_is_stored_as_it_is_alone(
+        self, schedules: Schedules, client: redis.Redis
+    ) -> None:
+        misfire = Misfire("coalesce", grace=5)
+        differing: list[dict[str, Any]] = [{}, {"options": {"priority": 1}}, {"options": {"priority": True}}]
+        differing += [{"options": {"time_limit": 60}}, {"options": {"time_limit": 60.0}}, {"args": ()}, {"kwargs": {}}]
+        differing += [{"kwargs": {"__type__": "x"}}, {"kwargs": {"b": NOW}}, {"schedule": every(60, align=True)}]
+        differing += [{"schedule": every(60, spread=True)}, {"schedule": cron("0 3 * * mon")}, {"schedule": 60}]
+        differing += [{"schedule": cron("0 3 * * MON")}, {"schedule": cron("0 3 * * mon", tz="Europe/Berlin")}]
+        differing += [{"schedule": cron("H 3 * * *")}, {"misfire": misfire}, {"misfire": "skip"}, {"once": True}]
+        differing += [{"start_at": NOW}, {"end_at": NOW + timedelta(days=99)}, {"jitter": 5}, {"expires": 60}]
+        differing += [{"max_runs": 1}, {"history": 1}, {"enabled": False}, {"expect": False}, {"tags": ["a"]}]
+        differing += [{"on_failure": "pause:3"}, {"task": "mul"}, {"expires": None}, {"remove_when_done": True}]
+        fields = [
+            {"task": "add", "schedule": every(60), "args": (1,), "kwargs": {"a": 1}, **each} for each in differing
+        ]
+        entries = [Entry(f"e{number}", **each) for number, each in enumerate([*fields, *fields])]
+        schedules.add_many(entries)
+        stored = client.hgetall("{redbeat-lite}:entries"), client.zrange("{redbeat-lite}:due", 0, -1, withscores=True)
+        schedules.clear()
+        for number, each in enumerate([*fields, *fields]):
+            schedules.add(f"e{number}", **each)
+        assert stored[0] == client.hgetall("{redbeat-lite}:entries")
+        assert stored[1] == client.zrange("{redbeat-lite}:due", 0, -1, withscores=True)
+
+    def test_each_of_many_that_are_alike_is_checked_for_its_arguments(self, schedules: Schedules) -> None:
+        calls = [("good", (1,)), ("bad", ({1},))]
+        with pytest.raises(InvalidEntry, match=r"entry 'bad': args\[0\]: expected a value that the serializer 'json'"):
+            schedules.add_many(Entry(name, "add", every(10), args) for name, args in calls)
+        assert len(schedules) == 0
+
     def test_of_an_iterator_a_thousand_are_held_at_a_time(
         self, app: Celery, schedules: Schedules, caplog: pytest.LogCaptureFixture
     ) -> None:
