@@ -7,6 +7,7 @@ occurrences there and nothing else.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from difflib import get_close_matches
@@ -98,14 +99,8 @@ def offset_at(zone: tzinfo, second: int) -> int:
 
 def jump_between(zone: tzinfo, before: int, after: int) -> int:
     """The first second in ``(before, after]`` with the offset of ``after``; the two must differ."""
-    target = offset_at(zone, after)
-    while after - before > 1:
-        middle = (before + after) // 2
-        if offset_at(zone, middle) == target:
-            after = middle
-        else:
-            before = middle
-    return after
+    target, seconds = offset_at(zone, after), range(before + 1, after + 1)
+    return seconds[bisect_left(seconds, True, key=lambda second: offset_at(zone, second) == target)]
 
 
 def stretches(zone: tzinfo, after: int, until: int) -> Iterator[tuple[int, int, int]]:

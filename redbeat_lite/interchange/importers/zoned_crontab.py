@@ -11,6 +11,7 @@ from datetime import tzinfo
 
 from celery.schedules import BaseSchedule, crontab
 
+from ...entries.schedule_text import schedule_text
 from ...errors import InvalidEntry
 from ...schedules import Cron, RRule
 from ...schedules.cron import crontab_rule
@@ -23,17 +24,7 @@ _ALL_DAYS, _ALL_WEEKDAYS, _ALL_MONTHS = tuple(range(1, 32)), tuple(range(7)), tu
 
 def zoned_crontab(found: crontab, zone: tzinfo) -> BaseSchedule:
     """A schedule with the occurrences of Celery's ``found`` in ``zone``; raises InvalidEntry if it has none."""
-    written = (
-        found._orig_minute,
-        found._orig_hour,
-        found._orig_day_of_month,
-        found._orig_month_of_year,
-        found._orig_day_of_week,
-    )
-    text = " ".join(str(field).replace(" ", "") for field in written)
-    times = crontab_rule(found, zone).walls
-    assert isinstance(times, WallTimes)
-    return _schedule(text, times, zone)
+    return _schedule(schedule_text(found).removeprefix("crontab "), crontab_rule(found, zone).walls, zone)
 
 
 def zoned_cron_line(text: str, zone: tzinfo) -> BaseSchedule:
