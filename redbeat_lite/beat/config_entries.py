@@ -50,9 +50,7 @@ logger = get_logger(__name__)
 class ConfigEntries:
     """The config entries of one app, whose ``beat_schedule`` is read anew at each :meth:`sync`.
 
-    Parameters:
-        present: tells the owners of whom a beat is there.
-        progress: told what is being done, again and again.
+    ``present`` tells the owners of whom a beat is there; ``progress`` is told what is done, again and again.
     """
 
     def __init__(

@@ -52,8 +52,7 @@ class EntryMetrics(Hooks):
     def ended(self, ends: Sequence[End], client: Any) -> None:
         """Count these, and look what is recorded of their entries: what came before this beat led, too.
 
-        Raises:
-            redis.exceptions.RedisError: the server does not answer; all are counted.
+        Where the server does not answer, all are counted.
         """
         names = set()
         for end in ends:

@@ -91,8 +91,7 @@ def _read(path: Path | str) -> Any:
 def judge(path: str, limit: float) -> Health:
     """Judge a beat by its heartbeat file.
 
-    Parameters:
-        limit: seconds that its loop may be silent, and that it may fail to reach the server or the broker.
+    For ``limit`` seconds its loop may be silent, and it may fail to reach the server or the broker.
     """
     try:
         return _judge(_read(path), limit)

@@ -88,11 +88,7 @@ class IncidentWatch:
         return IncidentStore(self._store.backend.client, self._settings.key_prefix)
 
     def look(self) -> None:
-        """Take one look, if this process leads.
-
-        Raises:
-            redis.exceptions.RedisError: the server does not answer.
-        """
+        """Take one look, if this process leads."""
         goes_on, self._pause = self._pause < PERIOD, PERIOD
         if not self._leader.leading:
             # What this process knows will be old when it leads again.

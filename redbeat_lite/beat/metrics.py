@@ -103,11 +103,7 @@ class Metrics(Hooks):
 
 
 class Exporter:
-    """Serves the metrics of one beat. Opens no port before :meth:`serve`.
-
-    Raises:
-        ConfigurationError: prometheus-client is not installed.
-    """
+    """Serves the metrics of one beat. Opens no port before :meth:`serve`. Refused without prometheus-client."""
 
     def __init__(self, port: int, settings: Settings, vitals: Vitals) -> None:
         if find_spec("prometheus_client") is None:

@@ -33,8 +33,7 @@ _CHILD = (sys.executable, "-m", f"{__package__}.send_notices")
 def hooks_of(app: Celery, settings: Settings) -> list[Hooks]:
     """Whom a beat of this app tells: the subscribers, and those of ``redbeat_lite_notify``.
 
-    Raises:
-        ConfigurationError: apprise is not installed, or a URL is none of its.
+    Raises ConfigurationError: apprise is not installed, or a URL is none of its.
     """
     return [*subscribers(app), *([Notices(settings.notify)] if settings.notify else [])]
 

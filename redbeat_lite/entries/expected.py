@@ -20,13 +20,9 @@ def expected_of(entry: Entry, default: Expect | None) -> Expect | None:
 
 
 def check_expectation(entry: Entry, now: int, zone: tzinfo) -> None:
-    """Refuse to expect successes closer together than the runs are.
+    """Refuse to expect successes closer together than the runs are, in the year that follows ``now`` (epoch ms).
 
-    Parameters:
-        now: epoch milliseconds; the year that follows is looked at.
-
-    Raises:
-        InvalidEntry: names two runs between which no success can come in time.
+    Raises InvalidEntry, which names two runs between which no success can come in time.
     """
     longest = entry.expect.success_ms if entry.expect else None
     if not entry.expect or longest is None:

@@ -35,17 +35,12 @@ def with_sent(entry: Entry, rows: Sequence[Row], history: int, now: int, limit: 
 
 
 def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
-    """Whether the message of an occurrence cannot be waiting any more.
+    """Whether the message of an occurrence cannot be waiting any more at ``now``; epoch ms, as ``nominal``.
 
     When it was sent is not written down: at its nominal time, or after an outage, but before the run after it. So its
     life counts from that one, unless its end is named as an instant. Never where it has no end, nor where nobody knows
     which run comes after it. One that is made up for has no end either, and may be sent after others: of an entry with
-    ``misfire="all"`` nothing is known to have expired.
-
-    Parameters:
-        nominal: nominal time of the occurrence, epoch milliseconds.
-        now: epoch milliseconds.
-        slack: by how many milliseconds the clocks of beats and workers may differ.
+    ``misfire="all"`` nothing is known to have expired. Clocks of beats and workers may differ by ``slack`` ms.
     """
     expires = entry.options.get("expires", entry.expires)
     if isinstance(expires, str | datetime) and not expires_with_gap(entry):

@@ -58,8 +58,7 @@ def same_timing(
 ) -> bool:
     """Whether ``after`` runs next when ``before`` would, as far as anybody can tell.
 
-    Parameters:
-        were: other zones by which the occurrence that ``before`` waits for may have been planned.
+    By ``were``, other zones, the occurrence that ``before`` waits for may have been planned.
     """
     if not same_runs(before, after, now, zone):
         return False
@@ -99,9 +98,6 @@ def revised(
 
     A changed schedule counts from the edit on and never fires for the past; an unchanged one keeps its next
     occurrence, so that writing the same entry again, as every deployment does, postpones nothing.
-
-    Parameters:
-        were, walk_on: as for :func:`same_timing` and :func:`plan`.
     """
     nominal = state.nominal
     timing_changed = not same_timing(before, state, after, now, zone, were)

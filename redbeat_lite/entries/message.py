@@ -34,12 +34,8 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
     """For how many milliseconds the messages of a plan live, from when they are sent, or from their ``eta``.
 
     For the gap that follows their nominal time, so that the next run takes the place of one that nobody took, and for
-    so long as clocks may differ. ``None``, without end: where no next run is known, and what ``misfire="all"`` makes up
-    for, all of which is to run. A stand-by that takes over makes up for nothing.
-
-    Parameters:
-        now: epoch milliseconds.
-        slack: by how many milliseconds the clocks of beats and workers may differ.
+    ``slack`` ms, by which clocks of beats and workers may differ. ``None``, without end: where no next run is known,
+    and what ``misfire="all"`` makes up for, all of which is to run. A stand-by that takes over makes up for nothing.
     """
     if not expires_with_gap(entry) or plan.next is None or isinstance(plan.next, Question):
         return None

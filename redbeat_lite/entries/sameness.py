@@ -20,11 +20,9 @@ _NOTED = 3
 
 
 def same_runs(before: Entry, after: Entry, now: int, zone: tzinfo) -> bool:
-    """Whether the next runs of both are the same, whatever else they say.
+    """Whether the next runs of both are the same at ``now`` (epoch ms), whatever else they say.
 
-    Parameters:
-        before: as it was stored; of a schedule that could not be, what was noted of it counts, if it is to come yet.
-        now: epoch milliseconds.
+    ``before`` is as it was stored; of a schedule that could not be, what was noted of it counts, if it is to come yet.
     """
     if before.start_at != after.start_at:
         return False

@@ -21,11 +21,9 @@ _CONFIGURED = "config"
 
 
 def entry_of(stored: Stored, alike: dict[str, Entry] | None = None) -> Entry:
-    """The entry whose definition is stored, without state; ``alike`` as for :func:`.definition.decode`.
+    """The entry whose definition is stored, without state; raises one of :data:`UNREADABLE`.
 
-    Raises:
-        CorruptEntry: it is none, or its name is no text.
-        UnsupportedFormat: a newer version of this package wrote it.
+    ``alike`` as for :func:`.definition.decode`.
     """
     if stored.definition is None:
         raise CorruptEntry("its definition is gone from Redis")

@@ -96,13 +96,7 @@ def _record(entry: Entry, state: EntryState) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Restored:
-    """What becomes of one entry of the file.
-
-    Parameters:
-        action: ``"add"``, ``"replace"``, ``"same"`` or ``"left out"``.
-        entry: with the state of the file, and the due time that is stored.
-        note: why it is left out.
-    """
+    """What becomes of one entry of the file, which has its state, and the due time that is stored; or why not."""
 
     name: str
     action: Literal["add", "replace", "same", "left out"]

@@ -63,13 +63,9 @@ class Document:
 
 
 def read_document(path: str, text: str) -> Document:
-    """Read the text of a file.
+    """Read the text of a file: TOML if its name ends so, else JSON.
 
-    Parameters:
-        path: its name, which ends in ``.toml`` if it is TOML; anything else is JSON.
-
-    Raises:
-        BadFile: it is no file of entries; names the line, or the path of what is none.
+    Raises BadFile: it is no file of entries; names the line, or the path of what is none.
     """
     root = _parsed(path, text)
     entries = root.get("entries") if isinstance(root, dict) else None

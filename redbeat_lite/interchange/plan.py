@@ -63,8 +63,7 @@ class FilePlan:
 def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePlan:
     """Compare a file with what is stored; ``prune`` removes runtime entries that are not in it. Writes nothing.
 
-    Raises:
-        BadFile: an entry of the file is wrong; names the path of its field.
+    Raises BadFile, which names the path of the field that is wrong.
     """
     schedules, settings = Schedules(app), Settings.from_app(app)
     reader = Reader(app, settings, Store.of(settings))

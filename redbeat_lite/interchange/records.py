@@ -31,13 +31,9 @@ _BESIDE = ("name", "owner", "local", "runs", "state")
 
 
 def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app: Celery) -> Entry:
-    """The entry of a record; what it leaves out has the defaults of the settings.
+    """The entry of a record, as :func:`entry_fields` makes them; what it leaves out has the defaults of the settings.
 
-    Parameters:
-        fields: as :func:`entry_fields` makes them; ``owner``, ``local`` and ``runs`` are those of a config entry.
-
-    Raises:
-        InvalidEntry: a field is missing, unknown or wrong.
+    Raises InvalidEntry: a field is missing, unknown or wrong. ``owner``, ``local`` and ``runs`` are of config entries.
     """
     given = {field: value for field, value in fields.items() if field not in _BESIDE}
     local = tuple(fields.get("local") or ())

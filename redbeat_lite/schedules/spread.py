@@ -108,11 +108,8 @@ def offset_ms(name: str, nominal_ms: int, jitter_ms: int, gap_ms: int | None = N
     """How long after its nominal time an occurrence is due, in milliseconds.
 
     Drawn evenly from 0 to ``jitter_ms``, both included, out of the entry's name and the nominal time: a beat that takes
-    over, a preview and a restart all find the same offset. The plan itself is not shifted.
-
-    Parameters:
-        gap_ms: from this occurrence to the next; the offset stays below it, so no occurrence is due as late as the
-            nominal time of the next, whatever that one's own offset.
+    over, a preview and a restart all find the same offset. The plan itself is not shifted. The offset stays below
+    ``gap_ms``, that to the next occurrence, so none is due as late as the nominal time of the next.
     """
     highest = jitter_ms if gap_ms is None else min(jitter_ms, gap_ms - 1)
     if highest <= 0:

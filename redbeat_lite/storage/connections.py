@@ -35,10 +35,8 @@ FAULTS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSErro
 class Backend:
     """Opens clients for one server, for the master that Sentinel names, or for a cluster.
 
-    Nothing is opened before the first command. A forked child opens its own.
-
-    Parameters:
-        timeout: seconds after which a command of :attr:`client` that hangs is given up, as :meth:`open` has it.
+    Nothing is opened before the first command. A forked child opens its own. ``timeout`` is that of :attr:`client`, as
+    :meth:`open` has it.
     """
 
     def __init__(self, settings: Settings, *, timeout: float | None = None) -> None:
@@ -67,9 +65,6 @@ class Backend:
         Parameters:
             timeout: seconds until a command or a connection attempt that hangs is given up, whatever ``redis_options``
                 say about timeouts and retries: for what has to end in time.
-
-        Raises:
-            ConfigurationError: the options are none of redis-py's, or do not fit the URL.
         """
         options: dict[str, Any] = {
             "health_check_interval": HEALTH_CHECK_INTERVAL,

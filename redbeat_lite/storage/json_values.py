@@ -51,8 +51,7 @@ def dumps(packed: object) -> str:
 def loads(text: str | bytes) -> Any:
     """JSON text to plain values; tags stay as they are until :func:`unpack`.
 
-    Raises:
-        CorruptEntry: not UTF-8, not JSON, which has neither NaN nor Infinity, or nested too deeply to read.
+    Raises CorruptEntry: not UTF-8, not JSON, which has neither NaN nor Infinity, or nested too deeply to read.
     """
     try:
         return _DECODER.decode(text if isinstance(text, str) else text.decode())
@@ -146,8 +145,7 @@ def packed_mapping(items: dict[str, Any]) -> dict[str, Any]:
 def packed_items(packed: Any) -> dict[str, Any]:
     """The inverse of :func:`packed_mapping`: keys, and values that stay packed.
 
-    Raises:
-        CorruptEntry: it is no dict, or one in which a key stands for no value.
+    Raises CorruptEntry: it is no dict, or one in which a key stands for no value.
     """
     if not isinstance(packed, dict):
         raise CorruptEntry(f"not an object but {type(packed).__name__}")
@@ -174,8 +172,7 @@ def _pack_other(value: object, field: str) -> Any:
 def unpack(packed: Any) -> Any:
     """The inverse of :func:`pack`.
 
-    Raises:
-        CorruptEntry: a tag is unknown, or its value does not fit it; or it is nested too deeply to read.
+    Raises CorruptEntry: a tag is unknown, or its value does not fit it; or it is nested too deeply to read.
     """
     try:
         return _unpack(packed)

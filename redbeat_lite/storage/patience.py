@@ -36,10 +36,8 @@ def patiently(ask: Callable[[], _T], seconds: float) -> _T:
     """What ``ask`` returns, asked again and again for so many seconds while the server does not answer.
 
     For what does no harm when it is asked twice: the first time may have arrived, and only its reply been lost. The
-    last attempt begins when the time is over; against a server that hangs it takes another four seconds.
-
-    Raises:
-        redis.exceptions.RedisError, OSError: it did not answer at last either, or does not let us, which stays so.
+    last attempt begins when the time is over; against a server that hangs it takes another four seconds. What it raises
+    then is raised, and at once that the server does not let us, which stays so.
     """
     deadline, pause = time.monotonic() + seconds, _FIRST
     while True:

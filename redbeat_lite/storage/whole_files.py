@@ -32,10 +32,7 @@ def write_whole(path: Path, texts: Iterable[str], mode: int) -> None:
     """Write a file, in one step for those who read it: they find all of the texts, or what was there before.
 
     No link is followed, neither at the path, which is replaced, nor at the draft beside it, which somebody may have put
-    there in a directory that he shares with us.
-
-    Parameters:
-        mode: the rights of the file; the umask takes from them.
+    there in a directory that he shares with us. The umask takes from the rights of ``mode``.
 
     Raises:
         OSError: it cannot be written; nothing was changed then. A stream cannot: it would be replaced by a file.

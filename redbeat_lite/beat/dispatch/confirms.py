@@ -20,11 +20,9 @@ def confirms(channel: Any) -> bool:
 
 
 class Confirming:
-    """Keeps what a channel is to publish, and sends it at once.
+    """Keeps what a new channel that :func:`confirms` is to publish, and sends it at once.
 
-    Parameters:
-        channel: a new one that :func:`confirms`.
-        timeout: seconds after which a broker is given up that confirms nothing.
+    A broker that confirms nothing for ``timeout`` seconds is given up.
     """
 
     astray = ""  #: RabbitMQ has its own ways for what finds no queue

@@ -54,8 +54,7 @@ _MAX_SHAPES = 1000
 def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: type) -> str | None:
     """Why no message over a channel of this class may be prepared, in words; ``None`` if messages may be.
 
-    Parameters:
-        own: the module of our scheduler, which this one cannot import.
+    ``own`` is the module of our scheduler, which this one cannot import.
     """
     for name in _SIGNALS:
         if getattr(signals, name).receivers:
@@ -186,11 +185,7 @@ class Prepared:
 
 
 def _mark_gaps(message: dict[str, Any], occurrence: Occurrence, expiry: object) -> dict[str, str]:
-    """Put marks where a message holds ids and times; returns what was there.
-
-    Raises:
-        Exception: it is not the message that was expected.
-    """
+    """Put marks where a message holds ids and times; returns what was there. Raises if it is another message."""
     headers, properties = message["headers"], message["properties"]
     values = {"id": occurrence.id, "scheduled_at": _text(occurrence.nominal), "tag": properties["delivery_tag"]}
     if headers["id"] != occurrence.id or (headers["expires"] is None) != (expiry is None):

@@ -170,8 +170,7 @@ class Publisher:
     ) -> Iterator[Callable[[Occurrence], list[Command]]]:
         """Publish many occurrences: yields the function that publishes one and returns what is left to send of it.
 
-        Parameters:
-            before: called before each message that goes the full way; what it raises comes out of the function.
+        ``before`` is called before each message that goes the full way; what it raises comes out of the function.
         """
         self._before = before
         # Beat never waits for results. Without this a result backend would subscribe to each one's channel.

@@ -79,8 +79,7 @@ class Shape:
     def own(self, entry: Entry) -> dict[str, str]:
         """What an entry fills in, for all its messages.
 
-        Raises:
-            Exception: its arguments do not fit the task, or cannot be written; or they are others at each run.
+        Raises if its arguments do not fit the task, or cannot be written; or they are others at each run.
         """
         args: Any = list(entry.args)
         kwargs = entry.kwargs

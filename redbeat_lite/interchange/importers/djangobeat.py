@@ -24,8 +24,7 @@ _CHUNK = 1000
 class DjangoBeatSource(Source):
     """The schedule in the database of the Django project that ``DJANGO_SETTINGS_MODULE`` names.
 
-    Raises:
-        ConfigurationError: there is no Django, no project, or no django-celery-beat in it.
+    Raises ConfigurationError: there is no Django, no project, or no django-celery-beat in it.
     """
 
     title = "django-celery-beat"

@@ -25,13 +25,9 @@ from .source import Found, Left
 
 @dataclass(slots=True)
 class Move:
-    """What becomes of one entry of the other scheduler.
+    """What becomes of one entry of the other scheduler, by its name there.
 
-    Parameters:
-        name: its name there.
-        action: ``"add"``, ``"replace"`` or ``"left out"``.
-        entry: as it is stored here, with its state; None where it is left out.
-        notes: why it is left out, or what a person should know about it.
+    The entry is as it is stored here, with its state; None where it is left out, of which the notes say why.
     """
 
     name: str
@@ -42,17 +38,11 @@ class Move:
 
 
 class MoveIn:
-    """Carries the entries of another scheduler over into the schedule of an app.
+    """Carries the entries of another scheduler over into the schedule of a finalized app, which has all of its tasks.
 
     An entry that the app's ``beat_schedule`` has keeps the definition it has there, and becomes a config entry with
-    the history of the old one. All others become runtime entries.
-
-    Parameters:
-        app: its settings say where the schedule is. Finalized, so that it has all of its periodic tasks.
-        replace: carry over entries that are stored here already, too; for a second run right before the switch.
-
-    Raises:
-        ConfigurationError: a setting is wrong.
+    the history of the old one. All others become runtime entries. ``replace`` carries those over that are stored here
+    already, too; for a second run right before the switch.
     """
 
     def __init__(self, app: Celery, *, replace: bool = False) -> None:
@@ -87,9 +77,6 @@ class MoveIn:
         """Store what :meth:`plan` planned, 1,000 entries in a round trip.
 
         A move whose entry was changed meanwhile becomes ``"left out"``.
-
-        Raises:
-            UnsupportedFormat: a newer redbeat_lite uses the schedule; nothing was written.
         """
         planned = [move for move in moves if move.edit is not None]
         ours = {move.name for move in planned if move.entry is not None and move.entry.owner is not None}

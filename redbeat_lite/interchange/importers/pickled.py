@@ -36,12 +36,7 @@ class Mapping(list[tuple[Any, Any]]):
 
 
 class Instance:
-    """What a pickle would make by a call.
-
-    Parameters:
-        made_by: what is called: a :class:`Class`, or an :class:`Instance` again.
-        args: with what.
-    """
+    """What a pickle would make by a call of a :class:`Class`, or of an :class:`Instance` again, with arguments."""
 
     __slots__ = ("args", "made_by", "state")
 
@@ -54,8 +49,7 @@ class Instance:
 def load(raw: bytes) -> Any:
     """The data of a pickle. Sets are lists; dicts are :class:`Mapping`.
 
-    Raises:
-        ValueError, IndexError, KeyError, TypeError: it is none, or is too long.
+    Raises ValueError, IndexError, KeyError or TypeError if it is none, or is too long.
     """
     if len(raw) > LONGEST:
         raise ValueError(f"{len(raw)} bytes; at most {LONGEST} are read")
