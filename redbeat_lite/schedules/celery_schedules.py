@@ -1,4 +1,4 @@
-"""Schedules that are known only by Celery's interface, and Celery's rounded intervals.
+"""Schedules that are known only by Celery's interface, Celery's rounded intervals, and its ``solar``, through ephem.
 
 Celery asks a schedule whether it is due, and it says when to ask again. Most say when they will be due, so that two
 questions tell the next occurrence in advance. One that says "in five seconds", or asks a clock of its own, does not: it
@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
 from typing import Any
 
-from celery.schedules import BaseSchedule
+from celery.schedules import BaseSchedule, solar
 from celery.utils.time import remaining
 
-from ..instants import MAX_MS, from_ms, to_ms
+from ..instants import EPOCH, MAX_MS, from_ms, to_ms
 from .rule import ByKey, Question
 from .zones import zone_name
 
@@ -130,3 +131,65 @@ class AnsweringRule(_Wrapped):
     def next_after(self, instant: datetime) -> datetime | None:
         answer: datetime | None = self.schedule.next_after(instant)
         return answer
+
+
+_DAY = timedelta(days=1)
+#: Beyond the polar circles an event can stay away for half a year; at the poles it comes once a year.
+_SEARCH_DAYS = 400
+#: Two occurrences of an event are never closer than this, and no numeric noise reaches as far.
+_APART = timedelta(hours=1)
+
+
+class SolarRule(ByKey):
+    """The events of one kind at one place.
+
+    Each event belongs to the UTC day it falls on and is computed from the start of that day, to the second: whichever
+    instant the search comes from, the same event has the same time. (Asking ephem for "the next event after the last
+    one" can return the same sunrise again, a microsecond later.)
+    """
+
+    __slots__ = ("place",)
+
+    def __init__(self, schedule: solar) -> None:
+        self.place = (str(schedule.event), float(schedule.lat), float(schedule.lon))
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        instant = instant.astimezone(UTC)
+        today = (instant - EPOCH) // _DAY
+        try:
+            for day in range(today, today + _SEARCH_DAYS):
+                for event in _events(self.place, day):
+                    if event > instant:
+                        return event
+        except OverflowError:
+            return None
+        return None
+
+    def _key(self) -> tuple[str, float, float]:
+        return self.place
+
+    def __repr__(self) -> str:
+        return f"SolarRule{self.place!r}"
+
+
+@lru_cache(maxsize=4096)
+def _events(place: tuple[str, float, float], day: int) -> tuple[datetime, ...]:
+    """The events on a UTC day, counted from 1970; two where sunrise comes earlier every day."""
+    start = EPOCH + day * _DAY
+    end, found = start + _DAY, []
+    while start < end and (event := _following(place, start)) is not None and event < end:
+        found.append(event)
+        start = event + _APART
+    return tuple(found)
+
+
+def _following(place: tuple[str, float, float], start: datetime) -> datetime | None:
+    schedule = solar(*place)
+    ephem, sun = schedule.ephem, schedule.ephem.Sun()
+    options = {"use_center": True} if schedule.use_center else {}
+    try:
+        event = getattr(schedule.cal, schedule.method)(sun, start=ephem.Date(start.replace(tzinfo=None)), **options)
+    except ephem.CircumpolarError:
+        return None
+    found: datetime = (event.datetime().replace(tzinfo=UTC) + timedelta(milliseconds=500)).replace(microsecond=0)
+    return found

@@ -11,13 +11,12 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from ..errors import InvalidEntry
 from ..instants import YEAR, from_ms, to_ms
-from .celery_schedules import AnsweringRule, ForeignRule, RelativeRule
+from .celery_schedules import AnsweringRule, ForeignRule, RelativeRule, SolarRule
 from .clock_changes import CountedRule
 from .cron import Cron, crontab_rule
 from .intervals import At, Every, Manual, interval_ms
 from .rrules import RecurrenceRule, RRule
 from .rule import SAMPLE, Question, Rule
-from .solar_events import SolarRule
 from .stored_form import coerce_schedule, encode_schedule
 from .zones import portable
 
