@@ -40,8 +40,8 @@ from .once.store import LockStore
 from .public import public
 from .settings import Settings
 from .storage.connections import FAULTS, refusal
-from .storage.driver_check import check_driver
 from .storage.leader_store import LeaderStore
+from .storage.server_check import check_driver
 from .storage.stored import Lost
 
 if TYPE_CHECKING:

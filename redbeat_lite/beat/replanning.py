@@ -145,7 +145,7 @@ SLACK = 1000
 
 
 class ClockWatch:
-    """What the wall clock said at the last look, and how much time has passed since."""
+    """Notices that somebody has set the wall clock: it and the time that passed since the last look do not agree."""
 
     def __init__(self) -> None:
         self._seen: tuple[int, float] | None = None

@@ -86,7 +86,7 @@ class WatchedEntries:
 
 
 class Heard:
-    """What the workers of one app say of themselves, as :meth:`ask` found it last."""
+    """What the workers of one app that were heard of within a minute say of themselves, as :meth:`ask` found it."""
 
     def __init__(self, app: Celery, prefix: str) -> None:
         self._app = app

@@ -34,7 +34,6 @@ from .field_types import (
 )
 from .fields import DEFINITION_FIELDS
 from .frozen import Frozen
-from .together import check_together
 
 if TYPE_CHECKING:  # Celery ships no types: of its class an entry would have any attribute, misspelt ones too
 
@@ -145,7 +144,7 @@ class Entry(Frozen, AsRead, Recorded, ScheduleEntry):
             self.on_failure: Final[Pause | None] = Pause.of(on_failure)
             self.calendar: Final[Calendar | str | None] = fields.as_calendar(calendar)
             self.tags: Final[tuple[str, ...]] = fields.as_tags(tags)
-            check_together(self)
+            fields.check_together(self)
         except InvalidEntry as exc:
             raise exc.of(self.name) from None
 

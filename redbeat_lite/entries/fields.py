@@ -17,11 +17,13 @@ from kombu.entity import Queue
 
 from ..durations import LENGTH, seconds_of
 from ..errors import InvalidEntry, is_plain
+from ..expect import Expect
 from ..instants import YEAR
 from ..once.canvas import CANVAS, CANVASES, plain
 from ..once.policy import Once
-from ..schedules import SpreadSchedule, coerce_schedule
+from ..schedules import Manual, SpreadSchedule, coerce_schedule
 from ..schedules.calendars import Calendar
+from ..schedules.misfire import Misfire
 from ..settings import MAX_NAME
 from ..storage.json_values import pack, unpack
 from .foreign_fields import INSTEAD
@@ -256,3 +258,29 @@ def hint(field: str) -> str | None:
         return f"it belongs into once: {{{field!r}: ...}}"
     near = get_close_matches(field, WRITABLE, n=1)
     return f"did you mean {near[0]!r}?" if near else None
+
+
+#: What goes by occurrences, of which `manual()` has none, with what each is where nobody has asked for anything.
+_UNSET: dict[str, Any] = {"misfire": Misfire.of("coalesce"), "jitter": 0.0, "remove_when_done": False}
+_UNSET |= dict.fromkeys(("start_at", "end_at", "max_runs", "on_failure"))
+
+
+def check_together(entry: Any) -> None:
+    """Refuse fields that are right by themselves, and cannot be kept together; raises InvalidEntry, which names one."""
+    if entry.start_at and entry.end_at and entry.end_at < entry.start_at:
+        raise InvalidEntry("end_at", f"an instant not before start_at ({entry.start_at.isoformat()})", entry.end_at)
+    for field in ("expect", "on_failure"):
+        if (value := getattr(entry, field)) and entry.remove_when_done:
+            raise InvalidEntry(field, "none beside remove_when_done: it is looked at later", value)
+        if value and entry.history == 0:
+            raise InvalidEntry("history", f"at least 1 beside {field}, which goes by what is recorded", 0)
+    if isinstance(entry.schedule, Manual):
+        _check_manual(entry)
+
+
+def _check_manual(entry: Any) -> None:
+    for field, unset in _UNSET.items():
+        if (value := getattr(entry, field)) != unset:
+            raise InvalidEntry(field, f"no {field} beside manual(), which is never due", value)
+    if entry.expect and entry.expect != Expect(failures=entry.expect.failures):
+        raise InvalidEntry("expect", "failures alone beside manual(), which is never due", entry.expect)

@@ -1,4 +1,4 @@
-"""Entries as records that can be written to a file and read back, in another server or by a person.
+"""Entries, freezes and backfills as records that can be written to a file and read back, elsewhere or by a person.
 
 A record holds the fields of an entry as JSON can: its schedule as :mod:`redbeat_lite.entries.schedule_text`
 writes it, arguments as they are stored, instants in ISO 8601.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, cast
 
 import redis
@@ -47,10 +46,12 @@ def client_for(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis
     if scheme in urls.CLUSTER:
         return cast(redis.Redis, _Cluster(lambda: _cluster(url, options, last)))
     make = _master if scheme in urls.SENTINEL else _single
-    with _checked_options():
+    try:
         client = make(url, options, last)
         # Making a connection opens nothing.
         client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
+    except (TypeError, ValueError, RedisError) as exc:
+        raise ConfigurationError(f"redbeat_lite_redis_options: expected options that redis-py knows: {exc}") from None
     return client
 
 
@@ -64,14 +65,6 @@ def bounds(timeout: float) -> dict[str, Any]:
         # by being run again. Longer waits belong to the callers.
         "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
     }
-
-
-@contextmanager
-def _checked_options() -> Iterator[None]:
-    try:
-        yield
-    except (TypeError, ValueError, RedisError) as exc:
-        raise ConfigurationError(f"redbeat_lite_redis_options: expected options that redis-py knows: {exc}") from None
 
 
 def _single(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Redis:

@@ -1,10 +1,15 @@
-"""What about a server a person should know before trusting it with a schedule."""
+"""What about a server, and about redis-py, a person should know before trusting it with a schedule."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import kombu
+from celery import Celery
+from kombu.exceptions import VersionMismatch
 from redis.exceptions import ResponseError
+
+from ..errors import ConfigurationError
 
 #: The oldest server that has every command the scripts use (``ZRANGE … BYSCORE``, ``ZMSCORE``).
 OLDEST = (6, 2)
@@ -79,3 +84,25 @@ def _snapshots(client: Any) -> bool | None:
         return bool(client.config_get("save").get("save"))
     except ResponseError:
         return None  # who may ask for this may ask for the passwords, too, so few may
+
+
+def check_driver(app: Celery) -> None:
+    """Raise ConfigurationError if kombu refuses this redis-py. Opens no connection; brokers that are not Redis pass.
+
+    What needs both asks at its start: no later try would help.
+    """
+    try:
+        channel: Any = getattr(app.connection_for_write().transport, "Channel", None)
+    except Exception:  # noqa: BLE001 - who opens the connection says what is wrong with its URL
+        return
+    # kombu looks at the version here, when it opens a channel; its other transports have no such method.
+    look = getattr(channel, "_get_client", None)
+    if look is None:
+        return
+    try:
+        look(channel.__new__(channel))
+    except VersionMismatch as exc:
+        raise ConfigurationError(
+            f"kombu {kombu.__version__} refuses the redis-py that is installed: {exc}. Install the one it wants "
+            "(pip install 'celery[redis]'), or what takes this one (pip install 'celery<5.7' 'kombu<5.7')"
+        ) from None

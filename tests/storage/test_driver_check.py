@@ -15,7 +15,7 @@ from redbeat_lite import Scheduler
 from redbeat_lite.errors import ConfigurationError
 from redbeat_lite.once.worker.step import OnceStep
 from redbeat_lite.operate import examine
-from redbeat_lite.storage.driver_check import check_driver
+from redbeat_lite.storage.server_check import check_driver
 
 #: Nobody listens there, and nobody is asked.
 REDIS = ["redis://127.0.0.1:1/0", "rediss://127.0.0.1:1/0", "sentinel://127.0.0.1:1", "redis+socket:///none"]

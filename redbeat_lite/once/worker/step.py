@@ -9,7 +9,7 @@ from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 
 from ...errors import ConfigurationError, text_of
-from ...storage.driver_check import check_driver
+from ...storage.server_check import check_driver
 from ..adoption import adopt
 from ..runtime import Runtime
 from .keeper import Keeper

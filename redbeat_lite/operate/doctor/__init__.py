@@ -11,7 +11,7 @@ from ...beat.config_entries import not_stored
 from ...beat.status import Status, read
 from ...public import public_in
 from ...settings import Settings
-from ...storage.driver_check import check_driver
+from ...storage.server_check import check_driver
 from ...storage.store import Store
 from . import calendars, entries, messages, run_times, server
 from .finding import SEVERITIES, Finding
