@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from celery import Celery
 
 from .. import instants
 from ..clock import wall_ms
@@ -24,9 +26,6 @@ from ..storage.store import Store
 from .change_log import recorded
 from .reader import Reader
 from .run_history import RunHistory, Wanted
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 # ReadSide.list() hides the builtin from annotations inside the class.
 Entries = list[Entry]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, takewhile
-from typing import TYPE_CHECKING
 
+from celery import Celery
 from celery.utils.log import get_logger
 
 from ..clock import wall_ms
@@ -23,9 +23,6 @@ from ..settings import Settings
 from ..storage.store import Store
 from ..storage.stored import PAGE, Stored, chunks
 from .change_log import last_change
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger(__name__)
 

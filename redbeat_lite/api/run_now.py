@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
+
+from celery import Celery
 
 from ..actors import Who
 from ..clock import wall_ms
@@ -23,9 +25,6 @@ from ..storage.connections import FAULTS
 from ..storage.patience import briefly
 from ..storage.stored import AT_ONCE, chunks
 from .reader import Reader, check_complete
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: Milliseconds that the message of an extra run lives at least, whatever the entry's interval: somebody waits for it.
 _SHORTEST = 60_000

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, MutableMapping
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
+
+from celery import Celery
 
 from ..actors import check_actor
 from ..entries.configured import entry_with_defaults
@@ -27,9 +29,6 @@ from .read_side import ReadSide
 from .run_now import run_by_hand
 from .selected import Selected
 from .writer import Writer, check_taken
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 @public

@@ -6,7 +6,9 @@ import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from celery import Celery
 
 from ..actors import Who, who
 from ..clock import wall_ms
@@ -32,9 +34,6 @@ from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, Edit, Stored
 from .calendars import Calendars
 from .reader import Reader, check_complete
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 # Not Celery's, which is silent where nobody has set up logging, as at a Python prompt.
 logger = logging.getLogger(__name__)

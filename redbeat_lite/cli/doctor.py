@@ -5,18 +5,19 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
+from ..operate.doctor import examine
+from ..operate.doctor.finding import Finding, gravest
 from .command import Command, app_of, json_option
 from .output import clean, echo_json, say, showing_life, terminal_width
 
-if TYPE_CHECKING:
-    from ..operate.doctor.finding import Finding
-
 #: The gravest severity -> exit code; 1 and 2 are those of a command that failed.
 _CODES = {None: 0, "note": 0, "warning": 3, "error": 4}
+
+#: By the word with which a finding begins.
+_COLOURS = {"ERROR": "red", "WARNING": "yellow"}
 
 
 @click.command(cls=Command)
@@ -35,9 +36,6 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
       celery -A proj redbeat doctor
       celery -A proj redbeat doctor --json
     """
-    from ..operate.doctor import examine
-    from ..operate.doctor.finding import gravest
-
     with showing_life("looking at the schedule"):
         found = examine(app_of(ctx))
     if as_json:
@@ -46,10 +44,6 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         for line in _lines(found):
             say(line, colour=_COLOURS.get(line.split(" ", 1)[0]))
     ctx.exit(_CODES[gravest(found)])
-
-
-#: By the word with which a finding begins.
-_COLOURS = {"ERROR": "red", "WARNING": "yellow"}
 
 
 def _lines(found: Sequence[Finding]) -> Iterator[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import click
 
 from ..entries.as_json import entry_fields
 from ..entries.entry import Entry
@@ -13,9 +15,6 @@ from ..entries.words import counted, in_zone
 from ..errors import InvalidEntry
 from ..once.canvas import CANVAS, call_text
 from .output import distance, echo_json, say, when
-
-if TYPE_CHECKING:
-    import click
 
 
 def next_run(entry: Entry, zone: tzinfo) -> str:

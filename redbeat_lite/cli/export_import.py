@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from celery import Celery
 
 from ..clock import elapsed
 from ..entries.words import counted
@@ -21,9 +22,6 @@ from .entry_output import next_run
 from .exit_codes import Failure
 from .output import echo_json, echo_table, json_text, say, showing_life, unicode_json
 from .selected import selected, selecting
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: Rights of a file that holds the arguments of tasks.
 _PRIVATE = 0o600

@@ -6,6 +6,10 @@ from typing import Any
 
 import click
 
+from ..errors import RedbeatError
+from ..operate.health import cluster_health, incident_health
+from ..operate.health import health as of_this_host
+from ..settings import Settings
 from .command import Command, Length, json_option
 from .output import echo_json, say
 
@@ -42,11 +46,6 @@ def health(
       celery -A proj redbeat health --cluster
       celery -A proj redbeat health --incidents
     """
-    from ..errors import RedbeatError
-    from ..operate.health import cluster_health, incident_health
-    from ..operate.health import health as of_this_host
-    from ..settings import Settings
-
     if cluster and pid is not None:
         raise RedbeatError("--cluster asks for any beat, and --pid for one; give one of them")
     if incidents and (cluster or limit is not None or pid is not None):

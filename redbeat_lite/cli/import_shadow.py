@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from celery import Celery
 
 from ..clock import wall_ms
 from ..entries.configured import configured
+from ..entries.entry import Entry
 from ..entries.schedule_text import schedule_text
 from ..interchange.importers.carrier import Carrier
 from ..interchange.importers.move_in import Move, MoveIn
@@ -24,11 +26,6 @@ from .entry_output import next_run
 from .exit_codes import Failure, ServerFailure
 from .export_import import import_own
 from .output import echo_json, echo_table, json_text, say, show_life, showing_life, when
-
-if TYPE_CHECKING:
-    from celery import Celery
-
-    from ..entries.entry import Entry
 
 #: Exit code of both commands where not everything is as one would have it: entries left out, differences found.
 NOT_ALL = 3

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from redis.exceptions import ResponseError
 
+from ..api.schedules import Schedules
 from ..entries.as_read import STATUSES
+from ..entries.entry import Entry
 from ..entries.schedule_text import schedule_text
 from ..entries.words import change_words
 from ..errors import describe
 from ..once.canvas import call_text
+from ..runs.run import Run
 from ..settings import Settings
 from .command import Command, entry_names, json_option, name_argument, schedules_of
 from .entry_output import as_fields, next_run, nothing_listed
@@ -22,11 +25,6 @@ from .outcomes import last_outcomes, marks
 from .output import echo_fields, echo_json, echo_table, say
 from .runs import told
 from .selected import selected, selecting
-
-if TYPE_CHECKING:
-    from ..api.schedules import Schedules
-    from ..entries.entry import Entry
-    from ..runs.run import Run
 
 #: Runs that ``show`` tells of.
 _RUNS_SHOWN = 5

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 from ..clock import wall_ms
+from ..entries.entry import Entry
 from ..entries.last_runs import with_sent
 from ..runs.row import LETTERS
 from ..runs.run import NOT_DONE, Outcome
 from .output import is_unicode
-
-if TYPE_CHECKING:
-    from ..entries.entry import Entry
 
 #: How many runs are shown of an entry.
 _SHOWN = 5

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from celery import Celery
 from kombu.exceptions import OperationalError
 
 from ..beat.dispatch.broker import broker_connection, publish_timeouts
@@ -20,9 +21,6 @@ from .exit_codes import Failure, ServerFailure
 from .freezes import froze
 from .output import echo_json, say
 from .selected import changing, tell_names, to_change
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: Of these, kombu raises the last for what is wrong with its settings, such as Sentinel without a master.
 _UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS, ValueError)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from ..pipeline import PipelineNotFound, PipelineRun, State, progress_line
+from ..pipeline import PipelineNotFound, PipelineRun, RunStatus, State, StepStatus, progress_line
 from .command import Command, Group, Length, app_of, json_option
 from .exit_codes import Failure, unknown
 from .output import echo_fields, echo_json, echo_table, fitted, say, when
-
-if TYPE_CHECKING:
-    from ..pipeline import RunStatus, StepStatus
 
 #: Exit code of ``wait`` where the run did not succeed, or has not ended in time.
 NOT_SUCCEEDED = 3

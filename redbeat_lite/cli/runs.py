@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from celery import Celery
 
 from ..api.schedules import Schedules
 from ..beat.status import status
@@ -18,9 +19,6 @@ from .command import Command, entry_names, json_option, schedules_of
 from .entry_options import since_of
 from .output import clean, echo_json, echo_table, say, when
 from .selected import names_of, selected, selecting
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 @click.command(cls=Command)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from datetime import tzinfo
 
 import click
 
+from ..beat.status import LeaderStatus, StandBy, Status
+from ..beat.status import status as ask
 from ..clock import CLOCK_OFF
 from ..entries.words import span
+from ..storage.refused import Refused
 from .command import Command, Length, json_option
 from .output import distance, echo_fields, echo_json, when
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import tzinfo
-
-    from ..beat.status import LeaderStatus, StandBy, Status
-    from ..storage.refused import Refused
 
 
 @click.command(cls=Command)
@@ -36,8 +33,6 @@ def status(ctx: click.Context, timeout: float, as_json: bool) -> None:
       celery -A proj redbeat status
       celery -A proj redbeat status --json
     """
-    from ..beat.status import status as ask
-
     app = ctx.obj.app
     found = ask(app, timeout=timeout)
     if as_json:

@@ -17,12 +17,13 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, tzinfo
 from itertools import islice
 from threading import Thread
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from ..beat.status import read
 from ..entries.as_read import STATUSES
+from ..entries.entry import Entry
 from ..entries.schedule_text import schedule_text
 from ..entries.words import counted
 from ..settings import Settings
@@ -33,9 +34,6 @@ from .entry_output import nothing_listed
 from .exit_codes import Failure
 from .output import clean, distance, fitted, table, wants_colour, when
 from .selected import selected, selecting
-
-if TYPE_CHECKING:
-    from ..entries.entry import Entry
 
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # the other screen without a cursor; back
 _HOME, _END_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"

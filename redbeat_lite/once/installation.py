@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from celery import signals
+from celery import Celery, signals
 from celery.utils.log import get_logger
 
 from ..errors import describe, text_of
 from ..public import public
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger(__name__)
 

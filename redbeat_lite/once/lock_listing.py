@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING
 
+from celery import Celery
 from celery.utils.log import get_logger
 
 from ..instants import MAX_MS, from_ms
@@ -16,9 +16,6 @@ from ..public import public
 from ..storage.replies import text_of_hash, texts
 from .lock_key import checked
 from .runtime import Runtime
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger(__name__)
 

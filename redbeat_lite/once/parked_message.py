@@ -6,16 +6,14 @@ import base64
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from celery.app.task import Context
 from kombu.serialization import dumps as serialize
 from kombu.serialization import prepare_accept_content, registry
 from kombu.transport.redis import Channel as RedisChannel
 from kombu.utils.json import dumps, loads
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: Field of a request that says how the message looked on the wire; put there by the worker's ``Request``.
 DELIVERY = "redbeat_delivery"

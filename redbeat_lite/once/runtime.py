@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
-from celery import signals
+from celery import Celery, signals
+from celery.app.task import Context
 from celery.utils.log import get_logger
 
 from ..clock import wall_ms
@@ -29,10 +30,6 @@ from .hold import Hold, has_expired, hold_of
 from .renewal import Renewer
 from .settle import is_final, settle_skipped
 from .store import DOWN, RESEND_MS, LockStore, let_holders_go_first
-
-if TYPE_CHECKING:
-    from celery import Celery
-    from celery.app.task import Context
 
 logger = get_logger(__name__)
 

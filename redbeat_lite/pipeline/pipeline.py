@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
+
+from celery import Celery
 
 from ..durations import Duration
 from ..public import public
@@ -14,9 +16,6 @@ from .keys import START
 from .run import PipelineRun, begin
 from .task_names import find
 from .task_notes import note
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 def defined(app: Celery, steps: Iterable[Any], params: Any, **more: Any) -> Definition:

@@ -6,8 +6,9 @@ same tasks; a copy is dropped where it arrives. Whoever dies in between leaves t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.result import denied_join_result
 from celery.utils.log import get_logger
@@ -22,9 +23,6 @@ from .keys import turn
 from .recorded import tell_end
 from .store import LIVE, Outbox, PipelineStore, Ref
 from .task_notes import task_of
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger(__name__)
 

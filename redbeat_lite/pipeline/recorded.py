@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
 
 from ..runs.attempt import Attempt, Fate
 from ..runs.row import NESTING
-
-if TYPE_CHECKING:
-    from ..runs.run import Outcome
-    from .store import PipelineStore
+from ..runs.run import Outcome
+from .store import PipelineStore
 
 _OUTCOMES: dict[str, Outcome] = {"SUCCEEDED": "succeeded", "FAILED": "failed", "ABORTED": "revoked"}
 

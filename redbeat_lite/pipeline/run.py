@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from celery.utils.log import get_logger
 from redis.exceptions import NoPermissionError, ResponseError
 
@@ -21,12 +22,7 @@ from .definition import Definition, is_run_id
 from .errors import NotResumable, PipelineNotFound
 from .publish import dispatch, over, stand_in_line, take_turn
 from .run_status import RunStatus, State
-from .store import store_of
-
-if TYPE_CHECKING:
-    from celery import Celery
-
-    from .store import Outbox, PipelineStore
+from .store import Outbox, PipelineStore, store_of
 
 logger = get_logger(__name__)
 

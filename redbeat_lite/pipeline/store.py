@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from celery import Celery
 
 from ..once.runtime import Runtime
 from ..once.store import LockStore
@@ -16,9 +18,6 @@ from ..storage.scripts import Scripts
 from .definition import MAX_STEPS, Definition
 from .keys import RunKeys, turns_key
 from .run_index import Index
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: ms that a run without a sign of life is kept, where its ttl is not longer.
 KEEP_MS = 7 * 86_400_000

@@ -7,17 +7,14 @@ an outbox, publish again a message that does not begin, run again or give up a s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from celery import Celery
 from celery.utils.log import get_logger
 
 from ..threads import Ticker
 from .definition import task_id
 from .publish import LOST, conclude, dispatch, over, revoke, take_turn
 from .store import Outbox, PipelineStore, Ref, store_of
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger(__name__)
 

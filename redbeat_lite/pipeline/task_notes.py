@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from kombu.entity import Queue
 
 from ..errors import InvalidEntry
 from ..once.policy import Once
 from ..once.task import Task
 from ..storage.json_values import pack, unpack
-
-if TYPE_CHECKING:
-    from celery import Celery
-
-    from .definition import Step
+from .definition import Step
 
 #: What Celery's ``apply_async`` takes from a task where a call does not say it.
 _OPTIONS = (

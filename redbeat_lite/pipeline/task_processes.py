@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from celery import current_app
+from celery import Celery, current_app
 
 from ..errors import InvalidEntry
 from ..public import public
 from .pipeline import Pipeline, defined
 from .run import PipelineRun
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: What a step gets as it is at that time, and not as it was given.
 _OURS = ("task_id", "queue", "status", "params")

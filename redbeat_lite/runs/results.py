@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from celery.utils.log import get_logger
 
 from ..errors import describe, hide_passwords, storable, text_of
@@ -14,9 +15,6 @@ from ..setting_checks import has_results
 from ..storage.stored import chunks
 from .attempt import ERROR_BYTES
 from .run import Outcome
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger(__name__)
 

@@ -11,8 +11,9 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from celery.utils.log import get_logger
 
 from ...errors import text_of
@@ -24,9 +25,6 @@ from ..hold import Hold
 from ..parked_message import DELIVERY
 from ..runtime import Runtime
 from ..settle import has_succeeded
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger(__name__)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+
+from celery import Celery
 
 from ...api.reader import Reader
 from ...beat.config_entries import not_stored
@@ -15,9 +16,6 @@ from ...storage.server_check import check_driver
 from ...storage.store import Store
 from . import calendars, entries, messages, run_times, server
 from .finding import SEVERITIES, Finding
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: Entries that are looked at, those that are due next first: some seconds' work.
 LIMIT = 50_000

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+
+from celery import Celery
 
 from ...api.reader import Reader
 from ...beat.config_check import refused_here
@@ -20,9 +21,6 @@ from ...settings import Settings
 from ...storage.store import Store
 from ...storage.stored import Stored
 from .finding import Finding
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 def sorted_out(reader: Reader, found: Iterable[Stored]) -> tuple[list[Entry], dict[str, str]]:

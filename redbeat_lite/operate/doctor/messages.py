@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING
+
+from celery import Celery
 
 from ...beat.dispatch.broker import broker_connection, unconfirmed
 from ...beat.status import Status
@@ -18,9 +19,6 @@ from ...once.worker.visibility import workers
 from ...once.worker_reports import WorkerReport
 from ...schedules import Question, next_ms
 from .finding import Finding
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: Kombu's default for the Redis transport, in seconds.
 _VISIBILITY_TIMEOUT = 3600.0

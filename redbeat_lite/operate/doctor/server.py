@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+from celery import Celery
 
 from ...beat.status import read
 from ...clock import CLOCK_OFF, elapsed, wall_ms
@@ -12,9 +13,6 @@ from ...storage.connections import Backend
 from ...storage.server_check import needed, server_of
 from ...storage.store import Store
 from .finding import Finding
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: Seconds of difference between two clocks that are grave.
 _GRAVE_SKEW = 30.0
