@@ -67,11 +67,14 @@ def _failure(ctx: click.Context, exc: Exception) -> Failure | None:
     # Imported here, because the group is loaded with every command of Celery, and these load redis-py.
     from kombu.exceptions import OperationalError
 
+    from ..interchange.importers.source import Unreadable
     from ..settings import Settings
     from ..storage.connections import FAULTS, Backend
 
     if isinstance(exc, EntryNotFound):
         return _not_stored(ctx, str(exc), str(ctx.params.get("name") or ""))
+    if isinstance(exc, Unreadable):
+        return ServerFailure(str(exc))
     if isinstance(exc, RedbeatError):
         return Failure(str(exc))
     if isinstance(exc, OperationalError):

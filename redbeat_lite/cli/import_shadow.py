@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ..interchange.importers.source import Source, Unreadable
 from ..settings import NO_SERVER, Settings
 from .command import Command, Length, app_of, json_option, together
 from .entry_output import next_run
-from .exit_codes import Failure, ServerFailure
+from .exit_codes import Failure
 from .export_import import import_own
 from .output import echo_json, echo_table, json_text, say, show_life, showing_life, when
 
@@ -89,19 +90,15 @@ def import_(ctx: click.Context, /, origin: str | None, apply: bool, replace: boo
         import_own(ctx, _own_path(where), apply=apply, replace=replace, as_json=as_json)
         return
     app = app_of(ctx)
-    source, mover = _source(app, origin, where), MoveIn(app, replace=replace)
-    try:
+    with closing(_source(app, origin, where)) as source, closing(MoveIn(app, replace=replace)) as mover:
         with showing_life(f"importing from {source.title}"):
-            moves = mover.plan(_read(source))
+            moves = mover.plan([*source.read()])
             if apply:
                 mover.apply(moves)
         if as_json:
             echo_json([_as_data(move) for move in moves])
         else:
             _report(app, source, mover, moves, applied=apply)
-    finally:
-        mover.close()
-        source.close()
     if any(move.action == "left out" for move in moves):
         ctx.exit(NOT_ALL)
 
@@ -220,7 +217,7 @@ def _looks(source: Source, watch: Shadow, pause: float, end: float | None, *, si
             found = [*source.read()]
         except Unreadable as exc:
             if first:
-                raise ServerFailure(str(exc)) from exc
+                raise
             say(f"{exc}; looking again", err=True)
         else:
             differences = [*watch.look(found, wall_ms())]
@@ -251,13 +248,6 @@ def _summary(watch: Shadow, as_json: bool) -> None:
         return
     differing = ", ".join(f"{number} {kind}" for kind, number in watch.counts.items()) or "none"
     say(f"{watch.agreed} runs agreed; differences: {differing}; due and not known of yet: {undecided}")
-
-
-def _read(source: Source) -> list[Any]:
-    try:
-        return [*source.read()]
-    except Unreadable as exc:
-        raise ServerFailure(str(exc)) from exc
 
 
 def _source(app: Celery, origin: str, given: dict[str, Any]) -> Source:
