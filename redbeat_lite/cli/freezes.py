@@ -61,12 +61,7 @@ def freezes(ctx: click.Context, as_json: bool) -> None:
     else:
         rows = ((each.id, each.selection, when(each.until, zone), each.mode, each.actor, each.note) for each in found)
         headers = ("FREEZE", "ENTRIES", "UNTIL", "MODE", "BY", "NOTE")
-        echo_table(
-            headers,
-            rows,
-            empty="Nothing is frozen.",
-            rigid=("FREEZE", "UNTIL"),
-        )
+        echo_table(headers, rows, empty="Nothing is frozen.", rigid=("FREEZE", "UNTIL"))
 
 
 @click.command(cls=Command)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby
 from typing import Any, Literal, get_args
-from uuid import NAMESPACE_OID, UUID, uuid5
+from uuid import NAMESPACE_OID, uuid5
 
 from celery.canvas import Signature
 
@@ -219,14 +219,13 @@ def _parse(where: str, item: Any, find: Callable[[str, str], str], note: Callabl
     *name, task, priority = item
     if isinstance(priority, bool) or not isinstance(priority, (int, float)) or not abs(priority) < 1e308:
         raise InvalidEntry(f"{where}.priority", "a number", priority)
-    step = _of_signature(where, task, priority) if isinstance(task, Signature) else _of_name(where, task, priority)
+    if isinstance(task, Signature):
+        step = _of_signature(where, task, priority)
+    else:
+        written = _text(f"{where}.task", getattr(task, "name", task))
+        step = Step(written, written, priority)
     full = find(step.task, f"{where}.task")
     return replace(step, name=_text(f"{where}.name", name[0]) if name else step.name, task=full, noted=note(full))
-
-
-def _of_name(where: str, task: Any, priority: float) -> Step:
-    name = _text(f"{where}.task", getattr(task, "name", task))
-    return Step(name, name, priority)
 
 
 def _of_signature(where: str, signature: Signature, priority: float) -> Step:
@@ -271,9 +270,3 @@ def _encode_step(step: Step) -> list[Any]:
 def _decode_step(stored: list[Any]) -> Step:
     name, task, priority, args, kwargs, options, noted = stored
     return Step(name, task, priority, tuple(unpack(args)), unpack(kwargs), unpack(options), unpack(noted))
-
-
-def is_run_id(value: Any) -> bool:
-    """Whether this can be the id of a run."""
-    text = str(value) if isinstance(value, (str, UUID)) else ""
-    return 0 < len(text) <= 200 and text.isprintable() and not set(text) & set("{}")

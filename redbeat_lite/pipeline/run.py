@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
+from uuid import UUID
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -18,7 +19,7 @@ from ..public import public
 from ..storage.connections import UNREACHABLE
 from ..storage.replies import text
 from . import params, run_status
-from .definition import Definition, is_run_id
+from .definition import Definition
 from .errors import NotResumable, PipelineNotFound
 from .publish import dispatch, over, stand_in_line, take_turn
 from .run_status import RunStatus, State
@@ -73,9 +74,10 @@ class PipelineRun:
     """
 
     def __init__(self, app: Celery, run_id: str) -> None:
-        if not is_run_id(run_id):
+        written = str(run_id) if isinstance(run_id, (str, UUID)) else ""
+        if not 0 < len(written) <= 200 or not written.isprintable() or set(written) & set("{}"):
             raise InvalidEntry("run_id", "1 to 200 printable characters, no braces", run_id)
-        self.app, self.id = app, str(run_id)
+        self.app, self.id = app, written
 
     def __repr__(self) -> str:
         return f"<PipelineRun {self.id}>"
