@@ -78,15 +78,15 @@ def report(runtime: Runtime, hostname: str, queues: list[str], timeout: float | 
     """Say that this worker lives, and read what the others said, as :func:`workers`."""
     store = runtime.store
     # A reply that took long tells little. Whoever judges leaves room for the way there and back.
-    _, ahead, now = min(_looked_at_the_clock(store.client) for _ in range(3))
+    _, ahead, now = min(look_at_the_clock(store.client) for _ in range(3))
     store.client.hset(
         store.keys.workers, hostname, WorkerReport(queues, timeout, now / 1000, ahead, records=True).encode()
     )
     return workers(runtime)
 
 
-def _looked_at_the_clock(client: Any) -> tuple[float, float, int]:
-    """How long that took, by how many seconds the clock here is ahead of the server's, and the time there in ms."""
+def look_at_the_clock(client: Any) -> tuple[float, float, int]:
+    """How many seconds that took, by how many the clock here is ahead of the server's, and the time there in ms."""
     began, before, now = elapsed(), wall_ms(), server_ms(client)
     # The server looked at its clock between the two.
     return elapsed() - began, ((before + wall_ms()) / 2 - now) / 1000, now

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from celery import Celery
 
-from ...beat.status import read
-from ...clock import CLOCK_OFF, elapsed, wall_ms
+from ...clock import CLOCK_OFF
+from ...once.worker.visibility import look_at_the_clock
 from ...settings import RENEWALS_PER_LEASE, Settings
 from ...storage.connections import Backend
 from ...storage.server_check import needed, server_of
@@ -26,11 +26,12 @@ _SHORT_LOOP = 10.0
 
 def clock_and_line(store: Store, settings: Settings) -> Iterator[Finding]:
     """The difference between the clocks, and how long the server takes to answer."""
-    read(store)  # opens the connection and loads the script
-    answers = [_answer(store) for _ in range(_QUESTIONS)]
-    _, skew = min(answers)
+    client = store.backend.client
+    look_at_the_clock(client)  # opens the connection
+    answers = [look_at_the_clock(client) for _ in range(_QUESTIONS)]
+    _, skew, _ = min(answers)
     if abs(skew) >= CLOCK_OFF:
-        ahead = "ahead of" if skew < 0 else "behind"
+        ahead = "ahead of" if skew > 0 else "behind"
         yield Finding(
             "clock",
             "error" if abs(skew) >= _GRAVE_SKEW else "warning",
@@ -39,7 +40,7 @@ def clock_and_line(store: Store, settings: Settings) -> Iterator[Finding]:
             "worker. Who leads does not depend on clocks.",
             "Run NTP on every machine. If a beat runs here, mend this one first.",
         )
-    slowest, _ = max(answers)
+    slowest, *_ = max(answers)
     bound = settings.lease / RENEWALS_PER_LEASE / 2
     if slowest > bound:
         enough = int(slowest * RENEWALS_PER_LEASE * 2) + 1
@@ -51,14 +52,6 @@ def clock_and_line(store: Store, settings: Settings) -> Iterator[Finding]:
             "A leader whose renewals come late stands down, so the lead wanders from beat to beat.",
             f"Find out why the server is slow, or set redbeat_lite_lease to {enough} or more.",
         )
-
-
-def _answer(store: Store) -> tuple[float, float]:
-    """How long the server took, and by how many seconds its clock is ahead of ours."""
-    before, sent = wall_ms(), elapsed()
-    status = read(store)
-    took = elapsed() - sent
-    return took, status.now.timestamp() - (before + 1000 * took / 2) / 1000
 
 
 def server(backend: Backend) -> Iterator[Finding]:
