@@ -72,15 +72,12 @@ def read_document(path: str, text: str) -> Document:
     if not isinstance(entries, (dict, list)):
         raise BadFile(f'{path}: expected "entries", a list of entries or an object of entries by name')
     records: dict[str, Record] = {}
-    for key, fields in entries.items() if isinstance(entries, dict) else enumerate(entries):
-        try:
-            record = _record(key, fields)
-        except InvalidEntry as exc:
-            raise BadFile(f"{path}: {exc}") from None
-        if record.name in records:
-            raise BadFile(f"{path}: {_place(key)}: entry {record.name!r} comes a second time")
-        records[record.name] = record
     try:
+        for key, fields in entries.items() if isinstance(entries, dict) else enumerate(entries):
+            record = _record(key, fields)
+            if record.name in records:
+                raise BadFile(f"{path}: {_place(key)}: entry {record.name!r} comes a second time")
+            records[record.name] = record
         freezes = items_from(Freeze, "freezes", root.get("freezes", []))
         backfills = items_from(Backfill, "backfills", root.get("backfills", []))
     except InvalidEntry as exc:

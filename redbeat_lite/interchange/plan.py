@@ -7,7 +7,6 @@ their configuration, and what is not in the file stays unless it is to be pruned
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -25,10 +24,9 @@ from ..entries.expected import check_trust
 from ..entries.on_calendar import give_calendar
 from ..errors import InvalidEntry
 from ..schedules import At, Manual
-from ..schedules.calendars import Calendar
 from ..settings import Settings
 from ..storage.store import Store
-from .document import Document, Record
+from .document import Document
 from .records import entry_from
 
 
@@ -69,21 +67,16 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
     reader = Reader(app, settings, Store.of(settings))
     listed = {record.name for record in document.records}
     stored = {entry.name: entry for entry in reader.readable(reader.store.present(listed))}
-    wanted = _wanted(app, document, stored, schedules.calendars.all())
-    found, own = FilePlan(), configured(app)
-    for record, entry in wanted:
+    calendars, found, own = schedules.calendars.all(), FilePlan(), configured(app)
+    for record in document.records:
         before = stored.get(record.name)
-        _check_owner(settings.owner if record.name in own else None, document, record, entry, before)
-        if entry.owner is not None:
-            found.notes[record.name] = f"belongs to the configuration of {entry.owner!r}"
-        elif before is not None and _text(before) == _text(entry):
-            found.same += 1
-        elif before is None and _is_over(app, entry):
-            found.notes[record.name] = "its last run lies in the past"
-        else:
-            _check(app, document, record, entry, before)
-            action, fields = ("add", None) if before is None else ("change", entry_fields(before))
-            found.changes.append(Change(action, record.name, fields, entry_fields(entry), entry))
+        try:
+            entry = entry_from(settings, record.name, record.fields, app=app)
+            give_calendar(entry, lambda: calendars, wall_ms(), app.timezone, partial(stored.get, record.name))
+            _check_own(entry, before, settings.owner if record.name in own else None)
+            _compare(app, found, entry, before)
+        except InvalidEntry as exc:
+            raise document.wrong(record, exc) from None
     if not prune:
         found.unlisted = _unlisted(reader.store, listed)
         return found
@@ -111,45 +104,32 @@ def apply_plan(app: Celery, planned: FilePlan) -> None:
             schedules.remove(change.name, missing_ok=True)
 
 
-def _wanted(
-    app: Celery, document: Document, stored: Mapping[str, Entry], calendars: Mapping[str, Calendar]
-) -> list[tuple[Record, Entry]]:
-    settings = Settings.from_app(app)
-    wanted = []
-    for record in document.records:
-        try:
-            entry = entry_from(settings, record.name, record.fields, app=app)
-            give_calendar(entry, lambda: calendars, wall_ms(), app.timezone, partial(stored.get, record.name))
-            _check_stays(entry)
-            entry_fields(entry)
-        except InvalidEntry as exc:
-            raise document.wrong(record, exc) from None
-        wanted.append((record, entry))
-    return wanted
-
-
-def _check_stays(entry: Entry) -> None:
-    if entry.remove_when_done and entry.owner is None:
+def _check_own(entry: Entry, before: Entry | None, configures: str | None) -> None:
+    """Refuse a runtime entry that the file would add again and again, or whose name a configuration has."""
+    if entry.owner is not None:
+        return
+    if entry.remove_when_done:
         hint = "once it is removed, the file would add it again"
         raise InvalidEntry("remove_when_done", "false in a file", True, hint=hint)
-
-
-def _check_owner(
-    configures: str | None, document: Document, record: Record, entry: Entry, before: Entry | None
-) -> None:
     owner = configures if before is None else before.owner
-    if entry.owner is None and owner is not None:
+    if owner is not None:
         words = f"a name that the configuration of {owner!r} does not have"
-        fault = InvalidEntry("name", words, record.name, hint="leave it out, or change it there")
-        raise document.wrong(record, fault)
+        raise InvalidEntry("name", words, entry.name, hint="leave it out, or change it there")
 
 
-def _check(app: Celery, document: Document, record: Record, entry: Entry, before: Entry | None) -> None:
-    try:
+def _compare(app: Celery, found: FilePlan, entry: Entry, before: Entry | None) -> None:
+    fields = entry_fields(entry)
+    if entry.owner is not None:
+        found.notes[entry.name] = f"belongs to the configuration of {entry.owner!r}"
+    elif before is not None and _text(before) == _text(entry):
+        found.same += 1
+    elif before is None and _is_over(app, entry):
+        found.notes[entry.name] = "its last run lies in the past"
+    else:
         lifecycle.check(entry, wall_ms(), app.timezone, lambda: before)
         check_trust(entry, app)
-    except InvalidEntry as exc:
-        raise document.wrong(record, exc) from None
+        action, was = ("add", None) if before is None else ("change", entry_fields(before))
+        found.changes.append(Change(action, entry.name, was, fields, entry))
 
 
 def _is_over(app: Celery, entry: Entry) -> bool:
