@@ -52,43 +52,40 @@ class Carrier:
             found = found._replace(name=name)
         if not 0 <= found.runs < MAX_COUNT:
             return Left(found.name, f"the number of its runs is none from 0 to {MAX_COUNT - 1:,}")
+        is_ours = found.name in self._configured
+        if found.of_config and not is_ours:
+            return Left(found.name, "it comes from a beat_schedule, and that of this app does not have it")
         try:
-            carried = self._of_config(found, now) if found.name in self._configured else self._of_runtime(found, now)
-            if isinstance(carried, Carried):
-                check_destination(carried.entry.options, self._settings.key_prefix)
+            carried = (self._of_config if is_ours else self._of_runtime)(found, now)
+            check_destination(carried.entry.options, self._settings.key_prefix)
         except InvalidEntry as exc:
             return Left(found.name, str(exc).removeprefix(f"entry {found.name!r}: "))
-        if isinstance(carried, Carried):
-            state = carried.entry.known_state
-            carried.entry.due = lifecycle.due_time(carried.entry, state, self._zone)
+        carried.entry.due = lifecycle.due_time(carried.entry, carried.entry.known_state, self._zone)
         return carried
 
-    def _of_runtime(self, found: Found, now: int) -> Carried | Left:
-        if found.of_config:
-            return Left(found.name, "it comes from a beat_schedule, and that of this app does not have it")
+    def _of_runtime(self, found: Found, now: int) -> Carried:
         entry = entry_with_defaults(self._settings, found.name, dict(found.fields), app=self._app)
-        lifecycle.check(entry, now, self._zone)
         check_arguments(entry, self._app)
-        definition = encode(entry)
-        entry.state = carried_state(found, entry, now, self._zone)
-        notes = found.notes
+        carried = self._carried(found, entry, now)
         if self._app.finalized and entry.task not in self._app.tasks:
-            notes += (f"no task {entry.task!r} is registered in this app",)
-        return Carried(entry, definition, notes)
+            return carried._replace(notes=(*found.notes, f"no task {entry.task!r} is registered in this app"))
+        return carried
 
     def _of_config(self, found: Found, now: int) -> Carried:
         """The definition is the configuration's, the history that of the old beat."""
         entry = config_entry(self._settings, found.name, self._configured[found.name], app=self._app)
-        lifecycle.check(entry, now, self._zone)
         entry.owner = self._settings.owner
-        definition = encode(entry, allow_local=True)
-        state = carried_state(found, entry, now, self._zone)
-        notes = found.notes
+        carried = self._carried(found, entry, now)
         if entry.enabled and found.fields.get("enabled") is False:
-            state = replace(state, paused=True, note="was disabled when it was moved in")
-            notes += ("disabled there, so it is paused here",)
-        entry.state = state
-        return Carried(entry, definition, notes)
+            entry.state = replace(entry.known_state, paused=True, note="was disabled when it was moved in")
+            return carried._replace(notes=(*found.notes, "disabled there, so it is paused here"))
+        return carried
+
+    def _carried(self, found: Found, entry: Entry, now: int) -> Carried:
+        lifecycle.check(entry, now, self._zone)
+        definition = encode(entry, allow_local=entry.owner is not None)
+        entry.state = carried_state(found, entry, now, self._zone)
+        return Carried(entry, definition, found.notes)
 
 
 def carried_state(found: Found, entry: Entry, now: int, zone: tzinfo) -> EntryState:
