@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,7 +14,6 @@ from ..entries.expected import leaves_no_result
 from ..entries.sendable import queue_of
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, entry_of, state_of
-from ..errors import CorruptEntry
 from ..expect import Expect
 from ..once.keys import OnceKeys
 from ..once.worker_reports import heard_of
@@ -57,31 +57,22 @@ class WatchedEntries:
         found = {}
         for chunk in chunks(names, PAGE):
             for name, stored in zip(chunk, store.read(chunk), strict=True):
-                entry = self._entry(name, stored)
-                if entry is None:
-                    continue
-                try:
-                    state = state_of(stored)
-                except CorruptEntry:
-                    continue
-                history, expect = self._deadlines.kept(entry)
-                mute = expect is not None and expect.trust == "backend" and leaves_no_result(entry, self._app)
-                if expect is not None and mute:
-                    expect = replace(expect, trust="workers")
-                found[name] = Found(entry, state, expect, history, mute)
+                with suppress(*UNREADABLE):
+                    entry, state = self._entry(name, stored), state_of(stored)
+                    history, expect = self._deadlines.kept(entry)
+                    mute = expect is not None and expect.trust == "backend" and leaves_no_result(entry, self._app)
+                    if expect is not None and mute:
+                        expect = replace(expect, trust="workers")
+                    found[name] = Found(entry, state, expect, history, mute)
         return found
 
-    def _entry(self, name: str, stored: Stored) -> Entry | None:
+    def _entry(self, name: str, stored: Stored) -> Entry:
         definition, entry = self._known.get(name, (None, None))
-        if entry is not None and definition == stored.definition:
-            return entry
-        try:
+        if entry is None or definition != stored.definition:
             entry = entry_of(stored)
-        except UNREADABLE:
-            return None
-        if len(self._known) >= PAGE:
-            self._known.clear()
-        self._known[name] = stored.definition, entry
+            if len(self._known) >= PAGE:
+                self._known.clear()
+            self._known[name] = stored.definition, entry
         return entry
 
 

@@ -8,6 +8,7 @@ which :mod:`redbeat_lite.entries.lifecycle` looks at.
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 from datetime import UTC, tzinfo
 
 from ..errors import InvalidEntry
@@ -45,11 +46,8 @@ def noted(entry: Entry, now: int) -> tuple[int, ...]:
 
     Empty for a schedule that can be stored, or that cannot tell its runs.
     """
-    try:
+    with suppress(InvalidEntry):
         encode_schedule(entry.schedule)
-    except InvalidEntry:
-        pass
-    else:
         return ()
     try:
         runs = _runs(entry, now)
