@@ -10,9 +10,9 @@ from itertools import islice
 from ..entries.fields import is_name
 from ..instants import aware, to_ms
 from ..storage.changes import Change, is_of, of_entry, of_stream
-from ..storage.replies import UNREADABLE, newest_first
 from ..storage.store import Store
 from ..storage.stored import PAGE, Stored
+from ..storage.streams import UNREADABLE, newest_first
 
 
 def recorded(

@@ -12,9 +12,9 @@ from ..entries.entry import Entry
 from ..entries.freezes import Freeze, recorded
 from ..instants import to_ms
 from ..storage.changes import Change, of_entry, of_stream
-from ..storage.replies import UNREADABLE, newest_first
 from ..storage.store import Store
 from ..storage.stored import PAGE
+from ..storage.streams import UNREADABLE, newest_first
 
 #: Changes after which an entry begins anew, and fields for which an edit is one.
 _ACTIONS = ("resumed", "released")

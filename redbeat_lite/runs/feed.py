@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
-from ..storage.replies import newest_first, readable, text
+from ..storage.replies import text
+from ..storage.streams import newest_first, readable
 from .keys import RunKeys
 from .row import OUTCOMES, Row
 

@@ -116,7 +116,7 @@ def _fields_of(edits: list[Line]) -> str:
 
 
 def of_stream(id_: bytes, line: dict[bytes, bytes]) -> Change:
-    """The change that a line of the record tells; raises one of :data:`.replies.UNREADABLE` if it tells none."""
+    """The change that a line of the record tells; raises one of :data:`.streams.UNREADABLE` if it tells none."""
     names = tuple(map(str, _list(line[b"names"])))
     fields = tuple((str(field), _text(before), _text(after)) for field, before, after in _list(line[b"fields"]))
     return _change(id_, line[b"change"], names, int(line[b"count"]), fields)
