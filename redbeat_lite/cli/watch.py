@@ -123,7 +123,9 @@ def _looking(look: Callable[[], _Look], wake: socket.socket) -> Future[_Look]:
 
     def looked() -> None:
         try:
-            found.set_result(_looked(look))
+            found.set_result(look())
+        except FAULTS as exc:  # a server that comes back is watched on
+            found.set_result(_Look([fitted(f"cannot reach the server, trying again: {exc}", _size().columns)]))
         except Exception as exc:  # noqa: BLE001 - raised where the result is asked for
             found.set_exception(exc)
         with suppress(OSError):  # nobody waits any more, or is being woken already
@@ -172,14 +174,6 @@ def _screen() -> Iterator[tuple[Callable[[float | None], bytes], socket.socket]]
 
 def _ends(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
-
-
-def _looked(look: Callable[[], _Look]) -> _Look:
-    """The table, or what keeps us from having it: a server that comes back is watched on."""
-    try:
-        return look()
-    except FAULTS as exc:
-        return _Look([fitted(f"cannot reach the server, trying again: {exc}", _size().columns)])
 
 
 def _table(page: Sequence[Entry], width: int, zone: tzinfo, paint: bool) -> list[str]:
