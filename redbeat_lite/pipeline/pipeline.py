@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -10,17 +11,18 @@ from uuid import uuid4
 from celery import Celery
 
 from ..durations import Duration
+from ..errors import InvalidEntry
 from ..public import public
 from .definition import TTL, Definition, Overlap, define
 from .keys import START
 from .run import PipelineRun, begin
-from .task_names import find
+from .task import PipelineTask
 from .task_notes import note
 
 
 def defined(app: Celery, steps: Iterable[Any], params: Any, **more: Any) -> Definition:
     """The definition of these steps over the tasks of an app; the rest is that of :func:`define`."""
-    return define(steps, params, find=partial(find, app.tasks), note=partial(note, app), **more)
+    return define(steps, params, find=partial(_find, app.tasks), note=partial(note, app), **more)
 
 
 @public
@@ -92,3 +94,21 @@ class Pipeline:
         As text, because a message's JSON would turn what looks like kombu's types into those.
         """
         return {"task": START, "kwargs": {"definition": self.definition.encode()}}
+
+
+def _find(tasks: Mapping[str, Any], name: str, where: str) -> str:
+    """The name under which a step's task is registered: its full name, or one of which this is the last part alone.
+
+    Raises:
+        InvalidEntry: for the field ``where``, that there is no such task, there are several, or it can be no step.
+    """
+    found = [name] if name in tasks else [each for each in tasks if each.rpartition(".")[2] == name]
+    if len(found) > 1:
+        raise InvalidEntry(where, "the full name of a task", name, hint=f"there are {', '.join(sorted(found))}")
+    if not found:
+        near = difflib.get_close_matches(name, {*tasks, *(each.rpartition(".")[2] for each in tasks)}, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "no task of that name is registered in this app"
+        raise InvalidEntry(where, "the name of a registered task", name, hint=hint)
+    if not isinstance(tasks[found[0]], PipelineTask):
+        raise InvalidEntry(where, "a task whose base is redbeat_lite.PipelineTask", found[0])
+    return found[0]
