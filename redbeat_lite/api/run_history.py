@@ -51,11 +51,7 @@ class Wanted:
 
     @classmethod
     def of(cls, outcome: object, since: datetime | None, until: datetime | None, limit: int) -> Self:
-        """Read what a user asks for.
-
-        Raises:
-            ValueError, InvalidEntry: names the parameter, what was expected and what came.
-        """
+        """Read what a user asks for; raises a ValueError or an InvalidEntry that names the parameter."""
         given = OUTCOMES if outcome is None else (outcome,) if isinstance(outcome, str) else outcome
         words = tuple(given) if isinstance(given, Iterable) else (given,)
         for word in words:

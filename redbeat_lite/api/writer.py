@@ -245,11 +245,7 @@ class Writer:
         return self._edit(name, edit)
 
     def _edit(self, name: str, change: Callable[[Stored], tuple[_Result, Edit]]) -> _Result:
-        """Make a change that ``change`` decides on by what is stored; asks it anew if that was changed meanwhile.
-
-        Raises:
-            EntryNotFound: there is no such entry.
-        """
+        """Make a change that ``change`` decides on by what is stored; asks it anew if that was changed meanwhile."""
         for _ in range(TRIES):
             result, edit = change(self._reader.stored(name))
             if self._store.put([edit]) == [True]:

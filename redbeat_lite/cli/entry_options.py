@@ -133,11 +133,7 @@ def schedule_of(given: dict[str, Any], zone: tzinfo) -> Any:
 
 
 def fields_of(given: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
-    """The fields of :func:`field_options` that were given, as an entry takes them.
-
-    Raises:
-        InvalidEntry: a value is wrong.
-    """
+    """The fields of :func:`field_options` that are given, as an entry has them; raises InvalidEntry if any is wrong."""
     readers: dict[str, Callable[[str, Any], Any]] = {
         "once": _json,
         "misfire": lambda field, value: _json(field, value) if value.lstrip().startswith("{") else value,
@@ -161,11 +157,7 @@ def fields_of(given: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
 
 
 def instant_of(field: str, text: str, zone: tzinfo) -> datetime:
-    """An instant from the command line; one without an offset is read in ``zone``.
-
-    Raises:
-        InvalidEntry: it is none.
-    """
+    """An instant, read in ``zone`` if it has no offset; raises InvalidEntry if it is none."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -176,10 +168,9 @@ def instant_of(field: str, text: str, zone: tzinfo) -> datetime:
 
 
 def time_of_day(text: str, zone: tzinfo, now: datetime) -> datetime | None:
-    """The last time of this day that has passed, of a text such as ``03:00``; ``None`` if it is none.
+    """The last time of this day that has passed, of a text such as ``03:00``; ``None`` if it does not look like one.
 
-    Raises:
-        ValueError: it looks like one.
+    One that does, and is none, raises a ValueError.
     """
     if ":" not in text[:3]:  # where a date has none
         return None

@@ -42,11 +42,7 @@ def delivery(token: str, headers: Mapping[str, Any], content_type: str | None, e
 
 
 def encode(request: Any) -> str:
-    """The message of a task that is about to run, as text: id, chain, chord, links, expiry and headers survive.
-
-    Parameters:
-        request: the task's request, before its body has touched the arguments.
-    """
+    """The message of a task whose body has not touched its arguments yet: id, chain, chord, links, expiry, headers."""
     fields = request.__dict__
     noted = fields.get(DELIVERY) or {}
     embed = {name: fields.get(name) for name in ("callbacks", "errbacks", "chain", "chord")}

@@ -108,11 +108,7 @@ class Once:
         return cls(**{"lease": lease, **given})
 
     def encode(self) -> dict[str, Any]:
-        """The policy as JSON-able data, without the fields that have their default.
-
-        Raises:
-            InvalidEntry: the key is a callable, which cannot be stored.
-        """
+        """The policy as JSON-able data, but for defaults; raises InvalidEntry if the key is a callable."""
         if callable(self.key):
             raise InvalidEntry("once.key", "None or text, because a callable cannot be stored", self.key)
         stored = {name: getattr(self, name) for name in _DEFAULTS}
@@ -120,11 +116,7 @@ class Once:
 
     @classmethod
     def decode(cls, data: Any) -> Once:
-        """The policy :meth:`encode` made ``data`` from; fields of a later version are passed over.
-
-        Raises:
-            InvalidEntry: ``data`` is no mapping, or a field of it is wrong.
-        """
+        """The inverse, without fields of a later version; raises InvalidEntry for no mapping, or a wrong field."""
         if not isinstance(data, Mapping):
             raise InvalidEntry("once", "a mapping of the fields of Once", data)
         return cls(**{name: value for name, value in data.items() if name in _DEFAULTS})

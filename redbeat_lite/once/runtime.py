@@ -52,11 +52,7 @@ class Runtime:
 
     @classmethod
     def of(cls, app: Celery) -> Runtime:
-        """The runtime of an app in this process; a forked child gets one of its own.
-
-        Raises:
-            ConfigurationError: the app's settings are wrong, or name no Redis.
-        """
+        """That of an app in this process; raises ConfigurationError if its settings are wrong, or name no Redis."""
         return of_process(app, cls)
 
     def hold(self, task: Any, fields: dict[str, Any]) -> Hold:

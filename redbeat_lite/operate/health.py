@@ -2,6 +2,9 @@
 
 A beat is well if its loop lives, be it the leader or a stand-by, and if it has not failed for too long to reach the
 server and the broker.
+
+``limit`` is in seconds, by default :func:`default_limit`; a RedbeatError says that it is too short to tell, or has no
+end. ``timeout`` is how many seconds a server that does not answer is waited for, before redis-py's error says so.
 """
 
 from __future__ import annotations
@@ -31,14 +34,8 @@ def health(
     """Judge a beat of this host: by its heartbeat file where the settings name one, else by what it left in Redis.
 
     Parameters:
-        limit: seconds that its loop may be silent, and that it may fail to reach the server or the broker; by default
-            :func:`default_limit`.
+        limit: for how long its loop may be silent, and it may fail to reach the server or the broker.
         pid: its process, asked of Redis. Without it, it is enough that one beat of this host is well.
-        timeout: seconds until a server that does not answer is given up.
-
-    Raises:
-        RedbeatError: the limit is too short to tell, or has no end.
-        redis.exceptions.RedisError: the server does not answer.
     """
     limit = default_limit(settings) if limit is None else limit
     if settings.heartbeat_file is not None and pid is None:
@@ -48,16 +45,7 @@ def health(
 
 
 def cluster_health(settings: Settings, *, limit: float | None = None, timeout: float | None = None) -> Health:
-    """Judge all beats of a schedule together: one of them must lead and tick, and reach the broker.
-
-    Parameters:
-        limit: seconds for which it may be that none does; by default :func:`default_limit`.
-        timeout: seconds until a server that does not answer is given up.
-
-    Raises:
-        RedbeatError: the limit is too short to tell, or has no end.
-        redis.exceptions.RedisError: the server does not answer.
-    """
+    """Judge all beats of a schedule together: within the limit, one must lead and tick, and reach the broker."""
     limit = _checked(default_limit(settings) if limit is None else limit, _shortest(settings))
     found = status_of(settings, timeout=timeout)
     if found.silence is None:
@@ -70,14 +58,7 @@ def cluster_health(settings: Settings, *, limit: float | None = None, timeout: f
 
 
 def incident_health(settings: Settings, *, timeout: float | None = None) -> Health:
-    """Judge a schedule by its incidents: none may be open.
-
-    Parameters:
-        timeout: seconds until a server that does not answer is given up.
-
-    Raises:
-        redis.exceptions.RedisError: the server does not answer.
-    """
+    """Judge a schedule by its incidents: none may be open."""
     backend = Backend(settings, timeout=timeout)
     found = IncidentStore(backend.client, settings.key_prefix).open()
     backend.close()

@@ -14,11 +14,7 @@ _OUTCOMES: dict[str, Outcome] = {"SUCCEEDED": "succeeded", "FAILED": "failed", "
 
 
 def tell_end(store: PipelineStore, run_id: str) -> None:
-    """Have recorded what became of a run. Told twice, it counts once.
-
-    Raises:
-        redis.exceptions.RedisError: the server does not answer.
-    """
+    """Have recorded what became of a run. Told twice, it counts once."""
     run = store.fields(run_id, "attempt", "state", "created", "ended", "resumed", "error_step", "error")
     told, state, created, ended, resumed, step, error = run
     if not told or state not in _OUTCOMES:

@@ -214,8 +214,7 @@ def _read(run_id: str, run: Mapping[str, str], recorded: str, alive: Mapping[str
 def brief(run_id: str, run: Mapping[str, str]) -> RunStatus:
     """A status without steps, of the fields ``BRIEF`` of a run; what succeeded after its end does not count.
 
-    Raises:
-        LookupError, ValueError, ArithmeticError: it is no run.
+    What is no run raises a LookupError, a ValueError or an ArithmeticError.
     """
     stage, sizes = int(run["stage"]), [int(size) for size in run["sizes"].split(",")]
     return RunStatus(

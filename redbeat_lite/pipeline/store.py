@@ -268,11 +268,7 @@ def _outbox(flat: Sequence[Any]) -> Outbox:
 
 
 def store_of(app: Celery) -> PipelineStore:
-    """The store of an app in this process; a forked child gets one of its own.
-
-    Raises:
-        ConfigurationError: the app's settings are wrong, or name no Redis.
-    """
+    """That of an app in this process; raises ConfigurationError if its settings are wrong, or name no Redis."""
     return of_process(app, _pipeline_store)
 
 

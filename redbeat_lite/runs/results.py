@@ -52,8 +52,7 @@ def results_of(app: Celery, task_ids: Sequence[str]) -> dict[str | None, dict[st
 def asked(backend: Any, task_ids: Sequence[str]) -> Iterator[tuple[str, dict[str, Any], int | None]]:
     """The tasks of which a result backend knows something: id, the same fields, and when it ended (epoch ms).
 
-    Raises:
-        Exception: the backend is away; each kind raises what its own library does.
+    One that is away raises what its own library does.
     """
     for task_id, meta in _metas(backend, task_ids):
         if told := _told(meta):

@@ -15,11 +15,7 @@ logger = get_logger(__name__)
 
 def look_for_leader(runtime: Runtime) -> None:
     """Open the incident ``no_leader``, if there is a schedule, a beat has led it, and none does by now; who leads next
-    closes it.
-
-    Raises:
-        redis.exceptions.RedisError: the server does not answer.
-    """
+    closes it."""
     client, settings = runtime.store.client, runtime.settings
     keys = Keys.of(settings.key_prefix)
     pipe = client.pipeline(transaction=False)

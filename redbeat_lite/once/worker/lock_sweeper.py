@@ -151,11 +151,7 @@ class _Left(NamedTuple):
 
 def _to_be_looked_at(lock: Any, left: _Left) -> tuple[str, str, int] | None:
     """(task id, queue, lease) of a queued lock with less than half of a lease left to the end, or to the look; ``None``
-    of any other.
-
-    Raises:
-        redis.exceptions.ResponseError, TypeError, ValueError: it is no lock.
-    """
+    of any other. What is no lock raises a ResponseError, a TypeError or a ValueError."""
     if isinstance(lock, Exception):
         raise lock
     state, task_id, queue, lease, due = lock
