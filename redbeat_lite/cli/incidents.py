@@ -37,10 +37,8 @@ def incidents(ctx: click.Context, only_open: bool, limit: int, as_json: bool) ->
     else:
         zone = ctx.obj.app.timezone
         headers = ("ID", "KIND", "ENTRY", "SINCE", "STATE", "WHAT")
-        rows, empty = (
-            (_row(incident, zone) for incident in found),
-            "No incident is open" + ("." if only_open else ", and none was."),
-        )
+        rows = (_row(incident, zone) for incident in found)
+        empty = "No incident is open" + ("." if only_open else ", and none was.")
         echo_table(headers, rows, empty=empty, rigid=("ID", "KIND", "SINCE", "STATE"), limit=limit, below=True)
 
 
@@ -66,11 +64,5 @@ def ack(ctx: click.Context, incident_id: str, note: str) -> None:
 def _row(incident: Incident, zone: tzinfo) -> tuple[object, ...]:
     note = f"({incident.acknowledged}) " if incident.acknowledged else ""
     state = "closed" if incident.until is not None else "taken up" if note else "open"
-    return (
-        incident.id,
-        incident.kind,
-        incident.entry,
-        when(incident.since, zone),
-        state,
-        note + local(incident.text, zone),
-    )
+    what = note + local(incident.text, zone)
+    return incident.id, incident.kind, incident.entry, when(incident.since, zone), state, what
