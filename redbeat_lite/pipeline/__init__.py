@@ -35,20 +35,16 @@ if TYPE_CHECKING:
     from .task import PipelineTask
     from .task_processes import start_task_process, task_process
 
-_HOME = {
-    "Pipeline": ".pipeline",
-    "PipelineNotFound": ".errors",
-    "PipelineRun": ".run",
-    "PipelineTask": ".task",
-    "RunStatus": ".run_status",
-    "State": ".run_status",
-    "StepFailed": ".errors",
-    "StepStatus": ".run_status",
-    "progress_line": ".run_status",
-    "start_task_process": ".task_processes",
-    "sweep": ".sweeper",
-    "task_process": ".task_processes",
+_HOMES = {
+    ".errors": ("PipelineNotFound", "StepFailed"),
+    ".pipeline": ("Pipeline",),
+    ".run": ("PipelineRun",),
+    ".run_status": ("RunStatus", "State", "StepStatus", "progress_line"),
+    ".sweeper": ("sweep",),
+    ".task": ("PipelineTask",),
+    ".task_processes": ("start_task_process", "task_process"),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Pipeline",
@@ -65,4 +61,4 @@ __all__ = [
     "task_process",
 ]
 
-__getattr__ = handed_on(__name__, _HOME)
+__getattr__ = handed_on(__name__, _HOME_OF)
