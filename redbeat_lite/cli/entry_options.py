@@ -58,7 +58,7 @@ schedule_options = together(
     click.option("--align", is_flag=True, help="With --every: at round multiples, not counted from now."),
     click.option("--spread", is_flag=True, help="With --every: at a moment of its own, by its name."),
     click.option("--cron", metavar="FIELDS", help='By the clock: "*/5 * * * *", five fields, or six with seconds.'),
-    click.option("--at", metavar="INSTANT", help="Once: 2026-12-01T09:00+01:00."),
+    click.option("--at", metavar="INSTANT", help="Once: 2026-12-01T09:00+01:00, or 2h from now."),
     click.option("--rrule", metavar="RULE", help='By an RFC 5545 recurrence: "FREQ=DAILY;BYHOUR=9".'),
     click.option("--manual", is_flag=True, default=None, help="Never by itself, only when somebody runs it."),
     click.option("--tz", metavar="ZONE", help="Zone of --cron, --rrule and --at. [default: the app's]"),
@@ -124,7 +124,7 @@ def schedule_of(given: dict[str, Any], zone: tzinfo) -> Any:
     if kind == "cron":
         return cron(value, tz=tz, seconds=seconds or "last")
     if kind == "at":
-        return at(instant_of("at", value, zone_of(tz) if tz else zone))
+        return at(until_of("at", value, zone_of(tz) if tz else zone))
     if kind == "rrule":
         return rrule(value, tz=tz, start=None if start is None else instant_of("rrule_start", start, zone))
     if kind == "manual":
@@ -137,8 +137,8 @@ def fields_of(given: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
     readers: dict[str, Callable[[str, Any], Any]] = {
         "once": _json,
         "misfire": lambda field, value: _json(field, value) if value.lstrip().startswith("{") else value,
-        "start_at": lambda field, value: instant_of(field, value, zone),
-        "end_at": lambda field, value: instant_of(field, value, zone),
+        "start_at": lambda field, value: until_of(field, value, zone),
+        "end_at": lambda field, value: until_of(field, value, zone),
         "max_runs": _whole,
         "history": _whole,
         "expect": _expectation,

@@ -15,7 +15,7 @@ from ..settings import Settings
 from ..storage.connections import FAULTS
 from .backfills import begin
 from .command import Command, Length, json_option, schedules_of
-from .entry_options import ARRAY, OBJECT, instant_of
+from .entry_options import ARRAY, OBJECT, since_of
 from .entry_output import tell
 from .exit_codes import Failure, ServerFailure
 from .freezes import froze
@@ -97,7 +97,7 @@ def run(ctx: click.Context, /, args: Any, kwargs: Any, at: str | None, note: str
     if at is not None:
         if not isinstance(found, str):
             raise Failure("--at goes with the NAME of one entry")
-        instant = instant_of("at", at, ctx.obj.app.timezone)
+        instant = since_of("at", at, ctx.obj.app.timezone)
         begin(ctx, found, instant, instant, as_json, max_active=None, note=note)
         return
     if isinstance(found, str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 import redis
@@ -73,6 +74,9 @@ def test_a_run_of_one_nominal_time(cli: Cli, schedules: Schedules) -> None:
     assert said.lines[0] == "1 run of 'a', from 2025-01-01 00:00:01+01:00 to 2025-01-01 00:00:01+01:00"
     assert said.lines[1] == f"started backfill {backfill.id}"
     assert cli("status").out.count("backfills") == 0
+    schedules.backfills.cancel(backfill.id)
+    last = datetime.now(schedules["a"].app.timezone) - timedelta(minutes=1)
+    assert cli("run", "a", "--at", f"{last:%H:%M}").out.startswith(f"1 run of 'a', from {last:%Y-%m-%d %H:%M}:00")
 
 
 def test_the_howto(

@@ -113,6 +113,10 @@ class TestSchedules:
     def test_an_instant_without_an_offset_is_read_in_the_zone_that_is_given_or_the_apps(
         self, cli: Cli, schedules: Schedules
     ) -> None:
+        began = datetime.now(UTC)
+        cli("add", "soon", "add", "--at", "2h", "--end-at", "1d")
+        assert timedelta(hours=2) <= schedules["soon"].next_run_at - began < timedelta(hours=3)
+        schedules.remove("soon")
         cli("add", "here", "add", "--at", "2090-12-01 09:00")
         cli("add", "there", "add", "--at", "2090-12-01 09:00", "--tz", "Asia/Tokyo")
         assert schedules["here"].next_run_at == datetime(2090, 12, 1, 8, tzinfo=UTC)
