@@ -36,24 +36,24 @@ class OnceKeys:
     """The names under one prefix, for example ``"redbeat-lite"``."""
 
     def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
+        self.prefix, self._root = prefix, f"{{{prefix}}}:"
         parts = ("once:index", "once:fence", "once:workers", "guard:index")
-        self.index, self.fence, self.workers, self.guard_index = (f"{{{prefix}}}:{part}" for part in parts)
+        self.index, self.fence, self.workers, self.guard_index = (self._root + part for part in parts)
 
     def lock(self, key: str) -> str:
-        return f"{{{self.prefix}}}:once:lock:{key}"
+        return f"{self._root}once:lock:{key}"
 
     def last(self, key: str) -> str:
-        return f"{{{self.prefix}}}:once:last:{key}"
+        return f"{self._root}once:last:{key}"
 
     def waiters(self, key: str) -> str:
-        return f"{{{self.prefix}}}:once:wait:{key}"
+        return f"{self._root}once:wait:{key}"
 
     def parked(self, key: str) -> str:
-        return f"{{{self.prefix}}}:once:parked:{key}"
+        return f"{self._root}once:parked:{key}"
 
     def guard(self, task_id: str) -> str:
-        return f"{{{self.prefix}}}:guard:{task_id}"
+        return f"{self._root}guard:{task_id}"
 
     @property
     def kinds(self) -> dict[str, str]:

@@ -97,7 +97,8 @@ if not locked then
 end
 
 local function next_number()
-  return string.format('%.0f', next_fences(KEYS[7], 1))
+  local _, text = next_fences(KEYS[7], 1)
+  return text
 end
 
 local key = ARGV[8]
