@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING
 
 from ..instants import from_ms
-from ..storage.changes import Change
+
+if TYPE_CHECKING:  # the probe of a file loads no JSON of kombu's
+    from ..storage.changes import Change
 
 #: An instant as it is written where no zone is known.
 _UTC = re.compile(r"\b\d{4}-(?:0\d|1[0-2])-(?:[012]\d|30)T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{3,6})?\+00:00")
