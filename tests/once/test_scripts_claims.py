@@ -22,6 +22,16 @@ def test_a_batch_is_taken_in_one_round_trip(store: LockStore) -> None:
     assert store.client.info("commandstats")["cmdstat_evalsha"]["calls"] == 1
 
 
+def test_the_fences_of_a_batch_grow_and_are_given_once(store: LockStore) -> None:
+    ahead = (server_ms(store.client) + 3_600_000) * 1000
+    store.client.set(store.keys.fence, ahead)
+    claims = [claim(f"e{n}", f"id-{n}") for n in range(3)]
+    take(store, claims)
+    begin(store, after := held("id-3"))
+    fences = [int(store.client.hget(store.keys.lock(one.key), "fence")) for one in claims]
+    assert [*fences, after.fence] == [ahead + n for n in range(1, 5)]
+
+
 def test_taking_again_under_the_same_id_is_no_conflict(store: LockStore) -> None:
     one = claim("e", "id-1")
     assert [take(store, [one]), take(store, [one]), take(store, [claim("e", "id-2")])] == [[True], [True], [False]]
