@@ -63,11 +63,7 @@ def rows(samples: Samples, sizes: dict[str, Any]) -> list[Row]:
         *_reading(samples, sizes["stored"]),
         *_live(samples, sizes),
         *_herds(samples, sizes),
-        Row("once-lock, acquire + release: round trips", spread(samples["ours.lock.trips"]), "", most=2),
-        Row("once-lock, acquire + release: time, on cores kept awake", spread(samples["ours.lock.us"]), "µs", most=200),
-        Row("a bare PING by the same client, for comparison", spread(samples["ours.ping.us"]), "µs"),
-        Row("the same on an idle machine: acquire + release", spread(samples["ours.lock.idle.us"]), "µs"),
-        Row("the same on an idle machine: a bare PING", spread(samples["ours.ping.idle.us"]), "µs"),
+        *_locks(samples),
     ]
 
 
@@ -107,6 +103,19 @@ def _ticks(samples: Samples, stored: Sequence[int]) -> Iterator[Row]:
     for count in (few, many):
         process = spread(samples[f"stored.{count}.process"])
         yield Row(f"the same with {count:,} stored, from the start of the process", process, "s")
+
+
+def _locks(samples: Samples) -> Iterator[Row]:
+    yield Row("once-lock, acquire + release: round trips", spread(samples["ours.lock.trips"]), "", most=2)
+    awake = spread(samples["ours.lock.us"])
+    yield Row("once-lock, acquire + release: time, on cores kept awake", awake, "µs", most=200)
+    if "ours.lock.ratio" in samples:
+        yield Row(
+            "the same, against redis-py's own Lock in turn with it", spread(samples["ours.lock.ratio"]), "×", most=1.27
+        )
+    yield Row("a bare PING by the same client, for comparison", spread(samples["ours.ping.us"]), "µs")
+    yield Row("the same on an idle machine: acquire + release", spread(samples["ours.lock.idle.us"]), "µs")
+    yield Row("the same on an idle machine: a bare PING", spread(samples["ours.ping.idle.us"]), "µs")
 
 
 def _storing(samples: Samples) -> Iterator[Row]:

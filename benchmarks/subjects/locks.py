@@ -29,6 +29,7 @@ def measure(task: Task) -> Figures:
     figures |= {"lock.idle.us": _lock_us(store, task.ticks), "ping.idle.us": _ping_us(server, task.ticks)}
     with _awake():
         figures |= {"lock.us": _lock_us(store, task.ticks), "ping.us": _ping_us(server, task.ticks)}
+        figures["lock.ratio"] = _against_redis_pys(store, server, task.ticks)
     return figures
 
 
@@ -53,6 +54,22 @@ def _lock_us(store: LockStore, count: int) -> float:
         _take_and_give_back(store, number)
         took.append(time.perf_counter() - started)
     return 1e6 * median(took)
+
+
+def _against_redis_pys(store: LockStore, server: redis.Redis, count: int) -> float:
+    """In turn with redis-py's own lock, which has an owner and an end, but no guard, fence, queue or record."""
+    ours, theirs = [], []
+    for number in range(count):
+        started = time.perf_counter()
+        _take_and_give_back(store, number)
+        between = time.perf_counter()
+        lock = server.lock(f"customer-{number % 100}", timeout=60)
+        if not lock.acquire(blocking=False):
+            raise RuntimeError("redis-py's lock should have been free")
+        lock.release()
+        ours.append(between - started)
+        theirs.append(time.perf_counter() - between)
+    return median(ours) / median(theirs)
 
 
 def _ping_us(server: redis.Redis, count: int) -> float:
