@@ -14,7 +14,7 @@ from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
 from ..entries.message import Occurrence, emission, evaluated, expires_with_gap, lock_life_ms
-from ..entries.sendable import check_arguments
+from ..entries.sendable import check_arguments, serializer_of
 from ..errors import InvalidEntry
 from ..instants import delay_ms
 from ..once.canvas import CANVAS
@@ -94,7 +94,7 @@ def _give(app: Celery, task: Any, entry: Entry, given: dict[str, Any]) -> None:
         expected = "none for a canvas, whose members have their own"
         raise InvalidEntry(next(iter(given)), expected, given, entry=entry.name)
     _evaluate(entry, entry.replace(**given))
-    check_arguments(entry, app)
+    check_arguments(entry, serializer_of(entry, app))
     try:
         if task is not None and task.typing:
             task.__header__(*entry.args, **entry.kwargs)

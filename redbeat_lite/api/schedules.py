@@ -114,7 +114,7 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
             ConfigOwned: as for :meth:`add`; entries of earlier round trips are stored.
         """
         calendars, told, taken = cache(self._writer.calendars.all), set[str](), list[str]()
-        for some in [entries] if isinstance(entries, Collection) else chunks(entries, PAGE):
+        for some in [[*entries]] if isinstance(entries, Collection) else chunks(entries, PAGE):
             if not replace:
                 taken += self._writer.added(some, calendars, told)
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from functools import partial
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from ..entries.fields import check_destination
 from ..entries.message import alive_at_once
 from ..entries.on_calendar import Known, give_calendar
 from ..entries.sameness import keep_resolved
-from ..entries.sendable import check_arguments, check_options
+from ..entries.sendable import check_arguments, check_options, serializer_of
 from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import edit_of, removal
 from ..entries.words import counted, listed
@@ -91,7 +91,7 @@ class Writer:
         check_options(entry)
         check_destination(entry.options, self._store.keys.prefix)
         if entry.owner is None:  # those of a config entry may be what is evaluated only when it is sent
-            check_arguments(entry, self._app)
+            check_arguments(entry, serializer_of(entry, self._app))
         if warn:
             self.warn_of_unknown_tasks([entry])
             self._warn_of_many_alive(entry)
@@ -135,7 +135,7 @@ class Writer:
         line = line_of(self.who, action)
         check_taken(self._created(entries, [self._creation(entry, None, line, definition) for entry in entries]))
 
-    def added(self, entries: Collection[Entry], calendars: Known, told: set[str]) -> list[str]:
+    def added(self, entries: Sequence[Entry], calendars: Known, told: set[str]) -> list[str]:
         """Check and store new entries, which get their state; returns the names that were taken.
 
         What does not depend on name and arguments is found out once for all that are alike in it.
@@ -143,22 +143,23 @@ class Writer:
         Parameters:
             calendars, told: as for :meth:`checked` and :meth:`warn_of_unknown_tasks`.
         """
-        line, edits, alike = line_of(self.who, "added"), list[Edit](), dict[Hashable, tuple[Entry, dict[str, Any]]]()
+        line, edits, alike = line_of(self.who, "added"), list[Edit](), dict[Hashable, tuple[Any, ...]]()
         for entry in entries:
             kind = shape(entry) if isinstance(entry, Entry) else None
-            if (known := alike.get(kind)) is not None:
-                check_arguments(entry, self._app)
-                definition = encode(entry, like=known[1])
+            _, stored, serializer = alike.get(kind, (None, None, None))
+            if stored is not None:
+                check_arguments(entry, serializer)
+                definition = encode(entry, like=stored)
             else:
                 self.checked(entry, warn=False, calendars=calendars)
                 stored = loads(definition := encode(entry))
                 if kind is not None and "custom" not in stored["schedule"]:  # which may answer otherwise each time
-                    alike[kind] = entry, stored
+                    alike[kind] = entry, stored, serializer_of(entry, self._app)
             edits.append(self._creation(entry, None, line, definition))
         self.warn_of_unknown_tasks(entries, told)
         return self._created(entries, edits)
 
-    def _created(self, entries: Collection[Entry], edits: Sequence[Edit]) -> list[str]:
+    def _created(self, entries: Sequence[Entry], edits: Sequence[Edit]) -> list[str]:
         done = self._store.put(edits)
         self.calendars.settle(entries)
         return [entry.name for entry, ok in zip(entries, done, strict=True) if not ok]

@@ -28,13 +28,17 @@ def check_options(entry: Entry) -> None:
             raise InvalidEntry("options.compression", known, compression, entry=entry.name) from None
 
 
-def check_arguments(entry: Entry, app: Celery) -> None:
-    """Refuse arguments that the message's serializer cannot write.
+def serializer_of(entry: Entry, app: Celery) -> Any:
+    """The serializer of the entry's messages, as far as this process knows."""
+    task = app.tasks.get(entry.task) if app.finalized else None
+    return entry.options.get("serializer") or getattr(task, "serializer", None) or app.conf.task_serializer
+
+
+def check_arguments(entry: Entry, serializer: Any) -> None:
+    """Refuse arguments that this serializer cannot write.
 
     Raises InvalidEntry, which names the argument, and the place inside it where that is known.
     """
-    task = app.tasks.get(entry.task) if app.finalized else None
-    serializer = entry.options.get("serializer") or getattr(task, "serializer", None) or app.conf.task_serializer
     if serializer == "json" and all(map(is_plain, entry.args)) and all(map(is_plain, entry.kwargs.values())):
         return
     try:

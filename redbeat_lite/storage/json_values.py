@@ -29,7 +29,8 @@ _SCALARS = frozenset({bool, type(None)})
 #: Python writes and reads no whole number of more than 4,300 digits.
 _TOO_LARGE = 10**4000
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+# What refers to itself has been refused before, as nested too deeply.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False)
 _convert: Callable[[Any], Any] = JSONEncoder().default
 
 

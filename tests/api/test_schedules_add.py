@@ -258,6 +258,12 @@ class TestAddMany:
             schedules.add_many(Entry(name, "add", every(10), args) for name, args in calls)
         assert len(schedules) == 0
 
+    def test_a_collection_that_makes_its_entries_is_asked_once(self, schedules: Schedules) -> None:
+        schedules.add_many([Entry(f"e{number}", "add", every(10)) for number in range(3)])
+        with round_trips() as trips, pytest.raises(EntryExists, match="already stored: 'e0', 'e1', 'e2'; pass"):
+            schedules.add_many(schedules.values())
+        assert len(trips) <= 3
+
     def test_of_an_iterator_a_thousand_are_held_at_a_time(
         self, app: Celery, schedules: Schedules, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -14,7 +14,7 @@ from ...entries.configured import config_entry, entry_with_defaults, short_name
 from ...entries.definition import encode
 from ...entries.entry import Entry
 from ...entries.fields import check_destination
-from ...entries.sendable import check_arguments
+from ...entries.sendable import check_arguments, serializer_of
 from ...entries.state import MAX_COUNT, EntryState
 from ...errors import InvalidEntry
 from ...instants import to_ms
@@ -65,7 +65,7 @@ class Carrier:
 
     def _of_runtime(self, found: Found, now: int) -> Carried:
         entry = entry_with_defaults(self._settings, found.name, dict(found.fields), app=self._app)
-        check_arguments(entry, self._app)
+        check_arguments(entry, serializer_of(entry, self._app))
         carried = self._carried(found, entry, now)
         if self._app.finalized and entry.task not in self._app.tasks:
             return carried._replace(notes=(*found.notes, f"no task {entry.task!r} is registered in this app"))
