@@ -141,9 +141,7 @@ def storable(text: str) -> str:
 
 def is_plain(value: object, most: int) -> TypeGuard[str]:
     """Whether this is text of 1 to ``most`` characters without control characters, which can be stored."""
-    if not isinstance(value, str) or not 1 <= len(value) <= most:
-        return False
-    return (value.isascii() and value.isprintable()) or storable(value) == value
+    return isinstance(value, str) and 1 <= len(value) <= most and (value.isprintable() or storable(value) == value)
 
 
 #: What the names of options have in them whose values are shown nowhere.
