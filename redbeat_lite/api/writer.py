@@ -106,11 +106,7 @@ class Writer:
             logger.warning(text, entry.name, alive, self._slack / 1000)
 
     def warn_of_unknown_tasks(self, entries: Iterable[Entry], told: set[str] | None = None) -> None:
-        """Log the tasks that this app does not have, each once however many entries run it.
-
-        Parameters:
-            told: those that were logged before; what is logged now is added.
-        """
+        """Log the tasks that this app does not have and ``told`` lacks, which it adds to that; each once."""
         if not self._app.finalized:
             return
         told, unknown, known = set() if told is None else told, dict[str, list[str]](), self._app.tasks.keys()

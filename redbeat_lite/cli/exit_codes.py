@@ -51,8 +51,7 @@ class ServerFailure(Failure):
 def explained(ctx: click.Context) -> Iterator[None]:
     """Turns what a command raises on purpose into a :class:`Failure`; a defect stays a traceback.
 
-    Parameters:
-        ctx: of the command; ``ctx.params["name"]`` is what an unknown entry was asked for as.
+    ``ctx.params["name"]`` is what an unknown entry was asked for as.
     """
     try:
         yield

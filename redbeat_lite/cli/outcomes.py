@@ -27,19 +27,11 @@ _PLAIN: dict[Outcome, str] = {**LETTERS, "waiting": "w"}
 
 
 def last_outcomes(entry: Entry, history: int) -> list[Outcome]:
-    """What became of the last runs of an entry, the newest first, as far as it is recorded.
-
-    Parameters:
-        history: how many runs are kept of an entry that does not say.
-    """
+    """What is recorded of the last runs, newest first; ``history`` are kept of an entry that does not say how many."""
     return [row.outcome for row in with_sent(entry, entry.rows, history, wall_ms(), _SHOWN)]
 
 
 def marks(entry: Entry, history: int, *, plain: bool) -> str | None:
-    """The same as a character each, the newest right; ``None`` where it has not run.
-
-    Parameters:
-        plain: letters, in place of characters that not every terminal has.
-    """
+    """The same as a character each, or a ``plain`` letter, the newest right; ``None`` where it has not run."""
     known = _PLAIN if plain or not is_unicode(sys.stdout) else MARKS
     return "".join(known[outcome] for outcome in reversed(last_outcomes(entry, history))) or None

@@ -114,8 +114,7 @@ def give_back(store: LockStore, claims: Sequence[Claim]) -> None:
 def queue_of(task: Any, name: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> str:
     """The queue that a message goes to; empty where that cannot be told.
 
-    Parameters:
-        task: the registered task, where this process has it; its own options come first, as Celery merges them.
+    The options of its task, where this process has it, come first, as Celery merges them.
     """
     if task is None:
         queue = options.get("queue")

@@ -90,11 +90,7 @@ def _is_broadcast(app: Any, fields: Mapping[str, Any]) -> bool:
 
 
 def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once, str] | None:
-    """Which lock a message asks for: its policy and its key; ``None`` for none.
-
-    Raises:
-        InvalidEntry: there is a policy, but the arguments give no key.
-    """
+    """Which lock a message asks for, its policy and its key, or ``None``; raises InvalidEntry if it gives no key."""
     header = fields.get(ONCE_HEADER)
     if header:
         return Once.decode(header["policy"]), str(header["key"])

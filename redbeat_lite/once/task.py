@@ -205,8 +205,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     def _not_published(self, why: Exception, task_id: str, errbacks: Any, options: Mapping[str, Any]) -> Any:
         """The result of a call that nothing was published for.
 
-        Raises:
-            Exception: ``why``, to a caller who can be told; not that the task is skipped.
+        Raises ``why`` to a caller who can be told; not that the task is skipped.
         """
         if not isinstance(why, OnceSkipped) and not _follows(self.app, task_id, options):
             raise why

@@ -52,11 +52,9 @@ class WorkerReport(NamedTuple):
 
 
 def heard_of(found: Mapping[bytes, bytes], now: float) -> dict[str, WorkerReport]:
-    """The workers that were heard of within the last minute, by their node names.
+    """The workers that were heard of in the minute before ``now`` (epoch seconds of the server), by their node names.
 
-    Parameters:
-        found: what lies in Redis; what is no report is passed over.
-        now: epoch seconds of the server.
+    What is no report is passed over.
     """
     heard = {}
     for name, text in found.items():

@@ -84,11 +84,7 @@ def _why(returned: Any, params: Any) -> str:
 def arguments(
     body: Callable[..., Any], header: Mapping[str, Any], params: dict[str, Any], args: Any
 ) -> tuple[Any, ...]:
-    """The positional arguments of a step's body.
-
-    Parameters:
-        args: of the message; the first one stands for the params.
-    """
+    """The positional arguments of a step's body; the first of ``args`` stands for the params."""
     if header["process"] is None:
         return (params, *args[1:])
     data = {**header["process"], "task_id": header["run"], "params": params, "status": "running"}

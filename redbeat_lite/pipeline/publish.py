@@ -99,10 +99,9 @@ def _set_params(app: Celery, store: PipelineStore, definition: Definition, first
 
 
 def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: str) -> str:
-    """Record how a step ended, and do what follows from it: publish the next stage, revoke siblings.
+    """Record how a step ended, and do what follows: publish the next stage, revoke siblings.
 
-    Returns:
-        the word of ``pipeline/complete.lua``.
+    Returns the word of ``pipeline/complete.lua``.
     """
     done = store.complete(ref, outcome, storable(text)[:_MAX_ERROR] if outcome != "SUCCEEDED" else text)
     if done.word == "stale":
@@ -170,11 +169,7 @@ def take_turn(app: Celery, store: PipelineStore, run_id: str) -> str:
 
 
 def pass_on(app: Celery, store: PipelineStore, entry: str, gone: str = "") -> None:
-    """Let the first run that stands in the line of an entry begin, unless it has.
-
-    Parameters:
-        gone: the turn of a run that has ended.
-    """
+    """Let the first run in the line of an entry begin, unless it has; ``gone`` is the turn of one that has ended."""
     while first := store.line(entry, gone=gone)[1]:
         run_id, word, outbox = store.go(first)
         if word == "run":

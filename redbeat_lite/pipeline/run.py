@@ -35,11 +35,7 @@ _LOOKED_AT = 500
 
 
 def begin(app: Celery, definition: Definition, run_id: str, entry: str = "", attempt: str = "") -> PipelineRun:
-    """Begin a run and publish its first stage; see :meth:`redbeat_lite.Pipeline.start`.
-
-    Parameters:
-        entry, attempt: that starts it, if one does, and by what.
-    """
+    """Begin a run, by an ``attempt`` of an ``entry`` where one starts it; see :meth:`redbeat_lite.Pipeline.start`."""
     if app.conf.task_always_eager:
         raise ConfigurationError("task_always_eager: a pipeline needs workers; set it to False")
     run, store = PipelineRun(app, run_id), store_of(app)

@@ -188,11 +188,7 @@ class PipelineTask(Task):
             return self.AsyncResult(self.request.id)
 
     def replace(self, sig: Any) -> Any:
-        """Refused within a step: the replacement would have to answer for it.
-
-        Raises:
-            RuntimeError: the task runs as a step.
-        """
+        """Refused within a step by a RuntimeError: the replacement would have to answer for it."""
         if ref_of(self.request.__dict__) is not None:
             raise RuntimeError("a step of a pipeline cannot be replaced by another task")
         return super().replace(sig)

@@ -38,11 +38,7 @@ class RunStore:
         return [_decoded(found) for found in reply]
 
     def failed(self, names: Sequence[str]) -> list[str]:
-        """Those of these entries of which a run has failed since the last one that succeeded, in one command.
-
-        Parameters:
-            names: at most 5,000.
-        """
+        """Those of at most 5,000 entries of which a run has failed since one has succeeded last, in one command."""
         letters = "".join(LETTERS[outcome] for outcome in NOT_DONE)
         keys = [self.keys.rows(name) for name in names]
         return [names[n - 1] for n in self._scripts.run("runs/failed", keys, [letters, BACKFILLED])]

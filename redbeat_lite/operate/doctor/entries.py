@@ -35,11 +35,7 @@ def sorted_out(reader: Reader, found: Iterable[Stored]) -> tuple[list[Entry], di
 
 
 def unreadable(wrong: Mapping[str, str]) -> Iterator[Finding]:
-    """Entries that nobody can read, the beat neither.
-
-    Parameters:
-        wrong: what is wrong, by their names.
-    """
+    """Entries that nobody can read, the beat neither; ``wrong`` says what is wrong, by their names."""
     if wrong:
         yield Finding(
             "unreadable",
@@ -149,8 +145,7 @@ def refused(
 ) -> Iterator[Finding]:
     """Config entries that are refused: by the beat that leads; and of this app, by a look at them, if none of it does.
 
-    Parameters:
-        missing: the config entries that are not stored, with who has their names; :func:`clashes` tells of those.
+    ``missing`` are those that are not stored, with who has their names; :func:`clashes` tells of those.
     """
     told = status.refused
     clashing = {name for name, existing in missing.items() if existing is not None}
@@ -178,8 +173,7 @@ def _refused(owner: str, errors: Mapping[str, str], count: int) -> Iterator[Find
 def clashes(settings: Settings, store: Store, status: Status, missing: Mapping[str, Entry | None]) -> Iterator[Finding]:
     """Config entries of this app that are not stored: somebody else has the name, or another app's beat leads.
 
-    Parameters:
-        missing: who has their names, by name; ``None`` where nobody has.
+    ``missing`` says who has their names, ``None`` where nobody has.
     """
     taken: dict[str | None, list[str]] = defaultdict(list)
     waiting = []

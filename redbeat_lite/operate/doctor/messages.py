@@ -59,8 +59,7 @@ def worker_clocks(status: Status, slack: float) -> Iterator[Finding]:
 def lifetimes(app: Celery, entries: Sequence[Entry], slack: float) -> Iterator[Finding]:
     """Messages that outlive the visibility timeout where no worker keeps them from being delivered again.
 
-    Parameters:
-        slack: by how many seconds clocks may differ.
+    Clocks may differ by ``slack`` seconds.
     """
     connection = broker_connection(app)
     if connection.transport.driver_type != "redis":

@@ -26,11 +26,7 @@ _MINUTE, _QUARTER, _DAY = 60_000, 900_000, 86_400_000  # in milliseconds
 
 
 def clock_changes(zone: tzinfo, entries: Iterable[Entry]) -> Iterator[Finding]:
-    """Runs that a clock change within the next month moves, or merges with others.
-
-    Parameters:
-        zone: that of the app.
-    """
+    """Runs that a clock change within the next month moves, or merges with others."""
     now = wall_ms() // 1000
     for sentence, names in moves(entries, zone, now, now + DAYS * 86_400):
         yield Finding(
@@ -44,11 +40,7 @@ def clock_changes(zone: tzinfo, entries: Iterable[Entry]) -> Iterator[Finding]:
 
 
 def hot_spots(zone: tzinfo, entries: Iterable[Entry]) -> Iterator[Finding]:
-    """Full hours of the next day at which many entries run, midnight above all.
-
-    Parameters:
-        zone: that of the app, in which the times are told.
-    """
+    """Full hours of the next day, by the zone of the app, at which many entries run, midnight above all."""
     now = wall_ms()
     hours = _Hours(now)
     crowds: dict[int, list[str]] = defaultdict(list)
