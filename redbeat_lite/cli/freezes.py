@@ -9,11 +9,12 @@ import click
 from ..entries.words import counted
 from .command import Command, Length, json_option, schedules_of
 from .entry_options import until_of
+from .exit_codes import Failure
 from .output import echo_json, echo_table, say, when
 
 
 @click.command(cls=Command)
-@click.argument("pattern")
+@click.argument("pattern", required=False)
 @click.option("--tag", help="Only entries with this tag.")
 @click.option("--task", default="*", help="Only entries whose task matches this pattern.")
 @click.option("--for", "length", type=Length(), help="For how long: 30m, 2h, 1h30m, 2d.")
@@ -21,16 +22,20 @@ from .output import echo_json, echo_table, say, when
 @click.option("--skip", is_flag=True, help="Leave out what is due meanwhile, whatever misfire policies say.")
 @click.option("--note", default="", help="Why, for those who come after.")
 @click.pass_context
-def freeze(ctx: click.Context, /, pattern: str, until: str | None, skip: bool, **given: Any) -> None:
+def freeze(ctx: click.Context, /, pattern: str | None, until: str | None, skip: bool, **given: Any) -> None:
     """Keep the entries whose names match PATTERN from firing for a time. None is edited, and what is out goes on.
 
     \b
     Examples:
       celery -A proj redbeat freeze '*' --for 2h --note deploy
-      celery -A proj redbeat freeze '*' --tag billing --until 2026-12-01T06:00
+      celery -A proj redbeat freeze --tag billing --until 2026-12-01T06:00
     """
+    if pattern is None and given["tag"] is None and given["task"] == "*":
+        raise Failure("say which entries: a PATTERN ('*' is all of them), --tag or --task")
+    if (given["length"] is None) == (until is None):
+        raise Failure("say for how long: --for or --until")
     end = None if until is None else until_of("until", until, ctx.obj.app.timezone)
-    froze(ctx, pattern, until=end, mode="skip" if skip else "hold", **given)
+    froze(ctx, "*" if pattern is None else pattern, until=end, mode="skip" if skip else "hold", **given)
 
 
 def froze(ctx: click.Context, name: str, *, length: float | None, **given: Any) -> None:

@@ -136,7 +136,9 @@ def test_commands(cli: Cli, billing: Schedules) -> None:
     assert "no freeze" in run(cli, "thaw", made.id, code=1)
     assert "3 entries" in run(cli, "freeze", "*", "--until", soon().isoformat(), "--skip")
     assert [each.mode for each in billing.freezes] == ["skip"]
-    assert "either until or seconds" in run(cli, "freeze", "*", code=1)
+    assert "say for how long: --for or --until" in run(cli, "freeze", "*", code=1)
+    assert "say which entries: a PATTERN" in run(cli, "freeze", "--for", "2h", code=1)
+    assert "froze tag fast until" in run(cli, "freeze", "--tag", "fast", "--for", "2h")
     assert "a length of time" in run(cli, "freeze", "*", "--for", "soon", code=1)
     assert run(cli, "freeze", "all", "--for", "2h").endswith("that of all is: freeze '*'")
     assert "until 2100-01-01 01:00:00+01:00" in run(cli, "freeze", "z", "--until", "2100-01-01T00:00Z")
