@@ -115,7 +115,8 @@ def _wrong_words(ctx: click.Context) -> Iterator[None]:
         if exc.message.startswith("Usage:"):  # nothing is wrong: it is the help, for who names no command
             exc.show()
             ctx.exit(WRONG_REQUEST)
-        raise Failure(f"{exc.format_message()} ({(exc.ctx or ctx).command_path} --help)") from None
+        where = [exc.ctx.command_path] if exc.ctx else [ctx.command_path, ctx.invoked_subcommand or ""]
+        raise Failure(f"{exc.format_message()} ({' '.join(where)} --help)") from None
 
 
 class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.4 on

@@ -394,6 +394,7 @@ class TestFailures:
         assert cli("kill", code=1).err == "Error: No such command 'kill'. (redbeat --help)\n"
         assert cli("show", code=1).err == "Error: Missing argument 'NAME'. (redbeat show --help)\n"
         assert "Did you mean one of: '--status', '--tag'" in cli("list", "--tga", "x", code=1).err
+        assert "requires an argument. (redbeat list --help)" in cli("list", "--tag", code=1).err
         assert "'slow'" in cli("list", "--order", "slow", code=1).err
         assert "Did you mean release?" in cli("quarantine", "releas", code=1).err
         assert cli("shadow", code=1).err.count("\n") == 1, "not one for each scheduler"
