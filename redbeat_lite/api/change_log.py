@@ -2,49 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice
+from typing import Any
 
 from ..entries.fields import is_name
-from ..instants import aware, to_ms
+from ..instants import MAX_MS, aware, from_ms, to_ms
 from ..storage.changes import Change, is_of, of_entry, of_stream
+from ..storage.scripts import Call, checked
 from ..storage.store import Store
 from ..storage.stored import PAGE, Stored
-from ..storage.streams import UNREADABLE, newest_first
+from ..storage.streams import UNREADABLE, newest_first, readable
+
+#: Lines that a script looks through: half of as many as there are, so that two of them do.
+_LOOKED_AT = 5_100
+
+#: Changes that are of no entry, although what they name may have the name of one.
+_OTHERS = ("lock cleared", "term begun")
 
 
 def recorded(
     store: Store, name: str | None, since: datetime | None, until: datetime | None, limit: int
 ) -> list[Change]:
-    """What the record tells, newest first; see :meth:`redbeat_lite.Schedules.changes`.
-
-    The lines of one entry are found by reading all of them, 1,000 in a round trip.
-    """
+    """What the record tells, newest first; see :meth:`redbeat_lite.Schedules.changes`."""
     if limit == 0 or (name is not None and not is_name(name)):
         return []
     first = "-" if since is None else str(max(0, to_ms(aware("since", since))))
     last = "+" if until is None else str(max(0, to_ms(aware("until", until))))
     if name is None:
-        return [*islice(_lines(store, first, last, min(limit, PAGE)), limit)]
-    kept = kept_change(name, store.read_with_change(name)[1])
+        size = min(limit, PAGE)
+        lines = newest_first(store.backend.client, store.keys.changes, of_stream, size, first, last)
+        return [*islice(lines, limit)]
+    scan = Scan(store, name, limit, first, last)
+    _, raw, _, replies = store.read_with_change(name, *scan.asking)
+    kept = kept_change(name, raw)
     if kept is not None and ((since and kept.at < since) or (until and kept.at > until)):
         kept = None
-    return of_name(name, _lines(store, first, last, PAGE), kept, limit)
+    return scan.of_entry(scan.read(checked(replies)), kept)
 
 
-def of_name(name: str, lines: Iterable[Change], kept: Change | None, limit: int) -> list[Change]:
-    """The changes of one entry among these lines, newest first.
+class Scan:
+    """Looks through the record of changes for those of one entry.
 
     Parameters:
-        kept: its last change, which is told even where its line is gone, or names only others.
+        limit: of these, how many at most.
+        oldest, newest: ids of lines, both of which are part of the range.
+        kinds: actions of which each change is looked for, too.
     """
-    others = ("lock cleared", "term begun")  # a lock may have any key, and that of an entry
-    found = [*islice((each for each in lines if name in each.names and each.action not in others), limit)]
-    if kept is not None and not any((each.at, each.action) == (kept.at, kept.action) for each in found):
-        found = sorted((kept, *found), key=lambda change: change.at, reverse=True)
-    return found[:limit]
+
+    def __init__(
+        self, store: Store, name: str, limit: int, oldest: str = "-", newest: str = "+", kinds: Sequence[str] = ()
+    ) -> None:
+        self._store, self._name, self._limit, self._oldest, self._newest = store, name, limit, oldest, newest
+        self._kinds = kinds
+        #: When the first line of those that were looked through was written.
+        self.since: datetime | None = None
+
+    @property
+    def asking(self) -> list[Call]:
+        """What it asks next, to be read together with other things; nothing where none are wanted."""
+        if not self._limit:
+            return []
+        kinds = (f'["{kind}"' for kind in self._kinds)
+        args = (self._newest, self._oldest, _LOOKED_AT, self._limit, self._name, *kinds)
+        return [Call("schedule/changes", [self._store.keys.changes], args)]
+
+    def read(self, replies: Sequence[Any]) -> list[Change]:
+        """What was looked for, the newest first: from the reply to what it has asked, and what else it takes."""
+        found: list[Change] = []
+        while replies:
+            (last, more, lines), replies = replies[0], ()
+            flat = ((id_, dict(zip(fields[::2], fields[1::2], strict=True))) for id_, fields in lines)
+            found += (each for each in readable(flat, of_stream) if each.action in self._kinds or self._names(each))
+            if last:
+                self.since, self._newest = from_ms(min(int(last.partition(b"-")[0]), MAX_MS)), f"({last.decode()}"
+            if more and len(found) < self._limit:
+                replies = checked(self._store.backend.scripts.together(self.asking))
+        return found
+
+    def of_entry(self, lines: Iterable[Change], kept: Change | None) -> list[Change]:
+        """The changes of the entry among those that were found, newest first.
+
+        Parameters:
+            kept: its last change, which is told even where its line is gone, or names only others.
+        """
+        found = [each for each in lines if self._names(each)]
+        if kept is not None and not any((each.at, each.action) == (kept.at, kept.action) for each in found):
+            found = sorted((kept, *found), key=lambda change: change.at, reverse=True)
+        return found[: self._limit]
+
+    def _names(self, change: Change) -> bool:
+        return self._name in change.names and change.action not in _OTHERS
 
 
 def last_change(stored: Stored, kept: bytes | None) -> Change | None:
@@ -60,7 +110,3 @@ def kept_change(name: str, kept: bytes | None) -> Change | None:
     with suppress(*UNREADABLE):
         return None if kept is None else of_entry(name, kept)
     return None
-
-
-def _lines(store: Store, oldest: str, newest: str, size: int) -> Iterator[Change]:
-    return newest_first(store.backend.client, store.keys.changes, of_stream, size, oldest, newest)

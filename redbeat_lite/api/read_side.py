@@ -24,6 +24,7 @@ from ..storage.patience import briefly
 from ..storage.replies import text
 from ..storage.store import Store
 from .change_log import recorded
+from .one_entry import Record, record_of
 from .reader import Reader
 from .run_history import RunHistory, Wanted
 
@@ -79,6 +80,21 @@ class ReadSide(Mapping[str, Entry]):
         """
         return self._reader.whole(name)
 
+    def record_of(self, name: str, *, runs: int = 20, changes: int = 20) -> Record:
+        """The entry of this name with its last runs and changes, as ``[name]``, :meth:`runs` and :meth:`changes` tell
+        of them: in three round trips, and those to the result backend.
+
+        Parameters:
+            runs, changes: how many at most.
+
+        Raises:
+            EntryNotFound: there is none; a ``KeyError``.
+            CorruptEntry: what Redis holds cannot be read.
+        """
+        check_count("runs", runs)
+        check_count("changes", changes)
+        return record_of(self._reader, name, runs, changes)
+
     def __contains__(self, name: object) -> bool:
         return is_name(name) and self._store.exists(name)
 
@@ -113,7 +129,7 @@ class ReadSide(Mapping[str, Entry]):
             return self._reader.by_name(offset, limit)
         raise ValueError(f"order: expected 'due' or 'name', got {order!r}")
 
-    def due_counts(self, edges: Sequence[datetime]) -> Counts:
+    def due_counts(self, edges: Sequence[datetime], among: Sequence[Entry] = ()) -> Counts:
         """How many entries run next before the first of these instants, between each two, and after the last.
 
         One round trip, and no entry is read: a day by the minute takes some milliseconds, however many are stored. A
@@ -121,8 +137,10 @@ class ReadSide(Mapping[str, Entry]):
 
         Parameters:
             edges: aware, in order.
+            among: entries whose last runs are read in the same round trip, 1,000 at most.
         """
-        return self._store.due_counts([instants.to_ms(instants.aware("edges", each)) for each in edges])
+        counted = self._store.counting_due([instants.to_ms(instants.aware("edges", each)) for each in edges])
+        return self._reader.read_rows(among, *counted)
 
     def upcoming(self, until: datetime, limit: int = 1000, *, freezes: Freezes | None = None) -> Occurrences:
         """What will fire from now on, in order, as the beat itself would plan it; only what comes first is read.
@@ -135,8 +153,10 @@ class ReadSide(Mapping[str, Entry]):
         check_count("limit", limit)
         last = instants.to_ms(instants.aware("until", until))
         frozen = Freezes.of(self._store.freezes()) if freezes is None else freezes
+        if (frozen.until(now := wall_ms()) or 0) > last:
+            return []  # all of them are held for longer
         how = {"zone": self._zone, "walk_on": briefly(), "freezes": frozen}
-        return upcoming(self._reader.soonest(), now=wall_ms(), until=last, limit=limit, **how)
+        return upcoming(self._reader.soonest(), now=now, until=last, limit=limit, **how)
 
     def runs(
         self,

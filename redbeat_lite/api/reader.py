@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, takewhile
+from typing import Any, TypeVar
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -18,13 +19,17 @@ from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
 from ..errors import ConfigOwned, CorruptEntry, EntryNotFound, text_of
 from ..instants import from_ms
 from ..runs.row import Row
-from ..runs.store import RunStore
+from ..runs.store import RunStore, rows_in
 from ..settings import Settings
+from ..storage.reading import Asked
+from ..storage.scripts import checked
 from ..storage.store import Store
 from ..storage.stored import PAGE, Stored, chunks
 from .change_log import last_change
 
 logger = get_logger(__name__)
+
+_T = TypeVar("_T")
 
 #: Entries whose rows are read in one command, and how many of each at most: it shall block nobody.
 _TOGETHER, _ROWS = 100, 100
@@ -53,11 +58,23 @@ class Reader:
             EntryNotFound: there is none.
             CorruptEntry: what Redis holds cannot be read.
         """
-        stored, kept, freezes = self.store.read_with_change(name) if is_name(name) else (None, None, b"")
-        there = _there(name, stored)
+        stored, kept, freezes, _ = self.store.read_with_change(name) if is_name(name) else (None, None, b"", [])
+        return self.whole_of(_there(name, stored), kept, Freezes.of(freezes))
+
+    def whole_of(self, there: Stored, kept: bytes | None, freezes: Freezes, rows: list[Row] | None = None) -> Entry:
+        """The same of what was read.
+
+        Parameters:
+            rows: where they were read, too.
+
+        Raises:
+            CorruptEntry: it cannot be read.
+        """
         entry = self.entry(there)
+        if rows is not None:
+            entry.read_rows = lambda: rows[:_ROWS]
         entry.last_change = last_change(there, kept)
-        until = Freezes.of(freezes).until(wall_ms(), entry)
+        until = freezes.until(wall_ms(), entry)
         entry.frozen_until = None if until is None else from_ms(until)
         return entry
 
@@ -95,12 +112,32 @@ class Reader:
 
         def rows_of(name: str) -> list[Row]:
             if not found:
-                rows = RunStore(self.store.backend.client, self.store.keys.prefix).rows(names, _ROWS)
+                rows = self._runs.rows(names, _ROWS)
                 found.update(zip(names, rows, strict=True))
             return found[name]
 
         for entry in entries:
             entry.read_rows = partial(rows_of, entry.name)
+
+    def read_rows(self, entries: Sequence[Entry], *asked: Asked) -> list[Any]:
+        """Read the rows of these entries, 1,000 at most, and in the same round trip what else is asked: the replies."""
+        ask = [self._runs.asking([entry.name for entry in entries], _ROWS)] if entries else []
+        replies = checked(self.store.backend.scripts.together([*asked, *ask]))
+        for entry, rows in zip(entries, rows_in(replies[-1])[0] if entries else (), strict=True):
+            entry.read_rows = partial(list, rows)
+        return [*replies[: len(asked)]]
+
+    def with_rows(self, names: Sequence[str]) -> Iterator[Entry]:
+        """The entries of these names that can be read, with their rows, in one round trip."""
+        some, (reply,) = self.store.read_with(names, self._runs.asking(names, _ROWS))
+        rows = dict(zip(names, rows_in(checked([reply])[0])[0], strict=True))
+        for entry in self.readable(each for each in some if each.definition or each.state):
+            entry.read_rows = partial(list, rows[entry.name])
+            yield entry
+
+    @property
+    def _runs(self) -> RunStore:
+        return RunStore(self.store.backend.client, self.store.keys.prefix)
 
     def next_due(self, offset: int, limit: int) -> list[Entry]:
         """At most ``limit`` entries from rank ``offset`` on, in due order."""
@@ -139,9 +176,18 @@ class Reader:
 
 
 def _there(name: str, stored: Stored | None) -> Stored:
-    if stored is None or stored.definition is None:
+    return there(name, None if stored is None or stored.definition is None else stored)
+
+
+def there(name: str, found: _T | None) -> _T:
+    """What was found of this name.
+
+    Raises:
+        EntryNotFound: nothing.
+    """
+    if found is None:
         raise EntryNotFound(f"no entry {name!r} is stored")
-    return stored
+    return found
 
 
 def check_complete(entry: Entry, *needed: str) -> None:

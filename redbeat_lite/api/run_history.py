@@ -22,8 +22,8 @@ from ..runs.feed import line_in, lines
 from ..runs.results import results_of
 from ..runs.row import Row, run_of
 from ..runs.run import Outcome, Run
-from ..runs.store import RunStore
-from ..storage.replies import server_ms
+from ..runs.store import RunStore, rows_in
+from ..storage.scripts import Call
 from ..storage.stored import PAGE, chunks
 from .reader import Reader
 
@@ -89,31 +89,42 @@ class RunHistory:
             EntryNotFound: there is none, and nothing is recorded of one that there was.
             CorruptEntry: what Redis holds of it cannot be read.
         """
-        entry, rows = (given, self._with_sent(given)) if isinstance(given, Entry) else self._stored(given)
-        name = given.name if isinstance(given, Entry) else given
+        entry, (rows, now) = (given, self._rows(given.name)) if isinstance(given, Entry) else self._stored(given)
+        return self.of_rows(given.name if isinstance(given, Entry) else given, entry, rows, now, wanted)
+
+    def of_rows(self, name: str, entry: Entry | None, rows: Sequence[Row], now: int, wanted: Wanted) -> list[Run]:
+        """The runs of an entry, by rows that were read after it, or with it.
+
+        Parameters:
+            now: when they were read, epoch milliseconds of the server.
+        """
+        if entry is not None:
+            rows = with_sent(entry, rows, self._settings.history, wall_ms())
         may_be = _OPEN.union(wanted.outcomes)
         known = [row for row in rows if wanted.spans(row) and row.outcome in may_be]
         # Where each is wanted, nothing is asked of more than are shown.
         size = min(wanted.limit, _TOGETHER) if may_be.issuperset(OUTCOMES) else _TOGETHER
-        told = chain.from_iterable(self._told(name, entry, chunk) for chunk in chunks(known, size))
+        told = chain.from_iterable(self._told(name, entry, chunk, now) for chunk in chunks(known, size))
         return [*islice((run for run in told if run.outcome in wanted.outcomes), wanted.limit)]
 
-    def _stored(self, name: str) -> tuple[Entry | None, Sequence[Row]]:
+    def _stored(self, name: str) -> tuple[Entry | None, tuple[Sequence[Row], int]]:
         # The entry first: a row that is written in between is one more, not one that is missing.
         try:
-            entry = self._reader.entry(self._reader.stored(name))
+            return self._reader.entry(self._reader.stored(name)), self._rows(name)
         except EntryNotFound:
-            rows = self._rows(name) if is_name(name) else []
+            rows, now = self._rows(name) if is_name(name) else ([], 0)
             if not rows:
                 raise
-            return None, rows
-        return entry, self._with_sent(entry)
+            return None, (rows, now)
 
-    def _with_sent(self, entry: Entry) -> Sequence[Row]:
-        return with_sent(entry, self._rows(entry.name), self._settings.history, wall_ms())
+    def asking(self, name: str) -> Call:
+        """What the rows of an entry are asked by, to be read together with other things."""
+        return self._store.asking([name], PAGE)
 
-    def _rows(self, name: str) -> list[Row]:
-        return self._store.rows([name], PAGE)[0]
+    def _rows(self, name: str) -> tuple[Sequence[Row], int]:
+        """The rows of an entry, and the server's time at which they were read."""
+        (rows,), now = rows_in(self._store.scripts.run(*self.asking(name)))
+        return rows, now
 
     def _ended(self, wanted: Wanted) -> Iterator[Run]:
         seen: set[tuple[str, str]] = set()  # an attempt that is retried has ended, too
@@ -125,9 +136,9 @@ class RunHistory:
                 yield run_of(line.name, row, line.worker, line.error)
             seen.add(run)
 
-    def _told(self, name: str, entry: Entry | None, rows: Sequence[Row]) -> Iterator[Run]:
+    def _told(self, name: str, entry: Entry | None, rows: Sequence[Row], now: int) -> Iterator[Run]:
         """These runs, with all that can be asked of them."""
-        runs = [*self._recorded(name, entry, rows)]
+        runs = [*self._recorded(name, entry, rows, now)]
         asked = [run.task_id for run in runs if run.task_id and run.outcome in ("waiting", "unknown")]
         results = results_of(self._reader.app, asked)
         for run in runs:
@@ -140,13 +151,14 @@ class RunHistory:
                 gone = entry is not None and must_have_expired(entry, at, wall_ms(), slack)
                 yield replace(run, outcome="unknown" if gone else "waiting", source="schedule")
 
-    def _recorded(self, name: str, entry: Entry | None, rows: Sequence[Row]) -> Iterator[Run]:
+    def _recorded(self, name: str, entry: Entry | None, rows: Sequence[Row], now: int) -> Iterator[Run]:
         """What rows tell, with what the lines that they name say besides, and the guards of those that run.
 
-        In one round trip, one for the server's time where something runs, and one where its guard says that it ended.
+        In one round trip, and one where the guard of one that runs says that it ended.
+
+        Parameters:
+            now: epoch milliseconds of the server, before the guards are read: what is renewed meanwhile is not lost.
         """
-        # Not in the pipeline, where a cluster has no node for it; and before: what is renewed meanwhile is not lost.
-        now = server_ms(self._store.client) if any(row.outcome == "running" for row in rows) else 0
         # Without a transaction, in which a cluster hands on what the server says as it is.
         pipe = self._store.client.pipeline(transaction=False)
         asked = [row for row in rows if row.outcome == "running" or row.feed]
@@ -161,10 +173,10 @@ class RunHistory:
         if entry is not None and entry.task == START:
             guards |= self._pipelines([row for row, outcome in guards.items() if outcome == "unknown"])
         # What has ended since its row was read has another row by now.
-        newer = {row.task_id: row for row in self._rows(name)} if "unknown" in guards.values() else {}
+        newer = {row.task_id: row for row in self._rows(name)[0]} if "unknown" in guards.values() else {}
         for row in rows:
             if guards.get(row) == "unknown" and newer.get(row.task_id, row) != row:
-                yield from self._recorded(name, entry, [newer[row.task_id]])
+                yield from self._recorded(name, entry, [newer[row.task_id]], now)
             elif row in guards:
                 yield run_of(name, row._replace(outcome=guards[row]))
             else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 
+from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
@@ -22,8 +23,8 @@ from .reader import Reader
 from .run_now import run_by_hand
 from .writer import Writer
 
-#: Entries whose rows a script looks at, and those of them that are read at once, as a page shows them.
-_LOOKED_AT, _SHOWN = 5000, 60
+#: Freezes of which an entry may have the texts; where there are more, all entries are read.
+_FREEZES = 10
 
 #: Entries that are sorted here when their names are known; of more the pages are read, which are sorted already.
 _FEW = 100_000
@@ -51,27 +52,46 @@ class Selected:
             some = self._reader.store.pages()
         return filter(self.selection.covers, self._reader.readable(self.selection.among(some)))
 
-    def search(self, most: int, state: str = "", definition: str = "") -> tuple[int, Freezes, Iterator[Entry]]:
+    def search(
+        self, most: int, state: str = "", definition: str = "", *, enough: int = 100
+    ) -> tuple[int, Freezes, Iterator[Entry]]:
         """How many entries are stored, the freezes, and those that are meant among so many that are due first; where
         the selection has a beginning of names, among so many of these, by name.
 
         Parameters:
             state: a pattern of Lua that the stored text of its state has.
             definition: a text that its stored definition has.
+            enough: how many are wanted, about: these take two round trips at most.
         """
-        name, texts = self.selection.texts
-        parts = self._reader.store.search(most, self.selection.beginning, name, state, definition, *texts)
-        total, freezes, first = next(parts)
-        some = chain(first, chain.from_iterable(found for _, _, found in parts))
-        return total, Freezes.of(freezes), filter(self.selection.covers, self._reader.readable(some))
+        names, texts = self.selection.texts
+        meant, where = [(names, [definition, *texts])], self.selection.beginning
+        parts = self._reader.store.search(most, where, state, meant, enough)
+        first = next(parts)
+        return first[0], Freezes.of(first[1]), self._meant(chain((first,), parts))
 
-    def failed(self, most: int) -> Iterator[Entry]:
-        """Those among so many, as :meth:`search` takes them, that have failed since they last succeeded."""
-        store, beginning = self._reader.store, self.selection.beginning
-        names = [*islice(store.beginning(beginning), most)] if beginning else store.first(most)
-        runs = RunStore(store.backend.client, store.keys.prefix)
-        found = chain.from_iterable(map(runs.failed, chunks(map(text, names), _LOOKED_AT)))
-        some = chain.from_iterable(map(store.present, chunks(found, _SHOWN)))
+    def frozen(self, most: int, *, enough: int = 100) -> tuple[int, Freezes, Iterator[Entry]]:
+        """As :meth:`search`, in one round trip and one before it: those that a freeze may hold."""
+        total, text, _ = self._reader.store.count_and_freezes()
+        freezes, own = Freezes.of(text), self.selection.texts
+        theirs = {each.selection for each in freezes.all if each.holds(wall_ms())}
+        meant = [(own[0] + names, own[1] + texts) for names, texts in (each.texts for each in theirs)]
+        meant, where = meant if len(meant) <= _FREEZES else [own], self.selection.beginning
+        parts = self._reader.store.search(most if theirs else 0, where, "", meant, enough, at_once=True)
+        return total, freezes, self._meant(parts)
+
+    def failed(self, most: int, *, enough: int = 60) -> tuple[int, Freezes, Iterator[Entry]]:
+        """As :meth:`search`, in one round trip, one before it and one after: those that have failed since they last
+        succeeded."""
+        store = self._reader.store
+        total, freezes, (names,) = store.count_and_freezes(store.asking_first(most, self.selection.beginning))
+        wanted, texts = self.selection.texts
+        fit = [name for name in map(text, names) if all(each in name for each in wanted)]
+        found = RunStore(store.backend.client, store.keys.prefix).failed(fit, texts)
+        some = chain.from_iterable(map(self._reader.with_rows, chunks(found, enough)))
+        return total, Freezes.of(freezes), filter(self.selection.covers, some)
+
+    def _meant(self, parts: Iterable[tuple[int, bytes, list[Stored]]]) -> Iterator[Entry]:
+        some = chain.from_iterable(found for _, _, found in parts)
         return filter(self.selection.covers, self._reader.readable(some))
 
     def _few(self) -> Iterable[Stored] | None:

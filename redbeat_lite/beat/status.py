@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from celery import Celery
 
@@ -15,11 +16,13 @@ from ..entries.freezes import Freeze, Freezes
 from ..instants import EPOCH, from_ms
 from ..once.keys import OnceKeys
 from ..once.policy import check_seconds
-from ..once.worker_reports import heard_of
+from ..once.worker_reports import WorkerReport, heard_of
 from ..public import public_in
 from ..settings import Settings
 from ..storage.json_values import loads_as
+from ..storage.keys import Keys
 from ..storage.refused import Refused
+from ..storage.scripts import Call
 from ..storage.store import Store
 from .tokens import beat_of
 
@@ -148,12 +151,22 @@ def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
 
 def read(store: Store) -> Status:
     """As :func:`status`, over a connection that is there; one round trip."""
-    keys, workers = store.keys, OnceKeys(store.keys.prefix).workers
+    return status_in(*store.backend.scripts.run(*asking(store.keys)))
+
+
+def asking(keys: Keys) -> Call:
+    """What :func:`read` asks, to be read with other things, and by :func:`status_in` and :func:`reports_in`."""
+    workers = OnceKeys(keys.prefix).workers
     where = (keys.leader, keys.beats, keys.meta, keys.due, keys.entries, keys.quarantine, workers)
-    return _status(*store.backend.scripts.run("schedule/status", where, (OVERDUE_MS,)))
+    return Call("schedule/status", where, (OVERDUE_MS,))
 
 
-def _status(
+def reports_in(reply: Sequence[Any]) -> dict[str, WorkerReport]:
+    """What the workers with ``install()`` say that were heard of within the last minute, by their node names."""
+    return heard_of(_pairs(reply[8]), reply[0] / 1000)
+
+
+def status_in(
     now: int,
     leader: list[bytes],
     beats: list[bytes],
@@ -166,6 +179,7 @@ def _status(
     refused: bytes,
     freezes: bytes,
 ) -> Status:
+    """The status that the reply tells, of which these are the parts."""
     fields, known = _pairs(leader), Freezes.of(freezes)
     late = head and known.until(now) is None
     return Status(

@@ -70,10 +70,10 @@ class Selection(NamedTuple):
         return "".join(takewhile(lambda char: char not in _WILD, self.name)).encode()
 
     @property
-    def texts(self) -> tuple[str, list[str]]:
+    def texts(self) -> tuple[list[str], list[str]]:
         """What stands in their names, and what in their stored definitions, as far as the patterns tell."""
         task = [] if self.task == "*" else _plain('"task":' + dumps(self.task))
-        return max(_plain(self.name), key=len), task + ([] if self.tag is None else [dumps(self.tag)])
+        return _plain(self.name), task + ([] if self.tag is None else [dumps(self.tag)])
 
     @property
     def is_all(self) -> bool:
@@ -88,7 +88,7 @@ class Selection(NamedTuple):
 
 def _plain(pattern: str) -> list[str]:
     """Texts that whatever matches a pattern has; what follows a bracket is left out."""
-    return pattern.partition("[")[0].replace("?", "*").split("*")
+    return [*filter(None, pattern.partition("[")[0].replace("?", "*").split("*"))]
 
 
 def is_pattern(name: str) -> bool:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from ..storage.keys import Keys
 from ..storage.replies import text
-from ..storage.scripts import Scripts
+from ..storage.scripts import Call, Scripts, checked
+from ..storage.stored import chunks
 from .attempt import Fate
 from .keys import RunKeys
 from .row import LETTERS, Row
@@ -16,6 +18,9 @@ from .run import BACKFILLED, NOT_DONE
 #: How many fates one call of ``runs/record`` handles: 100 keep the server busy for some 3 ms.
 BATCH = 100
 
+#: Entries of which one script looks for the last failure.
+_LOOKED_AT = 5000
+
 
 class RunStore:
     """The record of runs of one prefix on one client."""
@@ -23,7 +28,7 @@ class RunStore:
     def __init__(self, client: Any, prefix: str) -> None:
         self.client = client
         self.keys = RunKeys(prefix)
-        self._scripts = Scripts(client)
+        self.scripts = Scripts(client)
 
     def rows(self, names: Sequence[str], limit: int) -> list[list[Row]]:
         """The last rows of each of these entries, the newest first, in one command, but those that cannot be read.
@@ -32,16 +37,23 @@ class RunStore:
             names: at most 1,000.
             limit: 1 or more.
         """
-        if not names:
-            return []
-        reply = self._scripts.run("runs/rows", [self.keys.rows(name) for name in names], [limit])
-        return [_decoded(found) for found in reply]
+        return rows_in(self.scripts.run(*self.asking(names, limit)))[0] if names else []
 
-    def failed(self, names: Sequence[str]) -> list[str]:
-        """Those of at most 5,000 entries of which a run has failed since one has succeeded last, in one command."""
-        letters = "".join(LETTERS[outcome] for outcome in NOT_DONE)
-        keys = [self.keys.rows(name) for name in names]
-        return [names[n - 1] for n in self._scripts.run("runs/failed", keys, [letters, BACKFILLED])]
+    def asking(self, names: Sequence[str], limit: int) -> Call:
+        """What :meth:`rows` asks, to be read together with other things, and by :func:`rows_in`."""
+        return Call("runs/rows", [self.keys.rows(name) for name in names], [limit])
+
+    def failed(self, names: Sequence[str], texts: Sequence[str]) -> list[str]:
+        """Those of these entries of which a run has failed since the last one that succeeded, in one round trip.
+
+        Parameters:
+            texts: what their definitions have.
+        """
+        letters, entries = "".join(LETTERS[outcome] for outcome in NOT_DONE), Keys.of(self.keys.prefix).entries
+        args, parts = (letters, BACKFILLED, len(self.keys.rows("").encode()), *texts), [*chunks(names, _LOOKED_AT)]
+        asked = [Call("runs/failed", [entries, *map(self.keys.rows, part)], args) for part in parts]
+        replies = checked(self.scripts.together(asked)) if asked else ()
+        return [part[n - 1] for part, found in zip(parts, replies, strict=True) for n in found]
 
     def record(self, fates: Sequence[Fate]) -> tuple[int, str]:
         """Write what became of runs, unless what is known weighs more; in one round trip, and safe to be sent again.
@@ -53,8 +65,13 @@ class RunStore:
             how many the server could not write, because of what lies there or may not be done, and what it says.
         """
         keys = [*self.keys.whole, *(self.keys.rows(fate.attempt.name) for fate in fates)]
-        failed, why = self._scripts.run("runs/record", keys, [fate.encode() for fate in fates])
+        failed, why = self.scripts.run("runs/record", keys, [fate.encode() for fate in fates])
         return int(failed), text(why)
+
+
+def rows_in(reply: Any) -> tuple[list[list[Row]], int]:
+    """The rows of each entry, as :meth:`RunStore.rows` has them, and when they were read: epoch ms of the server."""
+    return [_decoded(found) for found in reply[:-1]], reply[-1]
 
 
 def _decoded(found: Sequence[bytes]) -> list[Row]:

@@ -8,14 +8,24 @@ from typing import Any, Self
 
 from ..settings import Settings
 from .connections import Backend
+from .json_values import dumps
 from .keys import Keys
+from .scripts import Call, checked
 from .stored import CUT, PAGE, PARKED, Stored, by_due, chunks, entries_of, entries_read
 
 #: Names per round trip, where nothing else is read: some milliseconds of the server's time.
 _SLICE = 10_000
 
-#: What a search looks at in a script, and how many finds are enough for one, as they are read together.
-_LOOKED_AT, _ENOUGH = 5000, 100
+#: What a search looks at in a script, and how many times as many finds are enough for one of the next round trip:
+#: where those of the first were not, they were less precise than most.
+_LOOKED_AT, _MORE = 5000, 10
+
+#: What a name has, and what a definition.
+Texts = tuple[Sequence[str], Sequence[str]]
+
+
+#: A script or a command that is sent together with others.
+Asked = Call | tuple[Any, ...]
 
 
 class Reading:
@@ -39,28 +49,26 @@ class Reading:
 
     def read(self, names: Sequence[str | bytes]) -> list[Stored]:
         """The entries of these names, in one round trip; absent ones come without definition and state."""
-        return entries_read(names, *self._reading(names).execute()) if names else []
+        return self.read_with(names)[0] if names else []
 
-    def read_with_change(self, name: str) -> tuple[Stored, bytes | None, bytes]:
-        """The entry of this name, as :meth:`read` gives it, its last change, and :meth:`freezes`, in one round trip.
+    def read_with(self, names: Sequence[str | bytes], *asked: Asked) -> tuple[list[Stored], list[Any]]:
+        """The entries of these names, one or more, as :meth:`read` gives them, and in the same round trip the replies
+        to what else is asked; what raises is in the place of its reply."""
+        reading = [("HMGET", self.keys.entries, *names), ("HMGET", self.keys.state, *names)]
+        reading += [("ZMSCORE", self.keys.due, *names)]
+        replies = self.backend.scripts.together([*reading, *asked], atomic=True)
+        return entries_read(names, *checked(replies[:3])), replies[3:]
+
+    def read_with_change(self, name: str, *asked: Asked) -> tuple[Stored, bytes | None, bytes, list[Any]]:
+        """The entry of this name, as :meth:`read` gives it, its last change, :meth:`freezes`, and the replies to what
+        else is asked, as :meth:`read_with` gives them, in one round trip.
 
         Where the record is of a foreign type there is no last change, and the entry can be read all the same.
         """
-        pipe = self._reading([name])
-        pipe.hget(self.keys.meta, "freezes").hget(self.keys.changed, name)
-        *parts, changed = pipe.execute(raise_on_error=False)
-        for part in parts:
-            if isinstance(part, Exception):
-                raise part
-        *parts, freezes = parts
-        return entries_read([name], *parts)[0], changed if isinstance(changed, bytes) else None, freezes or b""
-
-    def _reading(self, names: Sequence[str | bytes]) -> Any:
-        pipe = self._client.pipeline(transaction=True)
-        pipe.hmget(self.keys.entries, names)
-        pipe.hmget(self.keys.state, names)
-        pipe.zmscore(self.keys.due, names)
-        return pipe
+        own = (("HGET", self.keys.meta, "freezes"), ("HGET", self.keys.changed, name))
+        (stored,), (freezes, changed, *replies) = self.read_with([name], *own, *asked)
+        checked([freezes])
+        return stored, changed if isinstance(changed, bytes) else None, freezes or b"", replies
 
     def page(self, offset: int, limit: int) -> list[Stored]:
         """At most ``limit`` entries from rank ``offset`` on, in due order, in one round trip."""
@@ -120,49 +128,55 @@ class Reading:
         """At most ``limit`` names from rank ``offset`` on, in their order."""
         return [*self._client.zrange(self.keys.names, offset, offset + limit - 1)] if limit else []
 
-    def search(self, most: int, beginning: bytes, *texts: str | bytes) -> Iterator[tuple[int, bytes, list[Stored]]]:
-        """Entries that may be meant, 5,000 or what has some in a round trip: how many are stored, the text of the
-        freezes, and those found, in due order or that of their names.
+    def search(
+        self, most: int, beginning: bytes, state: str, meant: Sequence[Texts], enough: int, *, at_once: bool = False
+    ) -> Iterator[tuple[int, bytes, list[Stored]]]:
+        """Entries that may be meant: how many are stored, the text of the freezes, and those found, in due order or
+        that of their names. 5,000 are looked at in a first round trip, as a rule, and what is left in a second.
 
         Parameters:
             most: how many are looked at.
             beginning: of the names, which come in their order; empty for those that are due first.
-            texts: one in the name, a pattern of Lua for the state, and any number in the definition.
+            state: a pattern of Lua for the state.
+            meant: texts of the name and of the definition; all of one of these pairs are there.
+            enough: how many finds of a script are, at first.
+            at_once: whether all are looked at in the first round trip.
         """
         keys = (self.keys.due, self.keys.entries, self.keys.state, self.keys.names, self.keys.meta)
-        offset, looked = 0, _LOOKED_AT
-        while looked and offset < most:
-            size = min(_LOOKED_AT, most - offset)
-            reply = self._run("schedule/search", keys, (offset, size, _ENOUGH, CUT, beginning, *texts))
-            total, freezes, looked, *found = reply
-            yield total, freezes or b"", entries_read(*found)
-            offset += looked
+        offset, more = 0, 1
+        while more and offset < most:
+            starts = range(offset, most if at_once or offset else min(most, _LOOKED_AT), _LOOKED_AT)
+            sizes = [min(_LOOKED_AT, most - start) for start in starts]
+            rest = (enough, CUT, beginning, state, dumps(meant))
+            asked = [(start, size, *rest) for start, size in zip(starts, sizes, strict=True)]
+            replies = checked(self.backend.scripts.together([Call("schedule/search", keys, each) for each in asked]))
+            for size, (total, freezes, looked, left, *found) in zip(sizes, replies, strict=True):
+                yield total, freezes or b"", entries_read(*found)
+                offset, more = offset + looked, left
+                if looked < size:  # what comes behind it was not looked at, or there is nothing
+                    break
+            enough *= _MORE
 
-    def first(self, most: int) -> list[bytes]:
-        """The names of those that are due first, or will be."""
-        return [*self._client.zrange(self.keys.due, 0, most - 1)]
+    def count_and_freezes(self, *asked: Asked) -> tuple[int, bytes, list[Any]]:
+        """:meth:`count`, :meth:`freezes` and the replies to what else is asked, in one round trip."""
+        own = (("HLEN", self.keys.entries), ("HGET", self.keys.meta, "freezes"))
+        total, found, *replies = checked(self.backend.scripts.together([*own, *asked]))
+        return total, found or b"", replies
 
-    def count_and_freezes(self) -> tuple[int, bytes]:
-        """:meth:`count` and :meth:`freezes`, in one round trip."""
-        pipe = self._client.pipeline(transaction=False)
-        pipe.hlen(self.keys.entries)
-        pipe.hget(self.keys.meta, "freezes")
-        total, found = pipe.execute()
-        return total, found or b""
+    def asking_first(self, most: int, beginning: bytes) -> Asked:
+        """What the names are asked by, as :meth:`search` takes them: so many that begin with this, or are due first."""
+        if not beginning:
+            return "ZRANGE", self.keys.due, 0, most - 1
+        return "ZRANGE", self.keys.names, b"[" + beginning, b"(" + beginning + b"\xff", "BYLEX", "LIMIT", 0, most
 
     def count(self) -> int:
         """How many entries are stored."""
         return int(self._client.hlen(self.keys.entries))
 
-    def due_counts(self, edges: Sequence[int]) -> list[int]:
-        """How many entries are due before the first of these instants (epoch ms), between each two, and after the last.
-
-        A quick command for each, all in one round trip.
-        """
-        pipe = self._client.pipeline(transaction=False)
-        for first, last in pairwise(("-inf", *edges, PARKED)):
-            pipe.zcount(self.keys.due, first, f"({last}")
-        return [*pipe.execute()]
+    def counting_due(self, edges: Sequence[int]) -> list[Asked]:
+        """What is asked for how many entries are due before the first of these instants (epoch ms), between each two,
+        and after the last: a quick command for each."""
+        return [("ZCOUNT", self.keys.due, first, f"({last}") for first, last in pairwise(("-inf", *edges, PARKED))]
 
     def exists(self, name: str) -> bool:
         """Whether an entry of this name is stored."""

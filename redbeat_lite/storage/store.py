@@ -78,14 +78,9 @@ class Store(Reading):
 
     def quarantined(self, limit: int | None = None) -> dict[str, dict[str, Any]]:
         """What is in quarantine, or about ``limit`` of it: name -> ``error``, ``definition``, ``state``, ``at``."""
-        records, where = {}, self.keys.quarantine
-        for name, raw in (self._client.hscan(where, count=limit)[1] if limit else self._client.hgetall(where)).items():
-            try:
-                record = loads(raw)
-            except CorruptEntry as exc:
-                record = {"error": f"quarantine record: {exc}"}
-            records[text(name)] = record if isinstance(record, dict) else {"error": "quarantine record is no object"}
-        return records
+        where = self.keys.quarantine
+        found = self._client.hscan(where, count=limit)[1] if limit else self._client.hgetall(where)
+        return {text(name): quarantined_in(raw) for name, raw in found.items()}
 
     def discard(self, name: str, line: Line) -> bool:
         """Forget an entry that is in quarantine; tells whether it was, and records it with this line."""
@@ -143,6 +138,15 @@ class Store(Reading):
         """Set a field of ``meta``."""
         args = (*(term or ("", "")), field, value)
         check_term(self._run("schedule/remember", (self.keys.leader, self.keys.meta), args))
+
+
+def quarantined_in(raw: bytes) -> dict[str, Any]:
+    """What a record in quarantine says, as :meth:`Store.quarantined` has it."""
+    try:
+        record = loads(raw)
+    except CorruptEntry as exc:
+        return {"error": f"quarantine record: {exc}"}
+    return record if isinstance(record, dict) else {"error": "quarantine record is no object"}
 
 
 def _check_format(reply: Any) -> None:

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
+from ..api.one_entry import Record
+from ..api.reader import there
 from ..beat.status import read
 from ..cli.entry_options import since_of
 from ..cli.entry_output import as_fields, shown
@@ -85,18 +87,15 @@ def entries(call: Call) -> Response:
 def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: int) -> dict[str, Any]:
     found, looked_at = site.schedules, None
     if not (name or tag or task or state):
-        total, text = site.store.count_and_freezes()
-        frozen = Freezes.of(text)
-        page = [*found.freezes.marked(found.list(offset, _ENTRIES + 1), frozen)]
+        total, text, _ = site.store.count_and_freezes()
+        page = [*found.freezes.marked(found.list(offset, _ENTRIES + 1), Freezes.of(text))]
     else:
-        meant = selected(site, name, tag, task)
+        meant, enough = selected(site, name, tag, task), offset + 2 * _ENTRIES
         looked_at = None if meant.selection.beginning else LOOKED_AT
-        if state == "failed":
-            (total, text), some = site.store.count_and_freezes(), meant.failed(LOOKED_AT)
-            frozen = Freezes.of(text)
+        if state in ("failed", "frozen"):
+            total, frozen, some = getattr(meant, state)(LOOKED_AT, enough=enough)
         else:
-            total, frozen, some = meant.search(LOOKED_AT, *_TEXTS.get(state, ()))
-            some = iter(()) if state == "frozen" and not frozen.all else some
+            total, frozen, some = meant.search(LOOKED_AT, *_TEXTS.get(state, ()), enough=enough)
         left = (each for each in found.freezes.marked(some, frozen) if _is(each, state))
         page = [*islice(left, offset, offset + _ENTRIES + 1)]
     listed = _listed(page[:_ENTRIES], site.settings.history)
@@ -123,15 +122,21 @@ def entry(call: Call) -> Response:
 
 
 def _entry(site: Site, name: str, more: str) -> dict[str, Any]:
-    at, zone, found = datetime.now(UTC), site.zone, site.schedules[name]
-    known = site.schedules.freezes.known() if found.frozen_until else Freezes()
+    at, zone, why = datetime.now(UTC), site.zone, None
+    if more == "why":
+        case = gather(site.app, name, at, zone, site.store)
+        told = Record(there(name, case.entry), [*case.runs[:_PAST]], [], Freezes(case.freezes))
+        why = explain(case, None)
+    else:
+        told = site.schedules.record_of(name, runs=_PAST, changes=_PAST if more == "changes" else 0)
+    found = told.entry
     return {
         "entry": found,
         "fields": [each for each in as_fields(found, zone) if each[0] not in _APART],
-        "runs": site.schedules.runs(found, limit=_PAST),
-        "coming": [*islice(runs_between([found], at, at + _AGE, zone, None, known), _NEXT)],
-        "changes": site.schedules.changes(name, limit=_PAST) if more == "changes" else [],
-        "why": explain(gather(site.app, name, at, zone), None) if more == "why" else None,
+        "runs": told.runs,
+        "coming": [*islice(runs_between([found], at, at + _AGE, zone, None, told.freezes), _NEXT)],
+        "changes": told.changes,
+        "why": why,
     }
 
 

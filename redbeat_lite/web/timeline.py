@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import islice
 from math import ceil, log1p
 from typing import Any
 
 from ..clock import wall_ms
 from ..entries.entry import Entry
+from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
 from ..entries.preview import upcoming
 from ..instants import from_ms, to_ms
@@ -38,18 +39,21 @@ def page(call: Call) -> Response:
 
 
 def _found(site: Site, wanted: tuple[str, ...], span: int) -> dict[str, Any]:
-    now, chosen = wall_ms(), any(wanted)
-    some = selected(site, *wanted).search(LOOKED_AT)[2] if chosen else site.schedules.list(limit=_UNASKED)
+    now, most = wall_ms(), _LANES if any(wanted) else _UNASKED
+    _, freezes, some = selected(site, *wanted).search(LOOKED_AT, enough=most)
+    entries = [*islice(some, most)]
     start, form = now - span // 4, "%a %H:%M" if span > _SPANS["1d"] else "%H:%M"
     marks = [from_ms(start + span * part // 4).astimezone(site.zone).strftime(form) for part in range(5)]
-    return {**_heat(site, now), "lanes": _lanes(site, islice(some, _LANES), now, start, span), "marks": marks}
+    heat = _heat(site, now, entries)
+    return {**heat, "lanes": _lanes(site, entries, freezes, now, start, span), "marks": marks}
 
 
-def _heat(site: Site, now: int) -> dict[str, Any]:
-    """Rows of an hour: when it begins, cells of minutes with entries, how many those are, and all due before it."""
+def _heat(site: Site, now: int, entries: Sequence[Entry]) -> dict[str, Any]:
+    """Rows of an hour: when it begins, cells of minutes with entries, how many those are, and all due before it.
+    With it, the last runs of these entries are read."""
     first = to_ms(from_ms(now).astimezone(site.zone).replace(minute=0, second=0, microsecond=0))
     edges = [from_ms(first + 60_000 * minute) for minute in range(60 * _HOURS + 1)]
-    before, *counts, after = site.schedules.due_counts(edges)
+    before, *counts, after = site.schedules.due_counts(edges, entries)
     scale, rows, due = _SHADES / log1p(max(*counts, _MANY)), [], before
     for hour in range(0, len(counts), 60):
         minutes = enumerate(counts[hour : hour + 60])
@@ -60,9 +64,11 @@ def _heat(site: Site, now: int) -> dict[str, Any]:
     return {"before": before, "rows": rows, "after": after}
 
 
-def _lanes(site: Site, entries: Iterable[Entry], now: int, start: int, span: int) -> list[tuple[Any, ...]]:
+def _lanes(
+    site: Site, entries: Sequence[Entry], freezes: Freezes, now: int, start: int, span: int
+) -> list[tuple[Any, ...]]:
     """Each entry, with its past runs and where they are, and where those to come are, as the path of an SVG has it."""
-    how = {"zone": site.zone, "walk_on": briefly(), "freezes": site.schedules.freezes.known()}
+    how = {"zone": site.zone, "walk_on": briefly(), "freezes": freezes}
     lanes = []
     for entry in entries:
         rows = with_sent(entry, entry.rows, site.settings.history, now, _PAST)

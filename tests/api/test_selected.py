@@ -302,15 +302,14 @@ def test_a_search_finds_what_reading_all_of_them_finds(schedules: Schedules, cli
 def test_a_search_ends_where_it_has_looked_at_enough(schedules: Schedules, monkeypatch: pytest.MonkeyPatch) -> None:
     schedules.add_many(Entry(f"e{n:03d}", "add", every(60 + n), tags=["t"] if n % 7 == 0 else []) for n in range(300))
     monkeypatch.setattr("redbeat_lite.storage.reading._LOOKED_AT", 50)
-    monkeypatch.setattr("redbeat_lite.storage.reading._ENOUGH", 3)
     monkeypatch.setattr("redbeat_lite.api.reader._TOGETHER", 3)
     tagged = [f"e{n:03d}" for n in range(300) if n % 7 == 0]
     for name in ("*", "e*"):
         some = schedules.select(name, tag="t")
-        assert [each.name for each in some.search(1000)[2]] == tagged
-        assert [each.name for each in some.search(120)[2]] == [each for each in tagged if each < "e120"]
+        assert [each.name for each in some.search(1000, enough=3)[2]] == tagged
+        assert [each.name for each in some.search(120, enough=3)[2]] == [each for each in tagged if each < "e120"]
         with round_trips() as trips:
-            assert next(some.search(1000)[2]).name == "e000"
+            assert next(some.search(1000, enough=3)[2]).name == "e000"
         assert len(trips) == 1
     assert [*schedules.select("none*").search(1000)[2]] == []
 
@@ -337,6 +336,6 @@ def test_those_that_failed_are_told_by_their_rows(schedules: Schedules, client: 
     client.set("{redbeat-lite}:runs:of:foreign", "x", ex=60)
     failed = {each.name for each in schedules.values() if each.name != "foreign" and each.failures_in_a_row}
     assert failed == {"bad", "runs", "retries", "lost", "backfilled"}
-    assert {each.name for each in schedules.select().failed(1000)} == failed
-    assert [each.name for each in schedules.select("b*").failed(1000)] == ["backfilled", "bad"]
-    assert [each.name for each in schedules.select(tag="none").failed(1000)] == []
+    assert {each.name for each in schedules.select().failed(1000)[2]} == failed
+    assert [each.name for each in schedules.select("b*").failed(1000)[2]] == ["backfilled", "bad"]
+    assert [each.name for each in schedules.select(tag="none").failed(1000)[2]] == []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import redis
 
 from redbeat_lite import Schedules, cron
+from redbeat_lite.api.one_entry import Found, read_one
 from redbeat_lite.instants import to_ms
 from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
@@ -99,8 +101,10 @@ def test_it_asks_the_records_and_the_workers(
     changes = [Change(NIGHT + hour, "term begun", "beat-2", "beat", fields=(silent,))]
     runs = [Run("nightly", NIGHT, "waiting", source="schedule")]
 
-    monkeypatch.setattr(Schedules, "runs", lambda _, name=None, limit=0: runs)
-    monkeypatch.setattr(Schedules, "changes", lambda _, name=None, limit=0: changes)
+    def read(*asked: Any) -> Found:
+        return read_one(*asked)._replace(runs=runs, lines=changes)
+
+    monkeypatch.setattr("redbeat_lite.operate.why.gather.read_one", read)
     said = WorkerReport(["celery"], None, server_ms(client) / 1000).encode()
     workers = OnceKeys("redbeat-lite").workers
     client.hset(workers, "w1@a", said)

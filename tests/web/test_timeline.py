@@ -88,7 +88,7 @@ def test_the_heat_is_one_round_trip_however_many_are_stored(
         assert how == {"transaction": False}  # or the server would do nothing else meanwhile
         pipe = pipeline(**how)
         execute = pipe.execute
-        pipe.execute = lambda *given: sent.append(len(pipe)) or execute(*given)
+        pipe.execute = lambda **how: sent.append(len(pipe)) or execute(**how)
         return pipe
 
     monkeypatch.setattr(store.backend.client, "pipeline", counted)

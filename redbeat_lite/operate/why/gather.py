@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING
 
-from ...api.change_log import kept_change, last_change, of_name
-from ...api.schedules import Schedules
-from ...beat.status import Status, status
-from ...entries.fields import is_name
+from ...api.change_log import Scan
+from ...api.one_entry import read_one
+from ...api.reader import Reader, there
+from ...beat.status import Status, asking, reports_in, status_in
 from ...entries.freezes import recorded
 from ...entries.sendable import queue_of
 from ...entries.words import last_sign_of_life
-from ...errors import EntryNotFound
-from ...once.runtime import Runtime
-from ...once.worker.visibility import workers
-from ...runs.run import Run
 from ...settings import Settings
 from ...storage.changes import Change
-from ...storage.store import Store
+from ...storage.scripts import checked
+from ...storage.store import Store, quarantined_in
 from .case import Case, Gap
 
 if TYPE_CHECKING:
@@ -29,57 +25,50 @@ if TYPE_CHECKING:
 #: More than a record keeps of one entry, and than there are lines in the record of changes.
 _RUNS, _LINES = 1000, 20_000
 
+#: What happened to more than one entry, and may have kept it from running.
+_KINDS = ("term begun", "frozen", "thawed")
 
-def gather(app: Celery, name: str, now: datetime, zone: tzinfo) -> Case:
+
+def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | None = None) -> Case:
     """What is known of an entry.
 
-    Some ten round trips, and one for each 1,000 lines of the record of changes, all of which are read.
+    Three round trips, in which the whole record of changes is looked through, and those to the result backend.
+
+    Parameters:
+        store: where the entries are; ``None``: a connection of its own.
 
     Raises:
         EntryNotFound: nothing is known of such an entry.
         CorruptEntry: what Redis holds of it cannot be read.
         redis.exceptions.RedisError: the server does not answer.
     """
-    schedules, settings, found = Schedules(app), Settings.from_app(app), status(app)
-    missing = entry = None
-    try:
-        entry = schedules[name]
-    except EntryNotFound as exc:
-        if not is_name(name):
-            raise
-        missing = exc
-    lines = schedules.changes(limit=_LINES)
-    stored, raw, _ = Store.of(settings).read_with_change(name)
-    kept = kept_change(name, raw)
-    changes = of_name(name, lines, kept, _LINES)
+    settings = Settings.from_app(app)
+    store = store or Store.of(settings)
+    reader, scan = Reader(app, settings, store), Scan(store, name, _LINES, kinds=_KINDS)
+    found = read_one(reader, name, _RUNS, scan, asking(store.keys), ("HGET", store.keys.quarantine, name))
+    (reply, aside), entry = checked(found.replies), found.entry
+    fares = status_in(*reply)
     queue = app.conf.task_default_queue if entry is None else queue_of(app, entry)
     case = Case(
         repr(name),
         entry,
         now,
         zone,
-        found,
-        runs=_runs(schedules, name),
+        fares,
+        runs=tuple(found.runs),
         kept=settings.history if entry is None or entry.history is None else entry.history,
-        changes=tuple(changes),
-        unrecorded=stored.definition is not None and kept is not None and last_change(stored, raw) is None,
-        since=lines[-1].at if lines else None,
-        gaps=tuple(_gaps(lines, found)),
-        freezes=tuple({each.id: each for each in (*found.freezes, *recorded(lines))}.values()),
-        quarantine=schedules.quarantined().get(name),
-        refused=schedules.refused().get(name),
+        changes=tuple(found.changes),
+        unrecorded=entry is not None and found.kept is not None and entry.last_change is None,
+        since=scan.since,
+        gaps=tuple(_gaps(found.lines, fares)),
+        freezes=tuple({each.id: each for each in (*fares.freezes, *recorded(found.lines))}.values()),
+        quarantine=None if aside is None else quarantined_in(aside),
+        refused=fares.refused.errors.get(name),
         queue=queue,
-        takers=tuple(sorted(each for each, said in workers(Runtime.of(app)).items() if queue in said.queues)),
+        takers=tuple(sorted(each for each, said in reports_in(reply).items() if queue in said.queues)),
     )
-    if missing is not None and not (case.runs or changes or case.quarantine or case.refused):
-        raise missing
+    there(name, entry or case.runs or case.changes or case.quarantine or case.refused or None)
     return case
-
-
-def _runs(schedules: Schedules, name: str) -> tuple[Run, ...]:
-    with suppress(EntryNotFound):
-        return tuple(schedules.runs(name, limit=_RUNS))
-    return ()
 
 
 def _gaps(lines: Iterable[Change], found: Status) -> Iterator[Gap]:

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import NoScriptError
 
@@ -42,6 +42,19 @@ def _sha(name: str) -> str:
     return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
 
 
+class Call(NamedTuple):
+    """A script that is run together with others: as :meth:`Scripts.run` takes it."""
+
+    name: str
+    keys: Sequence[str]
+    args: Sequence[Any] = ()
+
+    @property
+    def command(self) -> tuple[Any, ...]:
+        """What is sent."""
+        return "EVALSHA", _sha(self.name), len(self.keys), *self.keys, *self.args
+
+
 class Scripts:
     """The scripts bound to one Redis client.
 
@@ -61,3 +74,37 @@ class Scripts:
         except NoScriptError:
             self._client.script_load(source(name))
             return self._client.execute_command(*command)
+
+    def together(self, asked: Sequence[Call | tuple[Any, ...]], *, atomic: bool = False) -> list[Any]:
+        """The replies to scripts and commands that do not depend on each other, in one round trip; what one of them
+        raises is in the place of its reply.
+
+        Parameters:
+            asked: they change nothing: where the server does not know a script, all are sent again.
+            atomic: nobody else's commands come in between.
+        """
+        replies = self._sent(asked, atomic)
+        if any(isinstance(reply, NoScriptError) for reply in replies):
+            for name in {each.name for each in asked if isinstance(each, Call)}:
+                self._client.script_load(source(name))
+            replies = self._sent(asked, atomic)
+        return replies
+
+    def _sent(self, asked: Sequence[Call | tuple[Any, ...]], atomic: bool) -> list[Any]:
+        pipe = self._client.pipeline(transaction=atomic)
+        for each in asked:
+            # By its name, as the pipeline of a cluster has no method for scripts.
+            pipe.execute_command(*(each.command if isinstance(each, Call) else each))
+        return list(pipe.execute(raise_on_error=False))
+
+
+def checked(replies: Sequence[Any]) -> Sequence[Any]:
+    """Replies of :meth:`Scripts.together`, none of which may be missing.
+
+    Raises:
+        redis.exceptions.RedisError: the first that is one.
+    """
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies

@@ -1,19 +1,25 @@
 -- Which of these entries have failed since they last succeeded; runs of backfills do not count. 5,000 take some 5 ms.
--- KEYS[n] rows of an entry   ARGV[1] letters of outcomes   ARGV[2] the version of ids of backfills
+-- KEYS[1] entries  KEYS[n + 1] rows of an entry
+-- ARGV[1] letters of outcomes  ARGV[2] the version of ids of backfills  ARGV[3] bytes of a key of rows in front of the name
+-- ARGV[4...] texts that definitions have
 -- returns their numbers, from 1; what lies in the place of rows says nothing
 local found = {}
-for n, key in ipairs(KEYS) do
-  local decided = false
+for n = 2, #KEYS do
+  local decided, bad = false, false
   for _, last in ipairs({0, -1}) do  -- the newest row decides, as a rule
-    local rows = decided and {} or redis.pcall('ZREVRANGE', key, 0, last)
+    local rows = decided and {} or redis.pcall('ZREVRANGE', KEYS[n], 0, last)
     for _, row in ipairs(rows['err'] and {} or rows) do
       local letter = row:match('^[^|]*|(%a)') or '?'
       local failed = ARGV[1]:find(letter, 1, true)
       if not decided and row:sub(15, 15) ~= ARGV[2] and (failed or letter == 's') then
-        decided = true
-        found[#found + 1] = failed and n or nil
+        decided, bad = true, failed
       end
     end
   end
+  local definition = bad and #ARGV > 3 and redis.call('HGET', KEYS[1], KEYS[n]:sub(ARGV[3] + 1)) or ''
+  for text = 4, #ARGV do
+    bad = bad and definition:find(ARGV[text], 1, true)
+  end
+  found[#found + 1] = bad and n - 1 or nil
 end
 return found
