@@ -97,8 +97,7 @@ if not locked then
 end
 
 local function next_number()
-  local _, text = next_fences(KEYS[7], 1)
-  return text
+  return (select(2, next_fences(KEYS[7], 1)))
 end
 
 local key = ARGV[8]
