@@ -50,7 +50,7 @@ class _Set(AbstractContextManager[None]):
 @public
 def acting_as(actor: str) -> AbstractContextManager[None]:
     """Name who makes the changes of a ``with`` block: those of every ``Schedules``, whatever ``actor`` it was given,
-    and of ``locks``.
+    of ``locks`` and of ``PipelineRun``.
 
     It holds for this thread, or this asyncio task, and for what that calls.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..entries.fields import is_name
 from ..instants import MAX_MS, aware, from_ms, to_ms
-from ..storage.changes import Change, is_of, of_entry, of_stream
+from ..storage.changes import OF_OTHERS, Change, is_of, of_entry, of_stream
 from ..storage.scripts import Call, checked
 from ..storage.store import Store
 from ..storage.stored import PAGE, Stored
@@ -18,9 +18,6 @@ from ..storage.streams import UNREADABLE, newest_first, readable
 
 #: Lines that a script looks through: half of as many as there are, so that two of them do.
 _LOOKED_AT = 5_100
-
-#: Changes that are of no entry, although what they name may have the name of one.
-_OTHERS = ("lock cleared", "term begun")
 
 
 def recorded(
@@ -94,7 +91,7 @@ class Scan:
         return found[: self._limit]
 
     def _names(self, change: Change) -> bool:
-        return self._name in change.names and change.action not in _OTHERS
+        return self._name in change.names and change.action not in OF_OTHERS
 
 
 def last_change(stored: Stored, kept: bytes | None) -> Change | None:

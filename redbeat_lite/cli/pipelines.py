@@ -117,8 +117,9 @@ def wait(ctx: click.Context, run_id: str, timeout: float | None, as_json: bool) 
 @pipelines.command(cls=Command)
 @click.argument("run_id")
 @click.option("--terminate", is_flag=True, help="Kill what runs of it, too; otherwise that runs to its end.")
+@click.option("--note", default="", help="Why, for the record of changes.")
 @click.pass_context
-def cancel(ctx: click.Context, run_id: str, terminate: bool) -> None:
+def cancel(ctx: click.Context, run_id: str, terminate: bool, note: str) -> None:
     """End a run before its time: nothing of it starts any more.
 
     \b
@@ -126,15 +127,16 @@ def cancel(ctx: click.Context, run_id: str, terminate: bool) -> None:
       celery -A proj redbeat pipelines cancel 7f3a --terminate
     """
     run = _status(ctx, run_id)
-    if not PipelineRun(ctx.obj.app, run.id).cancel(terminate=terminate):
+    if not PipelineRun(ctx.obj.app, run.id).cancel(terminate=terminate, note=note):
         raise Failure(f"pipeline {run.id} has ended already: {run.state}")
     say(f"cancelled {run.id}")
 
 
 @pipelines.command(cls=Command)
 @click.argument("run_id")
+@click.option("--note", default="", help="Why, for the record of changes.")
 @click.pass_context
-def resume(ctx: click.Context, run_id: str) -> None:
+def resume(ctx: click.Context, run_id: str, note: str) -> None:
     """Go on with a run that failed or was cancelled: what has succeeded does not run again.
 
     \b
@@ -142,7 +144,7 @@ def resume(ctx: click.Context, run_id: str) -> None:
       celery -A proj redbeat pipelines resume 7f3a
     """
     run = _status(ctx, run_id)
-    resumed = PipelineRun(ctx.obj.app, run.id).resume()
+    resumed = PipelineRun(ctx.obj.app, run.id).resume(note=note)
     say(f"resumed {run.id}" if resumed else f"{run.id} goes on already")
 
 

@@ -1,13 +1,19 @@
-"""What the record of runs is told of a run that an entry has started: its end, by whoever ends it."""
+"""What the record of runs is told of a run that an entry has started: its end, by whoever ends it; and what the record
+of changes is told of what people do to a run."""
 
 from __future__ import annotations
 
 import json
 import time
 
+from ..actors import who
+from ..errors import InvalidEntry
 from ..runs.attempt import Attempt, Fate
 from ..runs.row import NESTING
 from ..runs.run import Outcome
+from ..storage.changes import Action, Line, line_of
+from ..storage.keys import Keys
+from ..storage.scripts import Scripts
 from .store import PipelineStore
 
 _OUTCOMES: dict[str, Outcome] = {"SUCCEEDED": "succeeded", "FAILED": "failed", "ABORTED": "revoked"}
@@ -29,3 +35,24 @@ def tell_end(store: PipelineStore, run_id: str) -> None:
     began = None if outcome == "left out" else time.monotonic() - seconds
     fate = Fate(attempt, outcome, began, None if began is None else seconds, error=f"{where}{error or ''}")
     store.runs.record([fate])
+
+
+def line_by_hand(action: Action, note: object) -> Line:
+    """What the record of changes is told of what is done to a run by hand.
+
+    Raises:
+        InvalidEntry: the note is no text.
+    """
+    if not isinstance(note, str):
+        raise InvalidEntry("note", "text", note)
+    return line_of(who(), action, note.encode("utf-8", "replace").decode())
+
+
+def record(store: PipelineStore, run_id: str, line: Line) -> None:
+    """Write this line of a run. The script that has edited it cannot: on a cluster, runs lie in slots of their own.
+
+    Raises:
+        redis.exceptions.RedisError: the server does not answer.
+    """
+    schedule = Keys.of(store.runs.keys.prefix)
+    Scripts(store.client).run("schedule/note_change", (schedule.changes, schedule.new_reply()), (line.change, run_id))

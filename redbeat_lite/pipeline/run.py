@@ -22,6 +22,7 @@ from . import params, run_status
 from .definition import Definition
 from .errors import NotResumable, PipelineNotFound
 from .publish import dispatch, over, stand_in_line, take_turn
+from .recorded import line_by_hand, record
 from .run_status import RunStatus, State
 from .store import Outbox, PipelineStore, store_of
 
@@ -202,41 +203,49 @@ class PipelineRun:
             time.sleep(left)
             pause = min(pause * 1.5, _POLL[1])
 
-    def cancel(self, *, terminate: bool = False) -> bool:
+    def cancel(self, *, terminate: bool = False, note: str = "") -> bool:
         """End the run before its time: nothing of it starts any more.
 
         Parameters:
             terminate: also kill what runs (``revoke(terminate=True)``); otherwise it runs to its end, for nothing.
+            note: why, for the record of changes.
 
         Returns:
             whether this call ended it; ``False`` if it had ended.
 
         Raises:
+            InvalidEntry: the note is no text.
             PipelineNotFound: nobody knows of such a run, or its record is gone.
         """
-        store = store_of(self.app)
+        store, line = store_of(self.app), line_by_hand("pipeline cancelled", note)
         result, running = store.cancel(self.id, terminate=terminate)
         if result < 0:
             raise self._not_found()
+        if result == 1:
+            record(store, self.id, line)
         if terminate and running:
             self.app.control.revoke(running, terminate=True)
         over(self.app, store, self.id)
         return result == 1
 
-    def resume(self) -> bool:
+    def resume(self, *, note: str = "") -> bool:
         """Go on with a run that has ended before its time, at the stage in which it did: its steps that have not
         succeeded run, under new task ids, and then the stages after it. What has succeeded keeps its results, and what
         still runs goes on. A deadline counts anew; a run of an entry waits for its turn, where these do not overlap.
+
+        Parameters:
+            note: why, for the record of changes.
 
         Returns:
             whether this call resumed it; ``False`` where it goes on already.
 
         Raises:
+            InvalidEntry: the note is no text.
             NotResumable: it has succeeded; a step of it is being killed, and may be; another run of its entry has not
                 ended, and the pipeline says ``overlap="skip"``.
             PipelineNotFound: nobody knows of such a run, or its record is gone.
         """
-        store = store_of(self.app)
+        store, line = store_of(self.app), line_by_hand("pipeline resumed", note)
         # First how often it was resumed: what is read after that is of this end, or the script sees that it is not.
         fields = store.fields(self.id, "resumed", "entry", "waits", "revoke_siblings", "revoke")
         found, resumed, entry = self.status(), int(fields[0] or 0), fields[1] or ""
@@ -253,6 +262,8 @@ class PipelineRun:
         why = stand_in_line(self.app, store, self.id, entry, resumed + 1) if fields[2] == "1" else ""
         if not why:
             now, outbox = store.resume(self.id, resumed, running)
+            if now:
+                record(store, self.id, line)
             if now == State.SUCCEEDED:
                 over(self.app, store, self.id)
             why = _go_on(self.app, store, self.id, outbox, waits=now == State.WAITING)

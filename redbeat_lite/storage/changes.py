@@ -34,10 +34,15 @@ Action = Literal[
     "run now",
     "backfill",
     "lock cleared",
+    "pipeline resumed",
+    "pipeline cancelled",
     "term begun",
     "frozen",
     "thawed",
 ]
+
+#: Those of no entry, although what they name may have the name of one.
+OF_OTHERS = ("lock cleared", "pipeline resumed", "pipeline cancelled", "term begun")
 
 #: A field of a definition before and after an edit, in their stored form; ``None``: it had its default, or is left out.
 Difference = tuple[str, str | None, str | None]
@@ -57,12 +62,12 @@ class Change:
     Parameters:
         at: when, by the server's clock.
         action: ``"added"``, ``"edited"``, ``"removed"``, ``"paused"``, ``"resumed"``, ``"quarantined"``,
-            ``"released"``, ``"discarded"``, ``"run now"``, ``"backfill"``, ``"lock cleared"``, ``"term begun"``,
-            ``"frozen"`` or ``"thawed"``.
+            ``"released"``, ``"discarded"``, ``"run now"``, ``"backfill"``, ``"lock cleared"``,
+            ``"pipeline resumed"``, ``"pipeline cancelled"``, ``"term begun"``, ``"frozen"`` or ``"thawed"``.
         actor: who did it.
         way: ``"api"``, ``"cli"``, ``"web"``, ``"config"`` or ``"beat"``.
-        names: of the entries, the first 20, in some 500 bytes; the key of a lock that was cleared; keys
-            of the schedule that a beat has removed because they were of a foreign type.
+        names: of the entries, the first 20, in some 500 bytes; the key of a lock that was cleared; the
+            id of a run of a pipeline; keys of the schedule that a beat has removed because they were of a foreign type.
         count: how many there were.
         fields: of an edit: each field that it changed, with its stored form before and after, all of them cut at 500
             bytes; ``None`` for a default. Both are ``None`` for arguments, whose values are not told, and where several

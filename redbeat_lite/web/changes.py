@@ -7,7 +7,7 @@ from typing import Any
 
 from ..entries.selection import Selection, is_pattern
 from ..instants import MAX_MS, from_ms, to_ms
-from ..storage.changes import Change
+from ..storage.changes import OF_OTHERS, Change
 from .messages import Response
 from .site import Call, Site
 
@@ -15,7 +15,7 @@ from .site import Call, Site
 _LINES, _LOOKED_AT = 100, 2000
 
 #: Of these, the names are of no entry, or of one that is gone.
-_GONE = ("removed", "discarded", "quarantined", "lock cleared", "term begun")
+_GONE = ("removed", "discarded", "quarantined", *OF_OTHERS)
 
 
 def page(call: Call) -> Response:

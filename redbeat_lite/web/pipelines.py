@@ -44,12 +44,13 @@ def _run(asked: PipelineRun) -> dict[str, Any]:
 
 def resume(call: Call) -> Response:
     """Go on with one that has ended before its time."""
-    return _done(call, did=_asked(call).resume())
+    return _done(call, did=_asked(call).resume(note=call.given.get("note", "")))
 
 
 def cancel(call: Call) -> Response:
     """End one before its time."""
-    return _done(call, did=_asked(call).cancel(terminate="terminate" in call.given))
+    note = call.given.get("note", "")
+    return _done(call, did=_asked(call).cancel(terminate="terminate" in call.given, note=note))
 
 
 def _asked(call: Call) -> PipelineRun:

@@ -21,6 +21,8 @@ from redbeat_lite import (
     EntryExists,
     EntryNotFound,
     InvalidEntry,
+    Pipeline,
+    PipelineTask,
     Schedules,
     acting_as,
     cron,
@@ -122,6 +124,28 @@ def test_a_lock_that_is_cleared(schedules: Schedules, app: Celery) -> None:
         assert held
         assert locks(app).clear("k")
     assert told(schedules.changes()[0]) == ("lock cleared", "carol", "api", ("k",))
+
+
+def test_a_run_of_a_pipeline_that_is_cancelled_or_resumed(schedules: Schedules, app: Celery) -> None:
+    @app.task(name="step", base=PipelineTask, shared=False)
+    def step(params: dict[str, Any]) -> None: ...
+
+    run = Pipeline(app, [("a", "step", 0)]).start("r1")
+    with acting_as("carol"):
+        assert run.cancel(note="the wrong day")
+        assert not run.cancel(note="again")
+        assert run.resume()
+        assert not run.resume(note="again")
+        with pytest.raises(InvalidEntry, match="note: expected text, got 5"):
+            run.cancel(note=5)  # type: ignore[arg-type]
+    assert not run.status().ended
+    assert [told(change) for change in schedules.changes(limit=2)] == [
+        ("pipeline resumed", "carol", "api", ("r1",)),
+        ("pipeline cancelled", "carol", "api", ("r1",), "the wrong day"),
+    ]
+    assert schedules.changes("r1") == []  # no entry of this name was changed
+    run.cancel()
+    schedules._store.backend.client.delete("{redbeat-lite}:pipelines", "{redbeat-lite}:ended-runs", "celery")
 
 
 class TestTheActor:

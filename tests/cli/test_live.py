@@ -164,7 +164,8 @@ def test_of_more_runs_than_are_looked_at_none_is_meant_by_its_beginning(
         Pipeline(app, [("step", 1)]).start(run_id)
     errors = [run_cli(app, "pipelines", "cancel", begin, code=1).err for begin in ("on", "tw", "th")]
     assert sum("whole id" in error for error in errors) == 2, errors
-    assert run_cli(app, "pipelines", "cancel", "one").out == "cancelled one\n"
+    assert run_cli(app, "pipelines", "cancel", "one", "--note", "not today").out == "cancelled one\n"
+    assert "pipeline cancelled one by" in run_cli(app, "log").out
 
 
 def test_a_schedule_is_exported_and_imported(shell: Shell, live: Schedules, tmp_path: Path) -> None:

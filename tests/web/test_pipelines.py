@@ -130,7 +130,8 @@ def test_a_run_is_cancelled(visitor: Visitor, runs: Runs, monkeypatch: pytest.Mo
     run, other = runs.start(("load", 1)), runs.start(("load", 1), run_id="r2")
     runs.begin(other, 0)
     assert "redbeat pipelines cancel r1" in visitor.get("pipelines", id="r1").text
-    assert visitor.post("pipelines-cancel", id="r1").location == "pipelines?id=r1&did=pipelines-cancel"
+    assert visitor.post("pipelines-cancel", id="r1", note="Why").location == "pipelines?id=r1&did=pipelines-cancel"
+    assert "pipeline cancelled r1 ada (web) Why" in visitor.get("changes").text
     assert (run.status().state, killed) == (State.ABORTED, [])
     assert visitor.post("pipelines-cancel", id="r1").location == "pipelines?id=r1"
     assert visitor.post("pipelines-cancel", id="r2", terminate="on").status == 303
