@@ -122,7 +122,7 @@ class Reader:
     def read_rows(self, entries: Sequence[Entry], *asked: Asked) -> list[Any]:
         """Read the rows of these entries, 1,000 at most, and in the same round trip what else is asked: the replies."""
         ask = [self._runs.asking([entry.name for entry in entries], _ROWS)] if entries else []
-        replies = checked(self.store.backend.scripts.together([*asked, *ask]))
+        replies = checked(self.store.backend.scripts.together([*asked, *ask])) if asked or ask else []
         for entry, rows in zip(entries, rows_in(replies[-1])[0] if entries else (), strict=True):
             entry.read_rows = partial(list, rows)
         return [*replies[: len(asked)]]

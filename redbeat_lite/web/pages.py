@@ -98,6 +98,8 @@ def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: 
             total, frozen, some = meant.search(LOOKED_AT, *_TEXTS.get(state, ()), enough=enough)
         left = (each for each in found.freezes.marked(some, frozen) if _is(each, state))
         page = [*islice(left, offset, offset + _ENTRIES + 1)]
+    if state != "failed":  # where they are read already
+        found.load_runs(page[:_ENTRIES])
     listed = _listed(page[:_ENTRIES], site.settings.history)
     return {"listed": listed, "more": len(page) > _ENTRIES, "total": total, "looked_at": looked_at}
 

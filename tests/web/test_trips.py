@@ -23,6 +23,7 @@ SMALL = {
     "web.timeline.LOOKED_AT": 100,
     "web.pages._ENTRIES": 5,
     "web.timeline._LANES": 5,
+    "api.reader._TOGETHER": 3,
     "api.change_log._LOOKED_AT": 40,
 }
 
