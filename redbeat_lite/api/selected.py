@@ -91,8 +91,9 @@ class Selected:
         return total, Freezes.of(freezes), filter(self.selection.covers, some)
 
     def _meant(self, parts: Iterable[tuple[int, bytes, list[Stored]]]) -> Iterator[Entry]:
-        some = chain.from_iterable(found for _, _, found in parts)
-        return filter(self.selection.covers, self._reader.readable(some))
+        # By parts: where the first has enough, the next is not asked for.
+        some = chain.from_iterable(self._reader.readable(found) for _, _, found in parts)
+        return filter(self.selection.covers, some)
 
     def _few(self) -> Iterable[Stored] | None:
         """Those whose names begin as all of these do, in due order; ``None`` where nobody knows, or of many."""
