@@ -213,7 +213,7 @@ class TestShow:
     def test_tells_of_the_entry_where_its_runs_cannot_be_read(
         self, cli: Cli, told: RunRows, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("redbeat_lite.api.run_history.server_ms", lambda _: client.execute_command("NONSENSE"))
+        monkeypatch.setattr("redbeat_lite.api.run_history.rows_in", lambda _: client.execute_command("NONSENSE"))
         lines = cli("show", "poll").lines
         assert lines[0].split() == ["name", "poll"]
         [line] = [line for line in lines if line.startswith("last runs")]

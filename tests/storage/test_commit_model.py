@@ -71,6 +71,7 @@ class Line(Backend):
     def __init__(self, url: str) -> None:
         super().__init__(Settings(url=url, key_prefix="model"))
         self._sound = Scripts(self.client)
+        self.together = self._sound.together
         self.loses: Callable[[], None] | None = None  #: the next reply; called between the two tries
 
     @property
