@@ -24,15 +24,19 @@ from tests.support.waiting import eventually
 @pytest.fixture
 def sentinels() -> Iterator[Sentinels]:
     sentinels = Sentinels(SECRET, SECRET)
-    yield sentinels.start()
-    sentinels.destroy()
+    try:
+        yield sentinels.start()
+    finally:
+        sentinels.destroy()
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     cluster = Cluster(replicas=True, password=SECRET)
-    yield cluster.start()
-    cluster.destroy()
+    try:
+        yield cluster.start()
+    finally:
+        cluster.destroy()
 
 
 @pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.soak), True], ids=["switched", "killed"])

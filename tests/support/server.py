@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +42,17 @@ def with_tls() -> str | None:
     return next(found, None)
 
 
+#: No seed of a test's makes it give two processes the same.
+_RANDOM = random.SystemRandom()
+
+
 def free_port() -> int:
-    """A port that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on at the moment, and that the system gives to no connection: those are above it."""
+    while True:
+        port = _RANDOM.randrange(10_000, 32_768)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Server:
