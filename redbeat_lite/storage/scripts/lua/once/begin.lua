@@ -46,8 +46,8 @@ if deadline > 0 and now > deadline then
   return {'old', ''}
 end
 
--- Mostly there is nothing, which is one question. Without a lock only the first of these keys is given.
-local there = redis.call('EXISTS', KEYS[1], KEYS[3] or KEYS[1], KEYS[4] or KEYS[1], KEYS[8] or KEYS[1]) > 0
+-- Mostly there is nothing, which is one question.
+local there = not locked or redis.call('EXISTS', KEYS[1], KEYS[3], KEYS[4], KEYS[8]) > 0
 
 local function look(...)
   return there and redis.call(...)
@@ -101,9 +101,8 @@ local function next_number()
 end
 
 local key = ARGV[8]
-if time[2] % 16 == 0 then -- each run adds one key at most, so now and then is enough
-  redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', now - tonumber(ARGV[12]))
-end
+-- The first write, which a server without memory takes: what follows is then taken, too.
+redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', now - tonumber(ARGV[12]))
 
 -- Only refused, not done: whoever asked has yet to store the result that says so.
 local function refuse(verdict, by)

@@ -7,8 +7,9 @@
 -- returns a list of 1 taken, or taken before by the same task id | 0 held or waited for by another task | 2 later: whoever
 --     had it has not given it back, but may just have had no chance to renew it
 local now = now_ms()
-local fence = next_fences(KEYS[2], tonumber(ARGV[1]))
+-- The first write, which a server without memory takes: what follows is then taken, too.
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2]))
+local fence = next_fences(KEYS[2], tonumber(ARGV[1]))
 local taken = {}
 for i = 1, tonumber(ARGV[1]) do
   local lock, waiters, last = KEYS[3 * i], KEYS[3 * i + 1], KEYS[3 * i + 2]
