@@ -13,7 +13,7 @@ from celery import Celery
 from ..actors import Who, who
 from ..clock import wall_ms
 from ..entries import lifecycle
-from ..entries.definition import decode, encode, shape
+from ..entries.definition import ALIKE, decode, encode, shape
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.expected import check_trust
@@ -150,6 +150,8 @@ class Writer:
                 self.checked(entry, warn=False, calendars=calendars)
                 stored = loads(definition := encode(entry))
                 if kind is not None and "custom" not in stored["schedule"]:  # which may answer otherwise each time
+                    if len(alike) >= ALIKE:
+                        alike.clear()
                     alike[kind] = entry, stored, serializer_of(entry, self._app)
             edits.append(self._creation(entry, None, line, definition))
         self.warn_of_unknown_tasks(entries, told)

@@ -22,7 +22,7 @@ from .fields import as_args, as_mapping, check_name
 _LOCAL_FIELDS = ("schedule", "args", "kwargs", "options")
 
 #: Entries that are kept for others to be made of.
-_ALIKE = 1000
+ALIKE = 1000
 
 _DEFAULTS = Entry("defaults", "defaults", 60).definition()
 
@@ -85,7 +85,8 @@ def shape(entry: Entry) -> Hashable:
     schedule, options = entry.schedule, entry.options
     if entry.calendar is not None or entry.local or entry.owner is not None:
         return None
-    rule = repr(schedule) if isinstance(schedule, (Every, Cron)) and not schedule.spread else id(schedule)
+    # Not what derives from them: that may answer otherwise, and is stored by a name of its own or not at all.
+    rule = repr(schedule) if type(schedule) in (Every, Cron) and not schedule.spread else id(schedule)
     given = repr(options) if all(map(is_plain, options.values())) else id(options)
     return rule, given, not entry.args, not entry.kwargs, *_SAME(entry), *map(id, _THE_SAME(entry))
 
@@ -119,7 +120,7 @@ def decode(name: str, raw: bytes, alike: dict[str, Entry] | None = None) -> Entr
         # A schedule of somebody's own may keep what it was asked, and a spread one goes by the name.
         own = "custom" in stored.get("schedule", ()) or getattr(entry.schedule, "spread", False)
         if alike is not None and known is None and not own:
-            if len(alike) >= _ALIKE:
+            if len(alike) >= ALIKE:
                 alike.clear()
             alike[kind] = entry
     except CorruptEntry:

@@ -27,6 +27,7 @@ from redbeat_lite import (
     every,
 )
 from redbeat_lite.once.canvas import CANVAS
+from redbeat_lite.schedules.intervals import Every
 from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat
@@ -251,6 +252,14 @@ class TestAddMany:
             schedules.add(f"e{number}", **each)
         assert stored[0] == client.hgetall("{redbeat-lite}:entries")
         assert stored[1] == client.zrange("{redbeat-lite}:due", 0, -1, withscores=True)
+
+    def test_what_derives_from_a_schedule_is_never_stored_as_that(self, schedules: Schedules) -> None:
+        class Odd(Every):
+            pass
+
+        with pytest.raises(InvalidEntry, match="entry 'odd': schedule"):
+            schedules.add_many([Entry("plain", "add", every(60)), Entry("odd", "add", Odd(60))])
+        assert len(schedules) == 0
 
     def test_each_of_many_that_are_alike_is_checked_for_its_arguments(self, schedules: Schedules) -> None:
         calls = [("good", (1,)), ("bad", ({1},))]
