@@ -6,15 +6,20 @@ from __future__ import annotations
 import json
 import time
 
+from celery.utils.log import get_logger
+
 from ..actors import who
-from ..errors import InvalidEntry
+from ..errors import InvalidEntry, text_of
 from ..runs.attempt import Attempt, Fate
 from ..runs.row import NESTING
 from ..runs.run import Outcome
 from ..storage.changes import Action, Line, line_of
+from ..storage.connections import FAULTS
 from ..storage.keys import Keys
 from ..storage.scripts import Scripts
 from .store import PipelineStore
+
+logger = get_logger(__name__)
 
 _OUTCOMES: dict[str, Outcome] = {"SUCCEEDED": "succeeded", "FAILED": "failed", "ABORTED": "revoked"}
 
@@ -49,10 +54,11 @@ def line_by_hand(action: Action, note: object) -> Line:
 
 
 def record(store: PipelineStore, run_id: str, line: Line) -> None:
-    """Write this line of a run. The script that has edited it cannot: on a cluster, runs lie in slots of their own.
-
-    Raises:
-        redis.exceptions.RedisError: the server does not answer.
-    """
+    """Write this line of a run, if the server answers. The script that has edited it cannot: on a cluster, runs lie in
+    slots of their own."""
     schedule = Keys.of(store.runs.keys.prefix)
-    Scripts(store.client).run("schedule/note_change", (schedule.changes, schedule.new_reply()), (line.change, run_id))
+    keys, args = (schedule.changes, schedule.new_reply()), (line.change, run_id)
+    try:
+        Scripts(store.client).run("schedule/note_change", keys, args)
+    except FAULTS as exc:
+        logger.warning("Pipeline run %r: what was done is not in the record of changes: %s", run_id, text_of(exc))

@@ -221,11 +221,11 @@ class PipelineRun:
         result, running = store.cancel(self.id, terminate=terminate)
         if result < 0:
             raise self._not_found()
-        if result == 1:
-            record(store, self.id, line)
         if terminate and running:
             self.app.control.revoke(running, terminate=True)
         over(self.app, store, self.id)
+        if result == 1:
+            record(store, self.id, line)
         return result == 1
 
     def resume(self, *, note: str = "") -> bool:
@@ -262,11 +262,11 @@ class PipelineRun:
         why = stand_in_line(self.app, store, self.id, entry, resumed + 1) if fields[2] == "1" else ""
         if not why:
             now, outbox = store.resume(self.id, resumed, running)
-            if now:
-                record(store, self.id, line)
             if now == State.SUCCEEDED:
                 over(self.app, store, self.id)
             why = _go_on(self.app, store, self.id, outbox, waits=now == State.WAITING)
+            if now:
+                record(store, self.id, line)
         if why:
             raise NotResumable(f"pipeline run {self.id!r} cannot go on: {why}")
         return bool(now)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun
@@ -14,6 +15,7 @@ from redbeat_lite.pipeline import sweep
 from redbeat_lite.pipeline.publish import conclude
 from redbeat_lite.pipeline.run import begin
 from redbeat_lite.pipeline.store import Ref, store_of
+from redbeat_lite.storage.scripts import Scripts
 from tests.pipeline.crew import Lab, Worker, states
 from tests.pipeline.pipeproj import make_app
 from tests.support.server import Server
@@ -82,6 +84,31 @@ def test_a_deadline_counts_from_the_turn_of_a_run(app: Celery) -> None:
     PipelineRun(app, "a").cancel()
     later(app, "b", 59)
     assert PipelineRun(app, "b").status().state == "RUNNING"
+
+
+def test_a_run_is_cancelled_even_if_the_record_of_changes_cannot_be_written(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    revoked: list[Any] = []
+    monkeypatch.setattr(app.control, "revoke", lambda ids, terminate: revoked.append((ids, terminate)))
+
+    run = Scripts.run
+
+    def cut_off(scripts: Scripts, name: str, *given: Any) -> Any:
+        if name == "schedule/note_change":
+            raise redis.ConnectionError("cut off")
+        return run(scripts, name, *given)
+
+    definition = Pipeline(app, [("step", 1)], overlap="wait").definition
+    for name in ("a", "b"):
+        begin(app, definition, name, "entry")
+    begun(app, "a", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Scripts, "run", cut_off)
+        assert PipelineRun(app, "a").cancel(terminate=True)
+    assert "'a': what was done is not in the record of changes: cut off" in caplog.text
+    assert revoked == [(["task0"], True)]
+    assert PipelineRun(app, "b").status().state == "RUNNING", "it was its turn"
 
 
 def test_only_so_many_steps_are_published_at_once(app: Celery) -> None:
