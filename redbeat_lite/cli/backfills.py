@@ -86,7 +86,7 @@ def begin(
     """Say what backfills are to send, and start them: none, if one of them is refused.
 
     Parameters:
-        names: of one entry; or of several, of which those are left out that have no run then, or too many.
+        names: of one entry; or of several, without those that have no run then, too many, or a backfill that goes on.
         dry_run, asks: start none, or only if somebody at the terminal agrees.
         how: as for ``start()``.
     """
@@ -97,22 +97,22 @@ def begin(
             wanted.append(found.start(name, start, end, dry_run=True, **how))
         except InvalidEntry as exc:
             left_out.append(name)
-            if exc.field != "start" or len(left_out) == len(names) or isinstance(names, str):
+            if exc.field not in ("start", "again") or len(left_out) == len(names) or isinstance(names, str):
                 raise
     if left_out:
-        say(f"left out, with no run then or too many: {listed(left_out, 10)}", err=True)
+        say(f"left out, with no run then, too many, or a backfill that goes on: {listed(left_out, 10)}", err=True)
     for each in [] if as_json else wanted:
         runs = counted(each.total, "run", "runs")
         say(f"{runs} of {each.name!r}, from {when(each.start, zone)} to {when(each.end, zone)}")
     if not dry_run:
         if asks:
             click.confirm("Send them?", abort=True, err=True)
-        wanted = [found.start(each.name, start, end, **how) for each in wanted]
+        for place, each in enumerate(wanted):
+            wanted[place] = started = found.start(each.name, start, end, **how)
+            if not as_json:  # each at once: those after it may fail
+                say(f"started backfill {started.id}")
     if as_json:
         echo_json(wanted[0] if isinstance(names, str) else wanted)
-    elif not dry_run:
-        for each in wanted:
-            say(f"started backfill {each.id}")
 
 
 @click.command(cls=Command)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Schedules, cron, manual
+from redbeat_lite import EntryNotFound, Schedules, cron, manual
+from redbeat_lite.api.backfills import Backfills
+from redbeat_lite.storage.backfills import Backfill
 from tests.cli.conftest import Cli, Said
 from tests.cli.test_howto import do
 from tests.support.in_process import MakeBeat, make_beat
@@ -56,14 +59,35 @@ def test_several(cli: Cli, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
     assert "got '0 of manual()'" in cli("backfill", "by *", *paced, code=1).err
     said = cli("backfill", "--tag", "x", *paced, "--dry-run")
     assert [line[:13] for line in said.lines] == ["25 runs of 'a", "25 runs of 'b"]
-    assert said.err == "left out, with no run then or too many: 'by hand'\n"
+    assert said.err == "left out, with no run then, too many, or a backfill that goes on: 'by hand'\n"
     with monkeypatch.context() as patch:
         patch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True)
         assert "Send them?" in cli("backfill", "--tag", "x", *paced, typed="n\n", code=1).err
     assert [*schedules.backfills] == []
     assert [each["name"] for each in cli("backfill", "[bc]", *paced, "--json").json] == ["b", "c"]
-    assert "no backfill of the entry goes on" in cli("backfill", "*", *paced, code=1).err
-    assert [each.name for each in schedules.backfills] == ["b", "c"], "none of the others, as one is refused"
+    assert "no backfill of the entry goes on" in cli("backfill", "[bc]", *paced, code=1).err
+    said = cli("backfill", "*", *paced)
+    assert said.err == "left out, with no run then, too many, or a backfill that goes on: 'b', 'c', 'by hand'\n"
+    assert [each.name for each in schedules.backfills] == ["b", "c", "a"]
+
+
+def test_of_several_each_is_told_that_was_started_before_one_failed(
+    cli: Cli, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        schedules.add(name, "add", cron("0 * * * *", tz="UTC"))
+    start = Backfills.start
+
+    def once(backfills: Backfills, name: str, *span: Any, **how: Any) -> Backfill:
+        if name == "b" and not how.get("dry_run"):
+            raise EntryNotFound("no entry 'b' is stored any more")
+        return start(backfills, name, *span, **how)
+
+    monkeypatch.setattr(Backfills, "start", once)
+    said = cli("backfill", "*", *SPAN, "--max-active", "none", code=1)
+    [started] = schedules.backfills
+    assert said.lines[-1] == f"started backfill {started.id}"
+    assert "no entry 'b' is stored any more" in said.err
 
 
 def test_a_run_of_one_nominal_time(cli: Cli, schedules: Schedules) -> None:
