@@ -137,17 +137,13 @@ class ReadSide(Mapping[str, Entry]):
 
         Parameters:
             edges: aware, in order.
-            among: entries whose last runs are read in the same round trip, 1,000 at most.
+            among: entries whose last runs are read in the same round trip.
         """
         counted = self._store.counting_due([instants.to_ms(instants.aware("edges", each)) for each in edges])
         return self._reader.read_rows(among, *counted)
 
     def load_runs(self, entries: Sequence[Entry]) -> None:
-        """Read the last runs of these entries in one round trip, which ``last_run`` and the like then need not do.
-
-        Parameters:
-            entries: 1,000 at most.
-        """
+        """Read the last runs of these entries in one round trip, which ``last_run`` and the like then need not do."""
         self._reader.read_rows(entries)
 
     def upcoming(self, until: datetime, limit: int = 1000, *, freezes: Freezes | None = None) -> Occurrences:

@@ -120,10 +120,11 @@ class Reader:
             entry.read_rows = partial(rows_of, entry.name)
 
     def read_rows(self, entries: Sequence[Entry], *asked: Asked) -> list[Any]:
-        """Read the rows of these entries, 1,000 at most, and in the same round trip what else is asked: the replies."""
-        ask = [self._runs.asking([entry.name for entry in entries], _ROWS)] if entries else []
+        """Read the rows of these entries, and in the same round trip what else is asked: the replies."""
+        ask = [self._runs.asking(names, _ROWS) for names in chunks((entry.name for entry in entries), PAGE)]
         replies = checked(self.store.backend.scripts.together([*asked, *ask])) if asked or ask else []
-        for entry, rows in zip(entries, rows_in(replies[-1])[0] if entries else (), strict=True):
+        read = chain.from_iterable(rows_in(reply)[0] for reply in replies[len(asked) :])
+        for entry, rows in zip(entries, read, strict=True):
             entry.read_rows = partial(list, rows)
         return [*replies[: len(asked)]]
 

@@ -18,7 +18,7 @@ from ..public import public
 from ..runs.store import RunStore
 from ..storage.changes import Line, line_of
 from ..storage.replies import text, texts
-from ..storage.stored import AT_ONCE, Edit, Stored, by_due, chunks
+from ..storage.stored import AT_ONCE, PAGE, Edit, Stored, by_due, chunks
 from .reader import Reader
 from .run_now import run_by_hand
 from .writer import Writer
@@ -87,7 +87,7 @@ class Selected:
         wanted, texts = self.selection.texts
         fit = [name for name in map(text, names) if all(each in name for each in wanted)]
         found = RunStore(store.backend.client, store.keys.prefix).failed(fit, texts)
-        some = chain.from_iterable(map(self._reader.with_rows, chunks(found, enough)))
+        some = chain.from_iterable(map(self._reader.with_rows, chunks(found, min(enough, PAGE))))
         return total, Freezes.of(freezes), filter(self.selection.covers, some)
 
     def _meant(self, parts: Iterable[tuple[int, bytes, list[Stored]]]) -> Iterator[Entry]:

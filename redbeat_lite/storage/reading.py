@@ -139,11 +139,11 @@ class Reading:
             beginning: of the names, which come in their order; empty for those that are due first.
             state: a pattern of Lua for the state.
             meant: texts of the name and of the definition; all of one of these pairs are there.
-            enough: how many finds of a script are, at first.
+            enough: how many finds of a script are, at first; no more than 1,000.
             at_once: whether all are looked at in the first round trip.
         """
         keys = (self.keys.due, self.keys.entries, self.keys.state, self.keys.names, self.keys.meta)
-        offset, more = 0, 1
+        offset, more, enough = 0, 1, min(enough, PAGE)
         while more and offset < most:
             starts = range(offset, most if at_once or offset else min(most, _LOOKED_AT), _LOOKED_AT)
             sizes = [min(_LOOKED_AT, most - start) for start in starts]
@@ -155,7 +155,7 @@ class Reading:
                 offset, more = offset + looked, left
                 if looked < size:  # what comes behind it was not looked at, or there is nothing
                     break
-            enough *= _MORE
+            enough = min(enough * _MORE, PAGE)
 
     def count_and_freezes(self, *asked: Asked) -> tuple[int, bytes, list[Any]]:
         """:meth:`count`, :meth:`freezes` and the replies to what else is asked, in one round trip."""
