@@ -1,0 +1,81 @@
+"""Each command that a page shows is one that the command line takes."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shlex
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import click
+import redis
+
+from redbeat_lite import Schedules, every, lock
+from redbeat_lite.cli.group import redbeat
+from redbeat_lite.runs.incident import Case
+from redbeat_lite.web import RIGHTS
+from redbeat_lite.web.routes import ROUTES
+from tests.support.beats import KEYS
+from tests.web.conftest import Seen, Visitor
+from tests.web.test_pipelines import Runs, runs
+
+__all__ = ["runs"]
+
+#: What is to be typed in place of these -> something of the kind.
+MEANT = {"LENGTH": "1h"}
+
+
+def parsed(shown: str) -> str:
+    """The name of the command that a line means, once click has taken the words after it."""
+    words = [MEANT.get(word, word) for word in shlex.split(shown)]
+    assert words[:4] == ["celery", "-A", "proj", "redbeat"]
+    command: click.Command = redbeat
+    names, words = [], words[4:]
+    while isinstance(command, click.Group):
+        name, found, words = command.resolve_command(click.Context(command), words)
+        assert found is not None
+        command = found
+        names.append(str(name))
+    command.make_context(names[-1], words)
+    return " ".join(names)
+
+
+def shown_on(seen: Seen) -> list[str]:
+    return [html.unescape(each) for each in re.findall("<code>(celery [^<]*)</code>", seen.html)]
+
+
+def test_each_command_on_a_page_parses(
+    look: Callable[..., Visitor], schedules: Schedules, client: redis.Redis, runs: Runs
+) -> None:
+    name, now = "-my job's", datetime.now(UTC)
+    schedules.add(name, "add", every(60), tags=["t"])
+    schedules.add("paused", "add", every(60))
+    schedules.pause("paused")
+    case = Case("failed", name, int(time.time() * 1000), "x")
+    client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
+    client.hset(KEYS.quarantine, name, json.dumps({"error": "x"}))
+    schedules.freezes.add(tag="t", seconds=3600)
+    schedules.backfills.start(name, now - timedelta(days=1), now, max_active=None)
+    runs.start(("a", 1), run_id="open")
+    runs.end(runs.start(("a", 1), run_id="bad"), 0, "FAILED", "x")
+    pages = [path[1:] for method, path in ROUTES if method == "GET"]
+    assert {"", "entries", "edit", "doctor"} <= {*pages}
+    filters = [
+        {"q": "-my", "tag": "t", "task": "add", "offset": 50},
+        *({"state": each} for each in ("failed", "paused")),
+    ]
+    with lock(runs.app, "-key"):
+        for visitor in (look(), look(*RIGHTS)):
+            seen = [visitor.get(page, name=name, since="2h", outcome="failed") for page in pages]
+            seen += [visitor.get("entry", name=each, more="why") for each in (name, "paused")]
+            seen += [visitor.get("entry", name=name, more="changes"), visitor.get("pipelines", state="running")]
+            seen += [visitor.get("pipelines", id=each) for each in ("open", "bad")]
+            seen += [visitor.get("entries", **each) for each in ({}, {"q": "nope"}, *filters)]
+        seen += [visitor.post(f"{each}-all", q="-my", tag="t") for each in ("pause", "resume", "run", "remove")]
+        seen.append(visitor.post("edit", name=name, version=1, jitter="5s", description="-x", args='["a b"]'))
+        seen.append(visitor.post("backfill", name=name, **{"from": "26h", "to": "25h", "max-active": "none"}))
+    found = {parsed(each) for page in seen for each in shown_on(page)}
+    assert {"ack", "backfill", "edit", "locks clear", "next", "pipelines resume", "quarantine release", "thaw"} <= found
