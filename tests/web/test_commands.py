@@ -9,6 +9,7 @@ import shlex
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import click
 import redis
@@ -63,13 +64,14 @@ def test_each_command_on_a_page_parses(
     runs.end(runs.start(("a", 1), run_id="bad"), 0, "FAILED", "x")
     pages = [path[1:] for method, path in ROUTES if method == "GET"]
     assert {"", "entries", "edit", "doctor"} <= {*pages}
-    filters = [
+    filters: list[dict[str, Any]] = [
         {"q": "-my", "tag": "t", "task": "add", "offset": 50},
         *({"state": each} for each in ("failed", "paused")),
     ]
+    seen: list[Seen] = []
     with lock(runs.app, "-key"):
         for visitor in (look(), look(*RIGHTS)):
-            seen = [visitor.get(page, name=name, since="2h", outcome="failed") for page in pages]
+            seen += [visitor.get(page, name=name, since="2h", outcome="failed") for page in pages]
             seen += [visitor.get("entry", name=each, more="why") for each in (name, "paused")]
             seen += [visitor.get("entry", name=name, more="changes"), visitor.get("pipelines", state="running")]
             seen += [visitor.get("pipelines", id=each) for each in ("open", "bad")]
