@@ -42,6 +42,10 @@ def _sha(name: str) -> str:
     return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
 
 
+def _command(name: str, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
+    return "EVALSHA", _sha(name), len(keys), *keys, *args
+
+
 class Call(NamedTuple):
     """A script that is run together with others: as :meth:`Scripts.run` takes it."""
 
@@ -52,7 +56,7 @@ class Call(NamedTuple):
     @property
     def command(self) -> tuple[Any, ...]:
         """What is sent."""
-        return "EVALSHA", _sha(self.name), len(self.keys), *self.keys, *self.args
+        return _command(*self)
 
 
 class Scripts:
@@ -68,7 +72,7 @@ class Scripts:
     def run(self, name: str, keys: Sequence[str], args: Sequence[Any] = ()) -> Any:
         """Run ``lua/<name>.lua`` with these KEYS and ARGV and return its reply, with strings as bytes."""
         # Not by way of redis-py's Script, which costs the client a fifth more.
-        command = ("EVALSHA", _sha(name), len(keys), *keys, *args)
+        command = _command(name, keys, args)
         try:
             return self._client.execute_command(*command)
         except NoScriptError:
