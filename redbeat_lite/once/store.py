@@ -251,31 +251,28 @@ class LockStore:
 
     def alive(self, task_ids: Sequence[str]) -> dict[str, bool]:
         """For each task, whether the guard believes that it runs: its worker renews the record there."""
-        now, records = self._records(task_ids, "state", "until")
+        # Not in the pipeline: a cluster's takes no command without a key. Asked first: nobody looks dead for it.
+        now = server_ms(self.client) if task_ids else 0
         return {
             task_id: state == b"running" and float(until or 0) > now
-            for task_id, (state, until) in zip(task_ids, records, strict=True)
+            for task_id, (state, until) in zip(task_ids, self._records(task_ids, "state", "until"), strict=True)
         }
 
     def over(self, tasks: Mapping[str, int]) -> set[str]:
         """Those tasks of which the guard remembers that this attempt, or a later one, has ended: no copy would run."""
-        _, records = self._records([*tasks], "state", "attempt")
+        records = self._records([*tasks], "state", "attempt")
         return {
             task_id
             for (task_id, attempt), (state, seen) in zip(tasks.items(), records, strict=True)
             if state is not None and (int(seen or 0), state == b"done") >= (attempt, True)
         }
 
-    def _records(self, task_ids: Sequence[str], *fields: str) -> tuple[int, list[list[bytes | None]]]:
-        """The server's time in ms, and these fields of the guard's record of each task."""
-        if not task_ids:
-            return 0, []
-        # Not in the pipeline: a cluster's takes no command without a key. Asked first: nobody looks dead for it.
-        now = server_ms(self.client)
+    def _records(self, task_ids: Sequence[str], *fields: str) -> list[list[bytes | None]]:
+        """These fields of the guard's record of each task."""
         pipe = self.client.pipeline(transaction=False)
         for task_id in task_ids:
             pipe.hmget(self.keys.guard(task_id), *fields)
-        return now, pipe.execute()
+        return list(pipe.execute()) if task_ids else []
 
     def due(self, limit: int = 500) -> tuple[list[str], list[str]]:
         """(keys of locks, task ids) the lock sweeper has to look at now, by the server's clock."""
