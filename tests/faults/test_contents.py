@@ -88,7 +88,7 @@ def test_two_hundred_poisoned_entries_among_a_thousand(
     stage.struck(1)
     with server.client() as client:
         client.hset(KEYS.entries, mapping={name: DEFINITIONS[n % len(DEFINITIONS)] for n, name in enumerate(names)})
-    eventually(lambda: set(schedules.quarantined()) == set(names), within=60, what="the quarantine")
+    eventually(lambda: set(schedules.quarantined()) == set(names), within=30, what="the quarantine")
     verdict = stage.verdict(entries=[*load(), *sound])
     assert (verdict.lost, verdict.doubled) == (0, 0)
     publish("poisoned", verdict)

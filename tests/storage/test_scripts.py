@@ -189,6 +189,21 @@ class TestPeek:
         client.copy("before", KEYS.meta, replace=True)
         assert read()[0] == [b"definition of a", b"older"], "a server may have lost what was written last"
 
+    def test_reads_within_seconds_what_was_written_past_the_scripts(
+        self, store: LeaderStore, leading: Term, client: redis.Redis
+    ) -> None:
+        def read(now: int) -> bytes | None:
+            [due], _ = store.peek(leading, now, 10)
+            return due.definition
+
+        put(store, "a", 1000)
+        now = 1_800_000_000_000
+        for later in (0, 1, 2):
+            read(now + later)
+        for text, later in ((b"by hand", 5000), (b"by another hand", 10_000), (b"after the clock was set back", -9)):
+            client.hset(KEYS.entries, "a", text)
+            assert read(now + later) == text
+
     def test_gives_entries_without_definition_as_such(
         self, store: LeaderStore, leading: Term, client: redis.Redis
     ) -> None:
