@@ -16,10 +16,10 @@ from redbeat_lite.api.backfills import Backfills
 from redbeat_lite.storage.backfills import Backfill
 from tests.cli.conftest import Cli, Said
 from tests.cli.test_howto import do
-from tests.support.in_process import MakeBeat, make_beat
+from tests.support.in_process import MakeBeat, clock, make_beat
 from tests.support.messages import queued
 
-__all__ = ["make_beat"]
+__all__ = ["clock", "make_beat"]
 
 SPAN = ("--from", "2025-01-01", "--to", "2025-01-02T00:00+01:00")
 
@@ -90,6 +90,7 @@ def test_of_several_each_is_told_that_was_started_before_one_failed(
     assert "no entry 'b' is stored any more" in said.err
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_run_of_one_nominal_time(cli: Cli, schedules: Schedules) -> None:
     schedules.add("a", "add", manual())
     assert "without --at" in cli("run", "a", "--at", "2025-01-01T00:00", "--args", "[1]", code=1).err

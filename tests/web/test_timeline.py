@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,10 +13,13 @@ import redis
 from redbeat_lite import Entry, Schedules, cron, every
 from redbeat_lite.instants import to_ms
 from tests.support.beats import KEYS
+from tests.support.frozen import NOW
 from tests.web.conftest import Visitor
 from tests.web.test_pages import recorded
 
-HOUR = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+pytestmark = pytest.mark.usefixtures("clock")
+
+HOUR = NOW.replace(minute=0, second=0, microsecond=0)
 
 
 @pytest.fixture
