@@ -16,12 +16,13 @@ from celery import Celery
 from celery.schedules import crontab
 from freezegun import freeze_time
 
-from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
+from redbeat_lite import Entry, Pipeline, PipelineTask, Scheduler, Schedules, cron, every, rrule
 from redbeat_lite.entries.words import listed
 from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.operate.doctor.finding import Finding, gravest
 from redbeat_lite.operate.doctor.run_times import hot_spots
+from redbeat_lite.pipeline.keys import START
 from redbeat_lite.schedules import next_ms
 from tests.operate.test_commands import redbeat
 from tests.support.beats import KEYS
@@ -507,6 +508,18 @@ class TestMessages:
         register(client, queues=["slow", "celery"])
         assert not found(app, "once")
         assert not found(app, "queue")
+
+    def test_once_locks_that_look_as_if_pipelines_could_not_overlap(self, app: Celery, schedules: Schedules) -> None:
+        @app.task(name="step", base=PipelineTask, shared=False)
+        def step(params: dict[str, Any]) -> None: ...
+
+        for overlap in ("allow", "skip"):
+            pipeline = Pipeline(app, [("step", 1)], overlap=overlap)
+            schedules.add(f"{overlap} once", pipeline, every(60), once=True)
+            schedules.add(overlap, pipeline, every(60))
+        schedules.add("odd", START, every(60), kwargs={"definition": "{"}, once=True)
+        finding = the(app, "overlap")
+        assert (finding.severity, finding.entries) == ("warning", ("allow once",))
 
 
 def test_names_and_severities_are_told_in_short() -> None:

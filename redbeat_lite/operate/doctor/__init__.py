@@ -55,6 +55,7 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     yield from entries.unreadable(unreadable)
     yield from entries.quarantined(store)
     yield from entries.unregistered(app, readable)
+    yield from entries.overlapping(readable)
     missing = dict(not_stored(app, store, settings))
     yield from entries.refused(app, settings, store, status, missing)
     yield from entries.clashes(settings, store, status, missing)

@@ -17,6 +17,8 @@ from ...entries.entry import Entry
 from ...entries.stored_entry import UNREADABLE, shown_name
 from ...entries.words import counted, in_zone, listed
 from ...once.canvas import CANVAS, sent
+from ...pipeline.definition import Definition
+from ...pipeline.keys import START
 from ...settings import Settings
 from ...storage.store import Store
 from ...storage.stored import Stored
@@ -138,6 +140,28 @@ def unregistered(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
             f"{hint}Correct the name, or import the task's module; nothing, if workers of another app run it.",
             tuple(names),
         )
+
+
+def overlapping(entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Entries whose once-lock looks as if the runs of their pipelines could not overlap, which they may."""
+    names = [entry.name for entry in entries if entry.once is not None and entry.task == START and _overlaps(entry)]
+    if names:
+        yield Finding(
+            "overlap",
+            "warning",
+            f"{counted(len(names), 'entry starts a pipeline and has', 'entries start pipelines and have')} a "
+            f"once-lock: {listed(names)}",
+            "It keeps one start at a time queued; the run that is started goes on beside the one before.",
+            'Make the pipeline with overlap="skip" or overlap="wait", and take once from the entry.',
+            tuple(names),
+        )
+
+
+def _overlaps(entry: Entry) -> bool:
+    try:
+        return Definition.decode(str(entry.kwargs["definition"])).overlap == "allow"
+    except (*UNREADABLE, LookupError):  # its start will say so
+        return False
 
 
 def refused(
