@@ -24,7 +24,7 @@ from ..entries.state import FAILING, FINISHED, PAUSED
 from ..operate.why.explain import explain
 from ..operate.why.gather import gather
 from ..runs.run import NOT_DONE, Run
-from .bulk import ACTIONS, LOOKED_AT, selected
+from .bulk import ACTIONS, LOOKED_AT, in_words, selected
 from .editing import ARGUMENTS, arguments
 from .messages import Response
 from .site import Call, Site
@@ -81,7 +81,10 @@ def entries(call: Call) -> Response:
     found = call.site.shared.read(("entries", wanted, offset), lambda: _entries(call.site, *wanted, offset=offset))
     # By a state nothing is selected, on the command line either.
     bulk = [does for does, (right, *_) in ACTIONS.items() if any(wanted[:3]) and not wanted[3] and call.may(right)]
-    return call.page("entries.html", states=_STATES, offset=offset, size=_ENTRIES, bulk=bulk, **found)
+    words = in_words(selected(call.site, *wanted[:3]), *wanted[1:3]) if any(wanted[:3]) else [""]
+    if wanted[3] in _STATES:
+        words += ["--failed"] if wanted[3] == "failed" else ["--status", wanted[3]]
+    return call.page("entries.html", states=_STATES, offset=offset, size=_ENTRIES, bulk=bulk, words=words, **found)
 
 
 def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: int) -> dict[str, Any]:

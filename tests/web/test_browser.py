@@ -23,6 +23,7 @@ from tests.support.beats import KEYS
 from tests.support.server import Server
 from tests.support.waiting import eventually
 from tests.web.hosts import hosts
+from tests.web.test_pages import recorded
 from tests.web.test_pipelines import Runs
 
 pytestmark = [pytest.mark.browser, pytest.mark.server]
@@ -35,7 +36,9 @@ PAGES = (
     "entry?name=nightly",
     "entry?name=nightly&more=why",
     "runs",
+    "runs?outcome=lost",
     "edit?name=nightly",
+    "entry?name=none",
     "entries?tag=finance",
     "timeline",
     "timeline?q=night&span=7d",
@@ -88,7 +91,7 @@ def own(own_server: Callable[..., Server]) -> Server:
 
 
 @pytest.fixture
-def schedules(make_app: Callable[..., Celery], own: Server) -> Schedules:
+def schedules(make_app: Callable[..., Celery], own: Server) -> Iterator[Schedules]:
     quick = {"socket_timeout": 0.5, "socket_connect_timeout": 0.5, "retry": None}
     schedules = Schedules(make_app(broker_url=own.url, redbeat_lite_redis_options=quick))
     schedules.add("nightly", "add", cron("30 2 * * *", tz="Europe/Berlin"), kwargs={"x": "<b>"}, tags=["finance"])
@@ -99,14 +102,17 @@ def schedules(make_app: Callable[..., Celery], own: Server) -> Schedules:
     case = Case("failed", "nightly", 1_700_000_000_000, "KeyError: " + "x" * 200)
     with own.client() as client:
         client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
+        recorded(client, schedules, "nightly", "failed", "succeeded", "expired", "lost", "running", "left out")
     runs = Runs(schedules._app)
     failed = runs.start(("load", 3), ("clean", 2), ("index", 2), ("report", 1), run_id="failed")
     for number, how in enumerate(("SUCCEEDED", "SUCCEEDED", "FAILED")):
         runs.end(failed, number, how, "KeyError: " * 50 if how == "FAILED" else "{}")
     runs.begin(runs.start(*((f"step {number}", 1) for number in range(60)), run_id="going"), 0)
-    record = {"error": "x" * 500, "definition": '{"task": "add"}', "at": 1_700_000_000_000}
+    definition = '{"v": 1, "task": "add", "schedule": {"every": 50}, "options": {}}'
+    record = {"error": "x" * 500, "definition": definition, "at": 1_700_000_000_000}
     schedules._store._client.hset(KEYS.quarantine, mapping={name: json.dumps(record) for name in ("a" * 200, "b")})
-    return schedules
+    with lock(schedules._app, "x" * 150, lease=600):
+        yield schedules
 
 
 @pytest.fixture
@@ -152,6 +158,28 @@ def test_every_page_fits_and_loads_what_it_may(tab: Any, address: str, scheme: s
         assert (back == "rgb(255, 255, 255)") is (scheme == "light")
         if "time" in page.content():
             page.wait_for_selector("time[data-away], main:not(:has(time))", state="attached")
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_every_page_that_asks_fits(tab: Any, address: str, schedules: Schedules, width: int) -> None:
+    page = tab(viewport={"width": width, "height": 800})
+
+    def asked(words: str) -> None:
+        page.click(f"button:text-is('{words}')")
+        page.wait_for_load_state()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, words
+        assert page.is_visible("main code")
+
+    for does in ("Run", "Pause", "Resume", "Remove"):
+        page.goto(address + "entries?q=" + "a long name")
+        asked(f"{does} …")
+    page.goto(address + "edit?name=nightly")
+    page.fill("[name=description]", "x" * 300)
+    asked("Show what changes")
+    page.goto(address + "backfills?name=nightly")
+    for field, text in {"from": "2026-01-01", "to": "2026-01-09", "max-active": "none"}.items():
+        page.fill(f"[name={field}]", text)
+    asked("Show how much it is")
 
 
 def test_each_action_is_done_by_its_button(tab: Any, address: str, schedules: Schedules) -> None:
@@ -208,13 +236,23 @@ def test_what_is_frozen_backfilled_or_wrong_is_acted_on_without_scripts(
 
 def test_all_that_a_filter_selects_is_done_after_it_was_asked(tab: Any, address: str, schedules: Schedules) -> None:
     page = tab()
-    page.goto(address + "entries?tag=finance")
-    page.click("text=Pause …")
-    assert page.inner_text("h1") == "Pause 1 entry?"
-    page.fill("[name=note]", "the disk")
-    page.click("button:text-is('Pause')")
-    page.wait_for_selector("p.done")
+
+    def do(does: str, note: str = "") -> None:
+        page.goto(address + "entries?tag=finance")
+        page.click(f"text={does} …")
+        assert page.inner_text("h1") == f"{does} 1 entry?"
+        if note:
+            page.fill("[name=note]", note)
+        page.click(f"button:text-is('{does}')")
+        page.wait_for_selector("p.done")
+
+    do("Pause", "the disk")
     assert (schedules["nightly"].paused_note, page.url) == ("the disk", address + "entries?tag=finance&did=all")
+    do("Resume")
+    do("Run", "by hand")
+    assert [each.action for each in schedules.changes("nightly")][:3] == ["run now", "resumed", "paused"]
+    do("Remove")
+    assert "nightly" not in schedules
 
 
 def test_what_is_typed_or_open_stays_while_the_page_is_live(tab: Any, address: str, schedules: Schedules) -> None:
@@ -249,7 +287,8 @@ def test_what_needs_a_hand_is_done_by_its_button(tab: Any, address: str, schedul
         assert "reindex" not in press(page, "Clear")
     page.goto(address + "quarantine")
     assert "a" * 200 not in press(page, "Remove")
-    assert [*schedules.quarantined()] == ["b"]
+    press(page, "Release")
+    assert (schedules["b"].task, [*schedules.quarantined()]) == ("add", [])
     page.goto(address)
     page.click("text=Doctor")
     page.click("button:text-is('Look')")
@@ -421,9 +460,10 @@ AXE = os.environ.get("AXE")
 
 
 @pytest.mark.skipif(AXE is None, reason="AXE=/path/to/axe.min.js: npm pack axe-core has it")
+@pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(chromium: Any, address: str, scheme: str) -> None:
-    context = chromium.new_context(color_scheme=scheme, bypass_csp=True)
+def test_axe_finds_nothing(chromium: Any, address: str, scheme: str, width: int) -> None:
+    context = chromium.new_context(color_scheme=scheme, viewport={"width": width, "height": 800}, bypass_csp=True)
     page = context.new_page()
     for path in PAGES:
         page.goto(address + path)

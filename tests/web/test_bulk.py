@@ -31,7 +31,7 @@ def test_it_says_how_many_they_are_before_anything_is_done(
     asked = visitor.post("pause-all", q="*report*", tag="a", task="add")
     assert "Pause 3 entries?" in asked.text
     assert "'a-report'" in asked.text
-    assert "redbeat pause '*report*' --tag a --task add" in asked.text
+    assert "redbeat pause '*report*' --tag a --task add --note NOTE" in asked.text
     assert "and 2 more" in visitor.post("run-all", tag="a").text
     assert (_paused(schedules), queued(client)) == ([], [])
     done = visitor.post("pause-all", q="*report*", tag="a", task="add", note="the disk", save="3")

@@ -80,4 +80,14 @@ def test_each_command_on_a_page_parses(
         seen.append(visitor.post("edit", name=name, version=1, jitter="5s", description="-x", args='["a b"]'))
         seen.append(visitor.post("backfill", name=name, **{"from": "26h", "to": "25h", "max-active": "none"}))
     found = {parsed(each) for page in seen for each in shown_on(page)}
-    assert {"ack", "backfill", "edit", "locks clear", "next", "pipelines resume", "quarantine release", "thaw"} <= found
+    assert {
+        "ack",
+        "backfill",
+        "edit",
+        "list",
+        "locks clear",
+        "next",
+        "pipelines resume",
+        "quarantine release",
+        "thaw",
+    } <= found

@@ -266,6 +266,10 @@ def test_each_page_and_an_action_work_in_each_host(server: Server, nightly: Sche
                 answer = _asked(host, action, b"name=nightly")
                 assert answer.url == f"{host.address}entry?name=nightly&did={action}"
                 assert nightly["nightly"].last_change.action == done
+            for action in sorted(path.removeprefix("/") for method, path in ROUTES if method == "POST"):
+                status, text = _refused(host, action)
+                assert status in (200, 400, 404, 409), (host, action)
+                assert 'aria-label="Pages"' in text, (host, action)
             with pytest.raises(urllib.error.HTTPError, match="403"):
                 _asked(host, "pause", b"name=nightly", "cross-site")
         assert {change.actor for change in nightly.changes("nightly", limit=28)} == {"ada", "root"}
@@ -274,6 +278,15 @@ def test_each_page_and_an_action_work_in_each_host(server: Server, nightly: Sche
 def _asked(host: Host, page: str, form: bytes | None = None, site: str = "same-origin") -> Any:
     headers = {**host.headers, "Sec-Fetch-Site": site}
     return urllib.request.urlopen(urllib.request.Request(host.address + page, form, headers))
+
+
+def _refused(host: Host, action: str) -> tuple[int, str]:
+    """What is said of an action on what is not there."""
+    try:
+        answer = _asked(host, action, b"name=nope&id=nope")
+    except urllib.error.HTTPError as error:
+        answer = error
+    return answer.status, answer.read().decode()
 
 
 def test_the_command_serves_it_to_those_in_its_file(server: Server, nightly: Schedules, tmp_path: Path) -> None:

@@ -110,20 +110,20 @@ def test_entries_are_listed_with_their_last_outcomes_and_their_next_run(
 
 
 @pytest.mark.parametrize(
-    ("query", "left"),
+    ("query", "left", "words"),
     [
-        ({"q": "night"}, "nightly"),
-        ({"q": "*ll"}, "poll"),
-        ({"tag": "finance"}, "nightly"),
-        ({"task": "mul"}, "poll"),
-        ({"task": "mu"}, ""),
-        ({"state": "paused"}, "poll"),
-        ({"state": "failed"}, "nightly"),
-        ({"state": "waiting", "q": "poll"}, ""),
+        ({"q": "night"}, "nightly", "'night*'"),
+        ({"q": "*ll"}, "poll", "'*ll'"),
+        ({"tag": "finance"}, "nightly", "'*' --tag finance"),
+        ({"task": "mul"}, "poll", "'*' --task mul"),
+        ({"task": "mu"}, "", ""),
+        ({"state": "paused"}, "poll", "--status paused"),
+        ({"state": "failed", "q": "n"}, "nightly", "'n*' --failed"),
+        ({"state": "waiting", "q": "poll"}, "", ""),
     ],
 )
 def test_a_filter_in_the_address_leaves_some(
-    visitor: Visitor, schedules: Schedules, client: redis.Redis, query: dict[str, str], left: str
+    visitor: Visitor, schedules: Schedules, client: redis.Redis, query: dict[str, str], left: str, words: str
 ) -> None:
     schedules.add("nightly", "add", every(60), tags=["finance"])
     schedules.add("poll", "mul", every(60))
@@ -131,6 +131,7 @@ def test_a_filter_in_the_address_leaves_some(
     recorded(client, schedules, "nightly", "failed")
     seen = visitor.get("entries", **query)
     assert [name for name in ("nightly", "poll") if f"entry?name={name}" in seen.html] == ([left] if left else [])
+    assert seen.text.endswith(f"redbeat list {words}") or not left
 
 
 def test_more_entries_than_fit_are_on_further_pages(visitor: Visitor, schedules: Schedules) -> None:
@@ -175,12 +176,13 @@ def test_runs_of_all_entries_are_told_and_those_that_failed_apart(
     visitor: Visitor, schedules: Schedules, client: redis.Redis
 ) -> None:
     schedules.add("nightly", "add", every(60))
-    recorded(client, schedules, "nightly", "failed", "succeeded", "expired")
-    assert visitor.get("runs").html.count("<tr><td>") == 3
-    assert visitor.get("runs", outcome="failed").html.count("<tr><td>") == 2
+    recorded(client, schedules, "nightly", "failed", "succeeded", "expired", "lost")
+    assert visitor.get("runs").html.count("<tr><td>") == 4
+    assert visitor.get("runs", outcome="failed").html.count("<tr><td>") == 3
     assert visitor.get("runs", outcome="expired").html.count("<tr><td>") == 1
-    assert visitor.get("runs", outcome="nonsense").html.count("<tr><td>") == 3
-    assert visitor.get("runs", since="4h").html.count("<tr><td>") == 3
+    assert visitor.get("runs", outcome="lost").html.count("<tr><td>") == 1
+    assert visitor.get("runs", outcome="nonsense").html.count("<tr><td>") == 4
+    assert visitor.get("runs", since="5h").html.count("<tr><td>") == 4
     none = visitor.get("runs", until="9h", outcome="failed")
     assert "None of these." in none.text
     assert "redbeat runs --failed --until 9h" in none.text
