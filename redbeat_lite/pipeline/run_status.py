@@ -130,11 +130,12 @@ class RunStatus:
 
     def as_json(self) -> dict[str, Any]:
         """All of it as what ``json.dumps`` takes, with instants in ISO 8601; the form is the same wherever it is shown:
-        the fields of this and of :class:`StepStatus`, with ``percent``, ``ended`` and :func:`progress_line` as
+        the fields of this and of :class:`StepStatus`, with ``why``, ``percent``, ``ended`` and :func:`progress_line` as
         ``progress``."""
         told = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
         told["steps"] = [dict(zip(step._fields, map(_plain, step), strict=True)) for step in self.steps]
-        return {**told, "percent": self.percent, "ended": self.ended, "progress": progress_line(self)}
+        told |= {"why": self.why, "percent": self.percent, "ended": self.ended}
+        return {**told, "progress": progress_line(self)}
 
     def step(self, name: str) -> StepStatus:
         """The step of this name.

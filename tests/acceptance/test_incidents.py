@@ -9,7 +9,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Schedules, every
+from redbeat_lite import Pipeline, PipelineTask, Schedules, every
 from tests.support.processes import Process, celery
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -60,7 +60,8 @@ def test_a_task_that_fails_three_times_and_then_succeeds(
         found: Any = client.lrange("told", 0, -1)
         return [line.decode() for line in found]
 
-    schedules = Schedules(make_app(result_backend=server.url))
+    app = make_app(result_backend=server.url)
+    schedules = Schedules(app)
     client.set("broken", 1)
     schedules.add("e", "proj.fragile", every(0.2), expect=expect)
     eventually(lambda: len(told()) == 1, within=30, what="the incident")
@@ -78,6 +79,7 @@ def test_a_task_that_fails_three_times_and_then_succeeds(
     if "trust" not in expect:
         schedules.remove("e")
         _is_paused_until_it_is_resumed(schedules, client)
+        _is_one_of_a_pipeline(app, schedules, client)
     assert not beat.lines("Traceback|ERROR"), beat.output
 
 
@@ -91,3 +93,21 @@ def _is_paused_until_it_is_resumed(schedules: Schedules, client: redis.Redis) ->
     schedules.resume("p")
     eventually(lambda: schedules["p"].last_success_at, within=30, what="a success")
     eventually(lambda: not schedules.incidents(), within=30, what="its end")
+
+
+def _is_one_of_a_pipeline(app: Celery, schedules: Schedules, client: redis.Redis) -> None:
+    @app.task(name="proj.stage", base=PipelineTask, shared=False)
+    def stage(params: dict[str, Any]) -> None: ...
+
+    def kinds() -> set[str]:
+        return {each.kind for each in schedules.incidents() if each.entry == "nightly"}
+
+    schedules.remove("p")
+    client.mset({"held": 1, "broken": 1})
+    pipeline = Pipeline(app, [("proj.stage", 1)], overlap="skip")
+    schedules.add("nightly", pipeline, every(3), expect={"finish_within": 2})
+    eventually(lambda: kinds() == {"too_long"}, within=30, what="a run that hangs")
+    client.delete("held")
+    eventually(lambda: "failed" in kinds(), within=30, what="its failure")
+    client.delete("broken")
+    eventually(lambda: not kinds(), within=60, what="the end of both")

@@ -6,12 +6,13 @@ With ``PROJ_RESULTS``, the URL of a result backend, workers record nothing.
 from __future__ import annotations
 
 import os
+import time
 
 import celery
 import redis
 from celery import Celery
 
-from redbeat_lite import install
+from redbeat_lite import PipelineTask, install
 from redbeat_lite.events import Hooks, IncidentClosed, IncidentOpened, subscribe
 
 app = Celery("watched", broker=os.environ["PROJ_URL"])
@@ -27,6 +28,13 @@ client = redis.Redis.from_url(os.environ["PROJ_URL"])
 def fragile() -> None:
     if client.exists("broken"):
         raise ValueError("as asked")
+
+
+@app.task(name="proj.stage", base=PipelineTask, shared=False)
+def stage(params: dict[str, object]) -> None:
+    while client.exists("held"):
+        time.sleep(0.05)
+    fragile()
 
 
 class Told(Hooks):

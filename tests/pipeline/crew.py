@@ -15,7 +15,7 @@ from celery import Celery
 from celery.app.trace import build_tracer
 
 from redbeat_lite import Pipeline, PipelineRun
-from redbeat_lite.pipeline import RunStatus, sweep
+from redbeat_lite.pipeline import RunStatus, State, sweep
 from redbeat_lite.pipeline.store import PipelineStore
 from tests.support.process_table import descendants
 from tests.support.processes import Process, celery
@@ -138,6 +138,34 @@ def in_order(entries: Iterable[dict[str, Any]]) -> bool:
         else:
             ends.setdefault(entry["stage"], {}).setdefault(entry["step"], entry["at"])
     return all(starts[stage] >= max(ends[stage - 1].values()) for stage in starts if stage)
+
+
+def note_successes(client: Any, run: PipelineRun) -> None:
+    """Remember when each step was first seen to have succeeded: one that ran again would end anew."""
+    for step in run.status().steps:
+        if step.state is State.SUCCEEDED and step.ended_at is not None:
+            client.hsetnx(f"succeeded:{run.id}", step.name, step.ended_at.timestamp())
+
+
+def after_its_success(lab: Lab, run: PipelineRun) -> list[str]:
+    """The steps of a run that started once more after they had succeeded."""
+    note_successes(lab.client, run)
+    succeeded = lab.client.hgetall(f"succeeded:{run.id}")
+    # The server tells of its ends in whole milliseconds.
+    return [each["step"] for each in lab.log(run) if each["at"] > float(succeeded.get(each["step"], "inf")) + 0.001]
+
+
+def at_one_moment(entries: Iterable[dict[str, Any]]) -> int:
+    """How many steps, of those whose bodies came to their end, ran side by side at most."""
+    began: dict[Any, float] = {}
+    spans: list[tuple[float, float, str]] = []
+    for each in entries:
+        which = each["step"], each["id"], each["pid"]
+        if each["event"] == "start":
+            began[which] = each["at"]
+        elif which in began:
+            spans.append((began.pop(which), each["at"], each["step"]))
+    return max((len({step for begun, ended, step in spans if begun <= at < ended}) for at, *_ in spans), default=0)
 
 
 def handle(lab: Lab, message: dict[str, Any]) -> Any:

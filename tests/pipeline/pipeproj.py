@@ -74,6 +74,8 @@ def make_app(url: str, **conf: Any) -> Celery:
                     time.sleep(0.02)
         if how.startswith("fail until ") and times <= int(how.removeprefix("fail until ")):
             raise ValueError("as asked")
+        if how == "refuse once" and first:
+            return False, "as asked"
         _misbehave(task, how, first=first)
         time.sleep(seconds)
         note(task, "end")

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from redbeat_lite import NotResumable, PipelineNotFound, PipelineRun
 from redbeat_lite.pipeline.store import store_of
+from tests.pipeline.crew import note_successes
 from tests.pipeline.pipeproj import make_app
 
 
@@ -25,6 +26,7 @@ def main(url: str) -> None:
                 state = store_of(app).fields(run.id, "state")[0]
                 if state in ("FAILED", "ABORTED"):
                     client.incr("resumes asked for")
+                    note_successes(client, run)
                     if run.resume():
                         client.incr("resumes")
                 elif state in ("RUNNING", "WAITING") and random.random() < 0.002 and not client.exists("calm"):

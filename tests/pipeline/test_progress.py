@@ -18,18 +18,17 @@ from tests.pipeline.crew import Lab, Worker, record
 from tests.support.waiting import eventually
 
 
-def test_the_last_word_of_each_pause_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_PAUSE", 0.2)
+def test_the_last_word_of_each_half_second_is_written() -> None:
     told: list[tuple[float, float, str]] = []
     step = Progress(lambda percent, note: told.append((time.monotonic(), percent, note)))
     begun = time.monotonic()
     for n in range(101):
         step.tell(n, f"{n} of 100")
-        time.sleep(0.005)
+        time.sleep(0.015)  # as a body that works
     eventually(lambda: told[-1][1:] == (100, "100 of 100"), what="the last word")
-    assert len(told) <= 2 + (told[-1][0] - begun) / 0.2
+    assert len(told) <= 2 + (told[-1][0] - begun) / 0.5
     assert [percent for _, percent, _ in told] == sorted(percent for _, percent, _ in told)
-    assert all(after - before >= 0.19 for (before, *_), (after, *_) in itertools.pairwise(told))
+    assert all(after - before >= 0.49 for (before, *_), (after, *_) in itertools.pairwise(told))
 
 
 def test_a_body_waits_for_nothing_and_hears_of_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +84,7 @@ def test_a_run_is_told_as_json(lab: Lab, crew: Worker) -> None:
     told = json.loads(json.dumps(status.as_json()))
     assert set(told) == {
         "id", "state", "stage", "stages", "steps", "error_step", "error", "created_at", "ended_at", "percent", "ended",
-        "progress", "deadline", "entry", "done", "total",
+        "progress", "deadline", "entry", "done", "total", "why",
     }  # fmt: skip
     assert set(told["steps"][0]) == {
         "name", "task", "stage", "state", "task_id", "started_at", "ended_at", "error", "attempt", "round", "worker",
@@ -93,6 +92,7 @@ def test_a_run_is_told_as_json(lab: Lab, crew: Worker) -> None:
     }  # fmt: skip
     assert (told["state"], told["percent"], told["ended"]) == ("FAILED", 95, True)
     assert told["steps"][1]["error"] == "ValueError: as asked"
+    assert told["why"] == "b: ValueError: as asked"
     assert status.ended_at is not None
     assert told["ended_at"] == status.ended_at.isoformat()
     assert told["progress"] == progress_line(status)

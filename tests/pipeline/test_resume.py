@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
-from celery.exceptions import Ignore
 
-from redbeat_lite import NotResumable, Pipeline, PipelineNotFound, PipelineRun
+from redbeat_lite import NotResumable, Pipeline, PipelineNotFound, PipelineRun, PipelineTask
 from redbeat_lite.pipeline import sweep
-from redbeat_lite.pipeline.publish import conclude
+from redbeat_lite.pipeline.publish import LOST, conclude
 from redbeat_lite.pipeline.run import begin
 from redbeat_lite.pipeline.store import PipelineStore, Ref, store_of
-from tests.pipeline.crew import Lab, Worker, handle, states
+from tests.pipeline.crew import Lab, Worker, states
 from tests.pipeline.pipeproj import make_app
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -207,6 +207,7 @@ def test_nobody_resumes_a_run_that_is_gone(app: Celery) -> None:
         pytest.param({"how": "hang once", "options": {"time_limit": 1}}, marks=pytest.mark.soak),
         {"how": "ignore once"},
         {"how": "reject once"},
+        {"how": "refuse once"},
     ],
     ids=str,
 )
@@ -226,11 +227,78 @@ def test_after_each_kind_of_failure_nothing_that_finished_runs_again(
     assert lab.log(run)[-1]["params"] == run.params() == {"ok": 1, "bad": 2}
 
 
-def test_a_step_that_was_revoked_or_expired_runs_after_all(lab: Lab, crew: Worker, queue: str) -> None:
-    run = lab.start(("a", lab.sig(queue=queue), 1))
-    message = json.loads(lab.client.lpop(queue))
-    assert run.cancel()
-    assert isinstance(handle(lab, message), Ignore)
+@pytest.fixture
+def later(lab: Lab, crew: Worker, queue: str) -> Iterator[Callable[[], None]]:
+    """Has the crew take from the queue of its own, too, from now on."""
+    app = lab.app
+    yield lambda: app.control.add_consumer(queue, reply=True, limit=1, timeout=END)
+    app.control.cancel_consumer(queue, reply=True, limit=1, timeout=END)
+
+
+def succeeded(run: PipelineRun) -> bool:
+    """Whether it has; if it ended otherwise, it is resumed once more."""
+    status = run.status()
+    if status.ended and status.state != "SUCCEEDED":
+        run.resume()
+    return status.state == "SUCCEEDED"
+
+
+@pytest.mark.parametrize(
+    ("how", "why"), [("revoked", "was revoked"), ("expired", "expired before it began"), ("cancelled", None)]
+)
+def test_a_step_that_never_began_runs_after_all(
+    lab: Lab, queue: str, later: Callable[[], None], how: str, why: str | None
+) -> None:
+    step = lab.sig(queue=queue).set(**({"expires": 1} if how == "expired" else {}))
+    run = lab.start(("ok", lab.sig(), 2), ("a", step, 1))
+    text = eventually(lambda: lab.client.lindex(queue, 0), what="its message")
+    if how == "cancelled":
+        assert run.cancel()
+    elif how == "revoked":
+        lab.app.control.revoke(run.status().step("a").task_id, reply=True, limit=1, timeout=END)
+    else:
+        expires = datetime.fromisoformat(json.loads(text)["headers"]["expires"])
+        eventually(lambda: datetime.now(UTC) > expires, what="its end")
+    later()
+    assert run.wait(END).error == why
+    # It may expire again where its worker is slow.
+    eventually(lambda: succeeded(run), within=END, what="its success")
+    assert lab.names(run) == ["ok", "a"]
+
+
+def test_a_step_whose_worker_is_gone_runs_after_all(
+    lab: Lab, hire: Callable[..., Worker], queue: str, later: Callable[[], None], impatient: None
+) -> None:
+    worker = hire(lab.server.url, queue=queue)
+    run = lab.start(("ok", lab.sig(), 2), ("a", lab.sig(how="hang once", queue=queue), 1))
+    lab.started(run, "a")
+    worker.kill()
+    assert lab.swept(run).error == LOST
+    later()
     assert run.resume()
-    handle(lab, json.loads(lab.client.lpop(queue)))
-    assert (run.status().state, lab.names(run)) == ("SUCCEEDED", ["a"])
+    assert run.wait(END).state == "SUCCEEDED"
+    assert lab.names(run) == ["ok", "a", "a"]
+
+
+def test_a_run_that_met_its_deadline_goes_on_with_what_ended_late(lab: Lab, crew: Worker) -> None:
+    run = lab.start(("ok", lab.sig(), 2), ("a", lab.sig(how="until"), 1), ("b", lab.sig(), 0), deadline=1)
+    lab.started(run, "a")
+    assert lab.swept(run).error == "has not ended within its deadline of 1 s"
+    lab.go(run)
+    eventually(lambda: run.status().step("a").state == "SUCCEEDED", within=END, what="its end")
+    assert run.resume()
+    assert run.wait(END).state == "SUCCEEDED"
+    assert lab.names(run) == ["ok", "a", "b"]
+
+
+def test_a_step_that_no_worker_knows_fails_again_and_nothing_else_runs(lab: Lab, crew: Worker) -> None:
+    @lab.app.task(name="proj.unknown", base=PipelineTask, shared=False)
+    def unknown(params: dict[str, Any]) -> None: ...
+
+    run = lab.start(("ok", lab.sig(), 2), ("a", lab.sig("proj.unknown"), 1))
+    del lab.app.tasks["proj.unknown"]
+    for _ in range(2):
+        assert "knows no task 'proj.unknown'" in str(run.wait(END).error)
+        assert run.resume()
+    run.wait(END)
+    assert lab.names(run) == ["ok"]

@@ -17,9 +17,9 @@ import pytest
 from redbeat_lite import Pipeline, PipelineRun
 from redbeat_lite.pipeline import sweep
 from redbeat_lite.pipeline.store import store_of
-from tests.pipeline.crew import Lab, Worker
+from tests.pipeline.crew import Lab, Worker, after_its_success, at_one_moment
 from tests.pipeline.pipeproj import make_app
-from tests.pipeline.test_deaths import after_its_success, ends, left_behind, occurrence
+from tests.pipeline.test_deaths import ends, left_behind, occurrence, times_resumed
 from tests.support.process_table import descendants
 from tests.support.processes import Process
 from tests.support.server import Server
@@ -145,13 +145,15 @@ def test_300_kills_while_runs_are_resumed(
         assert time.monotonic() < deadline
         sweep(lab.app)
         time.sleep(0.1)  # between two looks
-    check(lab, runs, killed)
+    print(f"killed: {dict(killed)}")
+    check(lab, runs, [each.definition.at_once or 3 for each in pipelines])
 
 
-def check(lab: Lab, runs: list[PipelineRun], killed: Counter[str]) -> None:
-    resumed = {run.id: int(store_of(lab.app).fields(run.id, "resumed")[0] or 0) for run in runs}
+def check(lab: Lab, runs: list[PipelineRun], limits: list[int]) -> None:
+    resumed = times_resumed(lab, runs)
     starts: Counter[int] = Counter()
-    for run in runs:
+    for run, limit in zip(runs, limits, strict=True):
+        assert at_one_moment(lab.all(run)) <= limit
         status = run.status()
         assert run.params() == {f"s{n}": n for n in range(9)}
         assert after_its_success(lab, run) == []
@@ -161,7 +163,7 @@ def check(lab: Lab, runs: list[PipelineRun], killed: Counter[str]) -> None:
     asked, did, cancels = (lab.client.get(name) for name in ("resumes asked for", "resumes", "cancels"))
     feed = ends(lab.client)
     print(
-        f"killed: {dict(killed)}; {len(runs)} runs, resumed {sum(resumed.values())} times ({did} told, of {asked}), "
+        f"{len(runs)} runs, resumed {sum(resumed.values())} times ({did} told, of {asked}), "
         f"cancelled {cancels} times; starts of a step: {dict(sorted(starts.items()))}"
     )
     assert feed == Counter({run: 1 + times for run, times in resumed.items()}), "one end each time"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -93,6 +94,8 @@ def test_a_run_has_its_stages_and_its_steps_on_its_page(visitor: Visitor, runs: 
     assert re.search(r"2 clean ▸ running 45 % [-0-9: +]+ celery@w1 reading x.csv", seen.text)
     assert '<rect class="filled" width="45.0%"' in seen.html
     assert "redbeat pipelines show r1" in seen.text
+    assert 'href="pipelines?id=r1&amp;as=json"' in seen.html
+    assert json.loads(visitor.get("pipelines", id="r1", **{"as": "json"}).html) == run.status().as_json()
     runs.end(run, 2, "FAILED", "KeyError: 7")
     seen = visitor.get("pipelines", id="r1")
     assert "✗ failed index: KeyError: 7" in seen.text
