@@ -17,6 +17,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import Pipeline, PipelineNotFound, PipelineRun
+from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.pipeline import store as pipeline_store
 from redbeat_lite.pipeline import sweep
 from redbeat_lite.pipeline.keys import START
@@ -65,8 +66,9 @@ def left_behind(client: Any, runs: list[str]) -> list[str]:
     kept = {f"{{redbeat-lite:{run}}}:{part}" for run in runs for part in ("run", "steps", "results", "gone")}
     found = {*client.scan_iter("{redbeat-lite:*"), *client.scan_iter("{redbeat-lite}:turns:*")}
     lasting = {key for key in client.scan_iter("{redbeat-lite*") if client.pttl(key) == -1}
-    # There are the latest runs, what of ends no leader has read, and what a beat writes: as much, however many run.
+    # These are as long, however many run: the latest runs, ends that no leader has read, what beats and workers write.
     lasting -= {"{redbeat-lite}:ended-runs", RunKeys("redbeat-lite").feed, KEYS.meta, KEYS.changes, KEYS.changed}
+    lasting -= {OnceKeys("redbeat-lite").workers}
     running = {key for key in client.scan_iter("{redbeat-lite}:guard:*") if _runs(client, key)}
     return sorted((found - kept) | lasting | running)
 
