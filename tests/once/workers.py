@@ -83,7 +83,7 @@ class Worker:
         """To the main process and its children."""
         os.killpg(self.process.pid, number)
 
-    def wait(self, seconds: float = 30) -> int:
+    def wait(self, seconds: float = 60) -> int:
         return self.process.wait(seconds)
 
     def close(self) -> None:

@@ -65,8 +65,11 @@ class Process:
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
 
-    def wait(self, within: float = 15.0) -> int:
-        """Wait for the end and return the exit code. One that does not end says where it hangs, in its output."""
+    def wait(self, within: float = 60.0) -> int:
+        """Wait for the end and return the exit code. One that does not end says where it hangs, in its output.
+
+        A child of a worker that is told to stop may wait for 30 s: for its parent, to read what its last task gave.
+        """
         try:
             return self._process.wait(within)
         except subprocess.TimeoutExpired:
