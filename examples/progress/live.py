@@ -44,8 +44,17 @@ def start() -> str:
 
 
 def events(run_id: str) -> Iterator[str]:
-    """The status of a run at each change, as server-sent events, until it has ended."""
-    run, said = PipelineRun(app, run_id), None
+    """The status of a run at each change, as server-sent events, until it has ended.
+
+    A run that nobody knows raises at once, and not when the first event is asked for.
+    """
+    run = PipelineRun(app, run_id)
+    run.status()
+    return _events(run)
+
+
+def _events(run: PipelineRun) -> Iterator[str]:
+    said = None
     while said is None or not said.ended:
         status = run.status()
         # A comment where nothing is new: by it the server notices that nobody listens any more.

@@ -176,7 +176,9 @@ def _what(run: RunStatus) -> str | None:
 
 
 def _told(step: StepStatus) -> str | None:
-    return None if step.percent is None else f"{step.percent:g} % {step.note}".strip()
+    if step.percent is None or step.state is State.SUCCEEDED:
+        return step.note
+    return f"{step.percent:g} % {step.note}".strip()
 
 
 def _steps(run: RunStatus) -> str | None:

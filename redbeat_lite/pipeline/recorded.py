@@ -26,15 +26,15 @@ _OUTCOMES: dict[str, Outcome] = {"SUCCEEDED": "succeeded", "FAILED": "failed", "
 
 def tell_end(store: PipelineStore, run_id: str) -> None:
     """Have recorded what became of a run. Told twice, it counts once."""
-    run = store.fields(run_id, "attempt", "state", "created", "ended", "resumed", "error_step", "error")
-    told, state, created, ended, resumed, step, error = run
+    run = store.fields(run_id, "attempt", "state", "since", "ended", "resumed", "error_step", "error")
+    told, state, since, ended, resumed, step, error = run
     if not told or state not in _OUTCOMES:
         return
     # It goes on where the task that started it ends, as a replacement of that does; and again where it is resumed.
     attempt = Attempt(*json.loads(told))
     attempt = attempt._replace(number=attempt.number + NESTING * (1 + int(resumed or 0)))
     outcome = "left out" if state == "ABORTED" and error else _OUTCOMES[state]
-    seconds = (int(ended or 0) - int(created or 0)) / 1000
+    seconds = (int(ended or 0) - int(since or 0)) / 1000  # since its turn came, or it was resumed
     definition = store.definition(run_id) if step else None
     where = f"{definition.steps[int(step or 0)].name}: " if definition else ""
     began = None if outcome == "left out" else time.monotonic() - seconds

@@ -14,6 +14,7 @@ from ..public import public_in
 from . import params
 from .definition import Definition, Step, task_id
 from .run_status import RunStatus, State, StepStatus
+from .task import REHEARSED
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -42,8 +43,9 @@ class Rehearsal(NamedTuple):
 def rehearse(pipeline: Pipeline) -> Rehearsal:
     """Run a pipeline at once in this process: stage by stage, the steps of each one after the other, in their order.
 
-    Bodies get and return what they would in a run, through JSON. A retry follows at once; a failure ends it, and the
-    steps after it do not run. Locks, time limits and the policies of the pipeline do nothing.
+    Bodies get and return what they would in a run, through JSON. A retry follows at once; a failure ends it, as does
+    a message that the body rejects, and the steps after it do not run. Locks, time limits and the policies of the
+    pipeline do nothing.
     """
     definition, run_id = pipeline.definition, str(uuid4())
     texts, steps, exception = [params.encode(definition.params)], [], None
@@ -75,7 +77,7 @@ def _outcome(app: Celery, definition: Definition, step: Step, stage: int, run_id
     while True:
         # As each attempt of a run does, each gets params of its own.
         given = params.arguments(task.run, header, params.decode(begun), args)
-        request = {"id": ident, "args": given, "kwargs": kwargs, "retries": retries, "is_eager": True}
+        request = {"id": ident, "args": given, "kwargs": kwargs, "retries": retries, "is_eager": True, REHEARSED: True}
         returned, info, *_ = trace(ident, given, kwargs, request)
         if info is None:
             return params.outcome(returned, process=process is not None)

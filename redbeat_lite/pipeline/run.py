@@ -265,7 +265,7 @@ class PipelineRun:
             if now == State.SUCCEEDED:
                 over(self.app, store, self.id)
             why = _go_on(self.app, store, self.id, outbox, waits=now == State.WAITING)
-            if now:
+            if now and not why:
                 record(store, self.id, line)
         if why:
             raise NotResumable(f"pipeline run {self.id!r} cannot go on: {why}")

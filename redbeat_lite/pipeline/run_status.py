@@ -162,9 +162,11 @@ def progress_line(status: RunStatus) -> str:
     if running:
         more = f" and {len(running) - 3} more" if len(running) > 3 else ""
         parts.append(f"running: {', '.join(running[:3])}{more}")
+    first, *_ = (status.error or "").splitlines() or [""]
     if status.error_step is not None:
-        first, *_ = (status.error or "").splitlines() or [""]
         parts.append(f"{status.error_step} failed: {first[:120]}")
+    elif first:
+        parts.append(first[:120])
     return "  ".join(parts)
 
 

@@ -44,6 +44,9 @@ _PARAMS = "redbeat_pipeline_params"
 #: And what notes its progress.
 _PROGRESS = "redbeat_pipeline_progress"
 
+#: What says on a request that its step is rehearsed.
+REHEARSED = "redbeat_pipeline_rehearsed"
+
 
 def ref_of(fields: Mapping[str, Any]) -> Ref | None:
     """Which step a message is; ``None`` for none."""
@@ -189,7 +192,8 @@ class PipelineTask(Task):
 
     def replace(self, sig: Any) -> Any:
         """Refused within a step by a RuntimeError: the replacement would have to answer for it."""
-        if ref_of(self.request.__dict__) is not None:
+        fields = self.request.__dict__
+        if ref_of(fields) is not None or REHEARSED in fields:
             raise RuntimeError("a step of a pipeline cannot be replaced by another task")
         return super().replace(sig)
 

@@ -11,7 +11,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun
-from redbeat_lite.pipeline import sweep
+from redbeat_lite.pipeline import progress_line, sweep
 from redbeat_lite.pipeline.publish import conclude
 from redbeat_lite.pipeline.run import begin
 from redbeat_lite.pipeline.store import Ref, store_of
@@ -68,6 +68,7 @@ def test_a_run_whose_deadline_comes_fails(app: Celery, revoke_siblings: bool, mo
         "FAILED", "has not ended within its deadline of 2000000 s", None,
     )  # fmt: skip
     assert status.why == status.error
+    assert progress_line(status).endswith("2000000 s")
     assert revoked == ([(["task0"], True)] if revoke_siblings else [])
     assert conclude(app, store_of(app), ref, "SUCCEEDED", "{}") == "done"
     assert run.status().state == "FAILED"

@@ -32,16 +32,19 @@ def test_the_last_word_of_each_half_second_is_written() -> None:
 
 
 def test_a_body_waits_for_nothing_and_hears_of_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_go = threading.Event()
+    let_go, gave_up = threading.Event(), threading.Event()
 
     def hang(*_: Any) -> None:
         let_go.wait(20)
+        gave_up.set()
         raise redis.ConnectionError("away")
 
     step = Progress(hang)
     step.tell(1, "")
     step.tell(200, "\x1b[31m" + "x" * 300)
+    assert not gave_up.is_set(), "it was not waited for"
     let_go.set()
+    assert gave_up.wait(20)
     assert step._said == (100, ("\\x1b[31m" + "x" * 300)[:200])
 
 

@@ -90,9 +90,14 @@ def test_a_failure_is_one_of_the_entry_until_the_run_is_resumed(lab: Lab, schedu
     assert found.error == "bad: ValueError: as asked"
     assert schedules[name].failures_in_a_row == 1
     assert "did run for" in str(why(lab, found).verdict)
+    key = store_of(lab.app).keys(run.id).run
+    lab.client.hset(key, "created", int(lab.client.hget(key, "created")) - 86_400_000)  # as if it had failed long ago
     assert run.resume()
     assert run.wait(END).state == "SUCCEEDED"
-    assert recorded(schedules, name, "succeeded").task_id == run.id
+    again = recorded(schedules, name, "succeeded")
+    assert again.task_id == run.id
+    assert again.seconds is not None
+    assert again.seconds < 3600, "since it was resumed"
     assert schedules[name].failures_in_a_row == 0
 
 

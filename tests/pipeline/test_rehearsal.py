@@ -45,6 +45,8 @@ def app() -> Iterator[Celery]:
             raise self.retry(countdown=3600, exc=KeyError("gone"))
         if how == "ignore":
             raise Ignore("as asked")
+        if how == "replace":
+            raise self.replace(see.s())
         if how == "raise":
             raise ValueError("as asked")
         return value
@@ -83,6 +85,7 @@ def test_stages_merge_as_in_a_run(app: Celery) -> None:
         (7, "", "expected a JSON object"),
         (None, "ignore", "Ignore"),
         (None, "never", "KeyError: 'gone'"),
+        (None, "replace", "RuntimeError: a step of a pipeline cannot be replaced"),
     ],
 )
 def test_a_failure_ends_it(app: Celery, value: Any, how: str, error: str) -> None:
