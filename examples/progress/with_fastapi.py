@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import live
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
+
+from redbeat_lite import PipelineNotFound
 
 app = FastAPI()
 
@@ -22,5 +24,9 @@ def page(run_id: str) -> HTMLResponse:
 
 @app.get("/runs/{run_id}/events")
 def events(run_id: str) -> StreamingResponse:
+    try:
+        told = live.events(run_id)
+    except PipelineNotFound:
+        raise HTTPException(404) from None
     # A plain generator: it waits in a thread, and not in the loop.
-    return StreamingResponse(live.events(run_id), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+    return StreamingResponse(told, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import live
-from flask import Flask, Response, redirect
+from flask import Flask, Response, abort, redirect
+
+from redbeat_lite import PipelineNotFound
 
 app = Flask(__name__)
 
@@ -21,4 +23,8 @@ def page(run_id: str) -> str:
 
 @app.get("/runs/<run_id>/events")
 def events(run_id: str) -> Response:
-    return Response(live.events(run_id), mimetype="text/event-stream", headers={"Cache-Control": "no-cache"})
+    try:
+        told = live.events(run_id)
+    except PipelineNotFound:
+        abort(404)
+    return Response(told, mimetype="text/event-stream", headers={"Cache-Control": "no-cache"})

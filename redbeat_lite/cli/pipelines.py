@@ -178,7 +178,7 @@ def _what(run: RunStatus) -> str | None:
 def _told(step: StepStatus) -> str | None:
     if step.percent is None or step.state is State.SUCCEEDED:
         return step.note
-    return f"{step.percent:g} % {step.note}".strip()
+    return f"{step.percent:.3g} % {step.note}".strip()
 
 
 def _steps(run: RunStatus) -> str | None:

@@ -55,11 +55,11 @@ class StepStatus(NamedTuple):
         stage: number of its stage, from 0.
         state: how it stands.
         task_id: of its Celery task; known before it is published.
-        started_at: when it first began.
+        started_at: when it first began, since the run was resumed.
         ended_at: when it ended.
         error: why it failed.
         attempt: which of Celery's retries it is at, from 0.
-        round: how often it was started anew because its worker had died.
+        round: how often it was started anew, as its worker had died or the run was resumed.
         worker: where it runs or ran.
         percent, note: what it told of its progress last, by :meth:`PipelineTask.progress`.
     """
@@ -171,7 +171,7 @@ def progress_line(status: RunStatus) -> str:
 
 
 def _told(step: StepStatus) -> str:
-    return step.name if step.percent is None else f"{step.name} {step.percent:g} %"
+    return step.name if step.percent is None else f"{step.name} {step.percent:.3g} %"
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import pytest
+from fastapi import HTTPException
 
 from tests.support.processes import ROOT, Process
 from tests.support.server import Server
@@ -40,6 +41,9 @@ def test_the_example_of_a_live_page_works(server: Server, monkeypatch: pytest.Mo
             return [text async for text in response.body_iterator]
 
         assert data(asyncio.run(read(fastapi.events(told[-1]["id"])))) == told[-1:]
+        assert client.get("/runs/nobody/events").status_code == 404
+        with pytest.raises(HTTPException, match="404"):
+            fastapi.events("nobody")
         second = fastapi.index().headers["location"].removeprefix("/runs/")
         # To its end: told to stop while its child works, a worker may wait half a minute for that.
         assert data(asyncio.run(read(fastapi.events(second))))[-1]["ended"]

@@ -121,6 +121,21 @@ def test_a_run_whose_turn_did_not_come_was_left_out(lab: Lab, schedules: Schedul
     first.wait(END)
 
 
+def test_a_run_that_waits_for_its_turn_says_for_whom(lab: Lab, schedules: Schedules) -> None:
+    name = add(lab, schedules, ("a", lab.sig(how="until"), 1), overlap="wait")
+    first = started(lab, schedules, name)
+    lab.started(first, "a")
+    second = started(lab, schedules, name)
+    told = {run.task_id: why(lab, run) for run in schedules.runs(name)}
+    assert "did run" not in told[first.id].verdict
+    assert "waits for its turn" not in told[first.id].verdict
+    assert "it waits for its turn" in told[second.id].verdict
+    assert any(first.id in reason.sentence for reason in told[second.id].reasons)
+    for run in (first, second):
+        lab.go(run)
+        run.wait(END)
+
+
 def test_a_server_that_is_away_leaves_the_end_to_the_sweeper(
     lab: Lab, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ class Case:
         refused: what is wrong with the entry as ``beat_schedule`` has it.
         queue: where its messages go.
         takers: the workers that report that they take from there.
+        line: the runs of its pipeline by their ids, if they do not overlap: the one whose turn it is, and who waits.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Case:
     refused: str | None = None
     queue: str = "celery"
     takers: tuple[str, ...] = ()
+    line: tuple[str, ...] = ()
 
     def when(self, instant: datetime | int) -> str:
         """An instant in words; a number counts milliseconds since 1970."""

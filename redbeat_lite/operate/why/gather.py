@@ -13,8 +13,10 @@ from ...beat.status import Status, asking, reports_in, status_in
 from ...entries.freezes import recorded
 from ...entries.sendable import queue_of
 from ...entries.words import last_sign_of_life
+from ...pipeline.keys import turns_key
 from ...settings import Settings
 from ...storage.changes import Change
+from ...storage.replies import texts
 from ...storage.scripts import checked
 from ...storage.store import Store, quarantined_in
 from .case import Case, Gap
@@ -45,8 +47,10 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     settings = Settings.from_app(app)
     store = store or Store.of(settings)
     reader, scan = Reader(app, settings, store), Scan(store, name, _LINES, kinds=_KINDS)
-    found = read_one(reader, name, _RUNS, scan, asking(store.keys), ("HGET", store.keys.quarantine, name))
-    (reply, aside), entry = checked(found.replies), found.entry
+    line = ("ZRANGE", turns_key(settings.key_prefix, name), 0, -1)
+    asked = (asking(store.keys), ("HGET", store.keys.quarantine, name), line)
+    found = read_one(reader, name, _RUNS, scan, *asked)
+    (reply, aside, turns), entry = checked(found.replies), found.entry
     fares = status_in(*reply)
     queue = app.conf.task_default_queue if entry is None else queue_of(app, entry)
     case = Case(
@@ -65,6 +69,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         quarantine=None if aside is None else quarantined_in(aside),
         refused=fares.refused.errors.get(name),
         queue=queue,
+        line=tuple(each.partition(":")[2] for each in texts(turns)),
         takers=tuple(sorted(each for each, said in reports_in(reply).items() if queue in said.queues)),
     )
     there(name, entry or case.runs or case.changes or case.quarantine or case.refused or None)

@@ -14,6 +14,7 @@ from .explanation import Explanation, Reason, full
 _VERDICTS = {
     "waiting": "{} has not run yet for {}: it was sent, and no worker has begun it",
     "running": "{} runs for {}, and has not ended",
+    "in line": "{} has not begun its work for {}: it waits for its turn",
     "retrying": "{} ran for {} and failed; it is to be tried again",
     "succeeded": "{} did run for {}, and succeeded",
     "failed": "{} did run for {}, and failed",
@@ -42,6 +43,8 @@ def of_run(case: Case, run: Run, nominal: int) -> Explanation:
         what = "frozen"
     elif what == "left out" and run.error:  # of a once-lock nothing is told but that it was held
         what = "turn"
+    elif what == "running" and run.task_id in case.line[1:]:
+        what = "in line"
     verdict = _VERDICTS[what].format(case.name, case.when(nominal))
     reasons = _REASONS.get(what, _of_attempt)(case, run, nominal)
     return Explanation(f"{verdict[0].upper()}{verdict[1:]}.", tuple(reasons), from_ms(nominal))
@@ -65,6 +68,13 @@ def _of_attempt(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
 
 def _joined(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _of_line(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
+    before = case.line[: case.line.index(run.task_id or "")]
+    are = "is" if len(before) == 1 else "are"
+    sentence = f"Runs of its pipeline do not overlap, and {listed(before)} {are} before it."
+    yield Reason("turn", sentence, run.began_at, RECORD)
 
 
 def _of_message(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
@@ -128,4 +138,5 @@ _REASONS: dict[str, Callable[[Case, Run, int], Iterator[Reason]]] = {
     "skipped": _of_misfire,
     "frozen": lambda case, run, nominal: case.hindrances(from_ms(nominal)),
     "left out": _of_once,
+    "in line": _of_line,
 }
