@@ -34,7 +34,7 @@ if "SOAK_MINUTES" not in os.environ:
     settings.load_profile("repeatable")
 
 
-_PLUGINS = ("aftermath", "litter", "marks", "pacing", "redispy")
+_PLUGINS = ("aftermath", "litter", "marks", "own_lines", "pacing", "redispy")
 pytest_plugins = [f"tests.support.{name}" for name in _PLUGINS]
 
 

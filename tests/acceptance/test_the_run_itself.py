@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,39 @@ def test_a_test_that_fails_tells_what_its_processes_said_and_what_its_server_hol
     assert "state of the server on port" in done.stdout
     assert "{redbeat-lite}:leader" in done.stdout
     assert f"one of them alone: make test ARGS='{FILE}::test_fails'" in done.stdout
+
+
+class Grumbler:
+    """A thread that logs when it is asked to."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._asked.wait(60)
+        logging.getLogger(__name__).warning("a minute is over")
+
+    def ask(self) -> None:
+        self._asked.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def grumbler() -> Grumbler:
+    """One that was there before the test."""
+    return Grumbler()
+
+
+def test_what_the_threads_of_others_log_is_not_in_the_log_of_a_test(
+    caplog: pytest.LogCaptureFixture, grumbler: Grumbler
+) -> None:
+    grumbler.ask()
+    assert caplog.messages == []
+    Grumbler().ask()
+    assert caplog.messages == ["a minute is over"]
 
 
 def test_a_file_that_is_left_in_the_checkout_fails_the_run(pytestconfig: pytest.Config) -> None:

@@ -274,6 +274,7 @@ class TestOfTheConfiguration:
         assert deploy(Dates(4, 5, 40)).version == 1
         assert of_entry(client, "a")[-1].scheduled_at == NOW + timedelta(days=5)
 
+    @pytest.mark.usefixtures("unhurried")
     def test_hourly_restarts_with_runs_in_between_postpone_nothing(
         self, clock: Clock, client: redis.Redis, make_app: MakeApp, make_beat: MakeBeat
     ) -> None:

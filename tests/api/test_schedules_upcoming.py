@@ -79,6 +79,7 @@ class TestUpcoming:
         assert {each.name for each in expected} == {"jittered", "cron", "berlin", "late", "short", "thrice", "once"}
         assert sum(each.at != each.nominal for each in expected) > 20
 
+    @pytest.mark.usefixtures("unhurried")
     @pytest.mark.parametrize("misfire", ["coalesce", "skip", "all", Misfire("all", limit=2), Misfire("all", grace=25)])
     def test_after_an_outage_is_what_the_beat_then_does(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis, misfire: Misfire
@@ -100,7 +101,7 @@ class TestUpcoming:
         ]
         assert schedules.upcoming(NOW) == []
 
-    @pytest.mark.usefixtures("small_pages")
+    @pytest.mark.usefixtures("small_pages", "unhurried")
     def test_the_first_of_many_are_the_first_of_each(self, schedules: Schedules, clock: Clock) -> None:
         """However far it reads, it misses none: what each entry does is told by itself."""
         chosen = Random(7)
