@@ -68,9 +68,9 @@ def test_a_leader_frozen_past_its_lease_whose_broker_is_elsewhere(
     own_server: Own, on: On, publish: Publish, lease: float
 ) -> None:
     """Thawed in the middle of a batch, it sends no more of it but the message at which it stood."""
-    # A message needs some 8 ms of waiting on its way, so that half of each second is spent in the middle of a batch;
-    # and there are so few that a machine with much else to do is never behind.
-    entries = load(60)
+    # A message needs some 8 ms of waiting on its way, so that a quarter of each second is spent in the middle of a
+    # batch, and half of each where a machine has so much else to do that it takes twice as long.
+    entries = load(30)
     schedule, server = own_server(), own_server()
     conf = {"redbeat_lite_url": schedule.url, "beat_schedule": entries}
     with Proxy(server.port) as slow:
