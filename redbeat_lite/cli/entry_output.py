@@ -12,8 +12,10 @@ from ..entries.as_json import entry_fields
 from ..entries.entry import Entry
 from ..entries.schedule_text import resolved_text, schedule_words
 from ..entries.words import counted, in_zone
-from ..errors import InvalidEntry
+from ..errors import InvalidEntry, RedbeatError
 from ..once.canvas import CANVAS, call_text
+from ..pipeline.definition import Definition
+from ..pipeline.keys import START
 from .output import distance, echo_json, say, when
 
 
@@ -49,12 +51,20 @@ def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
     written = {**entry_fields(entry), **({"calendar": str(entry.calendar)} if entry.calendar else {})}
     bounds: dict[str, Any] = {it: when(getattr(entry, it), zone) for it in ("start_at", "end_at") if it in written}
     written, last = {**written, **bounds}, when(entry.last_run_at, zone)
-    apart = ("task", "schedule", "local", *(["args"] if entry.task == CANVAS else []))
+    pipeline = _pipeline(entry)
+    apart = (
+        "task",
+        "schedule",
+        "local",
+        *(["args"] if entry.task == CANVAS else []),
+        *(["kwargs"] if pipeline else []),
+    )
     return [
         ("name", entry.name),
         ("task", call_text(entry.task, entry.args)),
         ("schedule", _words(entry, zone)),
         ("resolved", resolved_text(entry.schedule)),
+        *pipeline,
         ("status", entry.status + (f": {entry.paused_note}" if entry.paused_note else "")),
         ("frozen until", _with_distance(entry.frozen_until, zone)),
         ("next run", _with_distance(entry.next_run_at, zone)),
@@ -67,6 +77,24 @@ def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
         ("not stored", ", ".join(entry.local) or None),
         ("source", entry.source),
         ("version", f"{entry.version} of {entry.generation}"),
+    ]
+
+
+def _pipeline(entry: Entry) -> list[tuple[str, object]]:
+    """What a pipeline does, which its arguments tell programs; nothing for what is none, or cannot be read."""
+    if entry.task != START:
+        return []
+    try:
+        found = Definition.decode(entry.kwargs["definition"])
+    except (RedbeatError, LookupError, TypeError):  # anything may stand there
+        return []
+    return [
+        ("stages", "\n".join(f"{number}. {', '.join(names)}" for number, names in enumerate(found.names(), 1))),
+        ("params", shown(found.params) if found.params else None),
+        ("overlap", found.overlap),
+        ("deadline", shown(found.deadline) if found.deadline else None),
+        ("at once", found.at_once),
+        ("revoke siblings", "true" if found.revoke_siblings else None),
     ]
 
 

@@ -70,7 +70,9 @@ def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
         [
             ("run", run.id),
             ("state", run.state),
+            ("waits for", run.waits_for),
             ("stage", _stage(run)),
+            ("progress", _progress(run)),
             ("started", when(run.created_at, zone)),
             ("ended", when(run.ended_at, zone)),
             ("deadline", when(run.deadline, zone)),
@@ -176,9 +178,11 @@ def _what(run: RunStatus) -> str | None:
 
 
 def _told(step: StepStatus) -> str | None:
-    if step.percent is None or step.state is State.SUCCEEDED:
-        return step.note
-    return f"{step.percent:.3g} % {step.note}".strip()
+    return " ".join(filter(None, (step.how_far, step.note))) or None
+
+
+def _progress(run: RunStatus) -> str | None:
+    return f"{run.percent} %, {run.done} of {run.total} steps" if run.total else None
 
 
 def _steps(run: RunStatus) -> str | None:

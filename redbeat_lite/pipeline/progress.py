@@ -36,9 +36,14 @@ class Progress:
         # In this order what is no number counts as 0.
         self._said = min(max(0.0, float(percent)), 100.0), storable(str(note))[:_MAX_NOTE]
         if self._waits.acquire(blocking=False):
-            self._timer = threading.Timer(max(self._written + _PAUSE - elapsed(), 0), self._write)
-            self._timer.daemon = True
-            self._timer.start()
+            timer = threading.Timer(max(self._written + _PAUSE - elapsed(), 0), self._write)
+            timer.daemon = True
+            try:
+                timer.start()
+            except RuntimeError:  # There can be no more threads: no reason for a body to fail.
+                self._waits.release()
+            else:
+                self._timer = timer
 
     def close(self) -> None:
         """Write the last word: after the end of its step none is taken."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -141,6 +142,8 @@ class PipelineRun:
                 raise self._not_found()
             return RunStatus(self.id, State.GONE)
         found = run_status.read(self.id, run, steps, {})
+        if found.state is State.WAITING and found.entry:
+            found = replace(found, waits_for=store.first(found.entry) or None)
         running = [step.task_id for step in found.steps if step.state is State.RUNNING]
         if not found.ended or not running:
             return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -78,6 +77,11 @@ class StepStatus(NamedTuple):
     percent: float | None = None
     note: str | None = None
 
+    @property
+    def how_far(self) -> str:
+        """How far it told that it is, for people; empty where it told nothing, or has succeeded."""
+        return "" if self.percent is None or self.state is State.SUCCEEDED else f"{self.percent:.3g} %"
+
 
 @public_in("redbeat_lite.pipeline")
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,7 @@ class RunStatus:
         deadline: when it fails if it has not ended; ``None``: it has none, or waits for its turn.
         entry: name of the entry that has started it, if one has.
         done, total: how many steps have succeeded, and how many there are.
+        waits_for: id of the run of its entry that has the turn for which it waits.
     """
 
     id: str
@@ -111,6 +116,7 @@ class RunStatus:
     entry: str | None = None
     done: int = 0
     total: int = 0
+    waits_for: str | None = None
 
     @property
     def why(self) -> str | None:
@@ -125,8 +131,8 @@ class RunStatus:
     @property
     def percent(self) -> int:
         """How far it is: each step has the same weight, and what one tells counts as so much of it."""
-        done = sum(100 if each.state is State.SUCCEEDED else each.percent or 0 for each in self.steps)
-        return int(done / (len(self.steps) or 1))
+        told = sum(each.percent or 0 for each in self.steps if each.state is not State.SUCCEEDED)
+        return int((100 * self.done + told) / (self.total or 1))
 
     def as_json(self) -> dict[str, Any]:
         """All of it as what ``json.dumps`` takes, with instants in ISO 8601; the form is the same wherever it is shown:
@@ -154,11 +160,11 @@ def progress_line(status: RunStatus) -> str:
     """One plain line about a run, for a log or a terminal."""
     if status.state is State.GONE:
         return f"{status.id}  GONE"
-    counts = Counter(step.state for step in status.steps)
-    done = counts[State.SUCCEEDED]
     parts = [status.id, f"{status.state:<9}", f"stage {status.stage + 1}/{status.stages}"]
-    parts.append(f"{done}/{len(status.steps)} steps")
-    running = [_told(step) for step in status.steps if step.state is State.RUNNING]
+    parts.append(f"{status.done}/{status.total} steps")
+    if status.waits_for:
+        parts.append(f"waits for {status.waits_for}")
+    running = [f"{step.name} {step.how_far}".strip() for step in status.steps if step.state is State.RUNNING]
     if running:
         more = f" and {len(running) - 3} more" if len(running) > 3 else ""
         parts.append(f"running: {', '.join(running[:3])}{more}")
@@ -168,10 +174,6 @@ def progress_line(status: RunStatus) -> str:
     elif first:
         parts.append(first[:120])
     return "  ".join(parts)
-
-
-def _told(step: StepStatus) -> str:
-    return step.name if step.percent is None else f"{step.name} {step.percent:.3g} %"
 
 
 def _plain(value: Any) -> Any:

@@ -178,11 +178,18 @@ class PipelineStore:
         self.index.look_again(run_id)
         return text(now), _outbox(outbox)
 
-    def line(self, entry: str, turn: str = "", gone: str = "", most: int = 0) -> tuple[bool, str]:
+    def line(
+        self, entry: str, turn: str = "", gone: str = "", most: int = 0, *, runs: bool = False
+    ) -> tuple[bool, str]:
         """Have somebody stand in the line of an entry, and who is ``gone`` leave: as ``pipeline/turn.lua`` says."""
-        what = (turn, gone, most, REMEMBER_MS)
+        what = (turn, gone, most, REMEMBER_MS, int(runs))
         joined, first = self._scripts.run("pipeline/turn", (turns_key(self._prefix, entry),), what)
         return bool(joined), text(first)
+
+    def first(self, entry: str) -> str:
+        """The run of an entry whose turn it is; empty where there is none."""
+        turns = self.client.zrange(turns_key(self._prefix, entry), 0, 0)
+        return text(turns[0]).partition(":")[2] if turns else ""
 
     def fields(self, run_id: str, *names: str) -> list[str | None]:
         """These fields of a run."""

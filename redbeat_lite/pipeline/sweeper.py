@@ -13,7 +13,7 @@ from celery.utils.log import get_logger
 
 from ..threads import Ticker
 from .definition import task_id
-from .publish import LOST, conclude, dispatch, over, revoke, take_turn
+from .publish import LOST, conclude, dispatch, keep_turn, over, revoke, take_turn
 from .store import Outbox, PipelineStore, Ref, store_of
 
 logger = get_logger(__name__)
@@ -63,7 +63,9 @@ def _look(app: Celery, store: PipelineStore, run_id: str) -> None:
         over(app, store, run_id)
     elif word == "wait":
         take_turn(app, store, run_id)
-    if word != "run":
+    elif word == "turn":
+        keep_turn(store, run_id)
+    if word not in ("run", "turn"):
         return
     alive = store.guards.alive([each.task_id for each in running])
     for each in running:

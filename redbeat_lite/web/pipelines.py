@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ..pipeline import PipelineRun, RunStatus, State, StepStatus, progress_line
+from ..pipeline import PipelineRun, State, StepStatus, progress_line
 from .messages import Response
 from .rendering import link
 from .site import Call
@@ -25,14 +24,19 @@ _STATES = {
 
 
 def runs(call: Call) -> Response:
-    """Those that have not ended, and then the latest that have; or the one of an id."""
+    """Those that have not ended, and then the latest that have; or the one of an id.
+
+    With ``as=json`` in the form of the API and of the command line.
+    """
     if "id" in call.given:
         asked = _asked(call)
         told = call.site.shared.read(("pipeline", asked.id), partial(_run, asked))
-        return _as_json(told["run"]) if call.given.get("as") == "json" else call.page("pipeline.html", **told)
+        return call.data(told["run"].as_json()) if call.wants_data else call.page("pipeline.html", **told)
     wanted = call.given.get("state", "")
     ask = partial(PipelineRun.brief, call.site.app, _STATES.get(wanted, tuple(State)))
     found = call.site.shared.read(("pipelines", wanted), ask)
+    if call.wants_data:
+        return call.data([run.as_json() for run in found])
     return call.page("pipelines.html", runs=found, states=_STATES, wanted=wanted)
 
 
@@ -42,12 +46,6 @@ def _run(asked: PipelineRun) -> dict[str, Any]:
     if len(steps) > _STEPS:
         steps = sorted(steps, key=lambda step: (step.state is not State.FAILED, step.state is not State.RUNNING))
     return {"run": found, "bands": [*bands(found)], "steps": steps[:_STEPS], "line": progress_line(found)}
-
-
-def _as_json(run: RunStatus) -> Response:
-    """In the form of the API and of the command line."""
-    headers = (("Content-Type", "application/json"), ("Cache-Control", "private, no-cache"))
-    return Response(200, json.dumps(run.as_json()).encode(), headers)
 
 
 def resume(call: Call) -> Response:

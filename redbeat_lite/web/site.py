@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
@@ -83,6 +84,22 @@ class Call:
     def done(self, what: str, page: str = "entry", **query: str | None) -> Response:
         """Lead to the page that shows what was done."""
         return Response.leading_to(link(page, **({"name": self.name} if page == "entry" else query), did=what))
+
+    @property
+    def wants_data(self) -> bool:
+        """Whether a program asks, by ``as=json``."""
+        return self.given.get("as") == "json"
+
+    def data(self, told: Any, http: int = 200) -> Response:
+        """An answer for programs."""
+        headers = (("Content-Type", "application/json"), ("Cache-Control", "private, no-cache"))
+        return Response(http, json.dumps(told).encode(), headers)
+
+    def failed(self, http: int, what: str, why: str) -> Response:
+        """Why there is no such page."""
+        if self.wants_data:
+            return self.data({"error": what, "why": why}, http)
+        return self.page("failed.html", http, what=what, why=why)
 
     def page(self, template: str, http: int = 200, **data: Any) -> Response:
         """A page, with a tag of what it says to whoever asks; or that it is still as the browser has it."""
@@ -171,10 +188,10 @@ class Site:
         except (RedbeatError, click.UsageError) as exc:
             said = exc.format_message() if isinstance(exc, click.UsageError) else text_of(exc)
             said = call.wrong(said) if isinstance(exc, CorruptEntry) else said
-            return call.page("failed.html", _STATUS.get(type(exc), 400), what="This cannot be done", why=said)
+            return call.failed(_STATUS.get(type(exc), 400), "This cannot be done", said)
         except _AWAY as exc:
             what = "The broker cannot be reached" if isinstance(exc, OperationalError) else _GONE
-            return call.page("failed.html", 503, what=what, why=text_of(exc))
+            return call.failed(503, what, text_of(exc))
         finally:
             if call.request.method == "POST":
                 self.shared.forget()

@@ -133,6 +133,7 @@ def test_pipelines_are_listed_shown_waited_for_and_cancelled(shell: Shell, pipel
     assert [each["id"] for each in data] == ["nightly-7"]
     shown, data = shell.both("pipelines", "show", "nightly-7")
     assert "pipes.step" in shown.out
+    assert "progress  0 %, 0 of 1 steps" in shown.lines
     assert data["steps"][0]["task"] == "pipes.step"
     assert "did you mean 'nightly-7'?" in shell("pipelines", "show", "nightly-8", code=1).err
     waiting = shell.start("pipelines", "wait", "night")

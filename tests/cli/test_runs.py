@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Schedules, every
+from redbeat_lite import Pipeline, PipelineTask, Schedules, every
 from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
 from redbeat_lite.runs.run import Outcome
@@ -219,6 +220,28 @@ class TestShow:
         [line] = [line for line in lines if line.startswith("last runs")]
         assert "cannot be read: ResponseError: unknown command" in line
         assert cli("show", "poll", "--json").json["runs"] == []
+
+    def test_tells_what_a_pipeline_does(self, cli: Cli, app: Celery, schedules: Schedules) -> None:
+        @app.task(name="step", base=PipelineTask, shared=False)
+        def step(params: dict[str, Any]) -> None: ...
+
+        steps = [("load", "step", 2), ("clean", "step", 1), ("index", "step", 1)]
+        pipeline = Pipeline(app, steps, {"day": 1}, overlap="wait", deadline="2h", at_once=1)
+        schedules.add("nightly", pipeline, every(60))
+        lines = [" ".join(line.split()) for line in cli("show", "nightly").lines]
+        first = lines.index("stages 1. load")
+        assert lines[first : first + 6] == [
+            "stages 1. load",
+            "2. clean, index",
+            'params {"day": 1}',
+            "overlap wait",
+            "deadline 7200 s",
+            "at once 1",
+        ]
+        assert not any(line.startswith("kwargs") for line in lines)
+        assert cli("show", "nightly", "--json").json["kwargs"], "programs have all of it"
+        schedules.update("nightly", kwargs={"definition": "none"})
+        assert 'kwargs {"definition": "none"}' in [" ".join(line.split()) for line in cli("show", "nightly").lines]
 
     def test_says_nothing_of_runs_where_there_are_none(self, cli: Cli, rows: RunRows, clock: Clock) -> None:
         assert "last runs" not in cli("show", "poll").out

@@ -207,7 +207,7 @@ def test_ids_differ_wherever_steps_do() -> None:
 
 def test_a_progress_line_says_what_runs_and_what_failed() -> None:
     steps = tuple(StepStatus(f"s{n}", "t", 0, State.RUNNING, f"id{n}") for n in range(5))
-    running = RunStatus("r", State.RUNNING, 0, 2, steps)
+    running = RunStatus("r", State.RUNNING, 0, 2, steps, total=5)
     assert progress_line(running) == "r  RUNNING    stage 1/2  0/5 steps  running: s0, s1, s2 and 2 more"
     failed = RunStatus("r", State.FAILED, 1, 2, error_step="s1", error="ValueError: no\nmore")
     assert progress_line(failed).endswith("s1 failed: ValueError: no")

@@ -11,7 +11,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun, Schedules, every
-from redbeat_lite.pipeline import publish, run, sweep
+from redbeat_lite.pipeline import progress_line, publish, run, sweep
 from redbeat_lite.pipeline.keys import turn, turns_key
 from redbeat_lite.pipeline.publish import conclude
 from redbeat_lite.pipeline.run import begin
@@ -135,6 +135,50 @@ def test_a_line_that_is_lost_is_made_anew(app: Celery) -> None:
     assert seen(app, "b") == ["WAITING"]
     swept(app)
     assert seen(app, "b") == ["RUNNING"]
+
+
+@pytest.mark.parametrize("overlap", ["skip", "wait"])
+def test_in_a_line_that_is_lost_who_runs_stands_in_front_again(app: Celery, overlap: str) -> None:
+    start(app, "a", overlap)
+    start(app, "b", overlap)
+    store_of(app).client.delete(turns_key("redbeat-lite", "nightly"))
+    swept(app)
+    assert in_line(app) == (["a"] if overlap == "skip" else ["a", "b"])
+    start(app, "c", overlap)
+    assert seen(app, "a", "c") == ["RUNNING", "ABORTED" if overlap == "skip" else "WAITING"]
+
+
+def test_a_run_that_might_overlap_holds_up_those_that_may_not_any_more(app: Celery) -> None:
+    start(app, "a", "allow")
+    start(app, "b", "allow")
+    swept(app)
+    start(app, "c", "skip")
+    start(app, "d", "wait")
+    assert seen(app, "a", "b", "c", "d") == ["RUNNING", "RUNNING", "ABORTED", "WAITING"]
+    fail(app, "a")
+    assert seen(app, "d") == ["WAITING"]
+    fail(app, "b")
+    assert (seen(app, "d"), in_line(app)) == (["RUNNING"], ["d"])
+
+
+@pytest.mark.parametrize("overlap", ["skip", "wait"])
+def test_a_look_that_comes_after_the_end_of_a_run_holds_up_nobody(app: Celery, overlap: str) -> None:
+    start(app, "a", overlap)
+    fail(app, "a")
+    publish.keep_turn(store_of(app), "a")
+    start(app, "b", overlap)
+    assert (seen(app, "a", "b"), in_line(app)) == (["FAILED", "RUNNING"], ["b"])
+
+
+def test_a_run_that_waits_tells_for_which(app: Celery) -> None:
+    for name in ("a", "b", "c"):
+        start(app, name, "wait")
+    told = PipelineRun(app, "c").status()
+    assert (told.waits_for, told.as_json()["waits_for"]) == ("a", "a")
+    assert progress_line(told) == "c  WAITING    stage 1/2  0/2 steps  waits for a"
+    assert PipelineRun(app, "a").status().waits_for is None
+    fail(app, "a")
+    assert PipelineRun(app, "c").status().waits_for == "b"
 
 
 @pytest.mark.parametrize("overlap", ["never", "", None, True])

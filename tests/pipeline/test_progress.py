@@ -48,6 +48,21 @@ def test_a_body_waits_for_nothing_and_hears_of_no_server(monkeypatch: pytest.Mon
     assert step._said == (100, ("\\x1b[31m" + "x" * 300)[:200])
 
 
+def test_a_body_goes_on_where_there_can_be_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    told: list[float] = []
+    step = Progress(lambda percent, note: told.append(percent))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none_left)
+        step.tell(1, "")
+        step.tell(2, "")
+    step.tell(3, "")
+    eventually(lambda: told == [3], what="a word, when there can be")
+    step.close()
+
+
 def test_the_last_word_of_a_step_is_written_before_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_PAUSE", 60)
     told: list[tuple[float, str]] = []
@@ -87,7 +102,7 @@ def test_a_run_is_told_as_json(lab: Lab, crew: Worker) -> None:
     told = json.loads(json.dumps(status.as_json()))
     assert set(told) == {
         "id", "state", "stage", "stages", "steps", "error_step", "error", "created_at", "ended_at", "percent", "ended",
-        "progress", "deadline", "entry", "done", "total", "why",
+        "progress", "deadline", "entry", "done", "total", "why", "waits_for",
     }  # fmt: skip
     assert set(told["steps"][0]) == {
         "name", "task", "stage", "state", "task_id", "started_at", "ended_at", "error", "attempt", "round", "worker",

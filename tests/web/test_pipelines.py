@@ -14,6 +14,7 @@ from celery import Celery
 
 from redbeat_lite import Pipeline, PipelineRun, PipelineTask, Schedules, every
 from redbeat_lite.pipeline import RunStatus, State, StepStatus
+from redbeat_lite.pipeline.run import begin
 from redbeat_lite.pipeline.store import Ref, store_of
 from redbeat_lite.web.stages import bands
 from tests.web.conftest import Visitor
@@ -96,6 +97,9 @@ def test_a_run_has_its_stages_and_its_steps_on_its_page(visitor: Visitor, runs: 
     assert "redbeat pipelines show r1" in seen.text
     assert 'href="pipelines?id=r1&amp;as=json"' in seen.html
     assert json.loads(visitor.get("pipelines", id="r1", **{"as": "json"}).html) == run.status().as_json()
+    [listed] = json.loads(visitor.get("pipelines", **{"as": "json"}).html)
+    assert (listed["id"], listed["state"], listed["done"], listed["total"]) == ("r1", "RUNNING", 1, 3)
+    assert (listed["percent"], listed["steps"]) == (33, [])
     runs.end(run, 2, "FAILED", "KeyError: 7")
     seen = visitor.get("pipelines", id="r1")
     assert "✗ failed index: KeyError: 7" in seen.text
@@ -109,6 +113,20 @@ def test_a_run_that_nobody_knows_is_404_and_one_whose_record_is_gone_says_so(
     runs.end(runs.start(("a", 1)), 0)
     client.delete("{redbeat-lite:r1}:run")
     assert "nothing else is left of it" in visitor.get("pipelines", id="r1").text
+
+
+def test_a_program_is_told_as_json_that_there_is_no_such_run(visitor: Visitor) -> None:
+    answer = visitor.get("pipelines", id="r1", **{"as": "json"})
+    assert (answer.status, dict(answer.headers)["Content-Type"]) == (404, "application/json")
+    assert json.loads(answer.html) == {"error": "This cannot be done", "why": "there is no pipeline run 'r1'"}
+
+
+def test_a_run_that_waits_leads_to_the_one_that_has_its_turn(visitor: Visitor, runs: Runs) -> None:
+    definition = Pipeline(visitor.site.app, [("step", 1)], overlap="wait").definition
+    for run_id in ("first", "second"):
+        begin(visitor.site.app, definition, run_id, "nightly")
+    seen = visitor.get("pipelines", id="second")
+    assert ("waits for first" in seen.text, 'href="pipelines?id=first"' in seen.html) == (True, True)
 
 
 def test_a_run_that_failed_is_resumed(visitor: Visitor, look: Callable[..., Visitor], runs: Runs) -> None:

@@ -3,10 +3,10 @@
 -- name what should be running.
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
 -- ARGV[1] ms that whoever filled the outbox has to empty it  [2] as [7] of pipeline/complete
--- returns {gone | over | wait for its turn | run, outbox: step, round.attempt, ..., running: step, round, token, task id, attempt, 1: suspected, ...}
+-- returns {gone | over | wait for its turn | run | turn: run, and it has its turn, outbox: step, round.attempt, ..., running: step, round, token, task id, attempt, 1: suspected, ...}
 --   a run that is over is told with the steps that are still to be revoked
 local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'keep', 'filled', 'revoke', 'next', 'deadline',
-  'since', 'revoke_siblings')
+  'since', 'revoke_siblings', 'entry')
 local state, revoke, now = run[1], run[6] == '1', now_ms()
 if not state then
   return {'gone', {}, {}}
@@ -36,4 +36,4 @@ for i = 1, 4 do
   redis.call('PEXPIRE', KEYS[i], run[4])
 end
 local ripe = state == 'RUNNING' and now - run[5] >= tonumber(ARGV[1])
-return {state == 'WAITING' and 'wait' or 'run', ripe and redis.call('HGETALL', KEYS[4]) or {}, running}
+return {state == 'WAITING' and 'wait' or run[11] and 'turn' or 'run', ripe and redis.call('HGETALL', KEYS[4]) or {}, running}
