@@ -12,10 +12,11 @@ from ..entries.as_json import entry_fields
 from ..entries.entry import Entry
 from ..entries.schedule_text import resolved_text, schedule_words
 from ..entries.words import counted, in_zone
-from ..errors import InvalidEntry, RedbeatError
+from ..errors import InvalidEntry
 from ..once.canvas import CANVAS, call_text
 from ..pipeline.definition import Definition
 from ..pipeline.keys import START
+from ..storage.json_values import pack
 from .output import distance, echo_json, say, when
 
 
@@ -86,11 +87,13 @@ def _pipeline(entry: Entry) -> list[tuple[str, object]]:
         return []
     try:
         found = Definition.decode(entry.kwargs["definition"])
-    except (RedbeatError, LookupError, TypeError):  # anything may stand there
+        stages = [f"{number}. {', '.join(names)}" for number, names in enumerate(found.names(), 1)]
+        params = shown(pack(found.params, "params")) if found.params else None
+    except Exception:  # noqa: BLE001 - anything may stand there
         return []
     return [
-        ("stages", "\n".join(f"{number}. {', '.join(names)}" for number, names in enumerate(found.names(), 1))),
-        ("params", shown(found.params) if found.params else None),
+        ("stages", "\n".join(stages)),
+        ("params", params),
         ("overlap", found.overlap),
         ("deadline", shown(found.deadline) if found.deadline else None),
         ("at once", found.at_once),

@@ -9,8 +9,8 @@ key                    type    holds
 =====================  ======  ========================================================================================
 ``{p}:pipelines``      zset    run id -> when the sweeper looks at it, epoch ms; every run that has not ended is in it
 ``{p}:ended-runs``     zset    run id -> when it ended, epoch ms; the latest 10,000, whose records may be gone
-``{p}:turns:<entry>``  zset    ``<resumed>:<run id>`` -> its place in the line of an entry: who runs stands in front,
-                               and behind it, where its pipeline does not overlap, those that wait
+``{p}:turns:<entry>``  zset    ``<resumed>:<run id>`` -> its place in the line, of an entry whose pipeline does not
+                               overlap: the first one runs, the others wait
 ``{p:run}:run``        hash    ``definition`` (JSON, without params), ``sizes`` of the stages, ``state``, ``stage``,
                                ``left`` (steps of it that have not ended), ``next`` (number of its first step that was
                                never in the outbox), ``created``, ``since`` (when it began, after its turn had come),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from celery.utils.log import get_logger
 
@@ -38,11 +39,9 @@ class Progress:
         if self._waits.acquire(blocking=False):
             timer = threading.Timer(max(self._written + _PAUSE - elapsed(), 0), self._write)
             timer.daemon = True
-            try:
+            # Where there can be no more threads, the last word is written at the end alone.
+            with suppress(RuntimeError):
                 timer.start()
-            except RuntimeError:  # There can be no more threads: no reason for a body to fail.
-                self._waits.release()
-            else:
                 self._timer = timer
 
     def close(self) -> None:

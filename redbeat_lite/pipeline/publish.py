@@ -168,14 +168,6 @@ def take_turn(app: Celery, store: PipelineStore, run_id: str) -> str:
     return why
 
 
-def keep_turn(store: PipelineStore, run_id: str) -> None:
-    """Have a run that has begun stand in front of its line: that may have been lost, or it did not wait when it began,
-    and the next one does. Should it have ended just now, whoever stands there next sees that."""
-    entry, resumed = store.fields(run_id, "entry", "resumed")
-    if entry:
-        store.line(entry, turn(run_id, int(resumed or 0)), runs=True)
-
-
 def pass_on(app: Celery, store: PipelineStore, entry: str, gone: str = "") -> None:
     """Let the first run in the line of an entry begin, unless it has; ``gone`` is the turn of one that has ended."""
     while first := store.line(entry, gone=gone)[1]:

@@ -82,7 +82,7 @@ class PipelineRun:
 
     @classmethod
     def list(cls, app: Celery, *, ended: bool = True, limit: int = 100) -> Sequence[RunStatus]:
-        """How the runs stand, as :meth:`brief` finds them. One round trip for each.
+        """How the runs stand, as :meth:`brief` finds them. One round trip for each, two for one that waits.
 
         Parameters:
             ended: ``False`` leaves out those that have ended.
@@ -143,7 +143,8 @@ class PipelineRun:
             return RunStatus(self.id, State.GONE)
         found = run_status.read(self.id, run, steps, {})
         if found.state is State.WAITING and found.entry:
-            found = replace(found, waits_for=store.first(found.entry) or None)
+            first = store.first(found.entry)
+            found = replace(found, waits_for=first if first != self.id else None)
         running = [step.task_id for step in found.steps if step.state is State.RUNNING]
         if not found.ended or not running:
             return found

@@ -45,6 +45,10 @@ class Index:
             self._client.zrem(self._open, *foreign)
         return [text(each) for each in found if each not in foreign]
 
+    def open(self, limit: int) -> list[str]:
+        """So many runs that have not ended."""
+        return texts(self._client.zrange(self._open, 0, limit - 1))
+
     def ended(self, run_id: str) -> None:
         """The sweeper need not look at this run any more; it is among the latest that have ended."""
         pipe = self._client.pipeline(transaction=False)

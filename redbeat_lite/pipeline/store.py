@@ -16,7 +16,7 @@ from ..storage.patience import patiently
 from ..storage.replies import text, text_or_none, texts
 from ..storage.scripts import Scripts
 from .definition import MAX_STEPS, Definition
-from .keys import RunKeys, turns_key
+from .keys import RunKeys, turn, turns_key
 from .run_index import Index
 
 #: ms that a run without a sign of life is kept, where its ttl is not longer.
@@ -88,6 +88,20 @@ class Running(NamedTuple):
     ref: Ref
     task_id: str
     suspect: bool
+
+
+class Look(NamedTuple):
+    """What the sweeper sees of a run: a word of ``pipeline/check.lua``, what is to be published, and what should run.
+
+    Parameters:
+        entry, turn: in whose line it stands, or empty, and how.
+    """
+
+    word: str
+    outbox: Outbox
+    running: list[Running]
+    entry: str
+    turn: str
 
 
 class PipelineStore:
@@ -186,10 +200,26 @@ class PipelineStore:
         joined, first = self._scripts.run("pipeline/turn", (turns_key(self._prefix, entry),), what)
         return bool(joined), text(first)
 
-    def first(self, entry: str) -> str:
-        """The run of an entry whose turn it is; empty where there is none."""
+    def stands(self, entry: str, turn: str) -> bool:
+        """Whether somebody stands in the line of an entry."""
+        return self.client.zscore(turns_key(self._prefix, entry), turn) is not None
+
+    def turns_of(self, entry: str, limit: int) -> list[str]:
+        """How the runs of an entry whose turn has come stand in its line, or are to; of so many that are open."""
+        ids, pipe = self.index.open(limit), self.client.pipeline(transaction=False)
+        for run_id in ids:
+            pipe.hmget(self.keys(run_id).run, "state", "waits", "entry", "resumed")
+        found = zip(ids, pipe.execute(raise_on_error=False), strict=True)
+        return [
+            turn(run_id, int(reply[3] or 0))
+            for run_id, reply in found
+            if isinstance(reply, list) and reply[:3] == [b"RUNNING", b"1", entry.encode()]
+        ]
+
+    def first(self, entry: str) -> str | None:
+        """The run of an entry whose turn it is, if there is one."""
         turns = self.client.zrange(turns_key(self._prefix, entry), 0, 0)
-        return text(turns[0]).partition(":")[2] if turns else ""
+        return text(turns[0]).partition(":")[2] if turns else None
 
     def fields(self, run_id: str, *names: str) -> list[str | None]:
         """These fields of a run."""
@@ -246,15 +276,15 @@ class PipelineStore:
 
     # -- the sweeper --------------------------------------------------------------------------------------------------
 
-    def check(self, run_id: str) -> tuple[str, Outbox, list[Running]]:
+    def check(self, run_id: str) -> Look:
         """As ``pipeline/check.lua`` says."""
-        word, outbox, flat = self._run("pipeline/check", run_id, OUTBOX_GRACE_MS, REMEMBER_MS)
+        word, outbox, flat, entry, resumed = self._run("pipeline/check", run_id, OUTBOX_GRACE_MS, REMEMBER_MS)
         rows = [texts(flat[at : at + 6]) for at in range(0, len(flat), 6)]
         running = [
             Running(Ref(run_id, int(step), -1, int(round_), int(attempt), token), task_id, suspect == "1")
             for step, round_, token, task_id, attempt, suspect in rows
         ]
-        return text(word), _outbox(outbox), running
+        return Look(text(word), _outbox(outbox), running, text(entry), turn(run_id, int(resumed)))
 
     def lost(self, ref: Ref, *, lives: bool = False) -> str:
         """No worker renews a step, or it ``lives`` after all: a word of ``pipeline/lost.lua``."""

@@ -13,8 +13,8 @@ from celery.utils.log import get_logger
 
 from ..threads import Ticker
 from .definition import task_id
-from .publish import LOST, conclude, dispatch, keep_turn, over, revoke, take_turn
-from .store import Outbox, PipelineStore, Ref, store_of
+from .publish import LOST, conclude, dispatch, over, revoke, take_turn
+from .store import Look, Outbox, PipelineStore, Ref, store_of
 
 logger = get_logger(__name__)
 
@@ -54,7 +54,8 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
 def _look(app: Celery, store: PipelineStore, run_id: str) -> None:
     # First of all, so that a run which kills its sweeper does not kill every one at once.
     store.index.look_again(run_id)
-    word, outbox, running = store.check(run_id)
+    look = store.check(run_id)
+    word, outbox, running = look[:3]
     if word == "over" and running:
         revoke(app, store, run_id, [each.task_id for each in running])
     if word == "gone":
@@ -62,10 +63,9 @@ def _look(app: Celery, store: PipelineStore, run_id: str) -> None:
     elif word == "over":
         over(app, store, run_id)
     elif word == "wait":
+        _mend_line(store, look)
         take_turn(app, store, run_id)
-    elif word == "turn":
-        keep_turn(store, run_id)
-    if word not in ("run", "turn"):
+    if word != "run":
         return
     alive = store.guards.alive([each.task_id for each in running])
     for each in running:
@@ -76,6 +76,16 @@ def _look(app: Celery, store: PipelineStore, run_id: str) -> None:
         outbox.pop(ref.step, None)
         outbox.update(_lost(app, store, ref))
     dispatch(app, store, run_id, outbox)
+    if look.entry:
+        # The server may have lost its line. Should it have ended just now, whoever stands there next sees that.
+        store.line(look.entry, look.turn, runs=True)
+
+
+def _mend_line(store: PipelineStore, look: Look) -> None:
+    """Where a run that waits does not stand in its line, that may be lost: those that run go first."""
+    if not store.stands(look.entry, look.turn):
+        for each in store.turns_of(look.entry, LIMIT):
+            store.line(look.entry, each, runs=True)
 
 
 def _dropped(store: PipelineStore, run_id: str, outbox: Outbox) -> list[Ref]:

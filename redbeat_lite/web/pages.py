@@ -39,7 +39,7 @@ _ENTRIES, _RUNS, _LAST = 50, 100, 15
 _PAST, _NEXT, _AGE = 20, 10, timedelta(days=3653)
 
 #: What is shown of an entry in places of its own.
-_APART = ("name", "task", "status", "next run", "last run", "description", *ARGUMENTS)
+_APART = ("name", "task", "status", "next run", "last run", "description", "params", *ARGUMENTS)
 
 _STATES = (*STATUSES, "failing", "failed")
 

@@ -240,8 +240,12 @@ class TestShow:
         ]
         assert not any(line.startswith("kwargs") for line in lines)
         assert cli("show", "nightly", "--json").json["kwargs"], "programs have all of it"
-        schedules.update("nightly", kwargs={"definition": "none"})
-        assert 'kwargs {"definition": "none"}' in [" ".join(line.split()) for line in cli("show", "nightly").lines]
+        schedules.add("typed", Pipeline(app, steps, {"since": NOW}), every(60))
+        assert "2026-03-02T12:07:19" in cli("show", "typed").out
+        numbers = '{"v":1,"sizes":[1],"steps":[[5,5,1,[],{},{},{}]],"params":{},"process":0}'
+        for garbage in ("none", 5, None, {}, numbers):
+            schedules.update("nightly", kwargs={"definition": garbage})
+            assert any(line.startswith("kwargs ") for line in cli("show", "nightly").lines)
 
     def test_says_nothing_of_runs_where_there_are_none(self, cli: Cli, rows: RunRows, clock: Clock) -> None:
         assert "last runs" not in cli("show", "poll").out

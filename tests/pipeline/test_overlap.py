@@ -15,7 +15,7 @@ from redbeat_lite.pipeline import progress_line, publish, run, sweep
 from redbeat_lite.pipeline.keys import turn, turns_key
 from redbeat_lite.pipeline.publish import conclude
 from redbeat_lite.pipeline.run import begin
-from redbeat_lite.pipeline.store import Ref, store_of
+from redbeat_lite.pipeline.store import Look, PipelineStore, Ref, store_of
 from tests.pipeline.crew import Lab, Worker
 from tests.pipeline.pipeproj import make_app
 from tests.support.server import Server
@@ -138,34 +138,41 @@ def test_a_line_that_is_lost_is_made_anew(app: Celery) -> None:
 
 
 @pytest.mark.parametrize("overlap", ["skip", "wait"])
-def test_in_a_line_that_is_lost_who_runs_stands_in_front_again(app: Celery, overlap: str) -> None:
-    start(app, "a", overlap)
+@pytest.mark.parametrize("runs", ["a", "z"], ids=["who runs is looked at first", "who waits is"])
+def test_in_a_line_that_is_lost_who_runs_stands_in_front_again(app: Celery, overlap: str, runs: str) -> None:
+    start(app, "other", overlap, entry="other")
+    start(app, runs, overlap)
     start(app, "b", overlap)
     store_of(app).client.delete(turns_key("redbeat-lite", "nightly"))
     swept(app)
-    assert in_line(app) == (["a"] if overlap == "skip" else ["a", "b"])
+    assert in_line(app) == ([runs] if overlap == "skip" else [runs, "b"])
     start(app, "c", overlap)
-    assert seen(app, "a", "c") == ["RUNNING", "ABORTED" if overlap == "skip" else "WAITING"]
+    later = "ABORTED" if overlap == "skip" else "WAITING"
+    assert seen(app, runs, "b", "c") == ["RUNNING", later, later]
 
 
-def test_a_run_that_might_overlap_holds_up_those_that_may_not_any_more(app: Celery) -> None:
+def test_runs_that_may_overlap_stand_in_no_line(app: Celery) -> None:
     start(app, "a", "allow")
-    start(app, "b", "allow")
     swept(app)
-    start(app, "c", "skip")
-    start(app, "d", "wait")
-    assert seen(app, "a", "b", "c", "d") == ["RUNNING", "RUNNING", "ABORTED", "WAITING"]
-    fail(app, "a")
-    assert seen(app, "d") == ["WAITING"]
-    fail(app, "b")
-    assert (seen(app, "d"), in_line(app)) == (["RUNNING"], ["d"])
+    assert in_line(app) == []
 
 
 @pytest.mark.parametrize("overlap", ["skip", "wait"])
-def test_a_look_that_comes_after_the_end_of_a_run_holds_up_nobody(app: Celery, overlap: str) -> None:
+def test_a_look_that_comes_after_the_end_of_a_run_holds_up_nobody(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, overlap: str
+) -> None:
     start(app, "a", overlap)
-    fail(app, "a")
-    publish.keep_turn(store_of(app), "a")
+    check = PipelineStore.check
+
+    def ended_meanwhile(store: PipelineStore, run_id: str) -> Look:
+        look = check(store, run_id)
+        fail(app, run_id)
+        return look
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PipelineStore, "check", ended_meanwhile)
+        swept(app)
+    assert in_line(app) == ["a"]
     start(app, "b", overlap)
     assert (seen(app, "a", "b"), in_line(app)) == (["FAILED", "RUNNING"], ["b"])
 
@@ -177,6 +184,9 @@ def test_a_run_that_waits_tells_for_which(app: Celery) -> None:
     assert (told.waits_for, told.as_json()["waits_for"]) == ("a", "a")
     assert progress_line(told) == "c  WAITING    stage 1/2  0/2 steps  waits for a"
     assert PipelineRun(app, "a").status().waits_for is None
+    store_of(app).line("nightly", gone=turn("a", 0))
+    assert PipelineRun(app, "b").status().waits_for is None, "its turn has come, and it is about to begin"
+    store_of(app).line("nightly", turn("a", 0), runs=True)
     fail(app, "a")
     assert PipelineRun(app, "c").status().waits_for == "b"
 

@@ -123,7 +123,7 @@ def test_a_failure_ends_the_run_and_names_its_step(store: PipelineStore) -> None
     assert store.check(RUN)[0] == "over"
     assert store.check(RUN)[2]
     store.revoked(RUN)
-    assert store.check(RUN) == ("over", {}, [])
+    assert store.check(RUN)[:3] == ("over", {}, [])
     # The sibling ends for nothing: recorded, and nothing follows.
     late = store.complete(second, "SUCCEEDED", "{}")
     assert (late.word, late.state, late.outbox) == ("done", "FAILED", {})

@@ -16,7 +16,7 @@ import pytest
 import redis
 from celery import Celery, Signature, chain
 
-from redbeat_lite import InvalidEntry, Schedules, every
+from redbeat_lite import InvalidEntry, Pipeline, PipelineTask, Schedules, every
 from redbeat_lite.cli.output import clean
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.errors import ConfigurationError
@@ -155,6 +155,19 @@ def test_arguments_are_for_those_who_may_edit(look: Callable[..., Visitor], sche
     schedules.add("c", chain(Signature("add", args=("hunter2",)), Signature("add")), every(60))
     for page in ("", "entries", "entry"):
         assert "hunter2" not in look("run").get(page, name="c").html
+
+
+def test_params_of_a_pipeline_are_for_those_who_may_edit(
+    app: Celery, look: Callable[..., Visitor], schedules: Schedules
+) -> None:
+    @app.task(name="step", base=PipelineTask, shared=False)
+    def step(params: dict[str, Any]) -> None: ...
+
+    schedules.add("p", Pipeline(app, [("load", "step", 1)], {"password": "hunter2"}), every(60))
+    seen = look("run").get("entry", name="p")
+    assert ("1. load" in seen.text, "hunter2" in seen.html) == (True, False)
+    assert "hunter2" in look("edit").get("entry", name="p").html
+    assert "hunter2" not in look("edit", redact=lambda field, value: "…").get("entry", name="p").html
 
 
 def test_redact_decides_what_everybody_sees_of_them(look: Callable[..., Visitor], schedules: Schedules) -> None:
