@@ -74,13 +74,17 @@ def walk(
         at, _, name, entry, state = heapq.heappop(queue)
         if isinstance(state.nominal, Question):
             continue
-        plan, held = freezes.decide(entry, state, at, zone) or (lifecycle.plan(entry, state, at, zone, walk_on), None)
-        if held is None and not plan.emit and plan.next is not None and plan.next <= at and not walk_on(()):
-            plan = plan._replace(next=lifecycle.following(entry, plan.next, at, zone, walk_on))
-        for nominal in plan.emit:
-            yield Upcoming(instants.from_ms(at), name, instants.from_ms(nominal))
+        frozen = freezes.decide(entry, state, at, zone)
+        plan, held = frozen or (lifecycle.plan(entry, state, at, zone, walk_on), None)
         after = lifecycle.dispatched(state, plan, 0)
         due = held or lifecycle.due_time(entry, after, zone)
+        if not frozen and not plan.emit and due is not None and due <= at and not walk_on(()):
+            # There are more to walk through, and no time for it: the entry goes on after them.
+            plan = plan._replace(next=lifecycle.following(entry, plan.next, at, zone, walk_on))
+            after = lifecycle.dispatched(state, plan, 0)
+            due = lifecycle.due_time(entry, after, zone)
+        for nominal in plan.emit:
+            yield Upcoming(instants.from_ms(at), name, instants.from_ms(nominal))
         if due is not None:
             heapq.heappush(queue, (max(due, at), due, name, entry, after))
 
