@@ -76,15 +76,14 @@ def walk(
             continue
         frozen = freezes.decide(entry, state, at, zone)
         plan, held = frozen or (lifecycle.plan(entry, state, at, zone, walk_on), None)
-        after = lifecycle.dispatched(state, plan, 0)
-        due = held or lifecycle.due_time(entry, after, zone)
-        if not frozen and not plan.emit and due is not None and due <= at and not walk_on(()):
-            # There are more to walk through, and no time for it: the entry goes on after them.
-            plan = plan._replace(next=lifecycle.following(entry, plan.next, at, zone, walk_on))
-            after = lifecycle.dispatched(state, plan, 0)
-            due = lifecycle.due_time(entry, after, zone)
+        if not frozen and not plan.emit and not walk_on(()):
+            # Where there are more to walk through, there is no time for it: the entry goes on after them, but for one
+            # that its jitter may still hold back. What comes next after all of them were looked at is later than that.
+            plan = plan._replace(next=lifecycle.following(entry, plan.next, at - entry.jitter_ms, zone, walk_on))
         for nominal in plan.emit:
             yield Upcoming(instants.from_ms(at), name, instants.from_ms(nominal))
+        after = lifecycle.dispatched(state, plan, 0)
+        due = held or lifecycle.due_time(entry, after, zone)
         if due is not None:
             heapq.heappush(queue, (max(due, at), due, name, entry, after))
 

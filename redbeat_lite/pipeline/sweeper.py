@@ -6,6 +6,7 @@ an outbox, publish again a message that does not begin, run again or give up a s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from celery import Celery
@@ -82,10 +83,10 @@ def _look(app: Celery, store: PipelineStore, run_id: str) -> None:
 
 
 def _mend_line(store: PipelineStore, look: Look) -> None:
-    """Where a run that waits does not stand in its line, that may be lost: those that run go first."""
+    """Where a run that waits does not stand in its line, that may be lost: all stand there anew, in their order."""
     if not store.stands(look.entry, look.turn):
-        for each in store.turns_of(look.entry, LIMIT):
-            store.line(look.entry, each, runs=True)
+        for runs, each in store.in_turn(look.entry):
+            store.line(look.entry, each, most=sys.maxsize, runs=runs)
 
 
 def _dropped(store: PipelineStore, run_id: str, outbox: Outbox) -> list[Ref]:

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat_lite import Entry, InvalidEntry, Misfire, Scheduler, Schedules, Upcoming, at, cron, every
+from redbeat_lite import Entry, InvalidEntry, Misfire, Scheduler, Schedules, Upcoming, at, cron, every, rrule
 from redbeat_lite.cli.next import runs_between
 from redbeat_lite.clock import wall_ms
+from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.preview import walk
+from redbeat_lite.instants import to_ms
 from redbeat_lite.storage import patience
 from redbeat_lite.storage.store import Store
 from redbeat_lite.storage.stored import Stored
@@ -98,6 +100,43 @@ class TestUpcoming:
         expected = schedules.upcoming(end)
         fired = all_that_fires(inner_beat, end, clock, client)
         assert expected == sorted(fired)
+
+    @pytest.mark.usefixtures("no_time_to_walk")
+    @pytest.mark.parametrize(
+        ("schedule", "misfire", "later", "first"),
+        [
+            pytest.param(every(3600), "skip", 7323, 2, id="skip"),
+            pytest.param(every(3600), Misfire("all", grace=300), 7323, 2, id="a grace"),
+            pytest.param(rrule("FREQ=HOURLY"), "coalesce", 11_400, 3, id="walked, had there been time"),
+        ],
+    )
+    def test_what_its_jitter_still_holds_back_is_not_left_out(
+        self,
+        schedules: Schedules,
+        inner_beat: Scheduler,
+        clock: Clock,
+        client: redis.Redis,
+        monkeypatch: pytest.MonkeyPatch,
+        schedule: Any,
+        misfire: Any,
+        later: int,
+        first: int,
+    ) -> None:
+        start = datetime(2026, 3, 2, 12, tzinfo=UTC)
+        minutes = {1: 28, 2: 2, 3: 25}  # by which the first hours come later
+
+        def offset_ms(name: str, nominal: int, *_: object) -> int:
+            return 60_000 * minutes.get((nominal - to_ms(start)) // 3_600_000, 0)
+
+        monkeypatch.setattr(lifecycle, "offset_ms", offset_ms)
+        clock.set(start)
+        schedules.add("e", "add", schedule, jitter=1800, misfire=misfire)
+        clock.forward(later)
+        end = clock.now + timedelta(hours=3)
+        expected = schedules.upcoming(end)
+        fired = all_that_fires(inner_beat, end, clock, client)
+        assert expected[0].nominal == start + timedelta(hours=first)
+        assert expected == [run for run in fired if run.nominal >= expected[0].nominal]
 
     def test_is_bounded_by_its_limit_and_its_end(self, schedules: Schedules) -> None:
         schedules.add("a", "add", every(1))
