@@ -13,7 +13,7 @@ from ..instants import from_ms, to_ms
 from ..public import public
 from ..schedules import Question
 from ..schedules.misfire import Plan, Range
-from ..schedules.missed import by_count, missed_of
+from ..schedules.missed import WalkOn, by_count, missed_of
 from ..storage.changes import Change
 from ..storage.json_values import dumps, loads
 from . import lifecycle
@@ -107,8 +107,14 @@ class Freezes(NamedTuple):
         began = min((each.since for each in left), default=from_ms(now))
         return [each for each in self.all if each in left or (each.mode == "skip" and began < each.end)]
 
-    def decide(self, entry: Entry, state: EntryState, now: int, zone: tzinfo) -> tuple[Plan, int | None] | None:
-        """What becomes of a due entry, and until when it is put off; ``None``: they leave it alone."""
+    def decide(
+        self, entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count
+    ) -> tuple[Plan, int | None] | None:
+        """What becomes of a due entry, and until when it is put off; ``None``: they leave it alone.
+
+        Parameters:
+            walk_on: how far to count one by one what they skip.
+        """
         if not self.all:
             return None
         skipping = (each for each in self.all if each.mode == "skip" and not each.holds(now))
@@ -118,9 +124,9 @@ class Freezes(NamedTuple):
         if due is None or due >= end or nominal is None or isinstance(nominal, Question):
             until = self.until(now, entry)
             return None if until is None else (Plan((), nominal, 0), until)
-        missed = missed_of(entry.rule(zone), nominal, min(end - 1, entry.end_ms or end), by_count)
+        missed = missed_of(entry.rule(zone), nominal, min(end - 1, entry.end_ms or end), walk_on)
         ranges = (Range(nominal, missed.last(), missed.total()),)
-        return Plan((), lifecycle.ahead(entry, state, end - 1, zone), missed.total(), ranges), None
+        return Plan((), lifecycle.ahead(entry, state, end - 1, zone, walk_on), missed.total(), ranges), None
 
 
 def recorded(lines: Iterable[Change]) -> Iterator[Freeze]:

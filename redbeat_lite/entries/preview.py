@@ -74,7 +74,7 @@ def walk(
         at, _, name, entry, state = heapq.heappop(queue)
         if isinstance(state.nominal, Question):
             continue
-        frozen = freezes.decide(entry, state, at, zone)
+        frozen = freezes.decide(entry, state, at, zone, walk_on)
         plan, held = frozen or (lifecycle.plan(entry, state, at, zone, walk_on), None)
         if not frozen and not plan.emit and not walk_on(()):
             # Where there are more to walk through, there is no time for it: the entry goes on after them, but for one
