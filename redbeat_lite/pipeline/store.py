@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -218,7 +219,8 @@ class PipelineStore:
             for run_id, reply in zip(ids, pipe.execute(raise_on_error=False), strict=True):
                 if isinstance(reply, list) and reply[:2] == [b"1", entry.encode()] and text(reply[2]) in LIVE:
                     state, since, resumed = reply[2:]
-                    found.append((state == b"WAITING", int(since), turn(run_id, int(resumed or 0))))
+                    with suppress(ValueError):  # anything may lie there
+                        found.append((state == b"WAITING", int(since or 0), turn(run_id, int(resumed or 0))))
         return [(not waits, each) for waits, _, each in sorted(found)]
 
     def first(self, entry: str) -> str | None:
