@@ -91,14 +91,8 @@ def _pipeline(entry: Entry) -> list[tuple[str, object]]:
         params = shown(pack(found.params, "params")) if found.params else None
     except Exception:  # noqa: BLE001 - anything may stand there
         return []
-    return [
-        ("stages", "\n".join(stages)),
-        ("params", params),
-        ("overlap", found.overlap),
-        ("deadline", shown(found.deadline) if found.deadline else None),
-        ("at once", found.at_once),
-        ("revoke siblings", "true" if found.revoke_siblings else None),
-    ]
+    more = ((field, getattr(found, field)) for field in ("overlap", "deadline", "at_once", "revoke_siblings"))
+    return [("stages", "\n".join(stages)), ("params", params), *((field, shown(it)) for field, it in more if it)]
 
 
 def shown(value: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from ..storage.replies import server_ms, text, texts
@@ -45,10 +44,6 @@ class Index:
         if foreign:
             self._client.zrem(self._open, *foreign)
         return [text(each) for each in found if each not in foreign]
-
-    def open(self) -> Iterator[str]:
-        """The runs that have not ended."""
-        return (text(each) for each, _ in self._client.zscan_iter(self._open, count=1_000))
 
     def ended(self, run_id: str) -> None:
         """The sweeper need not look at this run any more; it is among the latest that have ended."""

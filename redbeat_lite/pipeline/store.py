@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ from ..storage.lazy import of_process
 from ..storage.patience import patiently
 from ..storage.replies import text, text_or_none, texts
 from ..storage.scripts import Scripts
-from ..storage.stored import chunks
 from .definition import MAX_STEPS, Definition
 from .keys import RunKeys, turn, turns_key
 from .run_index import Index
@@ -45,9 +43,6 @@ SUSPICION_MS = 2_000
 
 #: The states of a run that has not ended.
 LIVE = ("RUNNING", "WAITING")
-
-#: Runs that are looked at in one round trip.
-_BATCH = 1_000
 
 #: Definitions kept in a process.
 _CACHE = 500
@@ -204,24 +199,6 @@ class PipelineStore:
         what = (turn, gone, most, REMEMBER_MS, int(runs))
         joined, first = self._scripts.run("pipeline/turn", (turns_key(self._prefix, entry),), what)
         return bool(joined), text(first)
-
-    def stands(self, entry: str, turn: str) -> bool:
-        """Whether somebody stands in the line of an entry."""
-        return self.client.zscore(turns_key(self._prefix, entry), turn) is not None
-
-    def in_turn(self, entry: str) -> list[tuple[bool, str]]:
-        """Who is to stand in the line of an entry, the first in front: whether it runs, and how it stands there."""
-        found: list[tuple[bool, int, str]] = []
-        for ids in chunks(self.index.open(), _BATCH):
-            pipe = self.client.pipeline(transaction=False)
-            for run_id in ids:
-                pipe.hmget(self.keys(run_id).run, "waits", "entry", "state", "since", "resumed")
-            for run_id, reply in zip(ids, pipe.execute(raise_on_error=False), strict=True):
-                if isinstance(reply, list) and reply[:2] == [b"1", entry.encode()] and text(reply[2]) in LIVE:
-                    state, since, resumed = reply[2:]
-                    with suppress(ValueError):  # anything may lie there
-                        found.append((state == b"WAITING", int(since or 0), turn(run_id, int(resumed or 0))))
-        return [(not waits, each) for waits, _, each in sorted(found)]
 
     def first(self, entry: str) -> str | None:
         """The run of an entry whose turn it is, if there is one."""

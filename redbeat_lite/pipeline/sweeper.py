@@ -6,7 +6,6 @@ an outbox, publish again a message that does not begin, run again or give up a s
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 from celery import Celery
@@ -15,7 +14,7 @@ from celery.utils.log import get_logger
 from ..threads import Ticker
 from .definition import task_id
 from .publish import LOST, conclude, dispatch, over, revoke, take_turn
-from .store import Look, Outbox, PipelineStore, Ref, store_of
+from .store import Outbox, PipelineStore, Ref, store_of
 
 logger = get_logger(__name__)
 
@@ -64,7 +63,6 @@ def _look(app: Celery, store: PipelineStore, run_id: str) -> None:
     elif word == "over":
         over(app, store, run_id)
     elif word == "wait":
-        _mend_line(store, look)
         take_turn(app, store, run_id)
     if word != "run":
         return
@@ -80,13 +78,6 @@ def _look(app: Celery, store: PipelineStore, run_id: str) -> None:
     if look.entry:
         # The server may have lost its line. Should it have ended just now, whoever stands there next sees that.
         store.line(look.entry, look.turn, runs=True)
-
-
-def _mend_line(store: PipelineStore, look: Look) -> None:
-    """Where a run that waits does not stand in its line, that may be lost: all stand there anew, in their order."""
-    if not store.stands(look.entry, look.turn):
-        for runs, each in store.in_turn(look.entry):
-            store.line(look.entry, each, most=sys.maxsize, runs=runs)
 
 
 def _dropped(store: PipelineStore, run_id: str, outbox: Outbox) -> list[Ref]:

@@ -236,7 +236,7 @@ class TestShow:
             'params {"day": 1}',
             "overlap wait",
             "deadline 7200 s",
-            "at once 1",
+            "at_once 1",
         ]
         assert not any(line.startswith("kwargs") for line in lines)
         assert cli("show", "nightly", "--json").json["kwargs"], "programs have all of it"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun, Schedules, every
-from redbeat_lite.pipeline import progress_line, publish, run, store, sweep
+from redbeat_lite.pipeline import progress_line, publish, run, sweep
 from redbeat_lite.pipeline.keys import turn, turns_key
 from redbeat_lite.pipeline.publish import conclude
 from redbeat_lite.pipeline.run import begin
@@ -139,22 +138,15 @@ def test_a_line_that_is_lost_is_made_anew(app: Celery) -> None:
 
 
 @pytest.mark.parametrize("overlap", ["skip", "wait"])
-@pytest.mark.parametrize("runs", ["a", "z"], ids=["who runs is looked at first", "who waits is"])
-def test_in_a_line_that_is_lost_who_runs_stands_in_front_again(
-    app: Celery, monkeypatch: pytest.MonkeyPatch, overlap: str, runs: str
-) -> None:
-    monkeypatch.setattr(store, "_BATCH", 2)
-    start(app, "other", overlap, entry="other")
-    for name in (runs, "c", "b"):
-        start(app, name, overlap)
-        time.sleep(0.002)  # a run of its own millisecond
+def test_in_a_line_that_is_lost_who_runs_stands_in_front_again(app: Celery, overlap: str) -> None:
+    start(app, "a", overlap)
+    start(app, "b", overlap)
     store_of(app).client.delete(turns_key("redbeat-lite", "nightly"))
-    monkeypatch.setattr(publish, "MAX_WAITING", 0)
     swept(app)
-    assert in_line(app) == ([runs] if overlap == "skip" else [runs, "c", "b"]), "those that wait in their order"
-    start(app, "d", overlap)
+    assert in_line(app) == (["a"] if overlap == "skip" else ["a", "b"])
+    start(app, "c", overlap)
     later = "ABORTED" if overlap == "skip" else "WAITING"
-    assert seen(app, runs, "b", "c", "d") == ["RUNNING", later, later, "ABORTED"]
+    assert seen(app, "a", "b", "c") == ["RUNNING", later, later]
 
 
 def test_runs_that_may_overlap_stand_in_no_line(app: Celery) -> None:
