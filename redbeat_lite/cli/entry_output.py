@@ -53,13 +53,8 @@ def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
     bounds: dict[str, Any] = {it: when(getattr(entry, it), zone) for it in ("start_at", "end_at") if it in written}
     written, last = {**written, **bounds}, when(entry.last_run_at, zone)
     pipeline = _pipeline(entry)
-    apart = (
-        "task",
-        "schedule",
-        "local",
-        *(["args"] if entry.task == CANVAS else []),
-        *(["kwargs"] if pipeline else []),
-    )
+    told = "kwargs" if pipeline else "args" if entry.task == CANVAS else ""
+    apart = ("task", "schedule", "local", told)
     return [
         ("name", entry.name),
         ("task", call_text(entry.task, entry.args)),

@@ -77,3 +77,8 @@ def turns_key(prefix: str, entry: str) -> str:
 def turn(run_id: str, resumed: int) -> str:
     """How a run stands in a line: each time otherwise, so that who is late to take it off takes off what has ended."""
     return f"{resumed}:{run_id}"
+
+
+def run_of(turn: str) -> str:
+    """Which run stands so in a line."""
+    return turn.partition(":")[2]

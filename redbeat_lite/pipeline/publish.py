@@ -19,7 +19,7 @@ from ..once.errors import LockUnavailable, OnceRejected
 from ..once.store import DOWN
 from . import params
 from .definition import Definition, Step, task_id
-from .keys import turn
+from .keys import run_of, turn
 from .recorded import tell_end
 from .store import LIVE, Outbox, PipelineStore, Ref
 from .task_notes import task_of
@@ -148,7 +148,7 @@ def stand_in_line(app: Celery, store: PipelineStore, run_id: str, entry: str, re
     joined, before = store.line(entry, turn(run_id, resumed), most=1 + MAX_WAITING * wait)
     if joined:
         return ""
-    return f"run {before.partition(':')[2]} of its entry has not ended" + f", and {MAX_WAITING} wait" * wait
+    return f"run {run_of(before)} of its entry has not ended" + f", and {MAX_WAITING} wait" * wait
 
 
 def take_turn(app: Celery, store: PipelineStore, run_id: str) -> str:

@@ -16,7 +16,7 @@ from ..storage.patience import patiently
 from ..storage.replies import text, text_or_none, texts
 from ..storage.scripts import Scripts
 from .definition import MAX_STEPS, Definition
-from .keys import RunKeys, turn, turns_key
+from .keys import RunKeys, run_of, turn, turns_key
 from .run_index import Index
 
 #: ms that a run without a sign of life is kept, where its ttl is not longer.
@@ -203,7 +203,7 @@ class PipelineStore:
     def first(self, entry: str) -> str | None:
         """The run of an entry whose turn it is, if there is one."""
         turns = self.client.zrange(turns_key(self._prefix, entry), 0, 0)
-        return text(turns[0]).partition(":")[2] if turns else None
+        return run_of(text(turns[0])) if turns else None
 
     def fields(self, run_id: str, *names: str) -> list[str | None]:
         """These fields of a run."""

@@ -13,7 +13,7 @@ from ...beat.status import Status, asking, reports_in, status_in
 from ...entries.freezes import recorded
 from ...entries.sendable import queue_of
 from ...entries.words import last_sign_of_life
-from ...pipeline.keys import turns_key
+from ...pipeline.keys import run_of, turns_key
 from ...settings import Settings
 from ...storage.changes import Change
 from ...storage.replies import texts
@@ -69,7 +69,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         quarantine=None if aside is None else quarantined_in(aside),
         refused=fares.refused.errors.get(name),
         queue=queue,
-        line=tuple(each.partition(":")[2] for each in texts(turns)),
+        line=tuple(map(run_of, texts(turns))),
         takers=tuple(sorted(each for each, said in reports_in(reply).items() if queue in said.queues)),
     )
     there(name, entry or case.runs or case.changes or case.quarantine or case.refused or None)
