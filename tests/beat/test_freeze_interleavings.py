@@ -35,6 +35,7 @@ NAMES = (*CONFIG, *RUNTIME)
 SELECTIONS: tuple[dict[str, str], ...] = ({}, {"name": "c*"}, {"name": "r1"}, {"tag": "x"}, {"task": "t"}, {"tag": "y"})
 LONGEST = 0.3
 
+EPOCH = datetime.fromtimestamp(0, UTC)
 WHAT = ("freeze", "freeze", "freeze", "thaw", "thaw", "pause", "resume", "edit")
 
 
@@ -129,7 +130,7 @@ class Hand:
             eventually(lambda id=each.id: self.knows(id), what="the beat knows it")  # type: ignore[misc]
         self.look()
         self.judge([*self.spans.values()])
-        before = [each.id for each in self.schedules.freezes]
+        before = [each.until for each in self.schedules.freezes]
         self.client.flushall()
         for span in self.spans.values():
             span.start = span.end = 0
@@ -137,8 +138,9 @@ class Hand:
         self.paused.clear()
         self.add()
 
-    def back(self, before: list[str]) -> bool:
-        return bool(self.client.hexists(KEYS.meta, "freezes")) or not before
+    def back(self, before: list[datetime]) -> bool:
+        """What had not ended is there again; what ended beside the flush may have been let go of before it."""
+        return bool(self.client.hexists(KEYS.meta, "freezes")) or max(before, default=EPOCH) <= datetime.now(UTC)
 
     def add(self) -> None:
         for name, fields in RUNTIME.items():
