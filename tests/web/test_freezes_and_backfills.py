@@ -65,7 +65,8 @@ def test_an_incident_is_taken_up_with_a_note(visitor: Visitor, schedules: Schedu
 
 
 def test_a_backfill_shows_how_much_it_is_before_it_starts(visitor: Visitor, schedules: Schedules) -> None:
-    form = {"name": "nightly", "from": f"{MIDNIGHT - timedelta(days=3):%Y-%m-%dT%H:%M}", "to": f"{MIDNIGHT:%Y-%m-%dT%H:%M}"}
+    first = MIDNIGHT - timedelta(days=3)
+    form = {"name": "nightly", "from": f"{first:%Y-%m-%dT%H:%M}", "to": f"{MIDNIGHT:%Y-%m-%dT%H:%M}"}
     form |= {"max-active": "none", "rate": "10", "again": "0", "note": "the outage"}
     asked = visitor.post("backfill", **form)
     assert "Send 3 runs of nightly?" in asked.text
