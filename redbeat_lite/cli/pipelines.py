@@ -28,25 +28,28 @@ def pipelines() -> None:
 
 @pipelines.command("list", cls=Command)
 @click.option("--running", is_flag=True, help="Only those that have not ended.")
+@click.option("--failed", is_flag=True, help="Only those that have failed.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
 @json_option
 @click.pass_context
-def list_(ctx: click.Context, running: bool, limit: int, as_json: bool) -> None:
+def list_(ctx: click.Context, running: bool, failed: bool, limit: int, as_json: bool) -> None:
     """List the runs: those that have not ended first, then the others, the latest in front.
 
     \b
     Examples:
       celery -A proj redbeat pipelines list --running
+      celery -A proj redbeat pipelines list --failed
       celery -A proj redbeat pipelines list --json
     """
-    found = PipelineRun.list(app_of(ctx), ended=not running, limit=limit + 1)
+    wanted = [*((State.RUNNING, State.WAITING) if running else ()), *((State.FAILED,) if failed else ())]
+    found = PipelineRun.list(app_of(ctx), wanted or tuple(State), limit=limit + 1)
     if as_json:
         echo_json([run.as_json() for run in found[:limit]])
         return
     zone = ctx.obj.app.timezone
     rows = [(run.id, run.state, _stage(run), _steps(run), when(run.created_at, zone), _what(run)) for run in found]
     headers = ("RUN", "STATE", "STAGE", "STEPS", "STARTED", "WHAT")
-    empty = f"No run {'goes on' if running else 'is recorded'}."
+    empty = "There is no such run." if wanted else "No run is recorded."
     echo_table(headers, rows, empty=empty, rigid=headers[:4], limit=limit, below=True)
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import click
 from celery import Celery
 
+from ..api.run_history import OUTCOMES
 from ..api.schedules import Schedules
 from ..beat.status import status
 from ..entries.words import span, took
-from ..runs.run import NOT_DONE, Run
+from ..runs.run import NOT_DONE, Outcome, Run
 from ..setting_checks import has_results
 from ..settings import Settings
 from .command import Command, entry_names, json_option, schedules_of
@@ -25,6 +26,7 @@ from .selected import names_of, selected, selecting
 @click.argument("name", required=False, shell_complete=entry_names)
 @selecting
 @click.option("--failed", is_flag=True, help="Only those that did not do their work: failed, expired, lost and so on.")
+@click.option("--outcome", type=click.Choice(OUTCOMES), multiple=True, help="Only those of this outcome; repeatable.")
 @click.option("--since", metavar="TIME", help="Only those scheduled since: 22:00, an instant, or how long ago: 24h.")
 @click.option("--until", metavar="TIME", help="Only those scheduled until then.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many runs at most.")
@@ -34,6 +36,7 @@ def runs(
     ctx: click.Context,
     /,
     failed: bool,
+    outcome: tuple[Outcome, ...],
     since: str | None,
     until: str | None,
     limit: int,
@@ -53,18 +56,18 @@ def runs(
       celery -A proj redbeat runs 'report-*' --tag billing
     """
     schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
-    outcome = NOT_DONE if failed else None
+    outcomes = {*outcome, *(NOT_DONE if failed else ())} or None
     first = None if since is None else since_of("since", since, zone)
     last = None if until is None else since_of("until", until, zone)
     entries = selected(ctx, **meant)
     name = None if entries.selection.is_all else names_of(entries, meant["name"])
-    found = schedules.runs(name, outcome=outcome, since=first, until=last, limit=limit + 1)
+    found = schedules.runs(name, outcome=outcomes, since=first, until=last, limit=limit + 1)
     if as_json:
         echo_json(found[:limit])
     elif found:
         _echo(found, zone, named=not isinstance(name, str), limit=limit)
     else:
-        say(_why_nothing(ctx.obj.app, name, filtered=failed or first is not None or last is not None))
+        say(_why_nothing(ctx.obj.app, name, filtered=bool(outcomes or first or last)))
 
 
 def told(run: Run, zone: tzinfo) -> str:

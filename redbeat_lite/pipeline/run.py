@@ -81,11 +81,11 @@ class PipelineRun:
         return f"<PipelineRun {self.id}>"
 
     @classmethod
-    def list(cls, app: Celery, *, ended: bool = True, limit: int = 100) -> Sequence[RunStatus]:
+    def list(cls, app: Celery, states: Collection[State] = tuple(State), *, limit: int = 100) -> Sequence[RunStatus]:
         """How the runs stand, as :meth:`brief` finds them. One round trip for each, two for one that waits.
 
         Parameters:
-            ended: ``False`` leaves out those that have ended.
+            states: that are wanted.
             limit: how many at most.
 
         Raises:
@@ -93,14 +93,13 @@ class PipelineRun:
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InvalidEntry("limit", "a number of runs, at least 1", limit)
-        states = tuple(State) if ended else (State.RUNNING, State.WAITING)
         found = []
         for each in cls.brief(app, states, limit=limit):
             try:
                 found.append(cls(app, each.id).status())
             except RedbeatError as exc:
                 _unlisted(each.id, exc)
-        return tuple(run for run in found if ended or not run.ended)
+        return tuple(run for run in found if run.state in states)
 
     @classmethod
     def brief(cls, app: Celery, states: Collection[State] = tuple(State), *, limit: int = 100) -> Sequence[RunStatus]:

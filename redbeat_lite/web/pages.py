@@ -151,7 +151,8 @@ def runs(call: Call) -> Response:
     since, until = call.texts("since", "until")
     texts = {field: text for field, text in (("since", since), ("until", until)) if text}
     found = call.site.shared.read(("runs", wanted, *texts.items()), lambda: _runs(call.site, wanted, texts))
-    words = ["--failed"] * (wanted == "failed") + [word for field in texts for word in (f"--{field}", texts[field])]
+    named = ["--failed"] if wanted == "failed" else ["--outcome", wanted] if wanted in _OUTCOMES else []
+    words = named + [word for field in texts for word in (f"--{field}", texts[field])]
     return call.page("runs.html", runs=found, outcomes=_OUTCOMES, wanted=wanted, ends=_ENDS, most=_RUNS, words=words)
 
 

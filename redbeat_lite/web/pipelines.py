@@ -19,7 +19,6 @@ _STEPS = 100
 _STATES = {
     "running": (State.RUNNING, State.WAITING),
     "failed": (State.FAILED,),
-    "ended": (State.SUCCEEDED, State.FAILED, State.ABORTED),
 }
 
 

@@ -51,7 +51,8 @@ def test_the_summaries_of_all_commands_are_whole() -> None:
     "words, why",
     [
         (["locks", "list"], "No lock is held or waited for."),
-        (["pipelines", "list", "--running"], "No run goes on."),
+        (["pipelines", "list"], "No run is recorded."),
+        (["pipelines", "list", "--failed"], "There is no such run."),
         (["calendars", "list"], "No calendar is stored."),
         (["quarantine", "list"], "No entry is in quarantine."),
         (["freezes"], "Nothing is frozen."),

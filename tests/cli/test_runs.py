@@ -84,6 +84,9 @@ class TestRuns:
         [
             ((), ["waiting", "running", "failed", "succeeded", "skipped"]),
             (("--failed",), ["failed"]),
+            (("--outcome", "succeeded", "--outcome", "waiting"), ["waiting", "succeeded"]),
+            (("--outcome", "skipped", "--failed"), ["failed", "skipped"]),
+            (("--outcome", "lost"), []),
             (("--since", "150s"), ["waiting", "running"]),
             (("--since", "2m30s", "--failed"), []),
             (("--since", "13:04", "--until", "12:05:30Z"), ["running", "failed"]),

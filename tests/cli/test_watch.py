@@ -112,8 +112,8 @@ def terminal(shell: Shell) -> Iterator[Callable[..., Terminal]]:
 
 
 def runs_of_tick(screen: Terminal) -> int:
-    """How often the live beat's entry has run, as the screen tells."""
-    found = [re.search(r"^tick .* (\d+) +\S+ \w+ ago$", line) for line in screen.screen()]
+    """How often the live beat's entry has run, as the screen tells; what is last in a line may be cut."""
+    found = [re.search(r"^tick .* (\d+) +\S+ \w+ a", line) for line in screen.screen()]
     return max((int(each[1]) for each in found if each), default=0)
 
 

@@ -67,7 +67,7 @@ def test_runs_are_listed_with_how_far_they_are(app: Celery) -> None:
     cancel(app, "d")
     cancel(app, "b")
     assert listed(app) == ["c", "a", "b", "d"], "then those that have ended, the latest in front"
-    assert listed(app, ended=False) == ["c", "a"]
+    assert listed(app, states=[State.RUNNING, State.WAITING]) == ["c", "a"]
     assert listed(app, limit=3) == ["c", "a", "b"]
     assert listed(app, limit=1) == ["c"]
     found = PipelineRun.list(app)
@@ -134,7 +134,7 @@ def test_a_run_is_listed_once_at_every_moment(app: Celery) -> None:
     start(app, "b")
     fail(app, "a")
     assert listed(app) == ["b", "a"]
-    assert listed(app, ended=False) == ["b"]
+    assert listed(app, states=[State.RUNNING, State.WAITING]) == ["b"]
     store_of(app).index.ended("a")
     assert listed(app) == ["b", "a"]
     start(app, "a")  # as a start that is delivered twice: the sweeper is to look at it again

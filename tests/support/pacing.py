@@ -22,8 +22,8 @@ _TOGETHER = ("tests/acceptance/test_readme.py", "tests/acceptance/test_wheel.py"
 
 _SLOWEST = 3
 
-#: Most tests wait most of the time, so each core has enough for four at once.
-_PER_CORE, _AT_MOST = 4, 24
+#: Most tests wait most of the time, so each core has enough for five at once; more gain little and keep others waiting.
+_PER_CORE, _AT_MOST = 5, 25
 
 
 @pytest.hookimpl(optionalhook=True)

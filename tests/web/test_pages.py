@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -17,9 +18,12 @@ from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import Request
 from redbeat_lite.web.rendering import short_time
 from redbeat_lite.web.shared import Shared
+from tests.cli.conftest import Said, run_cli
 from tests.support.run_rows import RunRows
 from tests.support.server import Server
 from tests.web.conftest import Visitor
+
+__all__ = ["run_cli"]
 
 HOUR = timedelta(hours=1)
 
@@ -173,15 +177,15 @@ def test_why_and_who_are_told_when_asked(visitor: Visitor, schedules: Schedules)
 
 
 def test_runs_of_all_entries_are_told_and_those_that_failed_apart(
-    visitor: Visitor, schedules: Schedules, client: redis.Redis
+    visitor: Visitor, schedules: Schedules, client: redis.Redis, run_cli: Callable[..., Said]
 ) -> None:
     schedules.add("nightly", "add", every(60))
     recorded(client, schedules, "nightly", "failed", "succeeded", "expired", "lost")
-    assert visitor.get("runs").html.count("<tr><td>") == 4
-    assert visitor.get("runs", outcome="failed").html.count("<tr><td>") == 3
-    assert visitor.get("runs", outcome="expired").html.count("<tr><td>") == 1
-    assert visitor.get("runs", outcome="lost").html.count("<tr><td>") == 1
-    assert visitor.get("runs", outcome="nonsense").html.count("<tr><td>") == 4
+    for wanted, many in {"": 4, "failed": 3, "expired": 1, "lost": 1, "nonsense": 4}.items():
+        seen = visitor.get("runs", outcome=wanted)
+        assert seen.html.count("<tr><td>") == many
+        [command] = re.findall("redbeat (runs.*)</code>", seen.html)
+        assert len(run_cli(visitor.site.app, *command.split(), "--json").json) == many
     assert visitor.get("runs", since="5h").html.count("<tr><td>") == 4
     none = visitor.get("runs", until="9h", outcome="failed")
     assert "None of these." in none.text
