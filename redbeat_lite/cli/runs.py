@@ -26,7 +26,13 @@ from .selected import names_of, selected, selecting
 @click.argument("name", required=False, shell_complete=entry_names)
 @selecting
 @click.option("--failed", is_flag=True, help="Only those that did not do their work: failed, expired, lost and so on.")
-@click.option("--outcome", type=click.Choice(OUTCOMES), multiple=True, help="Only those of this outcome; repeatable.")
+@click.option(
+    "--outcome",
+    type=click.Choice(OUTCOMES),
+    metavar="WORD",
+    multiple=True,
+    help="Only those that came to this: succeeded, expired, lost and so on; repeatable.",
+)
 @click.option("--since", metavar="TIME", help="Only those scheduled since: 22:00, an instant, or how long ago: 24h.")
 @click.option("--until", metavar="TIME", help="Only those scheduled until then.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many runs at most.")
