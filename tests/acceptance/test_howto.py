@@ -5,15 +5,20 @@ from __future__ import annotations
 import doctest
 from collections.abc import Callable
 
+import pytest
 from celery import Celery
 
 from redbeat_lite import Schedules
+from tests.support.in_process import clock
 from tests.support.pages import blocks
 from tests.support.processes import ROOT
+
+__all__ = ["clock"]
 
 PAGES = [ROOT / "docs" / name for name in ("howto.md", "many.md")]
 
 
+@pytest.mark.usefixtures("clock")  # they name days, which would be over one day
 def test_every_example_on_the_pages_is_true(make_app: Callable[..., Celery]) -> None:
     app = make_app(result_expires=None)
     text = "\n".join(block.text for page in PAGES for block in blocks(page) if block.language == "pycon")
