@@ -60,7 +60,7 @@ def test_a_bad_config_entry_is_refused_alone(
     process.says("ERROR.*config entry 'no mapping' is refused: ")
     assert len(process.lines("ERROR")) == 4
     assert "Traceback" not in process.output
-    assert set(schedules) == {"fast", "celery.backend_cleanup"}
+    assert set(schedules) == {"fast"}
 
 
 def test_what_the_beat_refuses_is_seen_from_every_process_until_it_is_mended(
@@ -110,9 +110,9 @@ def test_entries_that_left_the_configuration_are_removed_and_those_of_others_sta
     schedules.add("runtime", "proj.add", every(3600))
     stop(run({"theirs": HOURLY, "shared": HOURLY}, name="billing"))
     stop(run({"ours": HOURLY, "leaves": FAST}))
-    assert set(schedules) == {"runtime", "theirs", "shared", "ours", "leaves", "celery.backend_cleanup"}
+    assert set(schedules) == {"runtime", "theirs", "shared", "ours", "leaves"}
     process = run({"ours": HOURLY, "shared": HOURLY})
-    assert set(schedules) == {"runtime", "theirs", "shared", "ours", "celery.backend_cleanup"}
+    assert set(schedules) == {"runtime", "theirs", "shared", "ours"}
     process.says("WARNING.*1 entry taken over from the configuration of 'billing', of which no beat is there: 'shared'")
     process.says("WARNING.*1 entry of the configuration of 'billing' without a beat of 'billing': 'theirs'")
     assert not process.lines("CRITICAL|Traceback")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -64,10 +63,8 @@ class Sleeper:
 @pytest.fixture(scope="module")
 def shared_sleeper() -> Iterator[Sleeper]:
     with Server() as server:
-        # No result expires, so Celery adds no entry of its own and the schedule can be empty.
-        conf = json.dumps({"result_expires": None, "beat_max_loop_interval": 300})
         words = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO")
-        process = celery("tests.acceptance.proj", *words, PROJ_URL=server.url, PROJ_CONF=conf)
+        process = celery("tests.acceptance.proj", *words, PROJ_URL=server.url)
         try:
             with server.client() as client:
                 leads(process, client)

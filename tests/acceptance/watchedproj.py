@@ -20,6 +20,7 @@ app.conf.update(redbeat_lite_lease=1, worker_prefetch_multiplier=1)
 if "PROJ_RESULTS" in os.environ:
     app.conf.result_backend = os.environ["PROJ_RESULTS"]
 else:
+    app.conf.result_expires = None  # as in proj.py
     install(app)
 client = redis.Redis.from_url(os.environ["PROJ_URL"])
 

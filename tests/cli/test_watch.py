@@ -129,7 +129,7 @@ def test_it_redraws_follows_the_size_of_the_terminal_and_ends_on_q(
     assert re.match(r"1 to \d+ of 2\d entries  \d{4}-", lines[0])
     runs = eventually(lambda: runs_of_tick(screen), what="a run of the entry that runs")
     eventually(lambda: runs_of_tick(screen) > runs, what="the count of its runs grows on the screen")
-    live.add("brand-new", "proj.add", every(60))
+    live.add("brand-new-with-a-longer-name", "proj.add", every(60))
     screen.shows("brand-new")
     assert "entry-15" not in "\n".join(screen.screen())
     screen.resize(40, 100)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
 import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Schedules, cron, every
+from redbeat_lite import Schedules, cron, every, lock
 from redbeat_lite.actors import Who
 from redbeat_lite.entries.state import EntryState
+from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.storage.changes import line_of
 from redbeat_lite.storage.json_values import dumps
@@ -22,10 +26,15 @@ from tests.support.beats import KEYS
 from tests.support.commands import round_trips
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
+from tests.web.test_pipelines import Runs
 
 pytestmark = [pytest.mark.soak, pytest.mark.alone, pytest.mark.timeout(900)]
 
 COUNT, KINDS, FEED, CHANGES, DAY_MS = 1_000_000, 400, 100_000, 10_000, 86_400_000
+
+#: How many locks, runs of pipelines, incidents and entries in quarantine.
+OTHERS = 1000
+
 NAME = "entry-0010000"
 
 #: What is asked of a page besides itself; of one that is not here, itself and with the name of an entry.
@@ -44,6 +53,8 @@ ASKED: dict[str, list[dict[str, object]]] = {
     "/timeline": [{"tag": "tenant:9"}, {"q": "entry-09", "span": "1h"}, {"task": "none", "span": "7d"}],
     "/changes": [{"q": NAME}, {"by": "nobody"}],
     "/runs": [{"outcome": outcome} for outcome in ("failed", "expired", "lost")],
+    "/locks": [{"key": "key-7"}],
+    "/pipelines": [{"state": "failed"}, {"state": "running"}, {"id": "run-1"}, {"id": "wide"}],
 }
 
 
@@ -56,9 +67,12 @@ def own() -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def site(own: Server) -> Iterator[Site]:
     app = Celery("proj", broker=own.url, set_as_current=False)
-    with own.client() as client:
+    with own.client() as client, ExitStack() as held:
         fill(Schedules(app), client)
-    yield Site(app, access=lambda request: Access("ada", RIGHTS))
+        fill_the_others(app, client)
+        for n in range(OTHERS):
+            held.enter_context(lock(app, f"key-{n}", lease="1h"))
+        yield Site(app, access=lambda request: Access("ada", RIGHTS))
     app.close()
 
 
@@ -92,6 +106,25 @@ def fill(schedules: Schedules, client: redis.Redis) -> None:
         pipe.zadd(keys.rows(name), {f"id-{n}|{outcome}|5|9|0|{now - FEED + n}-1": now - FEED + n})
         if n % 5000 == 4999:
             pipe.execute()
+
+
+def fill_the_others(app: Celery, client: redis.Redis) -> None:
+    """What there is besides entries and their runs, as much of each as a bad day leaves behind."""
+    schedules, runs, now = Schedules(app), Runs(app), round(1000 * time.time())
+    aside = {"error": "x" * 200, "definition": '{"task": "add"}', "at": now}
+    client.hset(KEYS.quarantine, mapping={f"aside-{n}": json.dumps(aside) for n in range(OTHERS)})
+    cases = [Case("failed", f"entry-{n:07d}", now - n, "KeyError: 7") for n in range(OTHERS)]
+    client.hset(RunKeys("redbeat-lite").incidents, mapping={case.field: case.encode() for case in cases})
+    for n in range(100):
+        schedules.freezes.add(f"nothing-{n}", seconds=86_400, note="a deploy")
+        day = datetime.now(UTC) - timedelta(days=n + 2)
+        schedules.backfills.start(f"entry-{n * 50 + 1:07d}", day, day + timedelta(days=1), max_active=None)
+    steps = [(f"step-{n}", 1) for n in range(50)]
+    for n in range(OTHERS):
+        run = runs.start(*steps, run_id=f"run-{n}")
+        if n % 3 == 0:
+            run.cancel(note="x")
+    runs.start(*((f"step-{n}", 1) for n in range(1000)), run_id="wide")
 
 
 def test_each_page_is_there_in_200_ms(site: Site, own: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -183,8 +183,9 @@ def test_every_page_that_asks_fits(tab: Any, address: str, schedules: Schedules,
     asked("Show how much it is")
 
 
-def test_each_action_is_done_by_its_button(tab: Any, address: str, schedules: Schedules) -> None:
-    page = tab()
+@pytest.mark.parametrize("scripts", [True, False])
+def test_each_action_is_done_by_its_button(tab: Any, address: str, schedules: Schedules, scripts: bool) -> None:
+    page = tab(java_script_enabled=scripts)
     page.goto(address + "entry?name=nightly")
     for button, confirm in (("Pause", "Pause"), ("Resume", "Resume"), ("Run now", "Run now")):
         page.click(f"summary:text-is('{button}')")
@@ -235,8 +236,11 @@ def test_what_is_frozen_backfilled_or_wrong_is_acted_on_without_scripts(
     assert len([*schedules.backfills]) == 2
 
 
-def test_all_that_a_filter_selects_is_done_after_it_was_asked(tab: Any, address: str, schedules: Schedules) -> None:
-    page = tab()
+@pytest.mark.parametrize("scripts", [True, False])
+def test_all_that_a_filter_selects_is_done_after_it_was_asked(
+    tab: Any, address: str, schedules: Schedules, scripts: bool
+) -> None:
+    page = tab(java_script_enabled=scripts)
 
     def do(does: str, note: str = "") -> None:
         page.goto(address + "entries?tag=finance")
@@ -340,17 +344,38 @@ def test_on_a_phone_rarer_pages_are_folded(tab: Any, address: str) -> None:
 
 def test_it_works_by_keyboard_alone(tab: Any, address: str, schedules: Schedules) -> None:
     page = tab()
-    page.goto(address + "entry?name=nightly")
+    page.goto(address)
 
     def reach(words: str) -> None:
-        for _ in range(40):
+        for _ in range(60):
             page.keyboard.press("Tab")
-            if page.evaluate("document.activeElement.textContent") == words:
+            if page.evaluate("document.activeElement.textContent || document.activeElement.name") == words:
                 return
         raise AssertionError(f"no way by Tab to {words}")
 
+    reach("Entries")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:text-is('Entries')")
     reach("To the content")
     page.keyboard.press("Enter")
+    reach("tag")
+    page.keyboard.type("finance")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/entries?*tag=finance*")
+    reach("nightly")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:text-is('nightly')")
+    reach("Edit")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[name=jitter]")
+    reach("jitter")
+    page.keyboard.type("5s")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Save")
+    reach("Save")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("p.done")
+    assert schedules["nightly"].jitter == 5
     reach("Pause")
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")

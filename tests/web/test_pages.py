@@ -12,15 +12,17 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Entry, Scheduler, Schedules, cron, every
+from redbeat_lite import Entry, Schedules, at, cron, every
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import Request
 from redbeat_lite.web.rendering import short_time
 from redbeat_lite.web.shared import Shared
 from tests.cli.conftest import Said, run_cli
+from tests.support.in_process import MakeBeat
 from tests.support.run_rows import RunRows
 from tests.support.server import Server
+from tests.support.waiting import eventually
 from tests.web.conftest import Visitor
 
 __all__ = ["run_cli"]
@@ -28,13 +30,20 @@ __all__ = ["run_cli"]
 HOUR = timedelta(hours=1)
 
 
-def recorded(client: redis.Redis, schedules: Schedules, name: str, *outcomes: Outcome) -> None:
+def recorded(
+    client: redis.Redis,
+    schedules: Schedules,
+    name: str,
+    *outcomes: Outcome,
+    worker: str = "celery@w1",
+    error: str = "KeyError: 7",
+) -> None:
     """What workers have written of the last runs of an entry."""
     rows, last = RunRows(client, schedules), datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     times = [last - HOUR * back for back in range(len(outcomes), 0, -1)]
-    for at, task_id, outcome in zip(times, rows.sent(name, *times), outcomes, strict=True):
-        line = rows.line(name, at, outcome, task_id, worker="celery@w1", error="KeyError: 7")
-        rows.row(name, at, outcome, task_id, begin=10, duration=1500, feed=line)
+    for nominal, task_id, outcome in zip(times, rows.sent(name, *times), outcomes, strict=True):
+        line = rows.line(name, nominal, outcome, task_id, worker=worker, error=error)
+        rows.row(name, nominal, outcome, task_id, begin=10, duration=1500, feed=line)
 
 
 def test_the_first_page_tells_who_leads_what_is_wrong_and_what_comes(
@@ -94,9 +103,24 @@ def test_a_frozen_entry_tells_its_rule_and_until_when(visitor: Visitor, schedule
     assert "at 02:30, Europe/Berlin frozen until" in visitor.get("entry", name="nightly").text
 
 
-def test_it_names_the_leader(visitor: Visitor, inner_beat: Scheduler) -> None:
-    inner_beat.run_due()
-    assert "term 1" in visitor.get().text
+def test_it_names_the_leader_and_counts_who_stands_by_and_what_is_overdue(
+    visitor: Visitor, schedules: Schedules, app: Celery, make_beat: MakeBeat
+) -> None:
+    beats = [make_beat(app) for _ in range(3)]
+    for beat in beats:
+        beat.run_due()
+    seen = visitor.get()
+    assert "term 1" in seen.text
+    assert ("Stand-bys 2" in seen.text, "Overdue 0" in seen.text) == (True, True)
+    schedules.add("late", "add", at(datetime.now(UTC)))
+
+    def now() -> str:
+        visitor.site.shared.forget()
+        return visitor.get().text
+
+    eventually(lambda: re.search(r"Overdue 1 the first by \d\.\d s", now()), what="nobody sends it")
+    beats[0].run_due()
+    assert "Overdue 0" in now()
 
 
 def test_entries_are_listed_with_their_last_outcomes_and_their_next_run(

@@ -16,18 +16,23 @@ import pytest
 import redis
 from celery import Celery, Signature, chain
 
-from redbeat_lite import InvalidEntry, Pipeline, PipelineTask, Schedules, every
+from redbeat_lite import InvalidEntry, Pipeline, PipelineTask, Schedules, every, lock
 from redbeat_lite.cli.output import clean
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.errors import ConfigurationError
+from redbeat_lite.pipeline.store import store_of
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.storage.refused import Refused
 from redbeat_lite.web import RIGHTS, Access, Request, Response, Site
 from redbeat_lite.web.messages import MAX_BODY
+from redbeat_lite.web.routes import ROUTES
 from redbeat_lite.web.users import Users, line
 from tests.support.beats import KEYS
 from tests.web.conftest import OWN, Visitor
 from tests.web.test_pages import recorded
+from tests.web.test_pipelines import Runs, runs
+
+__all__ = ["runs"]
 
 #: All that we make pages of.
 TAGS = {
@@ -83,18 +88,27 @@ HOSTILE = (
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_whatever_people_write_stays_text(
-    visitor: Visitor, schedules: Schedules, client: redis.Redis, text: str
+    visitor: Visitor, schedules: Schedules, client: redis.Redis, runs: Runs, text: str
 ) -> None:
     schedules.add(text, "add", every(60), kwargs={text: text}, description=text, tags=["t"], options={"queue": "q"})
     schedules.pause(text, text)
-    recorded(client, schedules, text, "failed")
+    recorded(client, schedules, text, "failed", worker=text, error=text)
+    runs.end(runs.start(("a", 1), run_id="bad"), 0, "FAILED", text)
+    going = runs.start((clean(text), 1), run_id="going")
+    store_of(runs.app).progress(runs.begin(going, 0), 45, text)
+    client.hset(KEYS.quarantine, text, json.dumps({"error": text, "definition": json.dumps({"task": text})}))
     case = Case("failed", text, 1_700_000_000_000, text, note=text)
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
     schedules.freezes.add(tag="t", seconds=3600, note=text)
     begun = datetime.now(UTC) - timedelta(minutes=5)
     schedules.backfills.start(text, begun, datetime.now(UTC), max_active=None, note=text)
-    pages = ("", "entries", "entry", "runs", "edit", "timeline", "freezes", "backfills", "changes")
-    seen = [visitor.get(page, name=text, q=text, by=text, span=text, until=text) for page in pages]
+    pages = [path[1:] for method, path in ROUTES if method == "GET" and path != "/pipelines"]
+    with lock(runs.app, text):
+        seen = [visitor.get(page, name=text, q=text, by=text, span=text, until=text) for page in pages]
+        seen += [visitor.get("pipelines", **more) for more in ({}, {"id": "bad"}, {"id": "going"})]
+        seen += [visitor.get(page) for page in ("locks", "quarantine", "runs")]
+    assert all(clean(text) in each.text for each in seen[-6:]), [each.text for each in seen[-6:]]
+    seen.append(visitor.get("pipelines", state=text))
     seen += [visitor.get(page, tag="t", name=text) for page in ("entries", "timeline", "changes")]
     seen += [visitor.post(f"{does}-all", q=text, tag="t", note=text) for does in ("pause", "resume", "run", "remove")]
     seen += [visitor.post("backfill", name=text, **{"from": text, "note": text}), visitor.post("thaw", id=text)]
