@@ -118,7 +118,7 @@ def test_a_leader_shows_how_many_entries_are_stored_and_due_and_a_stand_by_does_
     leader = beat(PROJ_CONF=conf(schedule={"fast": FAST}, lease=1, metrics_port=port))
     leads(leader, client)
     leader.says(f"beat: serving metrics on 127.0.0.1, port {port}")
-    eventually(lambda: value(port, "entries") == 2, what="the number of entries")
+    eventually(lambda: value(port, "entries") == 1, what="the number of entries")
     eventually(lambda: (value(port, "dispatched_total", task="proj.add") or 0) > 2, what="what is sent")
     assert value(port, "due") in (0, 1)
     Schedules(app).freezes.add("nobody", seconds=600)
