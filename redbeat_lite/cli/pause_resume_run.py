@@ -102,7 +102,7 @@ def run(ctx: click.Context, /, args: Any, kwargs: Any, at: str | None, note: str
         return
     if isinstance(found, str):
         _ = schedules[found]  # so that what fails from here on is the broker's affair
-    _hurry(ctx.obj.app)
+    hurry(ctx.obj.app)
     try:
         given = {"args": args, "kwargs": kwargs, "note": note}
         sent = {found: schedules.run_now(found, **given)} if isinstance(found, str) else found.run_now(note)
@@ -119,7 +119,7 @@ def run(ctx: click.Context, /, args: Any, kwargs: Any, at: str | None, note: str
         say(f"sent {name!r} as task {task_id}")
 
 
-def _hurry(app: Celery) -> None:
+def hurry(app: Celery) -> None:
     """Have a publish of this process given up soon, after two tries: a worker may wait, a person may not."""
     conf, connection = app.conf, broker_connection(app)
     limits = publish_timeouts(connection, Settings.from_app(app).publish_timeout)

@@ -9,8 +9,8 @@ from ..storage.changes import Action, Difference, Line, line_of
 from ..storage.json_values import dumps, loads_as
 from ..storage.stored import Stored
 
-#: Their values are left out: arguments are the business of those who run the task.
-_SILENT = ("args", "kwargs")
+#: Their values are left out: arguments, and what headers hold, are the business of those who run the task.
+_SILENT = ("args", "kwargs", "options")
 
 #: Parts of a definition that are no fields. What was noted of the runs of a schedule changes with the schedule alone.
 _OTHERS = {"v": None, "local": None, "runs": "schedule"}

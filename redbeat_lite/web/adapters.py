@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +15,9 @@ from .site import Site
 
 if TYPE_CHECKING:
     from celery import Celery
+
+#: Requests that are answered at once; most wait for another one's read.
+_THREADS = 8
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
@@ -34,9 +40,9 @@ def wsgi(app: Celery, **options: Any) -> Callable[[dict[str, Any], Callable[...,
 def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], Awaitable[None]]:
     """The page as an ASGI application, for FastAPI, Starlette or any other; options as for :class:`Site`.
 
-    It is answered in a thread, so that no other request waits for Redis.
+    It is answered in a thread of its own few, so that nothing else of the host waits for Redis.
     """
-    site = Site(app, **options)
+    site, threads = Site(app, **options), ThreadPoolExecutor(_THREADS, "redbeat-page")
 
     async def application(scope: _Message, receive: _Receive, send: _Send) -> None:
         if scope["type"] != "http":
@@ -48,7 +54,8 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
                 return  # what was cut off could name another entry
             body += message.get("body", b"")
             more = message.get("more_body", False)
-        answer = await asyncio.to_thread(site.handle, _of_scope(scope, bytes(body)))
+        handle = partial(copy_context().run, site.handle, _of_scope(scope, bytes(body)))
+        answer = await asyncio.get_running_loop().run_in_executor(threads, handle)
         headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in _headers(answer)]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})

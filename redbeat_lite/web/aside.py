@@ -73,4 +73,4 @@ def doctor(call: Call) -> Response:
     at, found = None, None
     if "examine" in call.given:
         at, found = call.site.shared.read("doctor", lambda: (datetime.now(UTC), examine(call.site.app)))
-    return call.page("doctor.html", at=at, found=found, wrong=call.wrong)
+    return call.page("doctor.html", at=at, found=found)

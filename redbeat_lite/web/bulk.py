@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
@@ -49,7 +50,9 @@ def act(call: Call) -> Response:
     if not any(meant.values()):
         raise InvalidEntry("q", "the beginning of a name, a pattern, a tag or a task", "")
     found, (_, asks, do) = selected(call.site, *meant.values()), ACTIONS[does]
-    few = found.selection.beginning or len(call.site.schedules) <= _STORED
+    # Where a beginning is all that is asked for, nothing is read that is not meant.
+    mere = not (meant["tag"] or meant["task"] or is_pattern(meant["q"]))
+    few = mere or len(call.site.schedules) <= _STORED
     names = [entry.name for entry in islice(found, _MOST + 1)] if few else []
     if few and not names:
         raise EntryNotFound(f"no entry is selected by {found.selection}")
@@ -57,9 +60,10 @@ def act(call: Call) -> Response:
     if not 0 < len(names) <= _MOST:
         told = f"A page takes {_MOST:,} entries at once, and where no more than {_STORED:,} are stored."
         return call.page("ask.html", what="Too many for a page", told=told, words=words, asks="", button="")
-    if given.get("save") == str(len(names)):  # as many as was agreed to
+    agreed = hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()
+    if given.get("save") == agreed:  # to these very ones
         do(found, given)
         return call.done("all", "entries", **meant)
     what = f"{does.capitalize()} {counted(len(names), 'entry', 'entries')}?"
     told, button = listed(names, 10), does.capitalize()
-    return call.page("ask.html", what=what, told=told, words=words, asks=asks, button=button, number=len(names))
+    return call.page("ask.html", what=what, told=told, words=words, asks=asks, button=button, agreed=agreed)

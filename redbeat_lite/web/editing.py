@@ -49,9 +49,10 @@ def edit(call: Call) -> Response:
     before = _texts(entry)
     texts = before | {name: text for name, text in call.given.items() if name in before and name not in _hidden(call)}
     try:
-        if str(entry.version) != call.given.get("version"):
+        born = str(entry.known_state.generation)  # which of those that have borne its name
+        if (str(entry.version), born) != (call.given.get("version"), call.given.get("born", born)):
             raise EntryChanged("somebody else has changed this entry meanwhile; what stands here is yours")
-        words = _words(before, texts)
+        words = _words(before, texts, str(call.site.zone))
         changes = _read(words, call.site)
         if "save" in call.given:
             call.site.schedules.update(entry.name, if_version=entry.version, **changes)
@@ -85,9 +86,10 @@ def _hidden(call: Call) -> Collection[str]:
 def arguments(call: Call, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Those among the fields of an entry, as whoever asks may see them."""
     found = {field: value for field, value in fields.items() if field in ARGUMENTS}
-    if call.site.redact is not None:
-        return {field: call.site.redact(field, value) for field, value in found.items()}
-    return found if call.may("edit") else dict.fromkeys(found, "for those who may edit")
+    if not call.may("edit"):
+        return dict.fromkeys(found, "for those who may edit")
+    redact = call.site.redact
+    return found if redact is None else {field: redact(field, value) for field, value in found.items()}
 
 
 def _fields(texts: Mapping[str, str]) -> Iterator[Field]:
@@ -118,8 +120,8 @@ def _text(name: str, value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _words(before: Mapping[str, str], texts: Mapping[str, str]) -> list[str]:
-    """The options that make the one the other."""
+def _words(before: Mapping[str, str], texts: Mapping[str, str], zone: str) -> list[str]:
+    """The options that make the one the other; ``zone`` is the app's."""
     words: list[str] = []
     changed = [name for name, text in texts.items() if text != before[name]]
     if texts["kind"] not in KINDS:  # it becomes an option
@@ -128,6 +130,8 @@ def _words(before: Mapping[str, str], texts: Mapping[str, str]) -> list[str]:
         words += [f"--{texts['kind']}", *([texts["rule"]] if texts["kind"] != "manual" else [])]
         for name in (name for name, default in _BESIDE.items() if texts[name] != default):
             words += [_option(name), *([texts[name]] if _BESIDE[name] != "false" else [])]
+        # Left out, a rule of the same kind keeps its own on the command line.
+        words += ["--tz", zone] if before["tz"] and not texts["tz"] and texts["kind"] == before["kind"] else []
     for name in (name for name in changed if name not in _SCHEDULE):
         words += [_SWITCHES[name][texts[name] != "true"]] if name in _SWITCHES else [_option(name), texts[name]]
     return words

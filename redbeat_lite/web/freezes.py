@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..entries.schedule_text import seconds_from
+from .bulk import LOOKED_AT
 from .messages import Response
 from .site import Call
 
@@ -16,7 +17,7 @@ def page(call: Call) -> Response:
 def freeze(call: Call) -> Response:
     """Keep entries from firing for a time."""
     pattern, tag, task, length, note = call.texts("pattern", "tag", "task", "for", "note")
-    call.site.schedules.freezes.add(
+    made = call.site.schedules.freezes.add(
         pattern or ("*" if tag or task else ""),
         tag=tag or None,
         task=task or "*",
@@ -24,7 +25,9 @@ def freeze(call: Call) -> Response:
         mode="skip" if "skip" in call.given else "hold",
         note=note,
     )
-    return call.done("freeze", "freezes")
+    which = made.selection
+    *_, some = call.site.schedules.select(which.name, tag=which.tag, task=which.task).search(LOOKED_AT, enough=1)
+    return call.done("freeze" if any(some) else "freeze-none", "freezes")
 
 
 def thaw(call: Call) -> Response:

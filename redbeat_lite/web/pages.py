@@ -29,17 +29,17 @@ from .editing import ARGUMENTS, arguments
 from .messages import Response
 from .site import Call, Site
 
-#: How far to look ahead on the first page, and how many runs at most.
-_AHEAD, _COMING = timedelta(minutes=15), 30
+#: How far to look ahead on the first page, how many runs at most, and incidents that are counted.
+_AHEAD, _COMING, _INCIDENTS = timedelta(minutes=15), 30, 1000
 
-#: Entries on a page, runs on a page, and last runs of each entry in a list.
-_ENTRIES, _RUNS, _LAST = 50, 100, 15
+#: Entries on a page, runs on a page, last runs of each entry in a list, and how far pages of a filter go.
+_ENTRIES, _RUNS, _LAST, _FARTHEST = 50, 100, 15, 1000
 
 #: On the page of an entry: runs and changes, runs to come, and how far to look for these.
 _PAST, _NEXT, _AGE = 20, 10, timedelta(days=3653)
 
 #: What is shown of an entry in places of its own.
-_APART = ("name", "task", "status", "next run", "last run", "description", "params", *ARGUMENTS)
+_APART = ("name", "task", "status", "next run", "last run", "last error", "description", "params", *ARGUMENTS)
 
 _STATES = (*STATUSES, "failing", "failed")
 
@@ -70,7 +70,8 @@ def _now(site: Site) -> dict[str, Any]:
     found = read(site.store)
     coming = site.schedules.upcoming(datetime.now(UTC) + _AHEAD, _COMING, freezes=Freezes(found.freezes))
     told = [each for each in lines(found, site.zone) if each[0] != "frozen"]
-    return {"beats": found, "lines": told, "incidents": site.schedules.incidents(), "coming": coming, "most": _COMING}
+    incidents = site.schedules.incidents(limit=_INCIDENTS)
+    return {"beats": found, "lines": told, "incidents": incidents, "coming": coming, "most": _COMING}
 
 
 def entries(call: Call) -> Response:
@@ -78,13 +79,15 @@ def entries(call: Call) -> Response:
     wanted = call.texts("q", "tag", "task", "state")
     text = call.given.get("offset", "")
     offset = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
+    offset = min(offset, _FARTHEST) if any(wanted) else offset
     found = call.site.shared.read(("entries", wanted, offset), lambda: _entries(call.site, *wanted, offset=offset))
     # By a state nothing is selected, on the command line either.
     bulk = [does for does, (right, *_) in ACTIONS.items() if any(wanted[:3]) and not wanted[3] and call.may(right)]
     words = in_words(selected(call.site, *wanted[:3]), *wanted[1:3]) if any(wanted[:3]) else [""]
     if wanted[3] in _STATES:
         words += ["--failed"] if wanted[3] == "failed" else ["--status", wanted[3]]
-    return call.page("entries.html", states=_STATES, offset=offset, size=_ENTRIES, bulk=bulk, words=words, **found)
+    place = {"offset": offset, "size": _ENTRIES, "last": any(wanted) and offset == _FARTHEST}
+    return call.page("entries.html", states=_STATES, place=place, bulk=bulk, words=words, **found)
 
 
 def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: int) -> dict[str, Any]:
@@ -152,7 +155,7 @@ def runs(call: Call) -> Response:
     texts = {field: text for field, text in (("since", since), ("until", until)) if text}
     found = call.site.shared.read(("runs", wanted, *texts.items()), lambda: _runs(call.site, wanted, texts))
     named = ["--failed"] if wanted == "failed" else ["--outcome", wanted] if wanted in _OUTCOMES else []
-    words = named + [word for field in texts for word in (f"--{field}", texts[field])]
+    words = [*named, "--limit", str(_RUNS)] + [word for field in texts for word in (f"--{field}", texts[field])]
     return call.page("runs.html", runs=found, outcomes=_OUTCOMES, wanted=wanted, ends=_ENDS, most=_RUNS, words=words)
 
 

@@ -14,11 +14,20 @@ from kombu.exceptions import OperationalError
 
 from .. import actors
 from ..api.schedules import Schedules
-from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryNotFound, RedbeatError, text_of, without_values
+from ..errors import (
+    ConfigOwned,
+    CorruptEntry,
+    EntryChanged,
+    EntryNotFound,
+    InvalidEntry,
+    RedbeatError,
+    text_of,
+    without_values,
+)
 from ..pipeline.errors import NotResumable, PipelineNotFound
 from ..schedules.zones import portable
 from ..settings import Settings
-from ..storage.connections import FAULTS
+from ..storage.connections import FAULTS, UNREACHABLE
 from ..storage.store import Store
 from .access import Access, from_this_machine, is_own
 from .messages import MAX_BODY, Request, Response
@@ -104,6 +113,7 @@ class Call:
     def page(self, template: str, http: int = 200, **data: Any) -> Response:
         """A page, with a tag of what it says to whoever asks; or that it is still as the browser has it."""
         shown = {"here": self.request.path[1:], "given": self.given, "user": self.access.user, "may": self.may}
+        shown["wrong"] = self.wrong
         # The answer to a post is not asked for again: a script that loads it anew posts anew.
         shown |= {"live": self.request.method != "POST", **data}
         body = self.site.templates.get_template(template).render(shown).encode(errors="replace")
@@ -124,8 +134,8 @@ class Site:
         app: the Celery app whose settings say where the schedule is. Nothing is connected yet.
         access: says who asks: an :class:`Access`; ``None`` for nobody, who is refused; or a :class:`Response`, such as
             one that leads to a login. Without it the page is read-only, and for those at this machine alone.
-        redact: is given ``"args"``, ``"kwargs"`` or ``"options"`` and the value as JSON has it, and returns what
-            everybody sees instead. Without it, values are shown to those who may edit.
+        redact: is given ``"args"``, ``"kwargs"`` or ``"options"`` and the value as JSON has it, and returns what those
+            who may edit see instead. Others see no values.
         trusted_origins: of pages that may post here besides our own, ``https://ops.example.org``: where a proxy changes
             the name of the host on the way.
     """
@@ -187,10 +197,11 @@ class Site:
                 return handler(call)
         except (RedbeatError, click.UsageError) as exc:
             said = exc.format_message() if isinstance(exc, click.UsageError) else text_of(exc)
-            said = call.wrong(said) if isinstance(exc, CorruptEntry) else said
+            said = call.wrong(said) if isinstance(exc, CorruptEntry | InvalidEntry) else said
             return call.failed(_STATUS.get(type(exc), 400), "This cannot be done", said)
         except _AWAY as exc:
-            what = "The broker cannot be reached" if isinstance(exc, OperationalError) else _GONE
+            refused = _GONE if isinstance(exc, UNREACHABLE) else "Redis refuses this"
+            what = "The broker cannot be reached" if isinstance(exc, OperationalError) else refused
             return call.failed(503, what, text_of(exc))
         finally:
             if call.request.method == "POST":

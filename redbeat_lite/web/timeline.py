@@ -14,7 +14,7 @@ from ..entries.last_runs import with_sent
 from ..entries.preview import upcoming
 from ..instants import from_ms, to_ms
 from ..storage.patience import briefly
-from .bulk import LOOKED_AT, selected
+from .bulk import LOOKED_AT, in_words, selected
 from .messages import Response
 from .site import Call, Site
 
@@ -35,7 +35,8 @@ def page(call: Call) -> Response:
     span = call.given.get("span", "")
     span = span if span in _SPANS else "1d"
     found = call.site.shared.read(("timeline", wanted, span), lambda: _found(call.site, wanted, _SPANS[span]))
-    return call.page("timeline.html", span=span, spans=_SPANS, width=_WIDTH, **found)
+    words = in_words(selected(call.site, *wanted), *wanted[1:]) if any(wanted) else [""]
+    return call.page("timeline.html", span=span, spans=_SPANS, width=_WIDTH, words=words, **found)
 
 
 def _found(site: Site, wanted: tuple[str, ...], span: int) -> dict[str, Any]:

@@ -76,5 +76,18 @@ def _digest(password: str, salt: bytes) -> bytes:
     return hashlib.scrypt(password.encode(), salt=salt, n=1 << 14, r=8, p=1)  # some 50 ms and 16 MiB
 
 
+def _main(*words: str) -> str:
+    """The line that is asked for; ends the process where it would be wrong."""
+    if len(words) != 2:
+        sys.exit(__doc__)
+    try:
+        Access(words[0], {"view", *words[1].split(",")})
+    except RedbeatError as exc:
+        sys.exit(f"Error: {exc}")
+    if len(words[0].split()) != 1 or (password := getpass()) != getpass("Once more: "):
+        sys.exit("Error: expected a name without spaces, and twice the same password")
+    return line(*words, password)
+
+
 if __name__ == "__main__":
-    print(line(sys.argv[1], sys.argv[2], getpass()) if len(sys.argv) == 3 else __doc__)
+    print(_main(*sys.argv[1:]))

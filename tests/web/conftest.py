@@ -57,6 +57,11 @@ class Visitor:
         self.site.shared.forget()
         return Seen.of(self.site.handle(Request("GET", f"/{page}", urlencode(query), headers or {})))
 
+    def confirm(self, page: str, **form: Any) -> Seen:
+        """Post a form that is asked about, and then what it was asked to agree to."""
+        asked = re.search(r'name="save" value="(\w+)"', self.post(page, **form).html)
+        return self.post(page, **form, save=asked[1] if asked else "nothing was asked")
+
     def post(self, page: str, headers: dict[str, str] = OWN, **form: Any) -> Seen:
         return Seen.of(self.site.handle(Request("POST", f"/{page}", "", headers, urlencode(form).encode())))
 

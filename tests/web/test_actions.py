@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,8 +18,11 @@ from redbeat_lite import Schedules, cron, every
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.web import RIGHTS, Request, editing
 from redbeat_lite.web.routes import ROUTES
+from tests.cli.conftest import Said, run_cli
 from tests.support.messages import queued
 from tests.web.conftest import OWN, Seen, Visitor
+
+__all__ = ["run_cli"]
 
 ACTIONS = [(path[1:], right) for (method, path), (_, right) in ROUTES.items() if method == "POST"]
 
@@ -216,7 +220,41 @@ def test_who_has_all_rights_but_one_may_not_do_what_takes_it(
         assert f'action="{page}"' not in seen.html
         assert shown != "entry" or f'href="{page}?' not in seen.html
     there = page.startswith(("pipelines-", "locks-", "quarantine-"))  # of these there is none
-    assert look(needs).post(page, **form).status in ((400, 404) if there else (303,))
+    if page.endswith("-all"):
+        form.pop("save")
+        assert look(needs).confirm(page, **form).status == 303
+    else:
+        assert look(needs).post(page, **form).status in ((400, 404) if there else (303,))
+
+
+@pytest.mark.parametrize(
+    "form", [{"tz": ""}, {"rule": "0 4 * * *"}, {"kind": "every", "rule": "90", "tz": ""}, {"jitter": "5s"}]
+)
+def test_the_command_of_an_edit_does_what_is_saved(
+    visitor: Visitor,
+    schedules: Schedules,
+    nightly: Callable[[], Any],
+    run_cli: Callable[..., Said],
+    form: dict[str, str],
+) -> None:
+    shown = visitor.post("edit", name="nightly", version=1, **form)
+    [command] = re.findall("redbeat (edit nightly .*)</code>", shown.html)
+    assert visitor.post("edit", name="nightly", version=1, save=1, **form).status == 303
+    saved = nightly().replace()
+    schedules.remove("nightly")
+    schedules.add("nightly", "add", cron("30 2 * * *", tz="Europe/Berlin"), kwargs={"x": 7}, tags=["a"])
+    run_cli(visitor.site.app, *shlex.split(html.unescape(command)))
+    assert nightly().as_dict()["schedule"] == saved.as_dict()["schedule"]
+    assert nightly().jitter == saved.jitter
+
+
+def test_an_edit_of_one_that_bore_the_name_before_is_not_saved(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add("g", "add", every(60))
+    form = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', visitor.get("edit", name="g").html))
+    schedules.remove("g")
+    schedules.add("g", "mul", every(90))
+    assert visitor.post("edit", **form, save=1, jitter="5s").status == 409
+    assert schedules["g"].jitter == 0
 
 
 def test_who_may_look_sees_no_button_and_no_form(look: Callable[..., Visitor], nightly: Callable[[], Any]) -> None:

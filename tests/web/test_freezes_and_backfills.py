@@ -64,6 +64,12 @@ def test_an_incident_is_taken_up_with_a_note(visitor: Visitor, schedules: Schedu
     assert visitor.post("ack", id="nope", note="x").status == 404
 
 
+def test_a_freeze_that_holds_nothing_says_so(visitor: Visitor) -> None:
+    made = visitor.post("freeze", pattern="night", **{"for": "1h"})
+    assert made.location == "freezes?did=freeze-none"
+    assert "Frozen, but no entry was found" in visitor.get("freezes", did="freeze-none").text
+
+
 def test_a_backfill_shows_how_much_it_is_before_it_starts(visitor: Visitor, schedules: Schedules) -> None:
     first = MIDNIGHT - timedelta(days=3)
     form = {"name": "nightly", "from": f"{first:%Y-%m-%dT%H:%M}", "to": f"{MIDNIGHT:%Y-%m-%dT%H:%M}"}

@@ -9,9 +9,11 @@ import json
 import os
 import re
 import shutil
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from starlette.routing import Mount
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from redbeat_lite import Schedules, every
-from redbeat_lite.web import Access, asgi, wsgi
+from redbeat_lite.web import Access, Request, asgi, wsgi
 from redbeat_lite.web.messages import MAX_BODY
 from redbeat_lite.web.routes import ROUTES
 from redbeat_lite.web.users import line
@@ -203,6 +205,42 @@ def test_fastapi_has_it_as_the_page_says(app: Celery, nightly: Schedules) -> Non
     assert ask("POST", "/redbeat/pause", b"name=nightly", cookie=cookie)[0] == 403
     assert ask("POST", "/redbeat/pause", b"name=nightly", cookie=cookie, sec_fetch_site="same-origin")[0] == 303
     assert nightly["nightly"].last_change.actor == "ada"
+
+
+def test_pages_that_wait_keep_nothing_else_of_the_host_waiting(app: Celery) -> None:
+    begun, over = threading.Semaphore(0), threading.Event()
+
+    def access(request: Request) -> Access:
+        begun.release()
+        assert over.wait(30)
+        return Access("ada")
+
+    page = asgi(app, access=access)
+
+    async def host() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        asked = [asyncio.create_task(_ask(page)) for _ in range(20)]
+        while not begun.acquire(blocking=False):
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(asyncio.to_thread(over.set), 20)
+        assert {await each for each in asked} == {404}
+
+    asyncio.run(host())
+
+
+async def _ask(page: Any) -> int:
+    """The status of a page that there is not."""
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await page({"type": "http", "method": "GET", "path": "/nope", "headers": []}, receive, send)
+    return int(sent[0]["status"])
 
 
 def test_redact_hides_as_the_page_says(app: Celery) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -12,13 +13,14 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Entry, Schedules, at, cron, every
+from redbeat_lite import Entry, Scheduler, Schedules, at, cron, every
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import Request
 from redbeat_lite.web.rendering import short_time
 from redbeat_lite.web.shared import Shared
 from tests.cli.conftest import Said, run_cli
+from tests.support.beats import KEYS
 from tests.support.in_process import MakeBeat
 from tests.support.run_rows import RunRows
 from tests.support.server import Server
@@ -213,8 +215,44 @@ def test_runs_of_all_entries_are_told_and_those_that_failed_apart(
     assert visitor.get("runs", since="5h").html.count("<tr><td>") == 4
     none = visitor.get("runs", until="9h", outcome="failed")
     assert "None of these." in none.text
-    assert "redbeat runs --failed --until 9h" in none.text
+    assert "redbeat runs --failed --limit 100 --until 9h" in none.text
     assert "since: expected" in visitor.get("runs", since="yesterday night").text
+
+
+def test_the_tabs_of_runs_keep_the_times(visitor: Visitor) -> None:
+    page = visitor.get("runs", since="22:00", until="06:00").html
+    assert page.count("since=22%3A00&amp;until=06%3A00") == 4
+
+
+def test_of_many_incidents_the_number_is_told(visitor: Visitor, client: redis.Redis) -> None:
+    cases = [Case("failed", f"e{number}", 1_700_000_000_000 + number, "x") for number in range(130)]
+    client.hset("{redbeat-lite}:runs:incidents", mapping={case.field: case.encode() for case in cases})
+    seen = visitor.get()
+    assert ("Incidents 130" in seen.text, "The oldest 100" in seen.text, "e100" in seen.text) == (True, True, False)
+
+
+def test_a_leader_that_fares_badly_is_not_shown_as_good(
+    visitor: Visitor, inner_beat: Scheduler, client: redis.Redis
+) -> None:
+    inner_beat.run_due()
+    assert '<div class="card good"><b>Leader' in visitor.get().html
+    report = json.loads(client.hget(KEYS.leader, "report") or b"{}")
+    client.hset(KEYS.leader, "report", json.dumps({**report, "failing_ms": 300_000, "why": "the broker is away"}))
+    visitor.site.shared.forget()
+    assert '<div class="card bad"><b><a href="#status">Leader' in visitor.get().html
+
+
+def test_pages_of_a_filter_end_before_they_cost_much(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add_many(Entry(f"e{number}", "add", every(60), tags=["t"]) for number in range(1100))
+    seen = visitor.get("entries", q="e", offset=5000)
+    assert ("And more, for a narrower filter." in seen.text, "more →" in seen.text) == (True, False)
+    assert "offset=950" in seen.html
+
+
+def test_a_key_of_another_type_is_not_called_a_server_that_is_away(visitor: Visitor, client: redis.Redis) -> None:
+    client.set(KEYS.quarantine, "x", px=60_000)
+    seen = visitor.get("quarantine")
+    assert (seen.status, "Redis refuses this" in seen.text, "WRONGTYPE" in seen.text) == (503, True, True)
 
 
 def test_what_is_not_there_is_404(visitor: Visitor) -> None:
@@ -239,7 +277,7 @@ def test_all_who_look_share_one_read(look: Callable[..., Visitor], monkeypatch: 
     asked: list[str] = []
     visitor = look()
     count = Schedules.incidents
-    monkeypatch.setattr(Schedules, "incidents", lambda self: asked.append("once") or count(self))
+    monkeypatch.setattr(Schedules, "incidents", lambda self, **how: asked.append("once") or count(self, **how))
     first = visitor.get()
     for _ in range(20):
         assert visitor.site.handle(Request("GET", "/")).body.decode() == first.html

@@ -6,6 +6,8 @@ import base64
 import gzip
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -16,12 +18,14 @@ import pytest
 import redis
 from celery import Celery, Signature, chain
 
-from redbeat_lite import InvalidEntry, Pipeline, PipelineTask, Schedules, every, lock
+from redbeat_lite import InvalidEntry, Once, Pipeline, PipelineTask, Schedules, every, lock
 from redbeat_lite.cli.output import clean
+from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.errors import ConfigurationError
 from redbeat_lite.pipeline.store import store_of
 from redbeat_lite.runs.incident import Case
+from redbeat_lite.schedules.misfire import Plan
 from redbeat_lite.storage.refused import Refused
 from redbeat_lite.web import RIGHTS, Access, Request, Response, Site
 from redbeat_lite.web.messages import MAX_BODY
@@ -184,7 +188,43 @@ def test_params_of_a_pipeline_are_for_those_who_may_edit(
     assert "hunter2" not in look("edit", redact=lambda field, value: "…").get("entry", name="p").html
 
 
-def test_redact_decides_what_everybody_sees_of_them(look: Callable[..., Visitor], schedules: Schedules) -> None:
+def test_the_record_of_changes_tells_no_options(look: Callable[..., Visitor], schedules: Schedules) -> None:
+    schedules.add("e", "add", every(60), options={"headers": {"h": "hunter1"}})
+    schedules.update("e", options={"headers": {"h": "hunter2"}})
+    for visitor in (look(), look(*RIGHTS, redact=lambda field, value: "…")):
+        seen = [visitor.get("changes"), *(visitor.get("entry", name="e", more=more) for more in ("", "changes", "why"))]
+        assert not any("hunter" in each.html for each in seen)
+        assert "options" in seen[0].text
+
+
+def test_what_is_wrong_is_told_without_what_came_instead_wherever_it_is(
+    look: Callable[..., Visitor], schedules: Schedules, client: redis.Redis
+) -> None:
+    schedules.add("e", "add", every(60))
+    wrong, now = "kwargs.x: expected text, got 'hunter2'", schedules["e"].known_state
+    failed = lifecycle.failed(now, f"InvalidEntry: {wrong}", Plan((), now.nominal, 0))
+    client.hset(KEYS.state, "e", failed.encode())
+    client.hset(KEYS.meta, "refused", Refused("app", 1, {"e": wrong}).encode())
+    case = Case("cannot_publish", "e", 1_700_000_000_000, wrong)
+    client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
+    for visitor, many in ((look("run"), 0), (look(*RIGHTS, redact=lambda field, value: "…"), 0), (look("edit"), 1)):
+        seen = [visitor.get(), visitor.get("entry", name="e"), visitor.get("entry", name="e", more="why")]
+        assert ["hunter2" in each.html for each in seen] == [bool(many)] * 3
+        assert all("kwargs.x: expected text" in each.text for each in seen)
+
+
+def test_what_cannot_be_run_is_told_without_its_arguments(look: Callable[..., Visitor], schedules: Schedules) -> None:
+    schedules.add("e", "add", every(60), kwargs={"x": 1, "y": "hunter2"}, once=Once(key="{x[0]}", scope="queue"))
+    refused = look("run").post("run", name="e")
+    assert (refused.status, "once.key: expected" in refused.text, "hunter2" in refused.html) == (400, True, False)
+
+
+def test_nobody_sees_more_by_redact_than_without_it(look: Callable[..., Visitor], schedules: Schedules) -> None:
+    schedules.add("e", "add", every(60), kwargs={"db": {"password": "hunter2"}})
+    assert "hunter2" not in look(redact=lambda field, value: value).get("entry", name="e").html
+
+
+def test_redact_decides_what_those_see_who_may_edit(look: Callable[..., Visitor], schedules: Schedules) -> None:
     schedules.add("e", "add", every(60), kwargs={"x": "hunter2", "y": 7})
     visitor = look("edit", redact=lambda field, value: {**value, "x": "…"} if field == "kwargs" else value)
     assert '{"x": "…", "y": 7}' in visitor.get("entry", name="e").text
@@ -263,6 +303,13 @@ def test_users_of_a_file_sign_in_by_their_password(app: Celery, tmp_path: Path) 
         assert answer.status == 401
         assert dict(answer.headers)["WWW-Authenticate"].startswith("Basic ")
     assert "péché" not in path.read_text()
+
+
+def test_a_line_that_would_be_wrong_is_not_made() -> None:
+    for words, said in ((["ada"], "asks for a password"), (["ada", "fly"], "rights: expected"), ([], "asks for")):
+        command = [sys.executable, "-m", "redbeat_lite.web.users", *words]
+        made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert (made.returncode, made.stdout, said in made.stderr) == (1, "", True), made.stderr
 
 
 @pytest.mark.parametrize("text", ["ada run", "ada fly 00 00", "ada run xx 00"])

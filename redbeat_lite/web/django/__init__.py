@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
@@ -19,7 +20,6 @@ from ...actors import MAX_ACTOR
 from ..access import RIGHTS, Access
 from ..adapters import of_environ
 from ..messages import Request, Response
-from ..rendering import link
 from ..site import Site
 
 if TYPE_CHECKING:
@@ -57,7 +57,11 @@ def access(request: Request) -> Access | Response | None:
     """
     user = request.native.user
     if not user.is_authenticated:
-        return Response.leading_to(link(_login(), next=request.native.get_full_path()))
+        native, posted = request.native, request.method not in ("GET", "HEAD")
+        # Where a post goes there is nothing to look at.
+        back = f"{native.path.removesuffix(request.path)}/" if posted else native.get_full_path()
+        login = _login()
+        return Response.leading_to(f"{login}{'&' if '?' in login else '?'}{urlencode({'next': back})}")
     if not (user.is_active and user.is_staff):
         return None
     rights = {right for right in RIGHTS if right == "view" or user.has_perm(f"redbeat_lite.{right}")}

@@ -38,8 +38,9 @@ function show(text, ok) {
 async function look() {
   if (document.hidden) return;
   try {
-    const answer = await fetch(location.href, {cache: "no-store", headers: tag ? {"If-None-Match": tag} : {}});
+    const answer = await fetch(location.href, {cache: "no-store", redirect: "manual", headers: tag ? {"If-None-Match": tag} : {}});
     if (answer.status === 304) return;
+    if (answer.type === "opaqueredirect") return location.reload(); // to a login
     tag = answer.ok ? answer.headers.get("ETag") : null;
     show(await answer.text(), answer.ok);
   } catch {
