@@ -48,6 +48,7 @@ ASKED: dict[str, list[dict[str, object]]] = {
         *({"state": "failed"} | more for more in ({}, {"tag": "tenant:9"}, {"q": "entry-000"}, {"task": "none"})),
         *({"state": "frozen"} | more for more in ({"tag": "tenant:9"}, {"q": "entry-000"})),
         *({"tag": "tenant:9", "offset": offset} for offset in (50, 200)),
+        {"q": "entry", "offset": 1000},
         {"q": "*99*", "tag": "billing", "state": "waiting"},
     ],
     "/timeline": [{"tag": "tenant:9"}, {"q": "entry-09", "span": "1h"}, {"task": "none", "span": "7d"}],
@@ -115,8 +116,9 @@ def fill_the_others(app: Celery, client: redis.Redis) -> None:
     client.hset(KEYS.quarantine, mapping={f"aside-{n}": json.dumps(aside) for n in range(OTHERS)})
     cases = [Case("failed", f"entry-{n:07d}", now - n, "KeyError: 7") for n in range(OTHERS)]
     client.hset(RunKeys("redbeat-lite").incidents, mapping={case.field: case.encode() for case in cases})
-    for n in range(100):
+    for n in range(8):  # of more than ten, the filter of what is frozen reads what it looks through
         schedules.freezes.add(f"nothing-{n}", seconds=86_400, note="a deploy")
+    for n in range(90):
         day = datetime.now(UTC) - timedelta(days=n + 2)
         schedules.backfills.start(f"entry-{n * 50 + 1:07d}", day, day + timedelta(days=1), max_active=None)
     steps = [(f"step-{n}", 1) for n in range(50)]
