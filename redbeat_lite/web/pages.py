@@ -33,7 +33,7 @@ from .site import Call, Site
 _AHEAD, _COMING, _INCIDENTS = timedelta(minutes=15), 30, 1000
 
 #: Entries on a page, runs on a page, last runs of each entry in a list, and how far pages of a filter go.
-_ENTRIES, _RUNS, _LAST, _FARTHEST = 50, 100, 15, 1000
+_ENTRIES, _RUNS, _LAST, _FARTHEST = 50, 100, 15, 500
 
 #: On the page of an entry: runs and changes, runs to come, and how far to look for these.
 _PAST, _NEXT, _AGE = 20, 10, timedelta(days=3653)

@@ -48,7 +48,7 @@ ASKED: dict[str, list[dict[str, object]]] = {
         *({"state": "failed"} | more for more in ({}, {"tag": "tenant:9"}, {"q": "entry-000"}, {"task": "none"})),
         *({"state": "frozen"} | more for more in ({"tag": "tenant:9"}, {"q": "entry-000"})),
         *({"tag": "tenant:9", "offset": offset} for offset in (50, 200)),
-        {"q": "entry", "offset": 1000},
+        {"q": "entry", "offset": 500},
         {"q": "*99*", "tag": "billing", "state": "waiting"},
     ],
     "/timeline": [{"tag": "tenant:9"}, {"q": "entry-09", "span": "1h"}, {"task": "none", "span": "7d"}],
