@@ -14,7 +14,7 @@ from ..entries.words import counted, listed
 from ..errors import InvalidEntry
 from ..storage.backfills import Backfill
 from .command import Command, json_option, schedules_of
-from .entry_options import since_of
+from .entry_options import span_of
 from .exit_codes import Failure
 from .output import echo_json, echo_table, say, when
 from .selected import changing, named
@@ -68,8 +68,8 @@ def asked(given: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
     most = given["max_active"]
     if most != "none" and not re.fullmatch("[0-9]{1,9}", most):
         raise InvalidEntry("max_active", 'a whole number, or "none"', most)
-    span = {"start": since_of("from", given["start"], zone), "end": since_of("to", given["end"], zone)}
-    return {**given, **span, "max_active": None if most == "none" else int(most)}
+    start, end = span_of(("from", "to"), given["start"], given["end"], zone)
+    return {**given, "start": start, "end": end, "max_active": None if most == "none" else int(most)}
 
 
 def begin(

@@ -188,6 +188,24 @@ def since_of(field: str, text: str, zone: tzinfo) -> datetime:
     return _instant_or_length(field, text, zone, "a time of day such as 03:00, or how long ago", -1)
 
 
+def span_of(
+    fields: tuple[str, str], since: str | None, until: str | None, zone: tzinfo
+) -> tuple[datetime | None, datetime | None]:
+    """Two instants, each as :func:`since_of`; a time of day that has not come since the first is still to come.
+
+    Raises:
+        InvalidEntry: one of them is wrong, or the second lies before the first.
+    """
+    first = None if since is None else since_of(fields[0], since, zone)
+    last = None if until is None else since_of(fields[1], until, zone)
+    if first is None or last is None or until is None or first <= last:
+        return first, last
+    with suppress(ValueError):
+        if time_of_day(until, zone, last) is not None and first <= (later := last + timedelta(days=1)):
+            return first, later
+    raise InvalidEntry(fields[1], f"an instant after --{fields[0]}, {first.astimezone(zone):%Y-%m-%d %H:%M:%S}", until)
+
+
 def until_of(field: str, text: str, zone: tzinfo) -> datetime:
     """An instant, or how long from now; raises as :func:`instant_of`."""
     return _instant_or_length(field, text, zone, "how long from now", 1)

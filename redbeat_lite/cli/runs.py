@@ -17,7 +17,7 @@ from ..runs.run import NOT_DONE, Outcome, Run
 from ..setting_checks import has_results
 from ..settings import Settings
 from .command import Command, entry_names, json_option, schedules_of
-from .entry_options import since_of
+from .entry_options import span_of
 from .output import clean, echo_json, echo_table, say, when
 from .selected import names_of, selected, selecting
 
@@ -63,8 +63,7 @@ def runs(
     """
     schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
     outcomes = {*outcome, *(NOT_DONE if failed else ())} or None
-    first = None if since is None else since_of("since", since, zone)
-    last = None if until is None else since_of("until", until, zone)
+    first, last = span_of(("since", "until"), since, until, zone)
     entries = selected(ctx, **meant)
     name = None if entries.selection.is_all else names_of(entries, meant["name"])
     found = schedules.runs(name, outcome=outcomes, since=first, until=last, limit=limit + 1)

@@ -10,7 +10,7 @@ from typing import Any
 from ..api.one_entry import Record
 from ..api.reader import there
 from ..beat.status import read
-from ..cli.entry_options import since_of
+from ..cli.entry_options import span_of
 from ..cli.entry_output import as_fields, shown
 from ..cli.next import runs_between
 from ..cli.status import lines
@@ -160,6 +160,6 @@ def runs(call: Call) -> Response:
 
 
 def _runs(site: Site, wanted: str, texts: Mapping[str, str]) -> list[Run]:
-    since, until = (since_of(it, texts[it], site.zone) if it in texts else None for it in ("since", "until"))
+    since, until = span_of(("since", "until"), texts.get("since"), texts.get("until"), site.zone)
     found = site.schedules.runs(since=since, until=until, limit=_ENDS if wanted in _OUTCOMES else _RUNS)
     return [run for run in found if run.outcome in _OUTCOMES.get(wanted, (run.outcome,))][:_RUNS]

@@ -45,6 +45,8 @@ class Users:
         except (OSError, ValueError, RedbeatError) as exc:
             hint = "lines of `python -m redbeat_lite.web.users NAME RIGHT,...`"
             raise ConfigurationError(f"--users: {where}: expected {hint}: {text_of(exc)}") from None
+        if not self._users:
+            raise ConfigurationError(f"--users: {path}: expected a line for each who may sign in, got none")
 
     def __call__(self, request: Request) -> Access | Response:
         kind, _, given = request.headers.get("authorization", "").partition(" ")
@@ -82,7 +84,7 @@ def _main(*words: str) -> str:
         sys.exit(__doc__)
     try:
         Access(words[0], {"view", *words[1].split(",")})
-    except RedbeatError as exc:
+    except (RedbeatError, ValueError) as exc:
         sys.exit(f"Error: {exc}")
     if len(words[0].split()) != 1 or (password := getpass()) != getpass("Once more: "):
         sys.exit("Error: expected a name without spaces, and twice the same password")

@@ -90,6 +90,8 @@ class TestRuns:
             (("--since", "150s"), ["waiting", "running"]),
             (("--since", "2m30s", "--failed"), []),
             (("--since", "13:04", "--until", "12:05:30Z"), ["running", "failed"]),
+            (("--since", "13:03:30", "--until", "13:03"), ["waiting", "running", "failed"]),
+            (("--since", "22:00", "--until", "18:00"), ["waiting", "running", "failed", "succeeded", "skipped"]),
             (("--since", "1000000000h"), ["waiting", "running", "failed", "succeeded", "skipped"]),
         ],
     )
@@ -101,6 +103,8 @@ class TestRuns:
     def test_name_what_is_wrong_with_the_request(self, cli: Cli, told: RunRows) -> None:
         assert "no entry 'pol' is stored; did you mean 'poll'?" in cli("runs", "pol", code=1).err
         assert "or how long ago, such as" in cli("runs", "--since", "noon", code=1).err
+        backwards = cli("runs", "--since", "2h", "--until", "3h", code=1).err
+        assert "until: expected an instant after --since, 2026-03-02 11:07:19" in backwards
         assert "limit" in cli("runs", "--limit", "0", code=1).err
 
     def test_that_the_result_backend_tells_say_so(

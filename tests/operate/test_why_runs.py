@@ -34,7 +34,7 @@ HISTORIES = {
         known={"runs": (run(NIGHT, "succeeded", source="result"),)},
     ),
     "it waits, and no worker takes it": History(
-        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it was sent, and no worker has begun it.\n"
+        "'nightly' was sent for 2026-03-02 03:00:00+01:00, and nobody has said that a worker began it.\n"
         "No worker reports that it takes from queue 'slow' now; those without install() do not report.",
         known={"runs": (run(NIGHT, "waiting", source="schedule"),), "queue": "slow"},
     ),

@@ -310,6 +310,7 @@ def test_a_line_that_would_be_wrong_is_not_made() -> None:
         command = [sys.executable, "-m", "redbeat_lite.web.users", *words]
         made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert (made.returncode, made.stdout, said in made.stderr) == (1, "", True), made.stderr
+        assert "Traceback" not in made.stderr
 
 
 @pytest.mark.parametrize("text", ["ada run", "ada fly 00 00", "ada run xx 00"])
@@ -317,6 +318,9 @@ def test_a_wrong_line_of_the_file_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "users.txt"
     path.write_text(f"\n{text}\n")
     with pytest.raises(ConfigurationError, match="line 2: expected lines of"):
+        Users(path)
+    path.write_text("# nobody yet")
+    with pytest.raises(ConfigurationError, match="expected a line for each who may sign in, got none"):
         Users(path)
     with pytest.raises(ConfigurationError, match="nope: expected lines"):
         Users(tmp_path / "nope")

@@ -13,6 +13,7 @@ from .explanation import Explanation, Reason, full
 #: What is told of each outcome; the first two places are for the name and the nominal time.
 _VERDICTS = {
     "waiting": "{} has not run yet for {}: it was sent, and no worker has begun it",
+    "untold": "{} was sent for {}, and nobody has said that a worker began it",
     "running": "{} runs for {}, and has not ended",
     "in line": "{} has not begun its work for {}: it waits for its turn",
     "retrying": "{} ran for {} and failed; it is to be tried again",
@@ -43,6 +44,8 @@ def of_run(case: Case, run: Run, nominal: int) -> Explanation:
         what = "frozen"
     elif what == "left out" and run.error:  # of a once-lock nothing is told but that it was held
         what = "turn"
+    elif what == "waiting" and not case.takers:  # one that does not report may have run it long ago
+        what = "untold"
     elif what == "running" and run.task_id in case.line[1:]:
         what = "in line"
     verdict = _VERDICTS[what].format(case.name, case.when(nominal))
@@ -134,6 +137,7 @@ def _others(case: Case, run: Run) -> str:
 
 _REASONS: dict[str, Callable[[Case, Run, int], Iterator[Reason]]] = {
     "waiting": _of_message,
+    "untold": _of_message,
     "expired": _of_message,
     "skipped": _of_misfire,
     "frozen": lambda case, run, nominal: case.hindrances(from_ms(nominal)),
