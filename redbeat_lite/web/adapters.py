@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +53,8 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
                 return  # what was cut off could name another entry
             body += message.get("body", b"")
             more = message.get("more_body", False)
-        handle = partial(copy_context().run, site.handle, _of_scope(scope, bytes(body)))
-        answer = await asyncio.get_running_loop().run_in_executor(threads, handle)
+        loop, request = asyncio.get_running_loop(), _of_scope(scope, bytes(body))
+        answer = await loop.run_in_executor(threads, copy_context().run, site.handle, request)
         headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in _headers(answer)]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})

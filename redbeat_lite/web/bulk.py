@@ -36,10 +36,15 @@ def selected(site: Site, name: str, tag: str, task: str) -> Selected:
     return site.schedules.select(pattern, tag=tag or None, task=task or None)
 
 
-def in_words(meant: Selected, tag: str, task: str) -> list[str]:
-    """The same filter as the command line has it."""
+def in_words(site: Site, name: str, tag: str, task: str) -> list[str]:
+    """The same filter as the command line has it; no name where nothing is asked for."""
+    if not (name or tag or task):
+        return [""]
     options = {"--tag": tag, "--task": task}
-    return [meant.selection.name, *(word for option, text in options.items() if text for word in (option, text))]
+    return [
+        selected(site, name, tag, task).selection.name,
+        *(word for option, text in options.items() if text for word in (option, text)),
+    ]
 
 
 def act(call: Call) -> Response:
@@ -56,7 +61,7 @@ def act(call: Call) -> Response:
     names = [entry.name for entry in islice(found, _MOST + 1)] if few else []
     if few and not names:
         raise EntryNotFound(f"no entry is selected by {found.selection}")
-    words = [does, *in_words(found, meant["tag"], meant["task"]), *(["--note", "NOTE"] if asks == "note" else [])]
+    words = [does, *in_words(call.site, *meant.values()), *(["--note", "NOTE"] if asks == "note" else [])]
     if not 0 < len(names) <= _MOST:
         told = f"A page takes {_MOST:,} entries at once, and where no more than {_STORED:,} are stored."
         return call.page("ask.html", what="Too many for a page", told=told, words=words, asks="", button="")

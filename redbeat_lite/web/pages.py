@@ -83,7 +83,7 @@ def entries(call: Call) -> Response:
     found = call.site.shared.read(("entries", wanted, offset), lambda: _entries(call.site, *wanted, offset=offset))
     # By a state nothing is selected, on the command line either.
     bulk = [does for does, (right, *_) in ACTIONS.items() if any(wanted[:3]) and not wanted[3] and call.may(right)]
-    words = in_words(selected(call.site, *wanted[:3]), *wanted[1:3]) if any(wanted[:3]) else [""]
+    words = in_words(call.site, *wanted[:3])
     if wanted[3] in _STATES:
         words += ["--failed"] if wanted[3] == "failed" else ["--status", wanted[3]]
     place = {"offset": offset, "size": _ENTRIES, "last": any(wanted) and offset == _FARTHEST}

@@ -35,7 +35,7 @@ def page(call: Call) -> Response:
     span = call.given.get("span", "")
     span = span if span in _SPANS else "1d"
     found = call.site.shared.read(("timeline", wanted, span), lambda: _found(call.site, wanted, _SPANS[span]))
-    words = in_words(selected(call.site, *wanted), *wanted[1:]) if any(wanted) else [""]
+    words = in_words(call.site, *wanted)
     return call.page("timeline.html", span=span, spans=_SPANS, width=_WIDTH, words=words, **found)
 
 

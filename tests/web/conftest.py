@@ -12,9 +12,10 @@ import pytest
 from celery import Celery
 
 from redbeat_lite.web import RIGHTS, Access, Request, Response, Site
+from tests.cli.conftest import run_cli
 from tests.support.in_process import clock, inner_beat, make_app, make_beat, no_leaks, schedules
 
-__all__ = ["clock", "inner_beat", "make_app", "make_beat", "no_leaks", "schedules"]
+__all__ = ["clock", "inner_beat", "make_app", "make_beat", "no_leaks", "run_cli", "schedules"]
 
 #: What a browser says of a form that is posted from the page itself.
 OWN = {"sec-fetch-site": "same-origin"}

@@ -18,11 +18,9 @@ from redbeat_lite import Schedules, cron, every
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.web import RIGHTS, Request, editing
 from redbeat_lite.web.routes import ROUTES
-from tests.cli.conftest import Said, run_cli
+from tests.cli.conftest import Said
 from tests.support.messages import queued
 from tests.web.conftest import OWN, Seen, Visitor
-
-__all__ = ["run_cli"]
 
 ACTIONS = [(path[1:], right) for (method, path), (_, right) in ROUTES.items() if method == "POST"]
 

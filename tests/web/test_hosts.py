@@ -29,13 +29,10 @@ from redbeat_lite.web import Access, Request, asgi, wsgi
 from redbeat_lite.web.messages import MAX_BODY
 from redbeat_lite.web.routes import ROUTES
 from redbeat_lite.web.users import line
-from tests.cli.conftest import run_cli
 from tests.support.pages import blocks
 from tests.support.processes import ROOT, celery, run_python
 from tests.support.server import Server
 from tests.web.hosts import Host, hosts
-
-__all__ = ["run_cli"]
 
 PAGE = ROOT / "docs" / "web-hosts.md"
 Answer = tuple[int, dict[str, str], str]

@@ -19,15 +19,13 @@ from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import Request
 from redbeat_lite.web.rendering import short_time
 from redbeat_lite.web.shared import Shared
-from tests.cli.conftest import Said, run_cli
+from tests.cli.conftest import Said
 from tests.support.beats import KEYS
 from tests.support.in_process import MakeBeat
 from tests.support.run_rows import RunRows
 from tests.support.server import Server
 from tests.support.waiting import eventually
 from tests.web.conftest import Visitor
-
-__all__ = ["run_cli"]
 
 HOUR = timedelta(hours=1)
 
