@@ -18,9 +18,10 @@ CONF = json.dumps({"redbeat_lite_lease": 1})
 
 @pytest.fixture
 def worker(server: Server) -> Iterator[Process]:
-    """A worker that records."""
+    """A worker that records, as its configuration says."""
     words = ("worker", "-P", "solo", "-n", "w1@%h", "-l", "INFO", "--without-gossip", "--without-mingle")
-    process = celery("tests.acceptance.onceproj", *words, PROJ_URL=server.url, PROJ_CONF=CONF)
+    conf = json.dumps({"redbeat_lite_lease": 1, "include": ["redbeat_lite.worker"]})
+    process = celery("tests.acceptance.proj", *words, PROJ_URL=server.url, PROJ_CONF=conf)
     yield process
     process.destroy()
 
@@ -29,7 +30,7 @@ def test_what_a_worker_has_ended_is_told_and_what_nobody_takes_waits(
     beat: Callable[..., Process], worker: Process, schedules: Schedules
 ) -> None:
     schedules.add("well", "proj.add", every(0.5), args=(1, 2))
-    schedules.add("ill", "proj.slow", every(0.5), args=("x",))
+    schedules.add("ill", "proj.add", every(0.5), args=("x", 1))
     schedules.add("alone", "proj.add", every(0.5), options={"queue": "elsewhere"})
     beat(PROJ_CONF=CONF)
     eventually(lambda: schedules["well"].last_success_at, within=20, what="a success")
