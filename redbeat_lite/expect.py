@@ -50,8 +50,7 @@ class Expect:
         start, finish = self.start_within, self.finish_within
         if start is not None and finish is not None and finish < start:  # type: ignore[operator]  # both are seconds
             raise InvalidEntry("expect.finish_within", f"not less than start_within ({start:g} s)", finish)
-        if type(self.failures) is not int or not 1 <= self.failures <= _MOST_FAILURES:
-            raise InvalidEntry("expect.failures", f"a whole number from 1 to {_MOST_FAILURES}", self.failures)
+        _check_times("expect.failures", self.failures)
         if self.trust not in ("workers", "backend"):
             raise InvalidEntry("expect.trust", "'workers' or 'backend'", self.trust)
         if self.trust == "backend" and not self.longest:
@@ -99,20 +98,10 @@ class Expect:
         lengths = (self.start_within, self.finish_within, self.succeed_every)
         return max(each or 0 for each in lengths)  # type: ignore[return-value]  # made seconds at first
 
-    @cached_property
-    def start_ms(self) -> int | None:
-        """``start_within`` in milliseconds."""
-        return _ms(self.start_within)
-
-    @cached_property
-    def finish_ms(self) -> int | None:
-        """``finish_within`` in milliseconds."""
-        return _ms(self.finish_within)
-
-    @cached_property
-    def success_ms(self) -> int | None:
-        """``succeed_every`` in milliseconds."""
-        return _ms(self.succeed_every)
+    # The three in milliseconds.
+    start_ms = cached_property[int | None](lambda self: _ms(self.start_within))
+    finish_ms = cached_property[int | None](lambda self: _ms(self.finish_within))
+    success_ms = cached_property[int | None](lambda self: _ms(self.succeed_every))
 
 
 @public
@@ -130,8 +119,7 @@ class Pause:
     after: int
 
     def __post_init__(self) -> None:
-        if type(self.after) is not int or not 1 <= self.after <= _MOST_FAILURES:
-            raise InvalidEntry("on_failure.after", f"a whole number from 1 to {_MOST_FAILURES}", self.after)
+        _check_times("on_failure.after", self.after)
 
     @classmethod
     def of(cls, value: object) -> Pause | None:
@@ -149,6 +137,11 @@ class Pause:
 
     def __str__(self) -> str:
         return f"pause:{self.after}"
+
+
+def _check_times(field: str, times: object) -> None:
+    if type(times) is not int or not 1 <= times <= _MOST_FAILURES:
+        raise InvalidEntry(field, f"a whole number from 1 to {_MOST_FAILURES}", times)
 
 
 def _seconds(name: str, value: object) -> float | None:
