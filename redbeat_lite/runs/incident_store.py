@@ -143,10 +143,10 @@ class IncidentStore:
         return names
 
     def apply(self, term: Term | None, look: Look | None, changes: Iterable[Change]) -> int | None:
-        """Write what was decided, in one step; tells how many incidents that has opened or closed.
+        """Write what was decided, in one step; tells how many incidents that has opened, closed or noted.
 
         Parameters:
-            term: of the leader; ``None`` for anybody else, who may only open some.
+            term: of the leader; ``None`` for anybody else, who may only open and acknowledge some.
             look: what the leader went by.
 
         Returns:
@@ -175,7 +175,7 @@ class IncidentStore:
 
     def acknowledge(self, case: Case, note: str) -> bool:
         """Note who has taken up an incident; whether it was still open."""
-        return bool(self._scripts.run("runs/acknowledge", [self.keys.incidents], [case.field, case.since, note]))
+        return bool(self.apply(None, None, [("note", case.field, case._replace(note=note).encode())]))
 
     def _stored(self) -> list[Case]:
         return _cases(self._client.hgetall(self.keys.incidents))

@@ -1,12 +1,13 @@
 -- needs leads
 -- Open and close incidents, and remember how far the feed has been read, in one step.
 -- KEYS[1] leader  [2] meta  [3] incidents  [4] closed  [5] deadlines  [6] failures
--- ARGV[1] token  [2] term of the leader, '' for anybody else, who may only open  [3] id of the feed up to which it was
+-- ARGV[1] token  [2] term of the leader, '' for others, who may only open and note  [3] id of the feed up to which it was
 -- read before  [4] by now  [5] how many may be open but of the whole schedule  [6] life_ms of the failures; then for each
 -- change what, of what, and a value; one that was closed is 'since:incident':
 --   'open' incident JSON | 'count' incident JSON | 'end' incident ms | 'told' incident '' | 'gone' incident ''
+--   'note' incident JSON: who has taken it up, if it is the same that is still open
 --   'fails' entry text, '': none | 'set' deadline ms | 'drop' deadline '' | 'done' deadline ms: unless it was set anew
--- returns {0} this term is over | {2} somebody else has read on | {1, how many were opened or ended}
+-- returns {0} this term is over | {2} somebody else has read on | {1, how many were opened, ended or taken up}
 local incidents, closed, deadlines, failures = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local CLOSED = 1000 -- of the stream, about
 if ARGV[1] ~= '' then
@@ -48,6 +49,12 @@ for i = 7, #ARGV, 3 do
     change(of, 'text', case.text)
     change(of, 'count', case.count)
     change(of, 'nominal', case.nominal)
+  elseif what == 'note' then
+    local case, found = cjson.decode(value), stored(of)
+    if found and found.since == case.since then
+      change(of, 'note', case.note)
+      changed = changed + 1
+    end
   elseif what == 'end' then
     local case = stored(of)
     if case then
