@@ -6,8 +6,9 @@ The docstring of a class is its default message, so that raising the bare class 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any, TypeGuard
 from urllib.parse import unquote, urlsplit
 
@@ -63,6 +64,12 @@ class InvalidEntry(RedbeatError, ValueError):
 
 def _rebuild_invalid(field: str, expected: str, value: object, entry: str | None, hint: str | None) -> InvalidEntry:
     return InvalidEntry(field, expected, value, entry=entry, hint=hint)
+
+
+def meant(word: object, known: Iterable[str]) -> str | None:
+    """The hint at which of the words that there are comes near this one; ``None`` where none does."""
+    near = get_close_matches(str(word), [*known], n=1)
+    return f"did you mean {near[0]!r}?" if near else None
 
 
 def shorten(value: object, limit: int = 120) -> str:

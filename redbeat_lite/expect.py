@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Literal
 
 from .durations import LENGTH, Duration, seconds_of
-from .errors import InvalidEntry
+from .errors import InvalidEntry, meant
 from .instants import YEAR
 from .public import public
 
@@ -71,9 +70,8 @@ class Expect:
         known = [field.name for field in fields(cls)]
         for name in value:
             if name not in known:
-                near = get_close_matches(str(name), known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else None
-                raise InvalidEntry(f"expect.{name}", f"one of the fields {', '.join(known)}", name, hint=hint)
+                expected = f"one of the fields {', '.join(known)}"
+                raise InvalidEntry(f"expect.{name}", expected, name, hint=meant(name, known))
         return cls(**value)
 
     @classmethod

@@ -16,7 +16,7 @@ from celery.utils.abstract import CallableSignature
 from kombu.entity import Queue
 
 from ..durations import LENGTH, seconds_of
-from ..errors import InvalidEntry, is_plain
+from ..errors import InvalidEntry, is_plain, meant
 from ..expect import Expect
 from ..instants import YEAR
 from ..once.canvas import CANVAS, CANVASES, plain
@@ -256,8 +256,7 @@ def hint(field: str) -> str | None:
         return f"it belongs into options: {{{field!r}: ...}}"
     if field in _ONCE:
         return f"it belongs into once: {{{field!r}: ...}}"
-    near = get_close_matches(field, WRITABLE, n=1)
-    return f"did you mean {near[0]!r}?" if near else None
+    return meant(field, WRITABLE)
 
 
 #: What goes by occurrences, of which `manual()` has none, with what each is where nobody has asked for anything.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from datetime import timedelta, tzinfo
-from difflib import get_close_matches
 
-from ..errors import InvalidEntry
+from ..errors import InvalidEntry, meant
 from ..instants import from_ms
 from ..schedules import encode_schedule
 from ..schedules.calendars import Calendar, CalendarRule
@@ -47,8 +46,7 @@ def given(entry: Entry, known: Mapping[str, Calendar], zone: tzinfo) -> Calendar
     """
     name = calendar_name(entry)
     if name not in known:
-        near = get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "store it: schedules.calendars[name] = ..."
+        hint = meant(name, known) or "store it: schedules.calendars[name] = ..."
         raise InvalidEntry("calendar", "the name of a stored calendar", name, entry=entry.name, hint=hint)
     encode_schedule(entry.schedule)  # or a new revision could not plan it
     entry._put(calendar=known[name])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -11,7 +10,7 @@ from uuid import uuid4
 from celery import Celery
 
 from ..durations import Duration
-from ..errors import InvalidEntry
+from ..errors import InvalidEntry, meant
 from ..public import public
 from .definition import TTL, Definition, Overlap, define
 from .keys import START
@@ -106,8 +105,8 @@ def _find(tasks: Mapping[str, Any], name: str, where: str) -> str:
     if len(found) > 1:
         raise InvalidEntry(where, "the full name of a task", name, hint=f"there are {', '.join(sorted(found))}")
     if not found:
-        near = difflib.get_close_matches(name, {*tasks, *(each.rpartition(".")[2] for each in tasks)}, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "no task of that name is registered in this app"
+        known = {*tasks, *(each.rpartition(".")[2] for each in tasks)}
+        hint = meant(name, known) or "no task of that name is registered in this app"
         raise InvalidEntry(where, "the name of a registered task", name, hint=hint)
     if not isinstance(tasks[found[0]], PipelineTask):
         raise InvalidEntry(where, "a task whose base is redbeat_lite.PipelineTask", found[0])

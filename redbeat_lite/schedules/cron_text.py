@@ -11,14 +11,13 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 from croniter import CroniterError, croniter
 
 from ..durations import seconds_of
-from ..errors import InvalidEntry
+from ..errors import InvalidEntry, meant
 from .wall_times import Days, WallTimes
 
 MONTHS = [
@@ -140,8 +139,7 @@ def _alias(lowered: str, expression: str) -> str:
     elif lowered == "@reboot":
         hint = "a schedule has no start of its own: send the task when your program starts"
     else:
-        near = get_close_matches(lowered, ALIASES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ALIASES)}"
+        hint = meant(lowered, ALIASES) or f"there are {', '.join(ALIASES)}"
     raise InvalidEntry("schedule", "a cron expression", expression, hint=hint)
 
 
@@ -294,6 +292,4 @@ def _hint(text: str, field: Field) -> str | None:
     if re.match(r"r(\W|$)", text):
         return "R would be another time in each process; H in its place goes by the entry's name"
     known = [*field.words, *(word[:3] for word in field.words)]
-    wrong = next((word for word in re.findall("[a-z]+", text) if word not in known), text)
-    near = get_close_matches(wrong, known, n=1)
-    return f"did you mean {near[0]}?" if near else None
+    return meant(next((word for word in re.findall("[a-z]+", text) if word not in known), text), known)

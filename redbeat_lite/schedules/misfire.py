@@ -5,13 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
 
 from ..durations import LENGTH, Duration, seconds_of
-from ..errors import InvalidEntry
+from ..errors import InvalidEntry, meant
 from ..public import public
 from . import At, Every, Question, Rule, first_ms, next_ms
 from .celery_schedules import ForeignRule
@@ -52,8 +51,7 @@ class Misfire:
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
-            near = get_close_matches(str(self.policy), POLICIES, n=1)
-            hint = f"did you mean {near[0]}?" if near else None
+            hint = meant(self.policy, POLICIES)
             raise InvalidEntry("misfire.policy", '"coalesce", "skip" or "all"', self.policy, hint=hint)
         object.__setattr__(self, "grace", _grace(self.grace))
         limit: object = self.limit
@@ -75,9 +73,7 @@ class Misfire:
             raise InvalidEntry("misfire", "a policy's name, a Misfire or a mapping", value)
         for key in value:
             if key not in cls.__slots__:
-                near = get_close_matches(str(key), cls.__slots__, n=1)
-                hint = f"did you mean {near[0]}?" if near else None
-                raise InvalidEntry("misfire", "only policy, grace and limit", key, hint=hint)
+                raise InvalidEntry("misfire", "only policy, grace and limit", key, hint=meant(key, cls.__slots__))
         return cls(**value)
 
     @property

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
-from ..errors import InvalidEntry
+from ..errors import InvalidEntry, meant
 from .recurrence import FREQUENCIES, Parts
 
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
@@ -137,8 +136,7 @@ class _Reader:
     def read(self) -> RuleText:
         freq = self.given.get("FREQ", "")
         if freq not in FREQUENCIES:
-            near = get_close_matches(freq, FREQUENCIES, n=1)
-            self.refuse(f"FREQ of {', '.join(FREQUENCIES)}", f"did you mean {near[0]}?" if near else None)
+            self.refuse(f"FREQ of {', '.join(FREQUENCIES)}", meant(freq, FREQUENCIES))
         self._check(freq)
         until = _date_time(self.given["UNTIL"], self.text) if "UNTIL" in self.given else None
         local = until if until is not None and until.tzinfo is None else None
@@ -221,8 +219,7 @@ def _near(name: str, value: str) -> str | None:
         return f"did you mean FREQ={name}?"
     if not value:
         return 'for example "FREQ=DAILY;BYHOUR=9"'
-    near = get_close_matches(name, _NAMES, n=1)
-    return f"did you mean {near[0]}?" if near else None
+    return meant(name, _NAMES)
 
 
 def _refuse(text: str, expected: str, hint: str | None) -> NoReturn:

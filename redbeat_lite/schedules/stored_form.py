@@ -22,14 +22,13 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar
 
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
 from ..durations import LENGTH, seconds_of
-from ..errors import InvalidEntry
+from ..errors import InvalidEntry, meant
 from ..instants import from_ms
 from ..public import public
 from .cron import Cron
@@ -239,8 +238,7 @@ def _decode_solar(obj: Mapping[str, Any]) -> solar:
 def _decode_custom(obj: Mapping[str, Any]) -> BaseSchedule:
     custom = _custom.get(_text(obj["custom"]))
     if custom is None:
-        near = get_close_matches(obj["custom"], _custom, n=1)
-        hint = f"did you mean {near[0]}?" if near else "import the module that calls register_schedule"
+        hint = meant(obj["custom"], _custom) or "import the module that calls register_schedule"
         raise InvalidEntry("schedule", "a registered schedule", obj["custom"], hint=hint)
     found = custom.decode(obj.get("data"))
     if not isinstance(found, custom.cls):

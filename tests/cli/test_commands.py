@@ -100,7 +100,7 @@ class TestSchedules:
             (("--schedule", '{"moon": 1}'), "a known kind of schedule"),
             (("--every", "5s", "--max-runs", "many"), "max_runs: expected a whole number"),
             (("--every", "5s", "--args", "{}"), "expected JSON array"),
-            (("--every", "5s", "--misfire", "skipp"), "did you mean skip?"),
+            (("--every", "5s", "--misfire", "skipp"), "did you mean 'skip'?"),
             (("--every", "5s", "--jitter", "9s"), "jitter: expected less than the shortest gap"),
         ],
     )

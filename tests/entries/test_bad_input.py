@@ -172,7 +172,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "misfire of an unknown policy": (
         {"misfire": "colaesce"},
-        'misfire.policy: expected "coalesce", "skip" or "all", got \'colaesce\' (did you mean coalesce?)',
+        'misfire.policy: expected "coalesce", "skip" or "all", got \'colaesce\' (did you mean \'coalesce\'?)',
     ),
     "misfire of a wrong type": (
         {"misfire": 5},

@@ -255,9 +255,9 @@ def test_times_of_day_meet_clock_changes_as_those_of_cron_do() -> None:
     [
         ("", "an RRULE"),
         ("DAILY", "parts NAME=value"),
-        ("FREQ=DAYLY", "did you mean DAILY?"),
+        ("FREQ=DAYLY", "did you mean 'DAILY'?"),
         ("INTERVAL=2", "FREQ of YEARLY"),
-        ("FREQ=DAILY;BYHUOR=9", "did you mean BYHOUR?"),
+        ("FREQ=DAILY;BYHUOR=9", "did you mean 'BYHOUR'?"),
         ("every day", 'for example "FREQ=DAILY;BYHOUR=9"'),
         ("FREQ=DAILY;BYHOUR=24", "BYHOUR of 0 to 23"),
         ("FREQ=DAILY;BYHOUR=", "parts NAME=value"),

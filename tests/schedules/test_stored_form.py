@@ -111,7 +111,7 @@ def test_a_class_that_nobody_registered_is_refused_and_not_flattened() -> None:
         decode_schedule({"custom": "elsewhere.Mine", "data": None})
     register_schedule(Mine, lambda found: found._orig_hour, lambda hour: Mine(0, hour), name="elsewhere.Mine")
     assert type(decode_schedule(encode_schedule(Mine(0, 9)))) is Mine
-    with pytest.raises(InvalidEntry, match="did you mean elsewhere"):
+    with pytest.raises(InvalidEntry, match="did you mean 'elsewhere"):
         decode_schedule({"custom": "elsewhere.Mines"})
 
 
