@@ -42,8 +42,7 @@ def froze(ctx: click.Context, name: str, *, length: float | None, **given: Any) 
     """Freeze what these say, and tell."""
     schedules = schedules_of(ctx)
     made = schedules.freezes.add(name, seconds=length, **given)
-    covers = made.selection.covers
-    found = len(schedules) if made.selection.is_all else sum(map(covers, schedules.values()))
+    found = len(schedules if made.selection.is_all else schedules.select(**made.selection._asdict()).names())
     until = when(made.until, ctx.obj.app.timezone)
     say(f"froze {made.selection} until {until}: {counted(found, 'entry', 'entries')}; to end it: thaw {made.id}")
     if not found:

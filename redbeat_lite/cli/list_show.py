@@ -137,7 +137,7 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
       celery -A proj redbeat show nightly --json
     """
     schedules = schedules_of(ctx)
-    [entry], refused = schedules.freezes.marked([schedules[name]]), schedules.refused().get(name)
+    entry, refused = schedules[name], schedules.refused().get(name)
     runs, unreadable = _last_runs(schedules, name)
     if as_json:
         told_of = {"runs": runs, "last_change": entry.last_change, "refused": refused}
