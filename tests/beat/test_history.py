@@ -51,6 +51,14 @@ class TestWhatWasSent:
         turns(setup.beat, clock, 0, 10)
         assert sent(setup.schedules, "a") == [30, 40, 50, 60, 70]
 
+    def test_nothing_is_stored_beside_it_of_runs_that_nobody_has_told_of(
+        self, setup: Setup, clock: Clock, client: redis.Redis
+    ) -> None:
+        setup.schedules.add_many(Entry(f"e{n}", "add", every(3600 if n else 10)) for n in range(100))
+        turns(setup.beat, clock, 10, 10)
+        assert setup.schedules["e0"].total_run_count == 2
+        assert not [*client.scan_iter("{redbeat-lite}:runs:*")]
+
     @pytest.mark.parametrize(("own", "kept"), [(None, 3), (0, 0), (1, 1), (7, 7)])
     def test_so_many_as_the_entry_says_and_else_the_app(
         self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, own: int | None, kept: int

@@ -26,6 +26,7 @@ from redbeat_lite.runs.store import RunStore
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
 from tests.support.messages import of_entry
+from tests.support.run_records import Worker
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 from tests.topologies.conftest import KINDS, Place
@@ -144,6 +145,28 @@ def test_a_backfill(place: Place, placed_app: Celery, scheduler: Scheduler) -> N
         assert time.monotonic() < deadline
         scheduler.run_due()
     assert [m.scheduled_at for m in of_entry(place.queue, "past")] == [first + timedelta(hours=n) for n in range(30)]
+
+
+@whoever_is_let_in
+def test_an_incident_and_a_freeze(place: Place, placed_app: Celery, scheduler: Scheduler) -> None:
+    schedules, client = Schedules(placed_app), Runtime.of(placed_app).store.client
+    scheduler.run_due()
+    Worker(client).reports()
+    scheduler._aside.incidents.look()
+    schedules.add("e", "add", every(0.05), expires=None, expect={"start_within": 60})
+    eventually(lambda: scheduler.run_due() and of_entry(place.queue, "e"), what="a message")
+    run = Attempt("e", wall_ms(), of_entry(place.queue, "e")[0].id, 0, 20, expected=True)
+    assert RunStore(client, "redbeat-lite").record([Fate(run, "failed", time.monotonic())]) == (0, "")
+    scheduler._aside.incidents.look()
+    [incident] = schedules.incidents()
+    assert schedules.acknowledge(incident.id, "mine").acknowledged == "mine"
+    made = schedules.freezes.add("e", seconds=60)
+    eventually(lambda: scheduler.run_due() and schedules["e"].next_run_at == made.until, what="it is held")
+    scheduler._aside.incidents.look()
+    assert [each.id for each in schedules.incidents(closed=True)] == [incident.id], "of what is frozen none is open"
+    schedules.freezes.thaw(made.id)
+    sent = len(of_entry(place.queue, "e"))
+    eventually(lambda: scheduler.run_due() and len(of_entry(place.queue, "e")) > sent, what="one more")
 
 
 @whoever_is_let_in
