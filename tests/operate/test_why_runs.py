@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from redbeat_lite import cron
+from redbeat_lite.entries.state import backfill_id
+from redbeat_lite.instants import to_ms
 from tests.operate.histories import ADDED, GAP, MISSED, NIGHT, RAN, History, change, run, t
 from tests.support.cases import together
 
@@ -17,6 +19,14 @@ HISTORIES = {
         "It began at 2026-03-02 03:00:01+01:00 and took 2 s.\n"
         "The error: ValueError: no disk.",
         known={"runs": (run(NIGHT, "failed", began_at=t(2, 3, 0, 1), seconds=2.0, error="ValueError: no disk."),)},
+    ),
+    "a backfill has sent it": History(
+        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "It began at 2026-03-02 09:00:00+01:00.\n"
+        "It was sent by a backfill.",
+        known={
+            "runs": (run(NIGHT, "succeeded", began_at=t(2, 9), task_id=backfill_id("nightly", "g", to_ms(NIGHT), 0)),)
+        },
     ),
     "it runs": History(
         "'nightly' runs for 2026-03-02 03:00:00+01:00, and has not ended.\n"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from ...entries.words import listed, took
 from ...instants import from_ms, to_ms
-from ...runs.run import Run
+from ...runs.run import BACKFILLED, Run
 from .case import RECORD, Case
 from .explanation import Explanation, Reason, full
 
@@ -49,7 +49,9 @@ def of_run(case: Case, run: Run, nominal: int) -> Explanation:
     elif what == "running" and run.task_id in case.line[1:]:
         what = "in line"
     verdict = _VERDICTS[what].format(case.name, case.when(nominal))
-    reasons = _REASONS.get(what, _of_attempt)(case, run, nominal)
+    reasons = [*_REASONS.get(what, _of_attempt)(case, run, nominal)]
+    if (run.task_id or "")[14:15] == BACKFILLED:
+        reasons.append(Reason("backfill", "It was sent by a backfill.", None, _SOURCES[run.source]))
     return Explanation(f"{verdict[0].upper()}{verdict[1:]}.", tuple(reasons), from_ms(nominal))
 
 
