@@ -13,7 +13,7 @@ from celery import Celery
 from ..actors import Who, who
 from ..clock import wall_ms
 from ..entries import lifecycle
-from ..entries.definition import ALIKE, decode, encode, shape
+from ..entries.definition import around, decode, encode, encode_like, shape
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.expected import check_trust
@@ -26,9 +26,9 @@ from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import edit_of, removal
 from ..entries.words import counted, listed
 from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
-from ..once.canvas import sent
+from ..once.canvas import CANVAS, sent
 from ..storage.changes import Action, Line, line_of
-from ..storage.json_values import loads
+from ..storage.json_values import all_plain
 from ..storage.patience import briefly
 from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, Edit, Stored
@@ -111,6 +111,8 @@ class Writer:
             return
         told, unknown, known = set() if told is None else told, dict[str, list[str]](), self._app.tasks.keys()
         for entry in entries:
+            if entry.task in known and entry.task != CANVAS:  # as that of nearly each
+                continue
             for task in sorted(sent(entry.task, entry.args) - known - told):
                 unknown.setdefault(task, []).append(entry.name)
         told.update(unknown)
@@ -134,26 +136,32 @@ class Writer:
     def added(self, entries: Sequence[Entry], calendars: Known, told: set[str]) -> list[str]:
         """Check and store new entries, which get their state; returns the names that were taken.
 
-        What does not depend on name and arguments is found out once for all that are alike in it.
+        What does not depend on name and arguments is found out once for all that are alike in it, and their first run
+        once in a millisecond.
 
         Parameters:
             calendars, told: as for :meth:`checked` and :meth:`warn_of_unknown_tasks`.
         """
         line, edits, alike = line_of(self.who, "added"), list[Edit](), dict[Hashable, tuple[Any, ...]]()
         for entry in entries:
-            kind = shape(entry) if isinstance(entry, Entry) else None
-            _, stored, serializer = alike.get(kind, (None, None, None))
-            if stored is not None:
-                check_arguments(entry, serializer)
-                definition = encode(entry, like=stored)
-            else:
+            kind, now = shape(entry) if isinstance(entry, Entry) else None, wall_ms()
+            like, texts, serializer, at = alike.get(kind, (None, None, None, None))
+            if like is None:
                 self.checked(entry, warn=False, calendars=calendars)
-                stored = loads(definition := encode(entry))
-                if kind is not None and "custom" not in stored["schedule"]:  # which may answer otherwise each time
-                    if len(alike) >= ALIKE:
-                        alike.clear()
-                    alike[kind] = entry, stored, serializer_of(entry, self._app)
-            edits.append(self._creation(entry, None, line, definition))
+                definition, serializer = encode(entry), serializer_of(entry, self._app)
+                texts = around(definition)
+            else:
+                plain = serializer == "json" and all_plain(entry.args, entry.kwargs)
+                if not plain:
+                    check_arguments(entry, serializer)
+                definition, entry._rule = encode_like(entry, texts, plain=plain), like._rule
+            if now == at:
+                entry.state = EntryState.new(like.known_state.nominal)
+            else:
+                entry.state = lifecycle.created(entry, now, self._zone)
+                if kind is not None and '"custom":' not in definition:  # a schedule that may answer otherwise each time
+                    alike[kind] = entry, texts, serializer, now
+            edits.append(self.write(entry, None, definition, line))
         self.warn_of_unknown_tasks(entries, told)
         return self._created(entries, edits)
 

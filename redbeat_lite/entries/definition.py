@@ -29,9 +29,13 @@ _DEFAULTS = Entry("defaults", "defaults", 60).definition()
 #: What need not be stored: a field that has its default. A task and a schedule have none.
 _OMITTED = {field: value for field, value in _DEFAULTS.items() if field not in ("task", "schedule")}
 
+#: What entries of one shape may differ in, besides their names; and what their texts have before and behind these.
+_ARGUMENTS = ("args", "kwargs")
+Around = tuple[str, str]
+
 #: In what entries of one shape have the very same objects, and in what the same values; see :func:`shape`.
 _OBJECTS = ("misfire", "start_at", "end_at", "expect")
-_VALUES = [each for each in _OMITTED if each not in (*_OBJECTS, "args", "kwargs", "options")]
+_VALUES = [each for each in _OMITTED if each not in (*_OBJECTS, *_ARGUMENTS, "options")]
 _SAME, _THE_SAME = attrgetter("task", *_VALUES), attrgetter(*_OBJECTS)
 
 
@@ -40,20 +44,19 @@ def stored_value(value: Any, field: str) -> Any:
     return None if value is None else _CODECS.get(field, (_keep, _keep))[0](value, field)
 
 
-def encode(entry: Entry, *, allow_local: bool = False, like: dict[str, Any] | None = None) -> str:
+def encode(entry: Entry, *, allow_local: bool = False) -> str:
     """The JSON text of an entry's definition.
 
     Parameters:
         allow_local: leave out a schedule or arguments that cannot be stored, and name them under ``local``. What was
             left out when the entry was stored stays so: what it has in those places only stands for it.
-        like: the stored form of an entry of the same :func:`shape`, of which it takes all but the arguments.
 
     Raises:
         InvalidEntry: a field cannot be stored, or the whole is over 64 KiB.
     """
-    stored: dict[str, Any] = {"v": FORMAT, "task": entry.task} if like is None else like.copy()
+    stored: dict[str, Any] = {"v": FORMAT, "task": entry.task}
     local = []
-    for field in _DECODERS if like is None else [field for field in ("args", "kwargs") if field in like]:
+    for field in _DECODERS:
         if field in entry.local:
             local.append(field)
             continue
@@ -72,10 +75,36 @@ def encode(entry: Entry, *, allow_local: bool = False, like: dict[str, Any] | No
         stored["runs"] = entry.runs
     if entry.owner is not None:
         stored["owner"] = entry.owner
-    text = dumps(stored)
+    return _checked_size(entry, dumps(stored))
+
+
+def encode_like(entry: Entry, like: Around, *, plain: bool) -> str:
+    """The same of one that has the :func:`shape` of another.
+
+    Parameters:
+        like: what that has around its arguments.
+        plain: whether its own are, as :func:`all_plain` tells.
+    """
+    stored = {field: value for field in _ARGUMENTS if (value := getattr(entry, field))}
+    try:
+        text = dumps(stored if plain else {field: stored_value(value, field) for field, value in stored.items()})
+    except InvalidEntry as exc:
+        raise exc.of(entry.name) from None
+    return _checked_size(entry, text[1:-1].join(like))
+
+
+def _checked_size(entry: Entry, text: str) -> str:
     if len(text.encode()) > MAX_BYTES:
         raise InvalidEntry("entry", f"a definition of at most {MAX_BYTES} bytes", len(text.encode()), entry=entry.name)
     return text
+
+
+def around(text: str) -> Around:
+    """What the text of a definition has before and behind its arguments."""
+    stored = loads(text)
+    given = dumps({field: stored[field] for field in _ARGUMENTS if field in stored})[1:-1]
+    before, behind = text.split(given, 1) if given else (text, "")
+    return before, behind
 
 
 def shape(entry: Entry) -> Hashable:
@@ -87,7 +116,7 @@ def shape(entry: Entry) -> Hashable:
         return None
     # Not what derives from them: that may answer otherwise, and is stored by a name of its own or not at all.
     rule = repr(schedule) if type(schedule) in (Every, Cron) and not schedule.spread else id(schedule)
-    given = repr(options) if all(map(is_plain, options.values())) else id(options)
+    given = repr(options) if not options or all(map(is_plain, options.values())) else id(options)
     return rule, given, not entry.args, not entry.kwargs, *_SAME(entry), *map(id, _THE_SAME(entry))
 
 

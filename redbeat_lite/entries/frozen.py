@@ -21,7 +21,7 @@ class Frozen:
     def __setattr__(self, name: str, value: object) -> None:
         if name not in _KEPT and (name not in _WRITTEN or name in self.__dict__):
             self._refuse(name if name in _WRITTEN else "field")
-        object.__setattr__(self, name, value)
+        self.__dict__[name] = value
 
     if TYPE_CHECKING:  # None cannot be called; after what never returns, type checkers look at nothing
         save: None

@@ -10,7 +10,7 @@ from kombu.serialization import dumps as dump_message
 from kombu.serialization import registry
 
 from ..errors import InvalidEntry
-from ..storage.json_values import is_plain, pack
+from ..storage.json_values import all_plain, pack
 from .entry import Entry
 
 
@@ -39,7 +39,7 @@ def check_arguments(entry: Entry, serializer: Any) -> None:
 
     Raises InvalidEntry, which names the argument, and the place inside it where that is known.
     """
-    if serializer == "json" and all(map(is_plain, entry.args)) and all(map(is_plain, entry.kwargs.values())):
+    if serializer == "json" and all_plain(entry.args, entry.kwargs):
         return
     try:
         # All at once, which is cheap; one by one only to tell which it was.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -90,6 +90,12 @@ def is_plain(value: Any) -> bool:
     if kind is int:
         return bool(-_TOO_LARGE < value < _TOO_LARGE)
     return kind in _SCALARS or (kind is str and value.isascii())
+
+
+def all_plain(args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the arguments of a call are: then :func:`pack` would leave them as they are."""
+    values = all(map(is_plain, args)) and all(map(is_plain, kwargs.values()))
+    return values and all(map(str.isascii, kwargs)) and _TYPE not in kwargs
 
 
 def _pack(value: Any, field: str) -> Any:

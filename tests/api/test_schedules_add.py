@@ -234,6 +234,7 @@ class TestAddMany:
         misfire = Misfire("coalesce", grace=5)
         differing: list[dict[str, Any]] = [{}, {"options": {"priority": 1}}, {"options": {"priority": True}}]
         differing += [{"options": {"time_limit": 60}}, {"options": {"time_limit": 60.0}}, {"args": ()}, {"kwargs": {}}]
+        differing += [{"args": (), "kwargs": {}}, {"args": ("ä",), "kwargs": {"ä": 1}}, {"kwargs": {"custom": 1}}]
         differing += [{"kwargs": {"__type__": "x"}}, {"kwargs": {"b": NOW}}, {"schedule": every(60, align=True)}]
         differing += [{"schedule": every(60, spread=True)}, {"schedule": cron("0 3 * * mon")}, {"schedule": 60}]
         differing += [{"schedule": cron("0 3 * * MON")}, {"schedule": cron("0 3 * * mon", tz="Europe/Berlin")}]
