@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 from weakref import finalize
 
@@ -253,6 +254,16 @@ class TestAddMany:
             schedules.add(f"e{number}", **each)
         assert stored[0] == client.hgetall("{redbeat-lite}:entries")
         assert stored[1] == client.zrange("{redbeat-lite}:due", 0, -1, withscores=True)
+
+    def test_each_interval_counts_from_when_its_entry_is_added(
+        self, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ticks = count(5_400_000_000_000)
+        monkeypatch.setattr("redbeat_lite.api.writer.wall_ms", lambda: next(ticks) // 3)
+        entries = [Entry(f"e{number}", "add", every(60)) for number in range(9)]
+        schedules.add_many(entries)
+        first, *_, last = [entry.known_state.nominal or 0 for entry in entries]
+        assert last - first in (2, 3)
 
     def test_what_derives_from_a_schedule_is_never_stored_as_that(self, schedules: Schedules) -> None:
         class Odd(Every):
