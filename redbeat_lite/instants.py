@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from .errors import InvalidEntry
@@ -36,6 +37,17 @@ def from_ms(ms: int) -> datetime:
         OverflowError: outside the years 1 to 9999.
     """
     return EPOCH + ms * _MS
+
+
+def iso(ms: int) -> str:
+    """What ``from_ms(ms).isoformat()`` says; sooner, as the instants of many entries lie in one second."""
+    second, rest = divmod(ms, 1000)
+    return f"{_second(second)}.{rest:03d}000+00:00" if rest else f"{_second(second)}+00:00"
+
+
+@lru_cache(maxsize=4096)
+def _second(instant: int) -> str:
+    return datetime.fromtimestamp(instant, UTC).isoformat().removesuffix("+00:00")
 
 
 def delay_ms(options: Mapping[str, Any], now: int) -> int:

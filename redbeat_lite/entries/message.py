@@ -119,7 +119,7 @@ def headers(name: str, nominal: int) -> dict[str, Any]:
 
     ``periodic_task_name`` is the name django-celery-beat uses, which result backends record.
     """
-    return {"periodic_task_name": name, "scheduled_at": instants.from_ms(nominal).isoformat()}
+    return {"periodic_task_name": name, "scheduled_at": instants.iso(nominal)}
 
 
 def traceparent(task_id: str) -> str:

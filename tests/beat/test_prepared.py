@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest import mock
@@ -24,6 +25,7 @@ from kombu import serialization
 
 import redbeat_lite.scheduler
 from redbeat_lite import Entry, Scheduler, every
+from redbeat_lite.beat.dispatch.hastened import hastened
 from redbeat_lite.beat.dispatch.prepared import obstacle
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.entries.message import Occurrence
@@ -66,9 +68,8 @@ values = st.recursive(
 arguments = st.tuples(st.lists(values, max_size=3), st.dictionaries(texts, values, max_size=3))
 
 
-@pytest.fixture(scope="module")
-def app(shared_server: Server) -> Iterator[Celery]:
-    app = Celery("prepared", broker=shared_server.url, set_as_current=False)
+def app_of(name: str, broker: str) -> Celery:
+    app = Celery(name, broker=broker, set_as_current=False)
     app.conf.task_routes = {"routed": {"queue": "routes"}, "pattern.*": "patterns"}
 
     @app.task(shared=False, name="plain", typing=False)
@@ -79,6 +80,12 @@ def app(shared_server: Server) -> Iterator[Celery]:
     )
     def limited(*args: Any, **kwargs: Any) -> None: ...
 
+    return app
+
+
+@pytest.fixture(scope="module")
+def app(shared_server: Server) -> Iterator[Celery]:
+    app = app_of("prepared", shared_server.url)
     yield app
     app.close()
 
@@ -90,21 +97,33 @@ def connected(scheduler: Scheduler) -> Publisher:
     return publisher
 
 
-@pytest.fixture(scope="module")
-def publishers(app: Celery, shared_server: Server) -> Iterator[tuple[Publisher, Publisher]]:
-    """One that prepares, and one that takes the full way."""
+@contextmanager
+def both(app: Celery) -> Iterator[tuple[Publisher, Publisher]]:
+    """A publisher that prepares, and one that takes the full way."""
     schedulers = []
     for number, dispatch in enumerate(("auto", "batch")):
-        app.conf.update(redbeat_lite_dispatch=dispatch, redbeat_lite_key_prefix=f"prepared-{number}")
+        app.conf.update(redbeat_lite_dispatch=dispatch, redbeat_lite_key_prefix=f"{app.main}-{number}")
         schedulers.append(Scheduler(app))
     yield connected(schedulers[0]), connected(schedulers[1])
     for scheduler in schedulers:
         scheduler.close()
 
 
+@pytest.fixture(scope="module")
+def publishers(app: Celery) -> Iterator[tuple[Publisher, Publisher]]:
+    with both(app) as publishers:
+        yield publishers
+
+
 def publish(publisher: Publisher, occurrence: Occurrence) -> list[Command]:
     with publisher.batch() as send:
         return send(occurrence)
+
+
+def by_celery(publisher: Publisher, occurrence: Occurrence) -> list[Command]:
+    """The same without what saves Celery work."""
+    with mock.patch("redbeat_lite.beat.dispatch.publisher.hastened", nullcontext):
+        return publish(publisher, occurrence)
 
 
 def occurrence(entry: Entry, number: int) -> Occurrence:
@@ -123,28 +142,30 @@ def comparable(commands: list[Command]) -> Any:
     return name, target, message, rest, lifetime is None, expires is None
 
 
+any_task = st.sampled_from(["plain", "limited", "routed", "pattern.x", "unknown"])
+any_history = st.sampled_from([None, 0, 7])
+
+
 @examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    options,
-    arguments,
-    st.sampled_from(["plain", "limited", "routed", "pattern.x", "unknown"]),
-    st.sampled_from([None, 0, 7]),
-)
+@given(options, arguments, any_task, any_history)
 def test_prepared_and_full_messages_are_equal_but_for_ids_and_times(
-    publishers: tuple[Publisher, Publisher],
-    options: dict[str, Any],
-    arguments: tuple[list[Any], dict[str, Any]],
-    task: str,
-    history: int | None,
+    publishers: tuple[Publisher, Publisher], options: dict[str, Any], arguments: Any, task: str, history: int | None
 ) -> None:
+    prepared, in_full, expected = three_times(publishers, options, arguments, task, history)
+    assert comparable(prepared) == comparable(in_full) == comparable(expected)
+
+
+def three_times(
+    publishers: tuple[Publisher, Publisher], options: dict[str, Any], arguments: Any, task: str, history: int | None
+) -> list[list[Command]]:
+    """The second message of an entry: prepared, in full, and in full by Celery alone."""
     preparing, full = publishers
-    entry = Entry("e", task, every(3600), *arguments, options, history=history)
-    publish(preparing, occurrence(entry, 1))
+    made, other = (Entry("e", task, every(3600), *arguments, options, history=history) for _ in range(2))
+    publish(preparing, occurrence(made, 1))
     odd = {"argsrepr", "compression"} & options.get("headers", {}).keys()
-    assert (entry.written is None) == bool("eta" in options or odd), "whether the shape of the first message was kept"
-    prepared = publish(preparing, occurrence(entry, 2))
-    expected = publish(full, occurrence(Entry("e", task, every(3600), *arguments, options, history=history), 2))
-    assert comparable(prepared) == comparable(expected)
+    assert (made.written is None) == bool("eta" in options or odd), "whether the shape of the first message was kept"
+    second = occurrence(other, 2)
+    return [publish(preparing, occurrence(made, 2)), publish(full, second), by_celery(full, second)]
 
 
 @pytest.mark.parametrize("expires", [None, 90.0, "interval"])
@@ -191,7 +212,7 @@ def test_the_first_message_of_an_entry_like_another_is_the_full_one(
     [made, expected] = [Entry(name, "plain", every(3600), [argument], {"k": argument}) for _ in range(2)]
     with mock.patch.object(preparing, "_publish_in_full", side_effect=AssertionError("not prepared")):
         prepared = publish(preparing, occurrence(made, 2))
-    assert comparable(prepared) == comparable(publish(full, occurrence(expected, 2)))
+    assert comparable(prepared) == comparable(by_celery(full, occurrence(expected, 2)))
 
 
 def test_ids_and_delivery_tags_are_each_messages_own(publishers: tuple[Publisher, Publisher]) -> None:
@@ -275,6 +296,26 @@ def test_arguments_that_do_not_fit_the_task_fail_as_in_full(
             publish(publisher, occurrence(Entry("e", "one argument", every(3600), [1, 2]), 2))
         failures.append((failure.type, str(failure.value)))
     assert failures[0] == failures[1]
+
+
+def test_an_app_is_hastened_for_a_while_alone(app: Celery) -> None:
+    make, before = app.amqp.create_task_message, dict(vars(app.conf))
+    with suppress(SystemExit), hastened(app):
+        assert app.amqp.create_task_message != make
+        assert (app.conf.task_default_queue, app.conf.task_always_eager) == ("celery", False)
+        raise SystemExit  # which Celery's signal handler does, anywhere
+    assert app.amqp.create_task_message == make
+    assert vars(app.conf) == before
+
+
+def test_who_makes_messages_in_a_way_of_its_own_is_given_no_more_than_before(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(app.amqp, "create_task_message", lambda *args, **options: given.append(options))
+    with hastened(app):
+        app.amqp.create_task_message("id", "plain", (1,), {})
+    assert given == [{}]
 
 
 class FunctionProxy:

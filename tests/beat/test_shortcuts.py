@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Misfire, cron, every
 from redbeat_lite.beat.dispatch.no_gc import no_collection
-from redbeat_lite.beat.dispatch.prepared import _text
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.state import _PREFIX, EntryState, task_id
+from redbeat_lite.instants import iso
 from redbeat_lite.schedules.misfire import plan_misfires
-from tests.beat.test_prepared import arguments, comparable, connected, occurrence, options, publish
+from tests.beat.test_prepared import arguments, by_celery, comparable, connected, occurrence, options, publish
 from tests.support.examples import examples
 from tests.support.server import Server
 
@@ -45,8 +45,8 @@ def test_the_id_of_an_occurrence_is_the_same_in_every_version() -> None:
 @example(0)
 @example(NOW)
 def test_an_instant_is_written_as_isoformat_writes_it(instant: int) -> None:
-    assert datetime.fromisoformat(_text(instant)).timestamp() == instant / 1000
-    assert _text(instant) == datetime.fromisoformat(_text(instant)).astimezone(UTC).isoformat()
+    assert datetime.fromisoformat(iso(instant)).timestamp() == instant / 1000
+    assert iso(instant) == datetime.fromisoformat(iso(instant)).astimezone(UTC).isoformat()
 
 
 @examples(40)
@@ -102,7 +102,7 @@ def test_an_entry_is_prepared_from_the_message_of_another(
     name = "new" + "".join(char for char in name if char.isprintable())
     entry = Entry(name, task, every(3600), *new, options)
     prepared = publish(preparing, occurrence(entry, 2))
-    expected = publish(full, occurrence(Entry(name, task, every(3600), *new, options), 2))
+    expected = by_celery(full, occurrence(Entry(name, task, every(3600), *new, options), 2))
     assert comparable(prepared) == comparable(expected)
 
 

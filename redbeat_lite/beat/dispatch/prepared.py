@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-from collections.abc import Hashable, Mapping
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Mapping
+from datetime import UTC, timedelta
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
@@ -32,7 +30,7 @@ from ...clock import wall_ms
 from ...entries.entry import Entry
 from ...entries.message import Occurrence, traceparent
 from ...errors import InvalidEntry
-from ...instants import MAX_MS
+from ...instants import MAX_MS, iso
 from ...storage.json_values import dumps, pack
 from ...storage.stored import Command
 from .templates import Shape, mark
@@ -59,20 +57,20 @@ def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: type) -> str
     for name in _SIGNALS:
         if getattr(signals, name).receivers:
             return f"something listens to {name}"
-    if not _written_in(scheduler.apply_entry, celery.beat) or not _written_in(scheduler.send_task, celery.beat):
+    if not written_in(scheduler.apply_entry, celery.beat) or not written_in(scheduler.send_task, celery.beat):
         return "the scheduler's apply_entry or send_task is not Celery's own"
-    if not _written_in(scheduler.apply_async, own) or not _written_in(type(scheduler).apply_async, own):
+    if not written_in(scheduler.apply_async, own) or not written_in(type(scheduler).apply_async, own):
         return "the scheduler's apply_async is not redbeat_lite's own"
-    if not _written_in(celery.beat.Scheduler.apply_async, celery.beat):
+    if not written_in(celery.beat.Scheduler.apply_async, celery.beat):
         return "celery.beat.Scheduler.apply_async is not Celery's own"
-    if not _written_in(app.send_task, celery.app.base):
+    if not written_in(app.send_task, celery.app.base):
         return "app.send_task is not Celery's own"
     amqp = app.amqp
-    if not _written_in(amqp.send_task_message, celery.app.amqp) or not _written_in(amqp.as_task_v2, celery.app.amqp):
+    if not written_in(amqp.send_task_message, celery.app.amqp) or not written_in(amqp.as_task_v2, celery.app.amqp):
         return "app.amqp makes messages in a way of its own"
     if amqp.Producer is not kombu.messaging.Producer or not _is_kombus_own(channel):
         return "kombu's producer or channel is not its own"
-    if not _written_in(celery.app.task.Task.apply_async, celery.app.task):
+    if not written_in(celery.app.task.Task.apply_async, celery.app.task):
         return "Task.apply_async is not Celery's own"
     if app.conf.task_protocol != 2:
         return "task_protocol is not 2"
@@ -86,13 +84,13 @@ def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: type) -> str
 class Prepared:
     """Shapes of messages, valid for one broker connection."""
 
-    def __init__(self, app: Celery, *, traced: bool) -> None:
+    def __init__(self, app: Celery, tag: Callable[[], str], *, traced: bool) -> None:
         self._app = app
+        self._tag = tag
         self._traced = traced
         self._shapes: dict[Hashable, Shape | None] = {}
         self._plain: dict[str, bool] = {}
-        self._now = self._made = 0
-        self._drawn = ""
+        self._now = 0
         self._loud = True
 
     def begin(self) -> None:
@@ -100,7 +98,6 @@ class Prepared:
         self._now = wall_ms()
         self._loud = logger.isEnabledFor(logging.INFO)
         self._plain.clear()
-        self._drawn, self._made = os.urandom(12).hex(), 0
 
     def commands(self, occurrence: Occurrence) -> list[Command] | None:
         """The commands that send this occurrence; ``None`` if no message of its shape is known."""
@@ -114,16 +111,14 @@ class Prepared:
                 return None
             entry.written = written
         shape, own = written
-        self._made += 1
-        tag = f"{self._drawn}{self._made:08x}"
-        values = {**own, "id": occurrence.id, "tag": tag, "scheduled_at": _text(occurrence.nominal)}
+        values = {**own, "id": occurrence.id, "tag": self._tag(), "scheduled_at": iso(occurrence.nominal)}
         if extra:
             values |= _further(extra)
         if self._traced:
             values["traceparent"] = traceparent(occurrence.id)
         if expiry is _WITH_GAP:
             life = cast(int, occurrence.life)
-            values["expires"] = _text(min(self._now + life, MAX_MS))
+            values["expires"] = iso(min(self._now + life, MAX_MS))
             values["expiration"] = str(life)
         elif expiry is not None:
             # In UTC and back, because adding to local time ignores its changes; Celery has a helper since 5.6.
@@ -179,7 +174,7 @@ class Prepared:
         if (known := self._plain.get(name)) is None:
             task = self._app.tasks.get(name)
             own = () if task is None else (task.apply_async, task.shadow_name, task._get_exec_options)
-            known = all(_written_in(function, celery.app.task) for function in own)
+            known = all(written_in(function, celery.app.task) for function in own)
             known = self._plain[name] = known and (task is None or task.expires is None)
         return known
 
@@ -187,7 +182,7 @@ class Prepared:
 def _mark_gaps(message: dict[str, Any], occurrence: Occurrence, expiry: object) -> dict[str, str]:
     """Put marks where a message holds ids and times; returns what was there. Raises if it is another message."""
     headers, properties = message["headers"], message["properties"]
-    values = {"id": occurrence.id, "scheduled_at": _text(occurrence.nominal), "tag": properties["delivery_tag"]}
+    values = {"id": occurrence.id, "scheduled_at": iso(occurrence.nominal), "tag": properties["delivery_tag"]}
     if headers["id"] != occurrence.id or (headers["expires"] is None) != (expiry is None):
         raise ValueError("another message")
     for where, key in ((headers, "root_id"), (properties, "correlation_id")):
@@ -234,28 +229,17 @@ def _kind(entry: Entry, common: tuple[object, ...]) -> Hashable:
     return entry.task, common, own, options
 
 
-@lru_cache(maxsize=4096)
-def _second(instant: int) -> str:
-    return datetime.fromtimestamp(instant, UTC).isoformat().removesuffix("+00:00")
-
-
-def _text(instant: int) -> str:
-    """ISO 8601 of epoch milliseconds, as ``isoformat`` writes it."""
-    second, rest = divmod(instant, 1000)
-    return f"{_second(second)}.{rest:03d}000+00:00" if rest else f"{_second(second)}+00:00"
-
-
 def _is_kombus_own(channel: Any) -> bool:
     """Whether nobody, a tracing library say, has put a hand on what makes messages below Celery."""
     # Looked up at the class that is used, so that what was put in front of an inherited function is seen too.
     producer, virtual = kombu.messaging.Producer, kombu.transport.virtual.base
-    own = all(_written_in(function, kombu.messaging) for function in (producer.publish, producer._publish))
+    own = all(written_in(function, kombu.messaging) for function in (producer.publish, producer._publish))
     making = (channel.basic_publish, channel.prepare_message, channel._inplace_augment_message)
-    own = own and all(_written_in(function, virtual) for function in making)
-    return own and _written_in(channel._put, kombu.transport.redis)
+    own = own and all(written_in(function, virtual) for function in making)
+    return own and written_in(channel._put, kombu.transport.redis)
 
 
-def _written_in(function: Any, module: ModuleType) -> bool:
+def written_in(function: Any, module: ModuleType) -> bool:
     """Whether the code of ``function`` stands in ``module``; a wrapper's does not, whatever it says of itself."""
     # What is no plain function may be a proxy, as tracing libraries use, which has the attributes of what it wraps.
     if type(function) is MethodType:

@@ -30,6 +30,7 @@ from .broker import BrokerDown, broker_connection, publish_timeouts, unconfirmed
 from .collector import Collector, puts_as_kombu
 from .confirms import Confirming, confirms
 from .declaring import declare_broadcasts, declare_once
+from .hastened import hastened
 from .prepared import Prepared
 
 logger = get_logger(__name__)
@@ -134,8 +135,8 @@ class Publisher:
         if why_apart and not store.bears(mark):
             raise Lost  # Another leader has put its own mark there meanwhile, and the broker may have shown us that.
         self.one_step, self._why_apart = collector is not None and not why_apart, why_apart
-        prepares = self._prepare and isinstance(collector, Collector)
-        self._prepared = Prepared(self._app, traced=self._traced) if prepares else None
+        if self._prepare and isinstance(collector, Collector):
+            self._prepared = Prepared(self._app, collector.tag, traced=self._traced)
 
     def _follow(self) -> None:
         """Leave a Redis master that Sentinel has replaced: what it took until it is told so, it would forget."""
@@ -174,7 +175,7 @@ class Publisher:
         """
         self._before = before
         # Beat never waits for results. Without this a result backend would subscribe to each one's channel.
-        with denied_join_result():
+        with denied_join_result(), hastened(self._app):
             if self._collector is None:
                 yield self._publish
                 return

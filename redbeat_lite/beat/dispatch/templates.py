@@ -101,18 +101,24 @@ class Shape:
         }
 
     def _shown(self, key: str, value: Any) -> str:
-        """What Celery shows of arguments. Python's own way to do so is ten times as fast, and mostly says the same."""
         if (given := self._options.get(key)) is not None:
             return str(given)
-        text, longest = repr(value), self._longest[key]
-        values = value.values() if isinstance(value, dict) else value
-        if len(text) <= longest and "\\" not in text and '"' not in text and _FLAT.issuperset(map(type, values)):
-            return text
-        return str(saferepr(value, longest, maxlevels=self._levels))
+        longest = self._longest[key]
+        return shown(value, longest) or str(saferepr(value, longest, maxlevels=self._levels))
 
     def fill(self, values: Mapping[str, str]) -> list[Command]:
         """The commands that send the message with these values, those of its entry among them."""
         return [("lpush", self._target, self._text % values), *self._trailing]
+
+
+def shown(arguments: Any, longest: int) -> str | None:
+    """What Celery shows of arguments, in a tenth of the time; ``None`` where Python may not show them as it does."""
+    if type(arguments) not in (list, tuple, dict):
+        return None
+    text = repr(arguments)
+    values = arguments.values() if isinstance(arguments, dict) else arguments
+    is_alike = len(text) <= longest and "\\" not in text and '"' not in text and _FLAT.issuperset(map(type, values))
+    return text if is_alike else None
 
 
 def inside(text: str) -> str:
