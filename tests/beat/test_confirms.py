@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
+import struct
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from types import MethodType, SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -12,21 +14,18 @@ import amqp
 import kombu
 import pytest
 from amqp.exceptions import FrameSyntaxError, MessageNacked, NotFound
+from celery import Celery
 
-from redbeat_lite import Entry, every
-from redbeat_lite.beat.dispatch import publisher
+from redbeat_lite import Entry, Schedules, every
 from redbeat_lite.beat.dispatch.broker import BrokerDown
 from redbeat_lite.beat.dispatch.confirms import Confirming, confirms
 from tests.beat.ways import Setup
+from tests.support.amqp_broker import AmqpBroker
 from tests.support.cases import together
 from tests.support.frozen import Clock
+from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.messages import queued
-
-
-class Message(str):
-    @property
-    def properties(self) -> dict[str, str]:
-        return {"correlation_id": str(self)}
+from tests.support.server import Server
 
 
 class Channel:
@@ -34,7 +33,8 @@ class Channel:
 
     def __init__(self) -> None:
         self.events: dict[str, set[Callable[..., None]]] = defaultdict(set)
-        self.connection = self
+        self.connection = self.transport = self
+        self.frame_max, self.channel_id, self.bytes_sent = 131_072, 1, 0
         self._confirm_selected = False
         self._number = 0
         self._taken: list[tuple[int, str]] = []
@@ -44,13 +44,15 @@ class Channel:
         self._number = 0
         self._taken.clear()
 
-    def _basic_publish(self, message: str, **how: Any) -> None:
+    def write(self, frames: bytes) -> None:
         assert self._confirm_selected
-        if message == "unwritable":
-            raise FrameSyntaxError("no table")
-        self._number += 1
-        self.sent.append(message)
-        self._taken.append((self._number, message))
+        while frames:
+            kind, _, size = struct.unpack_from(">BHI", frames)
+            payload, frames = frames[7 : 7 + size].decode(errors="replace"), frames[8 + size :]
+            if kind == 3:  # a body
+                self._number += 1
+                self.sent.append(payload)
+                self._taken.append((self._number, payload))
 
     def drain_events(self, timeout: float) -> None:
         number, message = self._taken.pop(0)
@@ -62,7 +64,7 @@ class Channel:
         if message == "astray":
             assert self.events["basic_return"], "py-amqp raises it then"
             for tell in self.events["basic_return"]:
-                tell(NotFound("no route"), "", "", Message(message))
+                tell(NotFound("no route"), "", "", amqp.Message(message, correlation_id=message))
         event, multiple = "basic_nack" if message == "refused" else "basic_ack", message == "late"
         if multiple:
             number, _ = self._taken.pop()
@@ -75,8 +77,10 @@ def sent(channel: Any, messages: list[str]) -> list[Any]:
     """What became of each message, by the type of the error."""
     confirming = Confirming(channel, 1)
     batch = []
-    for message in messages:
-        channel.basic_publish(Message(message), exchange="", routing_key="celery")
+    for text in messages:
+        headers = {"odd": object()} if text == "unwritable" else {}
+        message = amqp.Message(text, correlation_id=text, application_headers=headers)
+        channel.basic_publish(message, exchange="", routing_key="celery", mandatory=False, immediate=False)
         batch.append(confirming.take())
     return [error and type(error) for error in confirming.send(batch)]
 
@@ -113,25 +117,43 @@ def test_only_what_would_wait_for_each_message_is_confirmed_in_batches() -> None
     assert not confirms(object())
 
 
+@pytest.fixture
+def broker() -> Iterator[AmqpBroker]:
+    with closing(AmqpBroker()) as broker:
+        yield broker
+
+
+@pytest.fixture
+def confirming_app(make_app: MakeApp, server: Server, broker: AmqpBroker) -> Celery:
+    options = {"confirm_publish": True}
+    return make_app(broker_url=broker.url, redbeat_lite_url=server.url, broker_transport_options=options)
+
+
 def test_it_needs_no_batches_of_kombu_which_has_none_before_5_7(
-    apart: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    confirming_app: Celery, make_beat: MakeBeat, broker: AmqpBroker, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept: list[Any] = []
-
-    def confirming(producer: Any, timeout: float) -> Confirming:
-        producer.channel.events = defaultdict(set)
-        made = Confirming(producer.channel, timeout)
-        monkeypatch.setattr(made, "send", lambda messages: kept.extend(messages) or [None] * len(messages))
-        return made
-
     monkeypatch.delattr(kombu.Producer, "batch", raising=False)
-    monkeypatch.setattr(publisher, "_collector", confirming)
-    apart.schedules.add("e", "t", every(10))
+    Schedules(confirming_app).add("e", "t", every(10))
+    beat = make_beat(confirming_app)
     clock.forward(10)
-    apart.beat.run_due()
-    [[(_, _, (_, how))]] = kept
-    assert how["routing_key"] == "celery"
-    assert apart.schedules["e"].total_run_count == 1
+    beat.run_due()
+    assert [to for *to, _ in broker.messages] == [["", "celery"]]
+    assert Schedules(confirming_app)["e"].total_run_count == 1
+
+
+def test_a_queue_that_is_declared_each_time_is_so_before_each_message(
+    confirming_app: Celery, make_beat: MakeBeat, broker: AmqpBroker, clock: Clock
+) -> None:
+    """RabbitMQ may have deleted it, and confirms what it puts nowhere."""
+    confirming_app.conf.task_queues = [kombu.Queue("celery"), kombu.Queue("passing", auto_delete=True)]
+    Schedules(confirming_app).add("e", "t", every(10))
+    Schedules(confirming_app).add("p", "t", every(10), options={"queue": "passing"})
+    beat = make_beat(confirming_app)
+    for _ in range(3):
+        clock.forward(10)
+        beat.run_due()
+    assert Counter(key for _, key, _ in broker.messages) == {"celery": 3, "passing": 3}
+    assert Counter(broker.declared) == {"celery": 1, "passing": 3}
 
 
 def test_what_was_confirmed_before_the_connection_broke_is_not_sent_again(apart: Setup, clock: Clock) -> None:

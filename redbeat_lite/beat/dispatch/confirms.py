@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import amqp
-from amqp.exceptions import AMQPError, ChannelError, FrameSyntaxError, MessageNacked
+from amqp.exceptions import ChannelError, MessageNacked
+from amqp.method_framing import frame_writer
+from amqp.serialization import dumps
+from amqp.spec import Basic
 
 from ...errors import text_of
 from ...storage.stored import Command, Mark
@@ -25,19 +30,22 @@ class Confirming:
     A broker that confirms nothing for ``timeout`` seconds is given up.
     """
 
+    tag = str  #: Its messages have no delivery tags.
     astray = ""  #: RabbitMQ has its own ways for what finds no queue
 
     def __init__(self, channel: Any, timeout: float) -> None:
         self._channel = channel
         self._timeout = timeout
         self._kept: list[Command] = []
+        self._unsent = bytearray()
+        self._frame = frame_writer(channel.connection, SimpleNamespace(write=self._unsent.extend))
         #: Messages that are not confirmed yet, by their number on this channel: the place of each in its batch.
         self._open: dict[int, int] = {}
         self._number = 0
-        self._places: dict[str, int] = {}  #: of each, by its task id
+        self._places: dict[Any, int] = {}  #: of each, by its task id
         self._errors: list[Exception | None] = []
         self._why: Exception = BrokerDown()
-        channel.basic_publish = lambda message, **how: self._kept.append(("amqp", "", (message, how)))
+        channel.basic_publish = self._keep
         channel.events["basic_ack"].add(lambda number, multiple: self._settle(number, multiple, None))
         channel.events["basic_nack"].add(lambda number, multiple: self._settle(number, multiple, MessageNacked()))
         channel.events["basic_return"].add(self._returned)
@@ -48,6 +56,15 @@ class Confirming:
 
     def declare_anew(self) -> None:
         """Nothing that was declared is gone while the connection lasts."""
+
+    def _keep(self, message: Any, **how: Any) -> None:
+        """Keep a message in the form that kombu's virtual transports have for one."""
+        properties, body = {**message.properties, "delivery_info": how}, message.body
+        if isinstance(body, str):
+            body = body.encode(properties.setdefault("content_encoding", "utf-8"))
+        headers, content = properties.pop("application_headers", {}), properties.get("content_type")
+        kept = {"body": b64encode(body).decode(), "content-type": content, "headers": headers, "properties": properties}
+        self._kept.append(("amqp", "", kept))
 
     def take(self) -> list[Command]:
         commands, self._kept = self._kept, []
@@ -68,13 +85,15 @@ class Confirming:
     def _send(self, messages: Sequence[Sequence[Command]], places: Iterable[int]) -> list[int]:
         """Send the messages in these places; returns the places of those that are not known to be there."""
         left = set(places)
+        self._unsent.clear()
         try:
             if not self._channel._confirm_selected:  # nor on a channel that was closed, and is open again
                 self._channel.confirm_select()
                 self._channel._confirm_selected, self._number = True, 0
             for place in places:
-                self._publish(place, messages[place])
+                self._write(place, messages[place])
                 left.discard(place)
+            self._channel.connection.transport.write(bytes(self._unsent))
             while self._open:
                 self._channel.connection.drain_events(timeout=self._timeout)
         except ChannelError as exc:
@@ -85,17 +104,20 @@ class Confirming:
         self._open.clear()
         return sorted(left)
 
-    def _publish(self, place: int, commands: Sequence[Command]) -> None:
-        for _, _, (message, how) in commands:
+    def _write(self, place: int, commands: Sequence[Command]) -> None:
+        for _, _, message in commands:
+            properties, before = {**message["properties"]}, len(self._unsent)
+            to = properties.pop("delivery_info")
             try:
-                self._channel._basic_publish(message, **how)
-            except Exception as exc:
-                if isinstance(exc, (AMQPError, OSError)) and not isinstance(exc, FrameSyntaxError):
-                    raise
-                self._errors[place] = exc  # it cannot be written, and nothing of it was
+                args = dumps("Bssbb", (0, to["exchange"], to["routing_key"], to["mandatory"], to["immediate"]))
+                content = amqp.Message(b64decode(message["body"]), application_headers=message["headers"], **properties)
+                self._frame(1, self._channel.channel_id, Basic.Publish, args, content)
+            except Exception as exc:  # noqa: BLE001 - it cannot be written, whatever the reason
+                del self._unsent[before:]
+                self._errors[place] = exc
                 return
             self._number += 1
-            self._open[self._number] = self._places[message.properties.get("correlation_id")] = place
+            self._open[self._number] = self._places[properties.get("correlation_id")] = place
 
     def _returned(self, error: Exception, exchange: str, routing_key: str, message: Any) -> None:
         """One that must reach a queue has found none. What is raised here would be the end of the whole batch."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Hashable, Mapping
+from copy import deepcopy
 from datetime import UTC, timedelta
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, cast
@@ -21,8 +22,10 @@ import celery.app.routes
 import celery.app.task
 import celery.beat
 import kombu.messaging
+import kombu.transport.pyamqp
 import kombu.transport.redis
 import kombu.transport.virtual.base
+from amqp import Channel as AmqpChannel
 from celery import Celery, signals
 from celery.utils.log import get_logger
 
@@ -40,7 +43,9 @@ logger = get_logger("celery.beat")
 _SIGNALS = ("before_task_publish", "after_task_publish", "task_sent")
 
 #: Options that make each message another one in ways a template does not know.
-_UNPREPARED_OPTIONS = frozenset({"countdown", "eta", "stamped_headers", "link", "link_error", "chord", "producer"})
+_UNPREPARED_OPTIONS = frozenset(
+    {"countdown", "eta", "stamped_headers", "link", "link_error", "chord", "declare", "producer"}
+)
 
 #: How messages expire, besides never and after some seconds: each after its own gap, and in a way not known here.
 _WITH_GAP, _UNKNOWN = "interval", "unknown"
@@ -153,14 +158,13 @@ class Prepared:
             return
         if _UNPREPARED_OPTIONS & entry.options.keys() or common[1] is _UNKNOWN or not self._is_plain(entry.task):
             return
-        if not commands or commands[0][0] != "lpush" or any(name != "pexpire" for name, *_ in commands[1:]):
-            return
-        _, target, payload = commands[0]
-        message = json.loads(payload)
-        if message["properties"]["delivery_info"]["exchange"]:
-            return  # to the queues that are bound to it, which may be others each time
+        message, closed = _opened(commands)
+        to = message["properties"]["delivery_info"]
+        queue = self._app.amqp.queues.get(to["routing_key"])
+        if to["exchange"] or queue is None or not queue.can_cache_declaration:
+            return  # to the queues that are bound to it, which may be others each time; or it is declared each time
         values = _mark_gaps(message, occurrence, common[1])
-        shape = Shape(common, message, target, tuple(commands[1:]), entry, self._app)
+        shape = Shape(common, message, closed, entry, self._app)
         own = shape.own(entry)
         if len(self._shapes) >= _MAX_SHAPES:
             self._shapes.clear()
@@ -179,10 +183,20 @@ class Prepared:
         return known
 
 
+def _opened(commands: list[Command]) -> tuple[dict[str, Any], Callable[[str], list[Command]]]:
+    """The one message of these commands, and what makes them of its text."""
+    (name, target, payload), *others = commands
+    if name == "amqp":
+        return deepcopy(payload), lambda text: [(name, target, json.loads(text))]
+    if name != "lpush" or any(other != "pexpire" for other, *_ in others):
+        raise ValueError("another message")
+    return json.loads(payload), lambda text: [(name, target, text), *others]
+
+
 def _mark_gaps(message: dict[str, Any], occurrence: Occurrence, expiry: object) -> dict[str, str]:
     """Put marks where a message holds ids and times; returns what was there. Raises if it is another message."""
     headers, properties = message["headers"], message["properties"]
-    values = {"id": occurrence.id, "scheduled_at": iso(occurrence.nominal), "tag": properties["delivery_tag"]}
+    values = {"id": occurrence.id, "scheduled_at": iso(occurrence.nominal)}
     if headers["id"] != occurrence.id or (headers["expires"] is None) != (expiry is None):
         raise ValueError("another message")
     for where, key in ((headers, "root_id"), (properties, "correlation_id")):
@@ -195,7 +209,8 @@ def _mark_gaps(message: dict[str, Any], occurrence: Occurrence, expiry: object) 
     if expiry is _WITH_GAP:
         values["expiration"], properties["expiration"] = properties["expiration"], mark("expiration")
     headers["id"], headers["scheduled_at"] = mark("id"), mark("scheduled_at")
-    properties["delivery_tag"] = mark("tag")
+    if "delivery_tag" in properties:
+        values["tag"], properties["delivery_tag"] = properties["delivery_tag"], mark("tag")
     for number, key in enumerate(occurrence.extra or ()):
         headers[key] = mark(number)
     return values | _further(occurrence.extra or {})
@@ -234,6 +249,8 @@ def _is_kombus_own(channel: Any) -> bool:
     # Looked up at the class that is used, so that what was put in front of an inherited function is seen too.
     producer, virtual = kombu.messaging.Producer, kombu.transport.virtual.base
     own = all(written_in(function, kombu.messaging) for function in (producer.publish, producer._publish))
+    if issubclass(channel, AmqpChannel):
+        return own and written_in(channel.prepare_message, kombu.transport.pyamqp)
     making = (channel.basic_publish, channel.prepare_message, channel._inplace_augment_message)
     own = own and all(written_in(function, virtual) for function in making)
     return own and written_in(channel._put, kombu.transport.redis)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring_ascii
 from typing import Any
 from uuid import uuid4
@@ -42,8 +42,7 @@ class Shape:
     Parameters:
         common: what an occurrence has to have in common with it, besides what its entry is.
         message: of such an entry, in which ids and times are marked; is changed.
-        target: the list of the broker that takes it.
-        trailing: the commands that follow.
+        closed: makes the commands that send it of its text.
 
     Raises:
         Exception: nothing is known of such a message.
@@ -53,15 +52,14 @@ class Shape:
         self,
         common: tuple[object, ...],
         message: dict[str, Any],
-        target: str,
-        trailing: tuple[Command, ...],
+        closed: Callable[[str], list[Command]],
         entry: Entry,
         app: Any,
     ) -> None:
         headers, task = message["headers"], app.tasks.get(entry.task)
         self.common = common
         self._options = entry.options
-        self._target, self._trailing = target, trailing
+        self._closed = closed
         # One of several serializers of the same type may write it as the other does, this once.
         (self._serializer,) = (name for name, kind in registry.name_to_type.items() if kind == message["content-type"])
         self._compression = headers.get("compression")
@@ -108,7 +106,7 @@ class Shape:
 
     def fill(self, values: Mapping[str, str]) -> list[Command]:
         """The commands that send the message with these values, those of its entry among them."""
-        return [("lpush", self._target, self._text % values), *self._trailing]
+        return self._closed(self._text % values)
 
 
 def shown(arguments: Any, longest: int) -> str | None:
