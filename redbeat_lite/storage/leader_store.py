@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..actors import BEAT
@@ -74,33 +74,32 @@ class LeaderStore(Store):
 
     def commit(
         self, term: Term, now: int, advances: Sequence[Advance], deadlines: str = "", revision: bytes = b"|"
-    ) -> list[bool | str]:
-        """Advance entries; tells of each whether it was (``True``), was changed meanwhile (``False``), or why not.
+    ) -> Callable[[], list[bool | str]]:
+        """Advance entries. The server has been told to when this returns; what it returns waits for what came of it: of
+        each entry whether it was (``True``), was changed meanwhile (``False``), or why not.
 
         Parameters:
             deadlines: the key of those that advances have.
             revision: of the freezes that they were planned under; by default another one does not matter.
 
         Raises:
-            Refrozen: there is another revision.
+            Refrozen: there is another revision; like :class:`Lost` where it is waited for.
         """
         keys = self.keys
-        lists: dict[str, int] = {}
         where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.names]
+        lists: dict[str, int] = {}
         told = [advance.deadlines for advance in advances]
         place, told_as = (lists.setdefault(deadlines, 7), json.dumps(told)) if any(told) else ("", "")
         args: list[Any] = [*term, now, os.urandom(16).hex(), place, told_as, revision]
         for name, guard, state, score, commands, ranges, _ in advances:
-            args += (name, guard, state or "", due_of(score), len(commands) + len(ranges))
+            args += (name, f"{due_of(score)} {len(commands) + len(ranges)} {guard}", state or "")
             for command, target, value in (*commands, *ranges) if ranges else commands:
-                if command != "publish":
-                    index = lists.setdefault(target, len(where) + len(lists) + 1)
-                    args += (command, index, value)
+                if command == "publish":
+                    args += (f"publish {target}", value)
                 else:
-                    args += (command, target, value)
-        reply = self._run("schedule/commit", where + list(lists), args)
-        check_term(reply)
-        return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
+                    args += (f"{command} {lists.setdefault(target, len(where) + len(lists) + 1)}", value)
+        reply = self.backend.scripts.begin("schedule/commit", where + list(lists), args)
+        return lambda: _results(reply())
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:
         """Set these entries aside, unless they were changed since they were read; tells of each whether it was."""
@@ -148,3 +147,8 @@ class LeaderStore(Store):
         check_term(reply)
         found = zip(kinds.items(), map(text, reply[1:]), strict=True)
         return [(key, other, kind) for (key, kind), other in found if other not in (kind, "none")]
+
+
+def _results(reply: Any) -> list[bool | str]:
+    check_term(reply)
+    return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]

@@ -66,9 +66,7 @@ class Batches(list[list[str]]):
         self.told: list[str] = []
         commit, progress = LeaderStore.commit, beat.leader.progress
 
-        def noted(
-            store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], *args: Any
-        ) -> list[bool | str]:
+        def noted(store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], *args: Any) -> Any:
             self.append([advance.name.decode() for advance in advances])
             self.seconds.append(watch.seconds)
             watch.seconds = 0.0

@@ -88,9 +88,7 @@ class TestMisfires:
         clock.forward(600)
         steps, commit = [], LeaderStore.commit
 
-        def noted(
-            store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], *args: Any
-        ) -> list[bool | str]:
+        def noted(store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], *args: Any) -> Any:
             steps.append(sum(len(advance.commands) for advance in advances))
             return commit(store, term, now, advances, *args)
 

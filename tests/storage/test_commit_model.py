@@ -86,6 +86,15 @@ class Line(Backend):
         between()
         return self._sound.run(name, keys, args)
 
+    def begin(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Callable[[], Any]:
+        reply = self._sound.begin(name, keys, args)
+        between, self.loses = self.loses, None
+        if between is None:
+            return reply
+        reply()
+        between()
+        return lambda: self._sound.run(name, keys, args)
+
 
 class Model:
     """What must be in Redis: the state of each entry, and the messages that were sent."""
@@ -173,7 +182,7 @@ class Model:
                 self.line.client.zadd(f"told:{name}", {f"id|{told[0]}|1|1|0|0-1": before.nominal or 0})
         as_known = self.known == self.freezes
         try:
-            results = self.store.commit(Term("leader", 1), 0, self.advances(), "deadlines", self.known[:-3])
+            results = self.store.commit(Term("leader", 1), 0, self.advances(), "deadlines", self.known[:-3])()
         except Refrozen:
             assert not as_known
             return
@@ -201,7 +210,7 @@ class Model:
 
     def commit_stale(self, _: str) -> None:
         with pytest.raises(Lost):
-            self.store.commit(Term("leader", 0), 0, self.advances(), "deadlines")
+            self.store.commit(Term("leader", 0), 0, self.advances(), "deadlines")()
 
     def turn(self, name: str) -> None:
         """A peek, and at once its commit."""

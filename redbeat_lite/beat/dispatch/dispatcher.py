@@ -8,9 +8,10 @@ tried again later, under the same task id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import tzinfo
+from functools import partial
 
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
@@ -23,7 +24,7 @@ from ...once.claims import headers as once_headers
 from ...once.store import LockStore
 from ...runs.keys import RunKeys
 from ...storage.leader_store import LeaderStore
-from ...storage.stored import Command, Lost, Refrozen, Stored, Term
+from ...storage.stored import Command, Lost, Refrozen, Stored, Term, chunks
 from ..freezing import Freezing
 from ..leader import Leader
 from ..vitals import Vitals
@@ -44,6 +45,9 @@ _TURN = 10.0
 
 #: Seconds that a batch takes to go out, about: what comes due meanwhile waits for it.
 _BATCH = 0.15
+
+#: Parts in which a batch is committed, where there is something to do meanwhile.
+_PARTS = 4
 
 
 class Dispatcher:
@@ -75,6 +79,8 @@ class Dispatcher:
         self._torn: set[bytes] = set()
         #: What is out and not committed, with its term and its time: the messages of these jobs, and of nothing else.
         self._out: tuple[Term, int, list[Job]] | None = None
+        #: Looks at what came of the commit that was sent last, if nobody has done so yet.
+        self._under_way: Callable[[], None] | None = None
         self._planner = planner
         self._most = MOST  #: entries and messages of the next batch, by the time that the last one took
 
@@ -109,30 +115,54 @@ class Dispatcher:
         return True
 
     def _dispatch(self, term: Term, due: list[Stored], now: int) -> None:
+        """Dispatch a batch: where the commit sends it, in parts, each planned while the server commits the one before.
+
+        What a part finds on its way out is raised once that commit has been looked at.
+        """
+        parts = [*chunks(due, max(len(due) // _PARTS, LEAST) if self._publisher.one_step else len(due))]
+        began, jobs = elapsed(), list[Job]()
+        try:
+            for number, part in enumerate(parts, 1):
+                planned = self._plan(term, part, now)
+                jobs += planned
+                is_last = number == len(parts) or elapsed() - began > _BATCH
+                self._send_out(term, now, planned, is_last)
+                if is_last:
+                    break
+        except Exception:
+            self._settle()
+            raise
+        finally:
+            self._claiming.give_back(jobs)
+
+    def _plan(self, term: Term, due: list[Stored], now: int) -> list[Job]:
         jobs, bad = self._planner.plan(due, now, self._freezing.known, self._most)
         if bad:
             done = self._store.quarantine(term, bad)
             self._reports.set_aside(each for each, is_done in zip(bad, done, strict=True) if is_done)
-        if messages := sum(len(job.plan.emit) for job in jobs):
-            self._leader.progress("connecting to the broker", within=self._publisher.gives_up_after)
-            self._publisher.connect(self._store, term)
-            began = elapsed()
-            self._claiming.take(jobs)
-            try:
-                tried, line_holds = self._publish(term, now, jobs)
-                self._commit(term, now, tried)
-                if not line_holds:
-                    self._publisher.close()
-                in_time = messages * _BATCH / max(elapsed() - began, _BATCH / MOST)
-                self._most = max(LEAST, min(MOST, int(in_time)))
-            except BrokerDown:
-                # A channel that was shut, a server that has become a replica: so it stays for who keeps the connection.
-                self._publisher.close()
-                raise
-            finally:
-                self._claiming.give_back(jobs)
-        else:
+        return jobs
+
+    def _send_out(self, term: Term, now: int, jobs: list[Job], is_last: bool) -> None:
+        messages = sum(len(job.plan.emit) for job in jobs)
+        if not messages:
             self._commit(term, now, jobs)
+            return
+        self._leader.progress("connecting to the broker", within=self._publisher.gives_up_after)
+        self._publisher.connect(self._store, term)
+        began = elapsed()
+        self._claiming.take(jobs)
+        try:
+            tried, line_holds = self._publish(term, now, jobs)
+            # What is out already is noted before anything else goes out.
+            self._commit(term, now, tried, wait=is_last or not line_holds or not self._publisher.one_step)
+            if not line_holds:
+                self._publisher.close()
+        except BrokerDown:
+            # A channel that was shut, a server that has become a replica: so it stays for who keeps the connection.
+            self._publisher.close()
+            raise
+        in_time = messages * _BATCH / max(elapsed() - began, _BATCH / MOST)
+        self._most = max(LEAST, min(MOST, int(in_time)))
 
     def finish(self, store: LeaderStore) -> None:
         """Commit what is out, for a beat that is told to stop in the middle of a batch.
@@ -142,7 +172,8 @@ class Dispatcher:
         out, self._out = self._out, None
         if out is not None:
             term, now, jobs = out
-            self._reports.committed(job for job, done in self._advance(store, term, now, [*jobs]) if done)
+            done = self._advance(store, term, now, jobs := [*jobs])()
+            self._reports.committed(job for job, is_done in zip(jobs, done, strict=True) if is_done)
 
     # -- publish ------------------------------------------------------------------------------------------------------
 
@@ -228,13 +259,27 @@ class Dispatcher:
 
     # -- commit -------------------------------------------------------------------------------------------------------
 
-    def _commit(self, term: Term, now: int, jobs: list[Job]) -> None:
+    def _commit(self, term: Term, now: int, jobs: list[Job], *, wait: bool = True) -> None:
+        """Commit jobs; what came of it is looked at now, or without ``wait`` before the next commit."""
+        self._settle()
         self._leader.progress("committing")
         for job in jobs:
             # Also if the commit fails: its reply may be all that was lost.
             job.out = not job.error
+        results = self._advance(self._store, term, now, jobs, self._publisher.one_step)
+        self._under_way = partial(self._committed, term, now, jobs, results)
+        if wait:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Look at what came of the commit that is under way."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way()
+
+    def _committed(self, term: Term, now: int, jobs: list[Job], results: Callable[[], list[bool | str]]) -> None:
         try:
-            results = self._advance(self._store, term, now, jobs, self._publisher.one_step)
+            done = zip(jobs, results(), strict=True)
             self._out = None
         except (Lost, Refrozen):
             for job in jobs:
@@ -252,7 +297,7 @@ class Dispatcher:
             self._commit(term, now, jobs)
             return
         refused, advanced = [], []
-        for job, result in results:
+        for job, result in done:
             if isinstance(result, str):
                 self._note_failure(job, f"the broker refused the message: {result}")
                 job.out = False
@@ -263,16 +308,15 @@ class Dispatcher:
             elif job.commands:
                 job.out = False  # Edited or removed meanwhile, so nothing was sent.
         if refused:
-            self._advance(self._store, term, now, refused)
+            self._advance(self._store, term, now, refused)()
         self._reports.committed(advanced)
 
     def _advance(
         self, store: LeaderStore, term: Term, now: int, jobs: Sequence[Job], one_step: bool = False
-    ) -> Iterable[tuple[Job, bool | str]]:
+    ) -> Callable[[], list[bool | str]]:
         steps = [self._advances.of(job, now) for job in jobs]
         revision = self._freezing.known.revision if one_step else b"|"  # what is out is out
-        results = store.commit(term, now, steps, self._advances.deadlines, revision) if steps else []
-        return zip(jobs, results, strict=True)
+        return store.commit(term, now, steps, self._advances.deadlines, revision) if steps else list
 
     def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:
         job.error, job.commands = error[:MAX_ERROR], ()

@@ -8,11 +8,11 @@
 -- a leader that lost it and sends the call again is given the same  ARGV[5] index-of-KEYS of the deadlines  ARGV[6] JSON,
 -- '' for none: for each entry a list of ms, member, ..., of which those are set that are not there
 -- ARGV[7] the revision of the freezes that this was planned under, '|' where another one does not matter; then for each
--- entry, none of them twice:
---   name, guard (what its state must begin with), new state or '' to remove it, new due time, number of commands,
---   and for each command: 'lpush' index-of-KEYS payload | 'pexpire' index-of-KEYS ms | 'publish' channel payload
---     | 'range' index-of-KEYS 'rows-to-keep ms-that-they-live last-nominal-time-sent-before row'
---     | 'recorded' index-of-KEYS 'nominal-time|entry': of a message that was out before, not those that its rows make idle
+-- entry, none of them twice, as few arguments as can be, for each costs the beat more than a look at it here:
+--   name, 'new-due-time number-of-commands guard', where its state must begin with the guard, new state or '' to remove it,
+--   and for each command two: 'lpush index-of-KEYS' payload | 'pexpire index-of-KEYS' ms | 'publish channel' payload
+--     | 'range index-of-KEYS' 'rows-to-keep ms-that-they-live last-nominal-time-sent-before row'
+--     | 'recorded index-of-KEYS' 'nominal-time|entry': of a message that was out before, not those that its rows make idle
 -- returns {0} this term is over
 --       | {-2, freezes} they are of another revision, nothing was written
 --       | {1, result, ...} per entry: 1 advanced, 0 not what was planned, text: its messages were refused, because of this
@@ -31,11 +31,13 @@ end
 redis.call('HSET', KEYS[5], 'clock', ARGV[3])
 local due, entries, state = KEYS[2], KEYS[3], KEYS[4]
 
-local first, names = {}, {}
+-- Of each entry: its name, new due time, guard, new state, and where its commands begin and end.
+local names, dues, guards, afters, begins, ends = {}, {}, {}, {}, {}, {}
 local i = 8
 while i <= #ARGV do
-  first[#first + 1], names[#names + 1] = i, ARGV[i]
-  i = i + 5 + 3 * tonumber(ARGV[i + 4])
+  local n, score, count, guard = #names + 1, string.match(ARGV[i + 1], '^(%S+) (%d+) (.*)$')
+  names[n], dues[n], guards[n], afters[n], begins[n], ends[n] = ARGV[i], score, guard, ARGV[i + 2], i + 3, i + 2 * count + 2
+  i = ends[n] + 1
 end
 
 local function states_from(n)
@@ -46,26 +48,39 @@ local kinds, payloads, states, scores, gone, later, ranges, recorded, deadlines 
 local where = KEYS[tonumber(ARGV[5])]
 local set = ARGV[6] ~= '' and cjson.decode(ARGV[6]) or {}
 
-local function refused(at, count)
-  for c = at, at + 3 * (count - 1), 3 do
-    if ARGV[c] == 'lpush' then
-      local index = ARGV[c + 1]
-      if not kinds[index] then
-        kinds[index] = redis.call('TYPE', KEYS[tonumber(index)])['ok']
-        payloads[index] = {}
+-- The name of the command at c, and the key or the channel that it is for; few differ.
+local words = {}
+local function command(c)
+  local found = words[ARGV[c]]
+  if not found then
+    local name, target = string.match(ARGV[c], '^(%l+) (.*)$')
+    found = {name, name == 'publish' and target or KEYS[tonumber(target)]}
+    words[ARGV[c]] = found
+  end
+  return found[1], found[2]
+end
+
+local function refused(n)
+  for c = begins[n], ends[n], 2 do
+    local name, list = command(c)
+    if name == 'lpush' then
+      if not kinds[list] then
+        kinds[list] = redis.call('TYPE', list)['ok']
+        payloads[list] = {}
       end
-      if kinds[index] ~= 'list' and kinds[index] ~= 'none' then
-        return 'the queue is a ' .. kinds[index] .. ', not a list'
+      if kinds[list] ~= 'list' and kinds[list] ~= 'none' then
+        return 'the queue is a ' .. kinds[list] .. ', not a list'
       end
     end
   end
 end
 
 -- A channel has no list to wait in: an ACL that forbids it is found by trying, and what was heard cannot be taken back.
-local function published(at, count)
-  for c = at, at + 3 * (count - 1), 3 do
-    if ARGV[c] == 'publish' then
-      local reply = redis.pcall('PUBLISH', ARGV[c + 1], ARGV[c + 2])
+local function published(n)
+  for c = begins[n], ends[n], 2 do
+    local name, channel = command(c)
+    if name == 'publish' then
+      local reply = redis.pcall('PUBLISH', channel, ARGV[c + 1])
       if type(reply) == 'table' then
         return reply['err']
       end
@@ -73,16 +88,17 @@ local function published(at, count)
   end
 end
 
-local function send(at, count)
-  for c = at, at + 3 * (count - 1), 3 do
-    if ARGV[c] == 'lpush' then
-      local queue = payloads[ARGV[c + 1]]
-      queue[#queue + 1] = ARGV[c + 2]
-    elseif ARGV[c] == 'pexpire' then
+local function send(n)
+  for c = begins[n], ends[n], 2 do
+    local name, target = command(c)
+    if name == 'lpush' then
+      local queue = payloads[target]
+      queue[#queue + 1] = ARGV[c + 1]
+    elseif name == 'pexpire' then
       later[#later + 1] = c
-    elseif ARGV[c] == 'range' then
+    elseif name == 'range' then
       ranges[#ranges + 1] = c
-    elseif ARGV[c] == 'recorded' then
+    elseif name == 'recorded' then
       recorded[#recorded + 1] = c
     end
   end
@@ -131,26 +147,25 @@ local function drop_recorded(rows, run)
 end
 
 local results, before = {1}, nil
-for n, at in ipairs(first) do
+for n, name in ipairs(names) do
   if n % CHUNK == 1 then
     before = states_from(n)
   end
-  local name, guard, after, count = names[n], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 4])
   local found = before[(n - 1) % CHUNK + 1]
   local result = 0
-  if found and string.find(found, guard, 1, true) == 1 then
-    local reason = refused(at + 5, count) or published(at + 5, count)
+  if found and string.find(found, guards[n], 1, true) == 1 then
+    local reason = refused(n) or published(n)
     result = reason or 1
     if not reason then
-      send(at + 5, count)
+      send(n)
       for _, value in ipairs(set[n] or {}) do
         deadlines[#deadlines + 1] = value
       end
-      if after == '' then
+      if afters[n] == '' then
         gone[#gone + 1] = name
       else
-        states[#states + 1], states[#states + 2] = name, after
-        scores[#scores + 1], scores[#scores + 2] = ARGV[at + 3], name
+        states[#states + 1], states[#states + 2] = name, afters[n]
+        scores[#scores + 1], scores[#scores + 2] = dues[n], name
       end
     end
   end
@@ -158,8 +173,8 @@ for n, at in ipairs(first) do
 end
 
 -- What is sent comes first: nothing may be advanced that was not.
-for index, queue in pairs(payloads) do
-  write('LPUSH', KEYS[tonumber(index)], queue)
+for list, queue in pairs(payloads) do
+  write('LPUSH', list, queue)
 end
 write('HSET', state, states)
 write('ZADD', due, scores)
@@ -168,16 +183,19 @@ write('HDEL', entries, gone)
 write('ZREM', due, gone)
 write('ZREM', KEYS[6], gone)
 for _, c in ipairs(later) do
-  redis.pcall('PEXPIRE', KEYS[tonumber(ARGV[c + 1])], ARGV[c + 2])
+  local _, list = command(c)
+  redis.pcall('PEXPIRE', list, ARGV[c + 1])
 end
 for _, c in ipairs(ranges) do
-  pcall(put_down, KEYS[tonumber(ARGV[c + 1])], ARGV[c + 2])
+  local _, rows = command(c)
+  pcall(put_down, rows, ARGV[c + 1])
 end
 for n = 1, #deadlines, CHUNK do
   redis.pcall('ZADD', where, 'NX', unpack(deadlines, n, math.min(n + CHUNK - 1, #deadlines)))
 end
 for _, c in ipairs(recorded) do
-  pcall(drop_recorded, KEYS[tonumber(ARGV[c + 1])], ARGV[c + 2])
+  local _, rows = command(c)
+  pcall(drop_recorded, rows, ARGV[c + 1])
 end
 redis.call('HSET', KEYS[5], 'commit', ARGV[4] .. cjson.encode(results))
 return results

@@ -1,0 +1,90 @@
+"""A batch that goes in parts: what befalls it between two of them, while the server commits the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat_lite import Entry, every, locks
+from redbeat_lite.beat.dispatch.planner import MOST
+from redbeat_lite.storage.leader_store import LeaderStore
+from tests.beat.ways import Setup
+from tests.support.beats import KEYS
+from tests.support.frozen import Clock
+from tests.support.in_process import MakeApp, MakeBeat
+from tests.support.kombus import needs_batches
+from tests.support.messages import queued
+from tests.support.server import Server
+
+pytestmark = needs_batches
+
+HERD = 300
+
+
+def taken_over(setup: Setup) -> None:
+    setup.broker.hincrby(KEYS.leader, "term", 1)
+
+
+def frozen(setup: Setup) -> None:
+    setup.schedules.freezes.add("*", seconds=3600)
+
+
+def told_to_stop(setup: Setup) -> None:
+    setup.beat.close()
+    raise SystemExit
+
+
+def cut_off(setup: Setup) -> None:
+    raise redis.ConnectionError("cut")
+
+
+@pytest.mark.parametrize("befalls", [taken_over, frozen, told_to_stop, cut_off])
+def test_what_befalls_it_between_two_parts_loses_and_doubles_nothing(
+    make_app: MakeApp,
+    make_beat: MakeBeat,
+    server: Server,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    befalls: Callable[[Setup], None],
+) -> None:
+    setup = Setup("one step", make_app, make_beat, server)
+    setup.schedules.add_many(Entry(f"e{number}", "t", every(10), (number,), once=True) for number in range(HERD))
+    setup.schedules.add("first", "t", every(5))
+    clock.forward(5)
+    setup.beat.run_due()  # it knows the broker now, and how quick that is
+    setup.beat._dispatcher._most = MOST
+    commit, sent = LeaderStore.commit, list[int]()
+
+    def then(store: LeaderStore, *args: Any) -> Any:
+        if sent:  # what was planned of the second part while the server committed the first
+            befalls(setup)
+        sent.append(len(args[2]))
+        return commit(store, *args)
+
+    monkeypatch.setattr(LeaderStore, "commit", then)
+    clock.forward(5)
+    with suppress(SystemExit, redis.ConnectionError):
+        setup.beat.run_due()
+    monkeypatch.undo()
+    out = of_herd(setup)
+    assert 0 < len(out) < HERD
+    held = {lock.task_id for lock in locks(setup.app).list()}
+    assert not {*out} - held
+    if befalls in (taken_over, frozen):
+        assert len(held) == len(out), "what is known not to have been sent holds no lock"
+
+    for freeze in setup.schedules.freezes:
+        setup.schedules.freezes.thaw(freeze.id)
+    setup.broker.delete(KEYS.leader)
+    setup.beat = make_beat(setup.app)
+    while not setup.beat.run_due():
+        pass
+    assert len(of_herd(setup)) == len({*of_herd(setup)}) == HERD
+
+
+def of_herd(setup: Setup) -> list[str]:
+    return [message.id for message in queued(setup.broker) if message.entry != "first"]
