@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring_ascii
+from operator import itemgetter
 from typing import Any
 from uuid import uuid4
 
@@ -72,7 +73,10 @@ class Shape:
         self._longest = {"argsrepr": app.amqp.argsrepr_maxsize, "kwargsrepr": app.amqp.kwargsrepr_maxsize}
         message["body"] = mark("body")
         headers.update({key: mark(key) for key in ("periodic_task_name", "argsrepr", "kwargsrepr")})
-        self._text = _MARKS.sub(lambda found: f"%({found[1] or found[2]})s", json.dumps(message).replace("%", "%%"))
+        text = json.dumps(message).replace("%", "%%")
+        # By their places: to look up each by its name takes half as long again.
+        self._text = _MARKS.sub("%s", text)
+        self._gaps = itemgetter(*(found[1] or found[2] for found in _MARKS.finditer(text)))
 
     def own(self, entry: Entry) -> dict[str, str]:
         """What an entry fills in, for all its messages.
@@ -106,7 +110,7 @@ class Shape:
 
     def fill(self, values: Mapping[str, str]) -> list[Command]:
         """The commands that send the message with these values, those of its entry among them."""
-        return self._closed(self._text % values)
+        return self._closed(self._text % self._gaps(values))
 
 
 def shown(arguments: Any, longest: int) -> str | None:
