@@ -80,6 +80,7 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         options: Kwargs = None,
         *,
         replace: bool = False,
+        note: str = "",
         **policies: Unpack[Policies],
     ) -> Entry:
         """Store a new entry and return it; see :class:`Entry` for the parameters.
@@ -89,16 +90,18 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
             replace: overwrite an entry of this name. Its history is kept, and its next run too unless the schedule is
                 another, so that adding the same entry at every start of an application postpones nothing. One that has
                 come to its ``end_at`` meanwhile stays finished; only a new entry must have an occurrence to come.
+            note: why, for the record of changes.
 
         Raises:
-            InvalidEntry: a field is wrong, or cannot be stored or sent.
+            InvalidEntry: a field is wrong, or cannot be stored or sent; ``note`` is too long.
             EntryExists: the name is taken, and ``replace`` is not set.
             ConfigOwned: the name is taken by a config entry.
         """
         fields = {"task": task, "schedule": schedule, "args": args, "kwargs": kwargs, "options": options, **policies}
         entry = entry_with_defaults(self._settings, name, fields, app=self._app)
         self._writer.checked(entry, replaces=replace)
-        (self._writer.replace if replace else self._writer.create)([entry])
+        told = storable_note(name, note)
+        (self._writer.replace if replace else self._writer.create)([entry], note=told)
         return entry
 
     def add_many(self, entries: Iterable[Entry], *, replace: bool = False) -> None:
@@ -131,7 +134,9 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
             raise InvalidEntry("entry", f"an Entry named {name!r}", entry)
         self._writer.replace([self._writer.checked(entry, replaces=True)])
 
-    def update(self, name: str, *, if_version: int | None = None, **changes: Unpack[Changes]) -> Entry:  # type: ignore[override]
+    def update(  # type: ignore[override]
+        self, name: str, *, if_version: int | None = None, note: str = "", **changes: Unpack[Changes]
+    ) -> Entry:
         """Change the named fields of an entry and leave the others; returns the entry as it is now.
 
         Not ``MutableMapping.update``: use :meth:`add_many` for many entries. A changed schedule counts from now on and
@@ -139,17 +144,18 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
 
         Parameters:
             if_version: change the entry only if this is its version.
+            note: why, for the record of changes.
             changes: fields of :class:`Entry` by name.
 
         Raises:
             EntryNotFound: there is no such entry.
             EntryChanged: its version is not ``if_version``.
-            InvalidEntry: a field is unknown or wrong; nothing was changed.
+            InvalidEntry: a field is unknown or wrong, or ``note`` is too long; nothing was changed.
             ConfigOwned: it is a config entry.
         """
         if not isinstance(name, str):
             raise InvalidEntry("name", "the name of one entry", name, hint="add_many writes many entries")
-        return self._writer.update(name, changes, if_version)
+        return self._writer.update(name, changes, if_version, storable_note(name, note))
 
     def __delitem__(self, name: str) -> None:
         """Remove an entry, for good. A config entry comes back, as new, when the beats next see to it.
@@ -159,17 +165,20 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         """
         self._writer.remove(name)
 
-    def remove(self, name: str, *, missing_ok: bool = False) -> None:
+    def remove(self, name: str, *, missing_ok: bool = False, note: str = "") -> None:
         """Remove an entry.
 
         Parameters:
             missing_ok: whether it is fine that there is none.
+            note: why, for the record of changes.
 
         Raises:
             EntryNotFound: there is none.
+            InvalidEntry: ``note`` is too long.
         """
+        told = storable_note(name, note)
         with suppress(*[EntryNotFound] if missing_ok else []):
-            del self[name]
+            self._writer.remove(name, told)
 
     def clear(self) -> None:
         """Remove every entry. Config entries come back when the beats next see to them.

@@ -121,9 +121,9 @@ class Selected:
         """
         return self._edit(partial(self._writer.resumed, catch_up=catch_up), line_of(self._writer.who, "resumed"))
 
-    def remove(self) -> list[str]:
+    def remove(self, note: str = "") -> list[str]:
         """Remove them, as :meth:`Schedules.remove` does; returns their names."""
-        return self._edit(lambda _: None, line_of(self._writer.who, "removed"))
+        return self._edit(lambda _: None, line_of(self._writer.who, "removed", storable_note(None, note)))
 
     def run_now(self, note: str = "") -> dict[str, str]:
         """Publish an extra task of each, as :meth:`Schedules.run_now` does; returns names with ids of tasks.

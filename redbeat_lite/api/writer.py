@@ -120,7 +120,9 @@ class Writer:
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             logger.warning("entry %r%s: no task %r is registered in this app", names[0], more, task)
 
-    def create(self, entries: Sequence[Entry], definition: str | None = None, action: Action = "added") -> None:
+    def create(
+        self, entries: Sequence[Entry], definition: str | None = None, action: Action = "added", note: str = ""
+    ) -> None:
         """Store new entries, which get their state.
 
         Parameters:
@@ -130,7 +132,7 @@ class Writer:
         Raises:
             EntryExists: names were taken; all others are stored.
         """
-        line = line_of(self.who, action)
+        line = line_of(self.who, action, note)
         check_taken(self._created(entries, [self._creation(entry, None, line, definition) for entry in entries]))
 
     def added(self, entries: Sequence[Entry], calendars: Known, told: set[str]) -> list[str]:
@@ -170,15 +172,17 @@ class Writer:
         self.calendars.settle(entries)
         return [entry.name for entry, ok in zip(entries, done, strict=True) if not ok]
 
-    def replace(self, entries: Iterable[Entry]) -> None:
+    def replace(self, entries: Iterable[Entry], note: str = "") -> None:
         """Store entries over those of their names, or as new; they get their state. Two round trips for a page."""
         given = {entry.name: entry for entry in entries}
-        made = self._store.rewrite(given, lambda old: [self._replacement(given[old.name.decode()], old)], at_once=PAGE)
+        made = self._store.rewrite(
+            given, lambda old: [self._replacement(given[old.name.decode()], old, note)], at_once=PAGE
+        )
         self.calendars.settle([*given.values()])
         if left := len(given) - len(made):
             raise EntryChanged(f"{counted(left, 'entry is', 'entries are')} being changed too often to be replaced")
 
-    def update(self, name: str, changes: Mapping[str, Any], if_version: int | None) -> Entry:
+    def update(self, name: str, changes: Mapping[str, Any], if_version: int | None, note: str) -> Entry:
         """Change these fields of a runtime entry, if it has this version; returns it with its state."""
         if if_version is not None and type(if_version) is not int:
             raise ValueError(f"if_version: expected None or a whole number, got {if_version!r}")
@@ -189,7 +193,7 @@ class Writer:
             if if_version is not None and before.version != if_version:
                 raise EntryChanged(f"entry {name!r} has version {before.version} by now, not {if_version}")
             after = self.checked(before.replace(**changes), replaces=True)
-            return after, self._revision(before, after, stored)
+            return after, self._revision(before, after, stored, note)
 
         after = self._edit(name, edit)
         self.calendars.settle([after])
@@ -213,9 +217,9 @@ class Writer:
         check_complete(entry, "schedule")
         return lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up, walk_on=briefly())
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, note: str = "") -> None:
         """Remove an entry."""
-        line = line_of(self.who, "removed")
+        line = line_of(self.who, "removed", note)
         self._edit(name, lambda stored: (None, removal(stored, line)))
 
     def clear(self) -> None:
@@ -259,21 +263,21 @@ class Writer:
                 return result
         raise EntryChanged(f"entry {name!r} is being changed too often to be edited")
 
-    def _revision(self, before: Entry, after: Entry, stored: Stored) -> Edit:
+    def _revision(self, before: Entry, after: Entry, stored: Stored, note: str) -> Edit:
         """The edit that makes ``before`` to ``after``, which gets its new state."""
         keep_resolved(before, after)
         after.state, definition, line = before.known_state, encode(after), None
         if definition.encode() != stored.definition:
             after.state = lifecycle.revised(before, after.state, after, wall_ms(), self._zone, walk_on=briefly())
-            line = line_of_write(self.who, stored, definition)
+            line = line_of_write(self.who, stored, definition, note)
         return self.write(after, stored.state, definition, line)
 
-    def _replacement(self, entry: Entry, stored: Stored) -> Edit:
+    def _replacement(self, entry: Entry, stored: Stored, note: str) -> Edit:
         before = self.readable(stored)
         if before is None:
-            return self._creation(entry, stored.state, line_of_write(self.who, stored, None))
+            return self._creation(entry, stored.state, line_of_write(self.who, stored, None, note))
         _check_runtime(before)
-        return self._revision(before, entry, stored)
+        return self._revision(before, entry, stored, note)
 
     def _found(self, name: str) -> Entry | None:
         return self.readable(self._store.read([name])[0])

@@ -15,6 +15,8 @@ from .exit_codes import Failure
 from .output import say
 from .selected import changing, tell_names, to_change
 
+_note = click.option("--note", default="", help="Why, for the record of changes.")
+
 
 @click.command(cls=Command)
 @name_argument
@@ -22,9 +24,10 @@ from .selected import changing, tell_names, to_change
 @schedule_options
 @field_options
 @click.option("--replace", is_flag=True, help="Overwrite an entry of this name; it keeps its history.")
+@_note
 @json_option
 @click.pass_context
-def add(ctx: click.Context, /, name: str, task: str, replace: bool, as_json: bool, **given: Any) -> None:
+def add(ctx: click.Context, /, name: str, task: str, replace: bool, note: str, as_json: bool, **given: Any) -> None:
     """Add an entry that runs TASK. The beat acts on it at once.
 
     \b
@@ -39,7 +42,7 @@ def add(ctx: click.Context, /, name: str, task: str, replace: bool, as_json: boo
     if schedule is None:
         raise Failure("say when it runs: --every, --cron, --at, --rrule, --manual or --schedule")
     try:
-        entry = schedules.add(name, task, schedule, replace=replace, **fields_of(given, zone))
+        entry = schedules.add(name, task, schedule, replace=replace, note=note, **fields_of(given, zone))
     except EntryExists:
         raise Failure(f"entry {name!r} is already stored; --replace overwrites it") from None
     tell(ctx, entry, "stored" if replace else "added", as_json)
@@ -50,9 +53,10 @@ def add(ctx: click.Context, /, name: str, task: str, replace: bool, as_json: boo
 @click.option("--task", help="The name of the task.")
 @schedule_options
 @field_options
+@_note
 @json_option
 @click.pass_context
-def edit(ctx: click.Context, /, name: str, task: str | None, as_json: bool, **given: Any) -> None:
+def edit(ctx: click.Context, /, name: str, task: str | None, note: str, as_json: bool, **given: Any) -> None:
     """Change the named fields of an entry and leave the others.
 
     A changed schedule counts from now on and never fires for the past. A new cron or rrule has the zone of the one
@@ -60,7 +64,7 @@ def edit(ctx: click.Context, /, name: str, task: str | None, as_json: bool, **gi
 
     \b
     Examples:
-      celery -A proj redbeat edit hello --every 5m
+      celery -A proj redbeat edit hello --every 5m --note "less load"
       celery -A proj redbeat edit nightly --kwargs '{"x": 1}' --max-runs none
     """
     schedules, zone = schedules_of(ctx), ctx.obj.app.timezone
@@ -72,13 +76,14 @@ def edit(ctx: click.Context, /, name: str, task: str | None, as_json: bool, **gi
         changes["schedule"] = schedule
     if not changes:
         raise Failure("nothing to change: name a field, such as --every or --args")
-    tell(ctx, schedules.update(name, **changes), "changed", as_json)
+    tell(ctx, schedules.update(name, note=note, **changes), "changed", as_json)
 
 
 @click.command(cls=Command)
 @changing
+@_note
 @click.pass_context
-def remove(ctx: click.Context, /, **meant: Any) -> None:
+def remove(ctx: click.Context, /, note: str, **meant: Any) -> None:
     """Remove entries, for good.
 
     An entry of beat_schedule is soon brought back by the beat that has it; pause it instead.
@@ -86,18 +91,18 @@ def remove(ctx: click.Context, /, **meant: Any) -> None:
     \b
     Examples:
       celery -A proj redbeat remove hello
-      celery -A proj redbeat remove 'reminder:*' --tag tenant:42
+      celery -A proj redbeat remove 'reminder:*' --tag tenant:42 --note "moved out"
     """
     schedules, found = schedules_of(ctx), to_change(ctx, "remove", **meant)
     if isinstance(found, str):
         sources = set[str]()
         with suppress(CorruptEntry):  # nobody can tell; and to remove what cannot be read must be possible
             sources = {schedules[found].source}
-        schedules.remove(found)
+        schedules.remove(found, note=note)
         say(f"removed {found!r}")
     else:
         sources = {entry.source for entry in found}
-        tell_names("removed", found.remove())
+        tell_names("removed", found.remove(note))
     for source in sorted(sources - {"runtime"}):
         say(f"What belongs to {source} is brought back by the beat that has it when it next renews its lease.")
         say("To be rid of it, take it out of beat_schedule; to silence it, pause it once it is back.")

@@ -60,11 +60,18 @@ def told(change: Change) -> tuple[Any, ...]:
         ),
         (lambda s: s.update("a", args=["secret"]), ("edited", ("a",), (("args", None, None),))),
         (lambda s: s.update("a", description="näh"), ("edited", ("a",), (("description", None, "näh"),))),
+        (lambda s: s.update("a", max_runs=5, note="why"), ("edited", ("a",), (("max_runs", None, "5"),), "why")),
+        (lambda s: s.add("b", "add", every(5), note="why"), ("added", ("b",), "why")),
+        (
+            lambda s: s.add("a", "add", every(60), kwargs={"x": 1}, max_runs=5, replace=True, note="why"),
+            ("edited", ("a",), (("max_runs", None, "5"),), "why"),
+        ),
         (lambda s: s.remove("a"), ("removed", ("a",))),
+        (lambda s: s.remove("a", note="why"), ("removed", ("a",), "why")),
+        (lambda s: s.select("a*").remove("why"), ("removed", ("a",), "why")),
         (lambda s: s.clear(), ("removed", ("a",))),
         (lambda s: s.pause("a", "disk is full"), ("paused", ("a",), "disk is full")),
     ],
-    ids=["add", "replace", "update", "arguments", "text", "remove", "clear", "pause"],
 )
 def test_each_call_writes_its_line(schedules: Schedules, do: Callable[[Schedules], Any], line: tuple[Any, ...]) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)

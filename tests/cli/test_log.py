@@ -18,16 +18,18 @@ SELF = f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def test_tells_who_changed_what_and_why(cli: Cli, schedules: Schedules) -> None:
-    cli("add", "hello", "add", "--every", "30s")
-    cli("edit", "hello", "--every", "5m", "--max-runs", "100", "--args", "[1]")
+    cli("add", "hello", "add", "--every", "30s", "--note", "for the demo")
+    cli("edit", "hello", "--every", "5m", "--max-runs", "100", "--args", "[1]", "--note", "less load")
     cli("pause", "hello", "--note", "until the disk is replaced")
+    cli("remove", "hello", "--note", "moved out")
     printed = cli("log").out
     assert max(map(len, printed.splitlines())) <= 80
-    paused, edited, added = [" ".join(line.split()) for line in re.split(f"^(?={AT})", printed, flags=re.M)[1:]]
+    removed, paused, edited, added = [" ".join(line.split()) for line in re.split(f"^(?={AT})", printed, flags=re.M)[1:]]
+    assert f"removed hello by {SELF} (cli): moved out" in removed
     assert f"paused hello by {SELF} (cli): until the disk is replaced" in paused
     assert f"edited hello by {SELF} (cli): " in edited
-    assert edited.endswith('schedule {"every":30000} → {"every":300000}; args; max_runs default → 100')
-    assert added.endswith(f"added hello by {SELF} (cli)")
+    assert edited.endswith('schedule {"every":30000} → {"every":300000}; args; max_runs default → 100; less load')
+    assert added.endswith(f"added hello by {SELF} (cli): for the demo")
 
 
 def test_goes_by_entry_time_and_number(cli: Cli, schedules: Schedules) -> None:
