@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .api.selected import Selected
     from .durations import Duration
     from .entries.entry import Entry
-    from .entries.field_types import Changes, Policies
+    from .entries.field_types import Changes, ExpectFields, MisfireFields, OnceFields, Policies
     from .entries.freezes import Freeze
     from .entries.preview import Upcoming
     from .errors import (
@@ -63,7 +63,7 @@ _HOMES = {
     "api.selected": ("Selected",),
     "durations": ("Duration",),
     "entries.entry": ("Entry",),
-    "entries.field_types": ("Changes", "Policies"),
+    "entries.field_types": ("Changes", "ExpectFields", "MisfireFields", "OnceFields", "Policies"),
     "entries.freezes": ("Freeze",),
     "errors": (
         "ConfigOwned",
@@ -116,6 +116,7 @@ __all__ = [
     "EntryExists",
     "EntryNotFound",
     "Expect",
+    "ExpectFields",
     "Freeze",
     "FreezeList",
     "Incident",
@@ -126,8 +127,10 @@ __all__ = [
     "LockUnavailable",
     "Locks",
     "Misfire",
+    "MisfireFields",
     "NotResumable",
     "Once",
+    "OnceFields",
     "OnceRejected",
     "OnceSkipped",
     "Pause",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
 
 from ..durations import Duration
 from ..expect import Expect, Pause
-from ..once.policy import Once
+from ..once.policy import Conflict, Once, Scope
 from ..public import public
 from ..schedules.calendars import Calendar
 from ..schedules.misfire import Misfire, MisfirePolicy
@@ -20,13 +20,47 @@ if TYPE_CHECKING:  # Celery ships no types: to mypy its class is anything, such 
 else:
     from celery.schedules import BaseSchedule
 
+
+@public
+class OnceFields(TypedDict, total=False):
+    """The fields of a :class:`redbeat_lite.Once`, as a dict."""
+
+    key: str | Callable[..., str] | None
+    scope: Scope
+    on_conflict: Conflict
+    lease: Duration
+    hold_on_retry: bool
+    max_hold: Duration | None
+    max_waiters: int | None
+
+
+@public
+class MisfireFields(TypedDict, total=False):
+    """The fields of a :class:`redbeat_lite.Misfire`, as a dict."""
+
+    policy: MisfirePolicy
+    grace: Duration | None
+    limit: int | None
+
+
+@public
+class ExpectFields(TypedDict, total=False):
+    """The fields of an :class:`redbeat_lite.Expect`, as a dict."""
+
+    start_within: Duration | None
+    finish_within: Duration | None
+    succeed_every: Duration | None
+    failures: int
+    trust: Literal["workers", "backend"]
+
+
 Schedule: TypeAlias = Duration | BaseSchedule
 Args = list[Any] | tuple[Any, ...] | None  # no Sequence, which a text is one of
 Kwargs = Mapping[str, Any] | None
 Expires = Duration | None  # "interval" is a text, too
-OnceField = bool | Once | Mapping[str, Any] | None
-MisfireField = MisfirePolicy | Misfire | Mapping[str, Any]
-ExpectField = Expect | Mapping[str, Any] | Literal[False] | None
+OnceField = bool | Once | OnceFields | None
+MisfireField = MisfirePolicy | Misfire | MisfireFields
+ExpectField = Expect | ExpectFields | Literal[False] | None
 OnFailure = Pause | str | None
 CalendarField = Calendar | str | None
 

@@ -34,12 +34,26 @@ schedules.add("a", "proj.say", 30, misfire="skp")  # wrong
 schedules.add("a", "proj.say", 30, max_run=3)  # wrong
 schedules.add("a", "proj.say", 30, enabled="no")  # wrong
 schedules.add("a", "proj.say", 30, once="yes")  # wrong
+schedules.add("a", "proj.say", 30, once={"key": "{to}", "on_conflict": "wait", "lease": "5m", "max_waiters": 3})
+schedules.add("a", "proj.say", 30, once={"on_conflict": "wiat"})  # wrong
+schedules.add("a", "proj.say", 30, once={"on_conflit": "wait"})  # wrong
+schedules.add("a", "proj.say", 30, expect={"start_within": "30s", "failures": 3, "trust": "workers"})
+schedules.add("a", "proj.say", 30, expect={"failures": "3"})  # wrong
+schedules.add("a", "proj.say", 30, expect={"finish": 60})  # wrong
+schedules.add("a", "proj.say", 30, misfire={"policy": "all", "grace": timedelta(hours=1), "limit": 5})
+schedules.add("a", "proj.say", 30, misfire={"policy": "al"})  # wrong
 
 schedules.update("a", if_version=3, schedule=60, args=[1], max_runs=3, expect=Expect(finish_within=60), calendar="x")
 schedules.update("a", once=Once(on_conflict="wait"), expect=False, on_failure="pause:3", jitter=5, description="")
 schedules.update("a", max_run=3)  # wrong
 schedules.update("a", misfire="skp")  # wrong
 schedules.update("a", args="hello")  # wrong
+schedules.update("a", once={"scope": "queued"})  # wrong
+schedules.update("a", misfire={"limt": 5})  # wrong
+schedules.update("a", max_runs=3, note="why")
+schedules.update("a", note=None)  # wrong
+schedules.remove("a", note="why")
+schedules.remove("a", "why")  # wrong
 schedules.update("a", start_at="tomorrow")  # wrong
 
 schedules.update("a", {"schedule": 30})  # wrong
@@ -63,6 +77,7 @@ entry.tags.append("x")  # wrong
 Entry("a", "proj.say", 30, enable=True)  # wrong
 Entry("a", "proj.say", every=30)  # wrong
 Entry("a", "proj.say", 30, misfire="skp")  # wrong
+Entry("a", "proj.say", 30, once={"lease": None})  # wrong
 
 Once(key="{order}", scope="queue", on_conflict="raise", lease=30)
 every("5m", align=True), cron("0 3 * * *", tz="UTC"), at(now), rrule("FREQ=DAILY", start=now)
