@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -132,7 +133,7 @@ def _report(app: Celery, source: Source, mover: MoveIn, moves: list[Move], *, ap
         ]
         echo_table(("NAME", "TASK", "SCHEDULE", "RUNS", "NEXT RUN"), rows, rigid=("RUNS", "NEXT RUN"))
         say()
-    _list_notes("Left out:", (move for move in moves if move.entry is None))
+    _list_notes("Left out:", (move for move in moves if move.action == "left out"))
     _list_notes("To know:", (move for move in moves if move.entry is not None))
     if any(entry.expires == "interval" and "expires" not in entry.options for entry in carried):
         say("Messages will expire about when the next one comes; redbeat_lite_expires = None turns that off.")
@@ -140,9 +141,11 @@ def _report(app: Celery, source: Source, mover: MoveIn, moves: list[Move], *, ap
         say("A beat of redbeat_lite leads, and sends what is carried over: the other one must not run any more.")
     if applied and source.led:
         say(f"A beat of {source.title} holds its lock: if it still runs, stop it, or both send.")
-    left = len(moves) - len(carried)
-    done = "carried over" if applied else "to be carried over"
-    say(f"{len(carried)} {done}, {left} left out.{'' if applied else ' Nothing was written; --apply does it.'}")
+    counts = Counter(move.action for move in moves)
+    told = f"{len(carried)} {'carried over' if applied else 'to be carried over'}, {counts['left out']} left out."
+    told += " Nothing was written; --apply does it." if carried and not applied else ""
+    there = f" {counts['stored']} stored here already, which --replace carries over again." if counts["stored"] else ""
+    say(told + there)
 
 
 def _next(entry: Entry, now: datetime, zone: Any) -> str:

@@ -274,7 +274,7 @@ def test_what_is_stored_here_already_is_replaced_only_on_request(peer_app: Celer
     schedules.pause("mine", note="as it was")
     save(peer_app, "mine", schedule(60), last=clock.now - timedelta(seconds=10), runs=2)
     left = plan(peer_app, apply=True)["mine"]
-    assert (left.action, "--replace" in left.notes[0]) == ("left out", True)
+    assert (left.action, "--replace" in left.notes[0]) == ("stored", True)
     assert schedules["mine"].schedule == every(5)
     generation = schedules["mine"].generation
     plan(peer_app, apply=True, replace=True)

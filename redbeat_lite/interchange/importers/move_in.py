@@ -27,11 +27,11 @@ from .source import Found, Left
 class Move:
     """What becomes of one entry of the other scheduler, by its name there.
 
-    The entry is as it is stored here, with its state; None where it is left out, of which the notes say why.
+    The entry is as it will be stored here, with its state; None where nothing will be, of which the notes say why.
     """
 
     name: str
-    action: Literal["add", "replace", "left out"]
+    action: Literal["add", "replace", "stored", "left out"]
     entry: Entry | None
     notes: tuple[str, ...]
     edit: Edit | None = None
@@ -103,7 +103,7 @@ class MoveIn:
             reason = f"the name is taken by the configuration of {existing.owner!r}"
             return Move(entry.name, "left out", None, (reason,))
         if not self._replace:
-            return Move(entry.name, "left out", None, ("it is stored here already; --replace carries it over again",))
+            return Move(entry.name, "stored", None, ("it is stored here already; --replace carries it over again",))
         if state is not None:
             _continue(entry, state)
         return Move(entry.name, "replace", entry, found.notes, self._edit(found, here))
