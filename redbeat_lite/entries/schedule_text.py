@@ -125,11 +125,15 @@ def instant_from(field: str, value: object) -> datetime:
 
 
 def schedule_words(schedule: BaseSchedule, shown: tzinfo = UTC) -> list[str]:
-    """The options of the command line that make this schedule; what they cannot say is ``--schedule`` with JSON.
+    """The options of the command line that make a schedule with these runs; what they cannot say is ``--schedule``.
 
     Raises InvalidEntry if its class cannot be stored.
     """
     fields = schedule_fields(schedule)
+    if (seconds := fields.pop("schedule", None)) is not None:
+        ms = round(seconds * 1000)
+        is_every = abs(seconds * 1000 - ms) < 1e-6 and not fields  # no "relative"
+        fields = {"every": duration_text(ms)} if is_every else {"schedule": seconds, **fields}
     if "manual" in fields:
         return ["--manual"]
     kind = next((kind for kind in ("every", "cron", "at", "rrule") if kind in fields), None)

@@ -47,7 +47,7 @@ SCHEDULES = {
         "RRULE:FREQ=DAILY\nEXDATE:20900102,20900104\nRDATE:20900102T150000Z", tz="Asia/Tokyo"
     ),
     """--schedule '{"crontab": [0, "*/4", "mon,tue", "*", "*"]}'""": crontab(0, "*/4", "mon,tue"),
-    """--schedule '{"schedule": 30.0}'""": schedule(30),
+    """--schedule '{"schedule": 90.0, "relative": true}'""": schedule(90, relative=True),
     """--schedule '{"solar": ["sunset", 52.5, 13.4]}'""": solar("sunset", 52.5, 13.4),
 }
 
@@ -67,6 +67,12 @@ class TestSchedules:
         assert "".join(line.split()[1:]) in "".join(shown.split())  # long ones go on in the next line
         cli("add", "second", "add", *schedule_words(schedules["first"].schedule))
         assert schedules["second"].schedule == SCHEDULES[shown]
+
+    def test_an_interval_of_celerys_is_shown_as_one_with_the_same_runs(self, cli: Cli, schedules: Schedules) -> None:
+        coming = schedules.add("a", "add", schedule(50)).next_run_at
+        assert re.search(r"^schedule +--every 50s$", cli("show", "a").out, re.MULTILINE)
+        cli("edit", "a", "--every", "50s")
+        assert (schedules["a"].schedule, schedules["a"].next_run_at) == (every(50), coming)
 
     def test_what_the_name_of_an_entry_decides_is_shown(self, cli: Cli) -> None:
         cli("add", "nightly", "add", "--cron", "H H(0-5) * * *")
