@@ -40,6 +40,22 @@ def confirms(app: Celery) -> Iterator[Finding]:
         )
 
 
+def recording(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Runs of which nobody tells what became of them: there is no worker, or none that records."""
+    sent = tuple(entry.name for entry in entries if entry.known_state.count)
+    if sent and not any(said.records for said in _workers(app)):
+        yield Finding(
+            "workers",
+            "note",
+            f"no worker that records runs was heard of within the last minute; sent were those of {listed(sent)}",
+            "Whether they began and how they ended is not recorded: runs and why go by what was sent, and by the "
+            "result backend if there is one.",
+            "Start a worker if there is none; else call redbeat_lite.install(app) where the app is made, and restart the "
+            "workers.",
+            sent,
+        )
+
+
 def worker_clocks(status: Status, slack: float) -> Iterator[Finding]:
     """Workers whose clocks are wrong."""
     off = {name: ahead for name, ahead in status.clocks.items() if abs(ahead) >= CLOCK_OFF}
