@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, tzinfo
 from hashlib import sha1
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, cast
 
 from ..actors import Who
 from ..clock import wall_ms
 from ..entries.backfilling import covered, times
+from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.state import storable_note
 from ..entries.words import in_zone
@@ -20,16 +21,21 @@ from ..instants import aware, from_ms, to_ms
 from ..once.keys import OnceKeys
 from ..once.worker_reports import heard_of
 from ..public import public
-from ..storage.backfills import Backfill, backfill_of
+from ..settings import MAX_HISTORY
+from ..storage.backfills import Backfill, Ranges, backfill_of
 from ..storage.changes import line_of
 from ..storage.replies import server_ms
 from ..storage.store import TRIES, Store
 from ..storage.stored import Edit
 from .reader import Reader, check_complete
+from .run_history import RunHistory, Wanted
 
 #: Occurrences of one backfill, how many of them may be out at once, messages a second, separate ranges of an entry, and
 #: backfills that have ended: at most.
 _LONGEST, _ACTIVE, _FASTEST, _RANGES, _ENDED = 100_000, 1000, 1000, 1000, 100
+
+#: What became of a run that is not missing: it has done its work, or may yet.
+_THERE = ("waiting", "running", "retrying", "succeeded")
 
 
 @public
@@ -52,6 +58,7 @@ class Backfills:
         max_active: int | None = 1,
         rate: float = 10,
         again: int = 0,
+        missing: bool = False,
         note: str = "",
         dry_run: bool = False,
     ) -> Backfill:
@@ -65,12 +72,14 @@ class Backfills:
                 goes by ``rate`` alone.
             rate: messages a second without ``max_active``, up to 1,000.
             again: 1 and so on, to send what was sent under the numbers before.
+            missing: leave out those that, by the record of runs, have succeeded, run or wait. They then count as sent.
             note: why, for those who come after.
             dry_run: return what would be started, without an id, and start nothing.
 
         Raises:
             EntryNotFound: there is no such entry.
-            InvalidEntry: a parameter is wrong, nothing or too much is to be sent, or no worker records.
+            InvalidEntry: a parameter is wrong, nothing or too much is to be sent, no worker records, or what is missing
+                is not known, as the record of runs does not reach back so far.
             ConfigOwned: its schedule cannot be stored, and this app's configuration does not have it.
         """
         entry, client = self._reader.whole(name), cast(Any, self._store.backend.client)
@@ -99,12 +108,28 @@ class Backfills:
         number, skip = (before.number + 1, covered(before)) if before else (0, ())
         wanted = Backfill("", name, from_ms(first), from_ms(last), *about, kind[1], number, skip)
         found = [*islice(times(wanted, entry, entry.known_state, self._zone), _LONGEST + 1)]
-        expected = f"a range with 1 to {_LONGEST:,} occurrences that no backfill has sent"
+        if missing and 0 < len(found) <= _LONGEST:
+            found, wanted = self._missing(entry, found, wanted)
+        which = " and that are missing" if missing else ""
+        expected = f"a range with 1 to {_LONGEST:,} occurrences that no backfill has sent{which}"
         hint = "`again` counted up sends them once more"
         _check("start", expected, f"{len(found):,} of {entry.schedule!r}", 0 < len(found) <= _LONGEST, hint)
-        _check("again", "one under which less was sent here and there", again, len(skip) < _RANGES)
+        _check("again", "one under which less was sent here and there", again, len(wanted.skip) < _RANGES)
         wanted = replace(wanted, start=from_ms(found[0]), end=from_ms(found[-1]), total=len(found))
         return wanted if dry_run else self._started(wanted, known)
+
+    def _missing(self, entry: Entry, found: list[int], wanted: Backfill) -> tuple[list[int], Backfill]:
+        """Those of these nominal times (epoch ms) that are missing; the others are among what was sent from then on."""
+        known = RunHistory(self._reader).of_entry(entry, Wanted.of(None, None, None, MAX_HISTORY))
+        since = min((run.scheduled_at for run in known), default=None)
+        if since is None or since > from_ms(found[0]):
+            expected = f"False, as no run before {in_zone(since or from_ms(wall_ms()), self._zone)} is recorded"
+            hint = "without it all are sent, whatever became of them"
+            raise InvalidEntry("missing", expected, True, entry=entry.name, hint=hint)
+        there = {to_ms(run.scheduled_at) for run in known if run.outcome in _THERE}
+        others = [[*each] for is_there, each in groupby(found, there.__contains__) if is_there]
+        skip: Ranges = sorted([*wanted.skip, *((each[0], each[-1]) for each in others)], key=lambda span: span[0])
+        return [at for at in found if at not in there], replace(wanted, skip=skip)
 
     def lacks(self, wanted: Backfill) -> bool:
         """Whether neither it nor one after it, of its entry and ``again``, is stored."""

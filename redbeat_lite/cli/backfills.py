@@ -27,6 +27,7 @@ from .selected import changing, named
 @click.option("--max-active", metavar="N", default="1", help='So many at once; or "none": as --rate says.  [1]')
 @click.option("--rate", type=float, default=10, show_default=True, help="Messages a second without --max-active.")
 @click.option("--again", type=int, default=0, help="1 and so on, to send what was sent before once more.")
+@click.option("--missing", is_flag=True, help="Only those that have not succeeded, run or wait, as far as is recorded.")
 @click.option("--note", default="", help="Why, for those who come after.")
 @click.option("--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
 @json_option
@@ -44,15 +45,17 @@ def backfill(
 ) -> None:
     """Have the runs of entries between two instants of the past sent, oldest first, by a backfill of each.
 
-    What was backfilled before is not sent again. On a terminal it asks first. An instant without an offset is read in
-    the app's zone. Of several entries, those that have no run then are left out.
+    What was backfilled before is not sent again; what ran when it was due is, unless with --missing. On a terminal it
+    asks first. An instant without an offset is read in the app's zone. Of several entries, those that have no run to
+    send then are left out.
 
     \b
     Examples:
       celery -A proj redbeat backfill nightly --from 2026-11-01 --to 2026-11-14
       celery -A proj redbeat backfill poll --from 2026-11-01T12:00 \\
         --to 2026-11-01T15:30 --max-active none --rate 2
-      celery -A proj redbeat backfill --tag billing --from 02:10 --to 03:40
+      celery -A proj redbeat backfill --tag billing --from 02:10 --to 03:40 \
+        --missing
     """
     _, names = named(ctx, name=name, tag=tag, task=task)
     asks = not yes and sys.stdin.isatty()
@@ -86,7 +89,7 @@ def begin(
     """Say what backfills are to send, and start them: none, if one of them is refused.
 
     Parameters:
-        names: of one entry; or of several, without those that have no run then, too many, or a backfill that goes on.
+        names: of one entry; or of several, without those that have no run to send, too many, or a backfill that goes on.
         dry_run, asks: start none, or only if somebody at the terminal agrees.
         how: as for ``start()``.
     """
@@ -100,7 +103,7 @@ def begin(
             if exc.field not in ("start", "again") or len(left_out) == len(names) or isinstance(names, str):
                 raise
     if left_out:
-        say(f"left out, with no run then, too many, or a backfill that goes on: {listed(left_out, 10)}", err=True)
+        say(f"left out, with no run to send, too many, or a backfill that goes on: {listed(left_out, 10)}", err=True)
     for each in [] if as_json else wanted:
         runs = counted(each.total, "run", "runs")
         say(f"{runs} of {each.name!r}, from {when(each.start, zone)} to {when(each.end, zone)}")

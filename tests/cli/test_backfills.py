@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,11 +13,15 @@ from celery import Celery
 
 from redbeat_lite import EntryNotFound, Schedules, cron, manual
 from redbeat_lite.api.backfills import Backfills
+from redbeat_lite.entries.backfilling import times
+from redbeat_lite.instants import to_ms
+from redbeat_lite.runs.run import Outcome
 from redbeat_lite.storage.backfills import Backfill
 from tests.cli.conftest import Cli, Said
 from tests.cli.test_howto import do
 from tests.support.in_process import MakeBeat, clock, make_beat
 from tests.support.messages import queued
+from tests.support.run_rows import RunRows
 
 __all__ = ["clock", "make_beat"]
 
@@ -59,7 +63,7 @@ def test_several(cli: Cli, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
     assert "got '0 of manual()'" in cli("backfill", "by *", *paced, code=1).err
     said = cli("backfill", "--tag", "x", *paced, "--dry-run")
     assert [line[:13] for line in said.lines] == ["25 runs of 'a", "25 runs of 'b"]
-    assert said.err == "left out, with no run then, too many, or a backfill that goes on: 'by hand'\n"
+    assert said.err == "left out, with no run to send, too many, or a backfill that goes on: 'by hand'\n"
     with monkeypatch.context() as patch:
         patch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True)
         assert "Send them?" in cli("backfill", "--tag", "x", *paced, typed="n\n", code=1).err
@@ -67,7 +71,7 @@ def test_several(cli: Cli, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
     assert [each["name"] for each in cli("backfill", "[bc]", *paced, "--json").json] == ["b", "c"]
     assert "no backfill of the entry goes on" in cli("backfill", "[bc]", *paced, code=1).err
     said = cli("backfill", "*", *paced)
-    assert said.err == "left out, with no run then, too many, or a backfill that goes on: 'b', 'c', 'by hand'\n"
+    assert said.err == "left out, with no run to send, too many, or a backfill that goes on: 'b', 'c', 'by hand'\n"
     assert [each.name for each in schedules.backfills] == ["b", "c", "a"]
 
 
@@ -90,6 +94,28 @@ def test_of_several_each_is_told_that_was_started_before_one_failed(
     assert "no entry 'b' is stored any more" in said.err
 
 
+def test_what_is_missing_of_a_span_is_what_the_record_does_not_have(
+    cli: Cli, schedules: Schedules, client: redis.Redis
+) -> None:
+    schedules.add("a", "add", cron("0 * * * *", tz="UTC"))
+    words = ("backfill", "a", *SPAN, "--max-active", "none", "--missing")
+    assert "entry 'a': missing: expected False, as no run before" in cli(*words, code=1).err
+    rows, midnight = RunRows(client, schedules), datetime(2025, 1, 1, tzinfo=UTC)
+    fates: dict[int, Outcome] = {-1: "succeeded", 1: "failed", 2: "succeeded", 3: "succeeded", 4: "lost", 7: "retrying"}
+    for hour, outcome in fates.items():
+        rows.row("a", midnight + timedelta(hours=hour), outcome, f"id {hour}")
+    rows.row("a", midnight + timedelta(hours=5), "skipped", duration=3_600_000, attempt=2)
+    assert cli(*words[:-1], "--dry-run").out.startswith("25 runs")
+    assert cli(*words, "--json").json["total"] == 21
+    [backfill] = schedules.backfills
+    entry, zone = schedules["a"], schedules["a"].app.timezone
+    sent = {(at - to_ms(midnight)) // 3_600_000 for at in times(backfill, entry, entry.known_state, zone)}
+    assert sent == {*range(24)} - {2, 3, 7}
+    schedules.backfills.cancel(backfill.id)
+    early = ("--from", "2024-12-31T20:00Z", *words[4:])
+    assert "as no run before 2025-01-01 00:00:00+01:00" in cli("backfill", "a", *early, code=1).err
+
+
 @pytest.mark.usefixtures("clock")
 def test_a_run_of_one_nominal_time(cli: Cli, schedules: Schedules) -> None:
     schedules.add("a", "add", manual())
@@ -110,5 +136,5 @@ def test_the_howto(
     names = do("many.md", "Run the past again", make_app(result_expires=None), run_cli)
     beat = make_beat(names["app"])
     beat.run_due()
-    times = [message.scheduled_at for message in queued(client) if message.entry == "nightly"]
-    assert len(times) == 1
+    sent = [message.scheduled_at for message in queued(client) if message.entry == "nightly"]
+    assert len(sent) == 1
