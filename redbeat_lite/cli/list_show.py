@@ -12,9 +12,9 @@ from redis.exceptions import ResponseError
 
 from ..api.schedules import Schedules
 from ..entries.as_read import STATUSES
+from ..entries.change_words import change_words
 from ..entries.entry import Entry
 from ..entries.schedule_text import schedule_text
-from ..entries.words import change_words
 from ..errors import describe
 from ..once.canvas import call_text
 from ..runs.run import Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..entries.words import change_words
+from ..entries.change_words import change_words
 from ..schedules.zones import portable
 from .command import Command, entry_names, json_option, schedules_of
 from .entry_options import since_of

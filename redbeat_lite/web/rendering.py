@@ -17,8 +17,9 @@ from markupsafe import Markup, escape
 from ..cli.outcomes import MARKS
 from ..cli.output import clean
 from ..cli.runs import how_long, remark
+from ..entries.change_words import change_details, change_words
 from ..entries.rule_words import rule_words
-from ..entries.words import change_details, change_words, in_zone, local, span
+from ..entries.words import in_zone, local, span
 from ..pipeline.keys import START
 from ..runs.run import NOT_DONE
 

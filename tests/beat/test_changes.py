@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from redbeat_lite import Scheduler, Schedules, at, cron, every
-from redbeat_lite.entries.words import last_sign_of_life
+from redbeat_lite.entries.change_words import last_sign_of_life
 from redbeat_lite.instants import from_ms, to_ms
 from redbeat_lite.storage.json_values import dumps
 from redbeat_lite.storage.replies import server_ms

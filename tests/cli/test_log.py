@@ -28,7 +28,7 @@ def test_tells_who_changed_what_and_why(cli: Cli, schedules: Schedules) -> None:
     assert f"removed hello by {SELF} (cli): moved out" in removed
     assert f"paused hello by {SELF} (cli): until the disk is replaced" in paused
     assert f"edited hello by {SELF} (cli): " in edited
-    assert edited.endswith('schedule {"every":30000} → {"every":300000}; args; max_runs default → 100; less load')
+    assert edited.endswith('schedule every 30s → every 5m; args; max_runs default → 100; less load')
     assert added.endswith(f"added hello by {SELF} (cli): for the demo")
 
 

@@ -221,8 +221,7 @@ HISTORIES = {
     ),
     "its schedule was another then": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\n"
-        'It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00: schedule {"cron":"0 4 * * *"} → '
-        '{"cron":"0 3 * * *"}.',
+        "It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00: schedule cron 0 4 * * * → cron 0 3 * * *.",
         state={"last": t(1, 3)},
         known={
             "runs": (LATER, RAN),
@@ -239,8 +238,7 @@ HISTORIES = {
         "'nightly' had no occurrence at 2026-03-02 04:00:00+01:00 by its schedule of today.\n"
         "Its schedule is cron('0 3 * * *', tz='Europe/Berlin'): the nearest are 2026-03-02 03:00:00+01:00 "
         "and 2026-03-03 03:00:00+01:00.\n"
-        'It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00: schedule {"cron":"0 4 * * *"} → '
-        '{"cron":"0 3 * * *"}.',
+        "It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00: schedule cron 0 4 * * * → cron 0 3 * * *.",
         at=t(2, 4),
         known={
             "changes": (change(t(2, 9), "edited", ("schedule", '{"cron":"0 4 * * *"}', '{"cron":"0 3 * * *"}')), ADDED)

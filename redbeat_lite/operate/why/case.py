@@ -8,10 +8,11 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 from ...beat.status import Status
+from ...entries.change_words import change_words
 from ...entries.entry import Entry
 from ...entries.freezes import Freeze
 from ...entries.state import task_id
-from ...entries.words import change_words, in_zone
+from ...entries.words import in_zone
 from ...instants import from_ms, to_ms
 from ...runs.run import Run
 from ...storage.changes import Change

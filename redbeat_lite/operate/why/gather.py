@@ -10,9 +10,9 @@ from ...api.change_log import Scan
 from ...api.one_entry import read_one
 from ...api.reader import Reader, there
 from ...beat.status import Status, asking, reports_in, status_in
+from ...entries.change_words import last_sign_of_life
 from ...entries.freezes import recorded
 from ...entries.sendable import queue_of
-from ...entries.words import last_sign_of_life
 from ...pipeline.keys import run_of, turns_key
 from ...settings import Settings
 from ...storage.changes import Change
