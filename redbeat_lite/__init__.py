@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .api.backfills import Backfills
     from .api.calendars import Calendars
     from .api.freezes import FreezeList
+    from .api.one_entry import Record
     from .api.schedules import Schedules
     from .api.selected import Selected
     from .durations import Duration
@@ -59,6 +60,7 @@ _HOMES = {
     "api.backfills": ("Backfills",),
     "api.calendars": ("Calendars",),
     "api.freezes": ("FreezeList",),
+    "api.one_entry": ("Record",),
     "api.schedules": ("Schedules",),
     "api.selected": ("Selected",),
     "durations": ("Duration",),
@@ -139,6 +141,7 @@ __all__ = [
     "PipelineRun",
     "PipelineTask",
     "Policies",
+    "Record",
     "RedbeatError",
     "Run",
     "Scheduler",

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.freezes import Freezes
+from ..public import public
 from ..runs.run import Run
 from ..runs.store import rows_in
 from ..storage.changes import Change
@@ -17,6 +18,7 @@ from .reader import Reader, there
 from .run_history import RunHistory, Wanted
 
 
+@public
 class Record(NamedTuple):
     """An entry, and what is recorded of it.
 

@@ -46,6 +46,15 @@ def test_every_attribute_of_an_entry_that_was_read_is_on_the_page() -> None:
     assert named - _INTERNAL - {*re.split(r",\s+", shown[1].strip())} == set()
 
 
+def test_what_the_reference_tells_of_a_schedule_is_on_the_page() -> None:
+    table = (ROOT / "docs" / "reference.md").read_text().partition("## Schedules")[2].partition("###")[0]
+    told = {name for row in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)\(", row)}
+    shown = re.search(r"autoclass:: redbeat_lite\.Schedules\n   :members: ([^:]*?)\n   :", TEXT)
+    assert shown is not None
+    assert {"add", "due_counts", "record_of"} <= told
+    assert told - {"len", "iter", *re.split(r",\s+", shown[1].strip())} == set()
+
+
 def test_every_member_that_is_named_has_a_docstring() -> None:
     listed = re.findall(
         r"^\.\. autoclass:: ([\w.]+)(?:\(\))?\n   :members: ([^:`]*?)\n(?:   :|\n|\.\.|```)", TEXT, re.M
