@@ -91,7 +91,7 @@ def remove(ctx: click.Context, /, note: str, **meant: Any) -> None:
     \b
     Examples:
       celery -A proj redbeat remove hello
-      celery -A proj redbeat remove 'reminder:*' --tag tenant:42 --note "moved out"
+      celery -A proj redbeat remove 'reminder:*' --note "moved out"
     """
     schedules, found = schedules_of(ctx), to_change(ctx, "remove", **meant)
     if isinstance(found, str):

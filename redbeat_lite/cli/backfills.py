@@ -54,8 +54,7 @@ def backfill(
       celery -A proj redbeat backfill nightly --from 2026-11-01 --to 2026-11-14
       celery -A proj redbeat backfill poll --from 2026-11-01T12:00 \\
         --to 2026-11-01T15:30 --max-active none --rate 2
-      celery -A proj redbeat backfill --tag billing --from 02:10 --to 03:40 \
-        --missing
+      celery -A proj redbeat backfill '*' --from 02:10 --to 03:40 --missing
     """
     _, names = named(ctx, name=name, tag=tag, task=task)
     asks = not yes and sys.stdin.isatty()
@@ -89,7 +88,7 @@ def begin(
     """Say what backfills are to send, and start them: none, if one of them is refused.
 
     Parameters:
-        names: of one entry; or of several, without those that have no run to send, too many, or a backfill that goes on.
+        names: of one entry; or of several, but for those with nothing to send, too much, or a backfill that goes on.
         dry_run, asks: start none, or only if somebody at the terminal agrees.
         how: as for ``start()``.
     """
@@ -103,7 +102,7 @@ def begin(
             if exc.field not in ("start", "again") or len(left_out) == len(names) or isinstance(names, str):
                 raise
     if left_out:
-        say(f"left out, with no run to send, too many, or a backfill that goes on: {listed(left_out, 10)}", err=True)
+        say(f"left out, with nothing to send, too much, or a backfill that goes on: {listed(left_out, 10)}", err=True)
     for each in [] if as_json else wanted:
         runs = counted(each.total, "run", "runs")
         say(f"{runs} of {each.name!r}, from {when(each.start, zone)} to {when(each.end, zone)}")

@@ -63,7 +63,7 @@ def test_several(cli: Cli, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
     assert "got '0 of manual()'" in cli("backfill", "by *", *paced, code=1).err
     said = cli("backfill", "--tag", "x", *paced, "--dry-run")
     assert [line[:13] for line in said.lines] == ["25 runs of 'a", "25 runs of 'b"]
-    assert said.err == "left out, with no run to send, too many, or a backfill that goes on: 'by hand'\n"
+    assert said.err == "left out, with nothing to send, too much, or a backfill that goes on: 'by hand'\n"
     with monkeypatch.context() as patch:
         patch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True)
         assert "Send them?" in cli("backfill", "--tag", "x", *paced, typed="n\n", code=1).err
@@ -71,7 +71,7 @@ def test_several(cli: Cli, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
     assert [each["name"] for each in cli("backfill", "[bc]", *paced, "--json").json] == ["b", "c"]
     assert "no backfill of the entry goes on" in cli("backfill", "[bc]", *paced, code=1).err
     said = cli("backfill", "*", *paced)
-    assert said.err == "left out, with no run to send, too many, or a backfill that goes on: 'b', 'c', 'by hand'\n"
+    assert said.err == "left out, with nothing to send, too much, or a backfill that goes on: 'b', 'c', 'by hand'\n"
     assert [each.name for each in schedules.backfills] == ["b", "c", "a"]
 
 

@@ -19,7 +19,7 @@ from tests.cli.conftest import Said
 from tests.cli.test_docs import follow
 from tests.support.in_process import MakeBeat, make_beat
 from tests.support.messages import queued
-from tests.support.pages import blocks
+from tests.support.pages import URL, blocks
 from tests.support.processes import ROOT
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
@@ -82,6 +82,19 @@ async def post(api: Any, path: str) -> tuple[int, Any]:
     scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
     await api({**scope, "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http"}, receive, send)
     return said[0]["status"], json.loads(b"".join(each.get("body", b"") for each in said[1:]))
+
+
+def test_the_front_page_has_ten_lines_and_they_work(server: Server, client: redis.Redis) -> None:
+    [code] = [block.text for block in blocks(DOCS / "index.md", "Ten lines") if block.language == "python"]
+    assert len([line for line in code.splitlines() if line and not line.startswith("#")]) == 10
+    names: Names = {"__name__": "__main__"}
+    exec(compile(code.replace(URL, server.url), "shop.py", "exec", dont_inherit=True), names)
+    app = names["app"]
+    assert {entry.name: app.tasks[entry.task] for entry in Schedules(app).values()} == {
+        "report-8": names["report"],
+        "report-7": names["report"],
+    }
+    app.close()
 
 
 def reindex(index: str) -> None: ...

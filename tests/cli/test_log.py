@@ -24,11 +24,12 @@ def test_tells_who_changed_what_and_why(cli: Cli, schedules: Schedules) -> None:
     cli("remove", "hello", "--note", "moved out")
     printed = cli("log").out
     assert max(map(len, printed.splitlines())) <= 80
-    removed, paused, edited, added = [" ".join(line.split()) for line in re.split(f"^(?={AT})", printed, flags=re.M)[1:]]
+    lines = re.split(f"^(?={AT})", printed, flags=re.M)[1:]
+    removed, paused, edited, added = [" ".join(line.split()) for line in lines]
     assert f"removed hello by {SELF} (cli): moved out" in removed
     assert f"paused hello by {SELF} (cli): until the disk is replaced" in paused
     assert f"edited hello by {SELF} (cli): " in edited
-    assert edited.endswith('schedule every 30s → every 5m; args; max_runs default → 100; less load')
+    assert edited.endswith("schedule every 30s → every 5m; args; max_runs default → 100; less load")
     assert added.endswith(f"added hello by {SELF} (cli): for the demo")
 
 

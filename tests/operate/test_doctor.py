@@ -454,6 +454,21 @@ class TestMessages:
         app.tasks["add"].acks_late = True
         assert the(app, "expires").severity == "warning", "what runs for an hour comes twice"
 
+    def test_runs_that_nobody_records(
+        self, app: Celery, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        for name, seconds in (("a", 10), ("b", 60)):
+            schedules.add(name, "add", every(seconds))
+        assert not found(app, "workers"), "nothing has run yet"
+        clock.forward(10)
+        inner_beat.run_due()
+        finding = the(app, "workers")
+        assert (finding.severity, finding.entries) == ("note", ("a",))
+        register(client)
+        assert found(app, "workers"), "that one keeps locks alone"
+        register(client, records=True)
+        assert not found(app, "workers")
+
     @pytest.mark.parametrize(("ahead", "severity"), [(3.0, "warning"), (7.5, "error"), (-7.5, "warning")])
     def test_workers_whose_clocks_are_wrong(
         self, app: Celery, client: redis.Redis, ahead: float, severity: str

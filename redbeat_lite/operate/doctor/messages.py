@@ -50,8 +50,8 @@ def recording(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
             f"no worker that records runs was heard of within the last minute; sent were those of {listed(sent)}",
             "Whether they began and how they ended is not recorded: runs and why go by what was sent, and by the "
             "result backend if there is one.",
-            "Start a worker if there is none; else call redbeat_lite.install(app) where the app is made, and restart the "
-            "workers.",
+            "Start a worker if there is none; else call redbeat_lite.install(app) where the app is made, and restart "
+            "the workers.",
             sent,
         )
 
