@@ -149,7 +149,9 @@ def _read(words: list[str], site: Site) -> dict[str, Any]:
     """
     given = command.make_context("edit", [*words, "--", "name"]).params
     schedule = schedule_of(given, site.zone)
-    changes = fields_of({name: value for name, value in given.items() if name not in ("name", "as_json")}, site.zone)
+    changes = fields_of(
+        {name: value for name, value in given.items() if name not in ("name", "as_json", "note")}, site.zone
+    )
     if schedule is not None:
         changes["schedule"] = schedule
     if changes.get("calendar") is not None:
