@@ -121,11 +121,12 @@ class Backfills:
     def _missing(self, entry: Entry, found: list[int], wanted: Backfill) -> tuple[list[int], Backfill]:
         """Those of these nominal times (epoch ms) that are missing; the others are among what was sent from then on."""
         known = RunHistory(self._reader).of_entry(entry, Wanted.of(None, None, None, MAX_HISTORY))
-        since = min((run.scheduled_at for run in known), default=None)
-        if since is None or since > from_ms(found[0]):
-            expected = f"False, as no run before {in_zone(since or from_ms(wall_ms()), self._zone)} is recorded"
+        since, first = min((run.scheduled_at for run in known), default=None), from_ms(found[0])
+        if since is None or since > first:
+            expected = f"a record of runs that goes back to {in_zone(first, self._zone)}"
+            got = "none" if since is None else f"one that begins {in_zone(since, self._zone)}"
             hint = "without it all are sent, whatever became of them"
-            raise InvalidEntry("missing", expected, True, entry=entry.name, hint=hint)
+            raise InvalidEntry("missing", expected, got, entry=entry.name, hint=hint)
         there = {to_ms(run.scheduled_at) for run in known if run.outcome in _THERE}
         others = [[*each] for is_there, each in groupby(found, there.__contains__) if is_there]
         skip: Ranges = sorted([*wanted.skip, *((each[0], each[-1]) for each in others)], key=lambda span: span[0])

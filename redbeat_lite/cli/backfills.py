@@ -19,6 +19,13 @@ from .exit_codes import Failure
 from .output import echo_json, echo_table, say, when
 from .selected import changing, named
 
+#: Fields whose errors leave one of several entries out -> which entries these are.
+_LEFT_OUT = {
+    "start": "with nothing to send, or too much",
+    "again": "with a backfill that goes on",
+    "missing": "whose record of runs does not go back so far",
+}
+
 
 @click.command(cls=Command)
 @changing
@@ -88,21 +95,21 @@ def begin(
     """Say what backfills are to send, and start them: none, if one of them is refused.
 
     Parameters:
-        names: of one entry; or of several, but for those with nothing to send, too much, or a backfill that goes on.
+        names: of one entry; or of several, but for those that are left out.
         dry_run, asks: start none, or only if somebody at the terminal agrees.
         how: as for ``start()``.
     """
     found, zone = schedules_of(ctx).backfills, ctx.obj.app.timezone
-    wanted, left_out = list[Backfill](), list[str]()
-    for name in [names] if isinstance(names, str) else names:
+    wanted, left_out = list[Backfill](), dict[str, list[str]]()
+    for place, name in enumerate([names] if isinstance(names, str) else names, 1):
         try:
             wanted.append(found.start(name, start, end, dry_run=True, **how))
         except InvalidEntry as exc:
-            left_out.append(name)
-            if exc.field not in ("start", "again") or len(left_out) == len(names) or isinstance(names, str):
+            if exc.field not in _LEFT_OUT or isinstance(names, str) or (place == len(names) and not wanted):
                 raise
-    if left_out:
-        say(f"left out, with nothing to send, too much, or a backfill that goes on: {listed(left_out, 10)}", err=True)
+            left_out.setdefault(_LEFT_OUT[exc.field], []).append(name)
+    for why, some in left_out.items():
+        say(f"left out, {why}: {listed(some, 10)}", err=True)
     for each in [] if as_json else wanted:
         runs = counted(each.total, "run", "runs")
         say(f"{runs} of {each.name!r}, from {when(each.start, zone)} to {when(each.end, zone)}")

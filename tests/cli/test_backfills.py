@@ -63,7 +63,7 @@ def test_several(cli: Cli, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
     assert "got '0 of manual()'" in cli("backfill", "by *", *paced, code=1).err
     said = cli("backfill", "--tag", "x", *paced, "--dry-run")
     assert [line[:13] for line in said.lines] == ["25 runs of 'a", "25 runs of 'b"]
-    assert said.err == "left out, with nothing to send, too much, or a backfill that goes on: 'by hand'\n"
+    assert said.err == "left out, with nothing to send, or too much: 'by hand'\n"
     with monkeypatch.context() as patch:
         patch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True)
         assert "Send them?" in cli("backfill", "--tag", "x", *paced, typed="n\n", code=1).err
@@ -71,7 +71,10 @@ def test_several(cli: Cli, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
     assert [each["name"] for each in cli("backfill", "[bc]", *paced, "--json").json] == ["b", "c"]
     assert "no backfill of the entry goes on" in cli("backfill", "[bc]", *paced, code=1).err
     said = cli("backfill", "*", *paced)
-    assert said.err == "left out, with nothing to send, too much, or a backfill that goes on: 'b', 'c', 'by hand'\n"
+    assert said.err.splitlines() == [
+        "left out, with a backfill that goes on: 'b', 'c'",
+        "left out, with nothing to send, or too much: 'by hand'",
+    ]
     assert [each.name for each in schedules.backfills] == ["b", "c", "a"]
 
 
@@ -99,7 +102,11 @@ def test_what_is_missing_of_a_span_is_what_the_record_does_not_have(
 ) -> None:
     schedules.add("a", "add", cron("0 * * * *", tz="UTC"))
     words = ("backfill", "a", *SPAN, "--max-active", "none", "--missing")
-    assert "entry 'a': missing: expected False, as no run before" in cli(*words, code=1).err
+    refused = cli(*words, code=1).err
+    assert (
+        "entry 'a': missing: expected a record of runs that goes back to 2025-01-01 00:00:00+01:00, got 'none'"
+        in refused
+    )
     rows, midnight = RunRows(client, schedules), datetime(2025, 1, 1, tzinfo=UTC)
     fates: dict[int, Outcome] = {-1: "succeeded", 1: "failed", 2: "succeeded", 3: "succeeded", 4: "lost", 7: "retrying"}
     for hour, outcome in fates.items():
@@ -113,7 +120,11 @@ def test_what_is_missing_of_a_span_is_what_the_record_does_not_have(
     assert sent == {*range(24)} - {2, 3, 7}
     schedules.backfills.cancel(backfill.id)
     early = ("--from", "2024-12-31T20:00Z", *words[4:])
-    assert "as no run before 2025-01-01 00:00:00+01:00" in cli("backfill", "a", *early, code=1).err
+    assert "got 'one that begins 2025-01-01 00:00:00+01:00'" in cli("backfill", "a", *early, code=1).err
+    schedules.add("b", "add", cron("0 * * * *", tz="UTC"))
+    said = cli("backfill", "?", *words[2:], "--dry-run")
+    assert said.lines == ["21 runs of 'a', from 2025-01-01 01:00:00+01:00 to 2025-01-02 00:00:00+01:00"]
+    assert said.err == "left out, whose record of runs does not go back so far: 'b'\n"
 
 
 @pytest.mark.usefixtures("clock")
