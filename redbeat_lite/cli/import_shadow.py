@@ -143,9 +143,9 @@ def _report(app: Celery, source: Source, mover: MoveIn, moves: list[Move], *, ap
         say(f"A beat of {source.title} holds its lock: if it still runs, stop it, or both send.")
     counts = Counter(move.action for move in moves)
     told = f"{len(carried)} {'carried over' if applied else 'to be carried over'}, {counts['left out']} left out."
-    told += " Nothing was written; --apply does it." if carried and not applied else ""
-    there = f" {counts['stored']} stored here already, which --replace carries over again." if counts["stored"] else ""
-    say(told + there)
+    say(told + (" Nothing was written; --apply does it." if carried and not applied else ""))
+    if counts["stored"]:
+        say(f"{counts['stored']} stored here already; --replace carries over these, too.")
 
 
 def _next(entry: Entry, now: datetime, zone: Any) -> str:
@@ -154,7 +154,7 @@ def _next(entry: Entry, now: datetime, zone: Any) -> str:
 
 
 def _list_notes(heading: str, moves: Iterable[Move]) -> None:
-    lines = [f"  {move.name}: {'; '.join(move.notes)}" for move in moves if move.notes]
+    lines = [f"  {move.name or repr('')}: {'; '.join(move.notes)}" for move in moves if move.notes]
     if lines:
         for line in (heading, *lines, ""):
             say(line)

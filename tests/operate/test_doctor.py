@@ -163,6 +163,10 @@ class TestEntries:
         assert (finding.severity, finding.entries) == ("warning", ("a", "b"))
         assert "'ad', which is no task of this app" in finding.what
         assert finding.todo.startswith("Did you mean 'add'?")
+        app.task(name="shop.sync", shared=False)(listed)
+        schedules.add("d", "shop.gone", every(60))
+        todo = {name: each.todo for each in found(app, "task") for name in each.entries}
+        assert todo["d"].startswith("Correct the name"), "none is spelt like it"
 
     def test_overdue_entries_and_nobody_who_would_send_them(
         self, app: Celery, schedules: Schedules, clock: Clock, client: redis.Redis

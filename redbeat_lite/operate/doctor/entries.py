@@ -130,7 +130,8 @@ def unregistered(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
         for task in sorted(sent(entry.task, entry.args) - app.tasks.keys()):
             by_task[task].append(entry.name)
     for task, names in by_task.items():
-        near = get_close_matches(task, [each for each in app.tasks if not each.startswith("celery.")], n=1)
+        known = [each for each in app.tasks if not each.startswith("celery.")]
+        near = get_close_matches(task, known, n=1, cutoff=0.8)  # of those of one module half of each name is alike
         hint = "Call install(app). " if task == CANVAS else f"Did you mean {near[0]!r}? " if near else ""
         yield Finding(
             "task",
