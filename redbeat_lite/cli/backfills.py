@@ -34,7 +34,7 @@ _LEFT_OUT = {
 @click.option("--max-active", metavar="N", default="1", help='So many at once; or "none": as --rate says.  [1]')
 @click.option("--rate", type=float, default=10, show_default=True, help="Messages a second without --max-active.")
 @click.option("--again", type=int, default=0, help="1 and so on, to send what was sent before once more.")
-@click.option("--missing", is_flag=True, help="Only those that have not succeeded, run or wait, as far as is recorded.")
+@click.option("--missing", is_flag=True, help="Leave out what has succeeded, runs or waits, by the record of runs.")
 @click.option("--note", default="", help="Why, for those who come after.")
 @click.option("--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
 @json_option
