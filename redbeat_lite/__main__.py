@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import Any
 
 import click
 
 from ._version import __version__
+from .durations import seconds_of
 from .errors import ConfigurationError
 
 
@@ -41,17 +41,17 @@ class Probe(click.Command):
             raise SystemExit(1) from exc
 
 
-def _finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
-    if not isfinite(value):  # more than any silence
-        raise click.BadParameter(f"expected a number of seconds, got {value:g}.", ctx, param)
-    return value
+def _length(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    seconds = seconds_of(value)
+    if seconds is None or seconds < 1:
+        expected = "a length of time such as 30s or 5m, at least 1 s"
+        raise click.BadParameter(f"expected {expected}, got {value!r}", ctx, param)
+    return seconds
 
 
 @main.command(cls=Probe)
 @click.argument("file")
-@click.option(
-    "--limit", type=click.FloatRange(min=1), callback=_finite, default=30, show_default=True, help="Seconds of silence."
-)
+@click.option("--limit", callback=_length, default="30s", show_default=True, help="How long it may be silent.")
 def health(file: str, limit: float) -> None:
     """Judge a beat by its heartbeat FILE, without Redis and without the app; exit 0 if it is well, else 1."""
     from .beat.heartbeat import judge

@@ -166,14 +166,15 @@ def test_the_probe_of_a_file_loads_neither_celery_nor_redis(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "words", [["--limit", "nan"], ["--limit", "inf"], ["--limit", "0"], ["--limit"], ["--nothing"]]
+    "words", [["--limit", "nan"], ["--limit", "inf"], ["--limit", "0"], ["--limit", "0.5s"], ["--limit"], ["--nothing"]]
 )
 def test_the_probe_of_a_file_refuses_wrong_words_with_a_code_that_docker_knows(
     tmp_path: Path, words: list[str]
 ) -> None:
     file = tmp_path / "beat"
     HeartbeatFile(str(file)).write("leader", None, "")
-    assert CliRunner().invoke(main, ["health", str(file)]).exit_code == 0
+    for limit in ([], ["--limit", "30"], ["--limit", "1m30s"]):
+        assert CliRunner().invoke(main, ["health", str(file), *limit]).exit_code == 0
     refused = CliRunner().invoke(main, ["health", str(file), *words])
     assert refused.exit_code == 1
     assert "Error: " in refused.output
