@@ -16,8 +16,8 @@ from pathlib import Path
 
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 
-#: Enough for a beat to lead, an entry to come and go, and another beat to take over.
-SECONDS = "20"
+#: Enough for a beat to lead, an entry to come and go, and another beat to take over, on a machine that is busy, too.
+SECONDS = "40"
 
 #: What the demonstration has to say: a beat leads, a worker takes, the page is served, another beat takes over.
 SHOWN = (r"beat-1 .*leading \(term 1\)", r"worker .*received 'heartbeat'", r"page .*http://127", r"beat-2 .*\(term 2\)")
