@@ -10,6 +10,7 @@ from uuid import uuid4
 from celery import Celery
 
 from ..actors import Who
+from ..broker import own_options
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
@@ -74,7 +75,7 @@ def _publish(reader: Reader, entry: Entry, given: dict[str, Any]) -> str:
     ) as headers:
         extra = {**(headers or {}), ARGUMENTS_HEADER: True} if given else headers
         emitted = emission(Occurrence(entry, task_id, now, life, extra), now, expect=settings.expect)
-        options = {**emitted.options, "retry": entry.options.get("retry")}
+        options = {**emitted.options, "retry": entry.options.get("retry"), **own_options()}
         if task is not None:
             task.apply_async(entry.args, entry.kwargs, **options)
         else:

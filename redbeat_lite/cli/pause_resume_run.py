@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from celery import Celery
 from kombu.exceptions import OperationalError
 
-from ..beat.dispatch.broker import broker_connection, publish_timeouts
+from ..broker import given_up_soon
 from ..entries.selection import Selection
 from ..errors import RedbeatError, text_of
 from ..settings import Settings
@@ -102,10 +101,10 @@ def run(ctx: click.Context, /, args: Any, kwargs: Any, at: str | None, note: str
         return
     if isinstance(found, str):
         _ = schedules[found]  # so that what fails from here on is the broker's affair
-    hurry(ctx.obj.app)
+    app, given = ctx.obj.app, {"args": args, "kwargs": kwargs, "note": note}
     try:
-        given = {"args": args, "kwargs": kwargs, "note": note}
-        sent = {found: schedules.run_now(found, **given)} if isinstance(found, str) else found.run_now(note)
+        with given_up_soon(app, Settings.from_app(app).publish_timeout):
+            sent = {found: schedules.run_now(found, **given)} if isinstance(found, str) else found.run_now(note)
     except RedbeatError:
         raise
     except _UNSENT as exc:
@@ -117,12 +116,3 @@ def run(ctx: click.Context, /, args: Any, kwargs: Any, at: str | None, note: str
         return
     for name, task_id in sent.items():
         say(f"sent {name!r} as task {task_id}")
-
-
-def hurry(app: Celery) -> None:
-    """Have a publish of this process given up soon, after two tries: a worker may wait, a person may not."""
-    conf, connection = app.conf, broker_connection(app)
-    limits = publish_timeouts(connection, Settings.from_app(app).publish_timeout)
-    at_once = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
-    conf.broker_transport_options = {**conf.broker_transport_options, **limits, **at_once}
-    conf.task_publish_retry = False

@@ -15,6 +15,8 @@ from kombu.serialization import prepare_accept_content, registry
 from kombu.transport.redis import Channel as RedisChannel
 from kombu.utils.json import dumps, loads
 
+from ..broker import own_connection
+
 #: Field of a request that says how the message looked on the wire; put there by the worker's ``Request``.
 DELIVERY = "redbeat_delivery"
 
@@ -81,7 +83,9 @@ def publish(app: Celery, text: str) -> str:
     """
     message = loads(text)  # type: ignore[no-untyped-call]
     properties = message["properties"]
-    with app.producer_or_acquire() as producer, _in_front(producer.channel) as in_front:
+    own = own_connection()
+    given = None if own is None else app.amqp.Producer(own, auto_declare=False)
+    with app.producer_or_acquire(given) as producer, _in_front(producer.channel) as in_front:
         if not in_front and (most := _most_urgent(app, message)) is not None:
             properties["priority"] = most
         producer.publish(

@@ -14,6 +14,7 @@ from celery.result import denied_join_result
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
+from ..broker import own_connection, own_options
 from ..errors import CorruptEntry, describe, storable
 from ..once.errors import LockUnavailable, OnceRejected
 from ..once.store import DOWN
@@ -122,7 +123,7 @@ def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: st
 
 def revoke(app: Celery, store: PipelineStore, run_id: str, task_ids: list[str]) -> None:
     """End the running siblings of a step that failed."""
-    app.control.revoke(task_ids, terminate=True)
+    app.control.revoke(task_ids, terminate=True, connection=own_connection())
     store.revoked(run_id)
 
 
@@ -185,7 +186,7 @@ def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:
     }  # fmt: skip
     options = dict(step.options)
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}
-    options["task_id"] = task_id(ref.run, ref.stage, ref.step, ref.round)
+    options |= {"task_id": task_id(ref.run, ref.stage, ref.step, ref.round), **own_options()}
     if ref.attempt:
         options["retries"] = ref.attempt
     # The body gets the params in place of the run's id.

@@ -12,6 +12,7 @@ from celery import Celery
 from celery.utils.log import get_logger
 from redis.exceptions import NoPermissionError, ResponseError
 
+from ..broker import own_connection
 from ..durations import Duration
 from ..errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError, text_of
 from ..once.policy import check_seconds
@@ -225,7 +226,7 @@ class PipelineRun:
         if result < 0:
             raise self._not_found()
         if terminate and running:
-            self.app.control.revoke(running, terminate=True)
+            self.app.control.revoke(running, terminate=True, connection=own_connection())
         over(self.app, store, self.id)
         if result == 1:
             record(store, self.id, line)

@@ -11,7 +11,6 @@ import click
 from ..cli.command import Command, app_of
 from ..cli.exit_codes import Failure
 from ..cli.output import say
-from ..cli.pause_resume_run import hurry
 
 
 @click.command("web", cls=Command)
@@ -41,9 +40,7 @@ def web(ctx: click.Context, host: str, port: int, users: Path | None) -> None:
         raise Failure(f"the page needs more: pip install 'redbeat-lite[web]' ({exc})") from None
     if users is None and not _is_loopback(host):
         raise Failure(f"--host {host} is open to others: say who may do what by --users FILE")
-    app = app_of(ctx)
-    hurry(app)
-    page = asgi(app, access=from_this_machine if users is None else Users(users))
+    page = asgi(app_of(ctx), access=from_this_machine if users is None else Users(users))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family) as listening:
         name = f"[{host}]" if ":" in host else host

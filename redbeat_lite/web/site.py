@@ -14,6 +14,7 @@ from kombu.exceptions import OperationalError
 
 from .. import actors
 from ..api.schedules import Schedules
+from ..broker import given_up_soon
 from ..errors import (
     ConfigOwned,
     CorruptEntry,
@@ -192,8 +193,9 @@ class Site:
         return self._handled(call, handler)
 
     def _handled(self, call: Call, handler: Handler) -> Response:
+        who, way = actors.acting_as(call.access.user), actors.by_way("web")
         try:
-            with actors.acting_as(call.access.user), actors.by_way("web"):
+            with who, way, given_up_soon(self.app, self.settings.publish_timeout):
                 return handler(call)
         except (RedbeatError, click.UsageError) as exc:
             said = exc.format_message() if isinstance(exc, click.UsageError) else text_of(exc)
@@ -201,7 +203,7 @@ class Site:
             return call.failed(_STATUS.get(type(exc), 400), "This cannot be done", said)
         except _AWAY as exc:
             refused = _GONE if isinstance(exc, UNREACHABLE) else "Redis refuses this"
-            what = "The broker cannot be reached" if isinstance(exc, OperationalError) else refused
+            what = "The broker cannot be reached, or does not answer" if isinstance(exc, OperationalError) else refused
             return call.failed(503, what, text_of(exc))
         finally:
             if call.request.method == "POST":

@@ -53,7 +53,7 @@ def published(app: Celery) -> int:
 @pytest.mark.parametrize("revoke_siblings", [True, False])
 def test_a_run_whose_deadline_comes_fails(app: Celery, revoke_siblings: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     revoked: list[Any] = []
-    monkeypatch.setattr(app.control, "revoke", lambda ids, terminate: revoked.append((ids, terminate)))
+    monkeypatch.setattr(app.control, "revoke", lambda ids, terminate, **more: revoked.append((ids, terminate)))
     steps = [("step", 2), ("add", 2), ("late", 1)]
     pipeline = Pipeline(app, steps, deadline=2_000_000, revoke_siblings=revoke_siblings)
     run = pipeline.start("a")
@@ -91,7 +91,7 @@ def test_a_run_is_cancelled_even_if_the_record_of_changes_cannot_be_written(
     app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     revoked: list[Any] = []
-    monkeypatch.setattr(app.control, "revoke", lambda ids, terminate: revoked.append((ids, terminate)))
+    monkeypatch.setattr(app.control, "revoke", lambda ids, terminate, **more: revoked.append((ids, terminate)))
 
     run = Scripts.run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import shlex
+import socket
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +21,11 @@ from redbeat_lite.web import RIGHTS, Request, editing
 from redbeat_lite.web.routes import ROUTES
 from tests.cli.conftest import Said
 from tests.support.messages import queued
+from tests.support.server import Server
 from tests.web.conftest import OWN, Seen, Visitor
+from tests.web.test_pipelines import Runs, runs
+
+__all__ = ["runs"]
 
 ACTIONS = [(path[1:], right) for (method, path), (_, right) in ROUTES.items() if method == "POST"]
 
@@ -312,4 +317,25 @@ def test_a_broker_that_is_away_is_told(
 
     monkeypatch.setattr(Schedules, "run_now", away)
     refused = visitor.post("run", name="nightly")
-    assert (refused.status, "The broker cannot be reached: no route to rabbit" in refused.text) == (503, True)
+    assert (refused.status, "does not answer: no route to rabbit" in refused.text) == (503, True)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "amqp"])
+def test_a_broker_that_hangs_is_given_up_though_the_app_would_wait(
+    make_app: Callable[..., Celery], server: Server, schedules: Schedules, runs: Runs, scheme: str
+) -> None:
+    schedules.add("e", "add", every(60))
+    runs.end(runs.start(("a", 1), run_id="bad"), 0, "FAILED")
+    runs.begin(runs.start(("a", 1), run_id="going"), 0, renew_ms=60_000)
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # takes connections, and answers nothing
+        broker = f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
+        visitor = Visitor(
+            make_app(broker_url=broker, redbeat_lite_url=server.url, redbeat_lite_publish_timeout=0.1), *RIGHTS
+        )
+        for refused in (
+            visitor.post("run", name="e"),
+            visitor.confirm("run-all", q="e"),
+            visitor.post("pipelines-cancel", id="going", terminate="on"),
+        ):
+            assert (refused.status, "The broker cannot be reached, or does not answer" in refused.text) == (503, True)
+        assert visitor.post("pipelines-resume", id="bad").status == 303  # its steps are left to the sweeper

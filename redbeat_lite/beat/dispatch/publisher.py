@@ -18,6 +18,7 @@ from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
+from ...broker import broker_connection, publish_timeouts
 from ...clock import elapsed, wall_ms
 from ...entries.entry import Entry
 from ...entries.message import Occurrence, emission
@@ -26,7 +27,7 @@ from ...settings import Settings
 from ...storage.clients import LOOK_UNANSWERED
 from ...storage.leader_store import LeaderStore
 from ...storage.stored import Command, Lost, Term
-from .broker import BrokerDown, broker_connection, publish_timeouts, unconfirmed
+from .broker import BrokerDown, unconfirmed
 from .collector import Collector, puts_as_kombu
 from .confirms import Confirming, confirms
 from .declaring import declare_broadcasts, declare_once

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta, tzinfo
 
 from celery import Celery
 
-from ...beat.dispatch.broker import broker_connection, unconfirmed
+from ...beat.dispatch.broker import unconfirmed
 from ...beat.status import Status
+from ...broker import broker_connection
 from ...clock import CLOCK_OFF, wall_ms
 from ...entries.entry import Entry
 from ...entries.sendable import queue_of
