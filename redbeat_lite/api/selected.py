@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 
@@ -45,6 +45,11 @@ class Selected:
     selection: Selection
     _reader: Reader
     _writer: Writer
+    _names: Collection[str] | None = None
+
+    def among(self, names: Collection[str]) -> Selected:
+        """Those of them that have one of these names; no other entry is read, 1,000 in a round trip."""
+        return replace(self, _names=frozenset(names))
 
     def __iter__(self) -> Iterator[Entry]:
         some = self._few()
@@ -96,8 +101,10 @@ class Selected:
         return filter(self.selection.covers, some)
 
     def _few(self) -> Iterable[Stored] | None:
-        """Those whose names begin as all of these do, in due order; ``None`` where nobody knows, or of many."""
+        """Those that may be meant, in due order; ``None`` where nobody knows by their names, or of many."""
         store, beginning = self._reader.store, self.selection.beginning
+        if self._names is not None:
+            return sorted(store.present(self._names), key=by_due)
         names = [*islice(store.beginning(beginning), _FEW + 1)] if beginning else []
         return sorted(store.present(names), key=by_due) if beginning and len(names) <= _FEW else None
 

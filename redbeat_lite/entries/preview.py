@@ -47,6 +47,7 @@ def walk(
     walk_on: WalkOn = by_count,
     freezes: Freezes = _NONE,
     ahead: Callable[[Entry], Entry] | None = None,
+    once: bool = False,
 ) -> Iterator[Upcoming]:
     """All occurrences of these entries from ``now`` (epoch milliseconds) on, in order; they need not end.
 
@@ -59,6 +60,7 @@ def walk(
         walk_on: how far to look for missed occurrences one by one; one that is over for all leaves the others out.
         freezes: what they hold comes at their ends.
         ahead: makes of an entry the one to walk in its place, which is not due sooner.
+        once: whether the first occurrence of each is all that is wanted.
     """
     waiting = takewhile(lambda entry: entry.due is not None, entries)
     coming, queue = next(waiting, None), list[tuple[int, int, str, Entry, EntryState]]()
@@ -80,11 +82,11 @@ def walk(
             # Where there are more to walk through, there is no time for it: the entry goes on after them, but for one
             # that its jitter may still hold back. What comes next after all of them were looked at is later than that.
             plan = plan._replace(next=lifecycle.following(entry, plan.next, at - entry.jitter_ms, zone, walk_on))
-        for nominal in plan.emit:
+        for nominal in plan.emit[:1] if once else plan.emit:
             yield Upcoming(instants.from_ms(at), name, instants.from_ms(nominal))
         after = lifecycle.dispatched(state, plan, 0)
         due = held or lifecycle.due_time(entry, after, zone)
-        if due is not None:
+        if due is not None and not (once and plan.emit):
             heapq.heappush(queue, (max(due, at), due, name, entry, after))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from ..public import public
@@ -75,3 +75,10 @@ class Run:
     until: datetime | None = None
     count: int = 1
     source: Literal["record", "result", "schedule"] = "record"
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When its last attempt ended; ``None`` where that is not known, or it has not ended."""
+        if self.began_at is None or self.seconds is None:
+            return None
+        return self.began_at + timedelta(seconds=self.seconds)

@@ -39,6 +39,14 @@ def all_that_fires(beat: Scheduler, until: datetime, clock: Clock, client: redis
     return fired
 
 
+def assert_the_firsts_are_of(expected: list[Upcoming], schedules: Schedules, until: datetime) -> None:
+    """``soonest()`` tells the first occurrence of each entry among these, with the entry."""
+    found = schedules.soonest(until)
+    assert sorted(each for each, _ in found) == sorted({each.name: each for each in expected[::-1]}.values())
+    assert [each.at for each, _ in found] == sorted(each.at for each, _ in found)
+    assert all(each.name == entry.name and entry.version == 1 for each, entry in found)
+
+
 @pytest.fixture
 def no_time_to_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine so busy that the second is over at once; what is found by arithmetic does not need it."""
@@ -83,6 +91,7 @@ class TestUpcoming:
         until = NOW + timedelta(minutes=30)
         expected = schedules.upcoming(until)
         assert expected == sorted(expected)
+        assert_the_firsts_are_of(expected, schedules, until)
         fired = all_that_fires(inner_beat, until, clock, client)
         assert fired[: len(expected)] == expected
         assert {each.name for each in expected} == {"jittered", "cron", "berlin", "late", "short", "thrice", "once"}
@@ -98,6 +107,7 @@ class TestUpcoming:
         clock.forward(129)
         end = clock.now + timedelta(seconds=60)
         expected = schedules.upcoming(end)
+        assert_the_firsts_are_of(expected, schedules, end)
         fired = all_that_fires(inner_beat, end, clock, client)
         assert expected == sorted(fired)
 

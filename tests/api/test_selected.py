@@ -64,6 +64,16 @@ def test_those_are_selected_of_which_all_holds(
     selected = shop.select(name, **given)
     assert selected.names() == found
     assert [(entry.name, entry.version) for entry in selected] == [(each, versions(shop)[each]) for each in found]
+    with round_trips() as trips:
+        some = selected.among({"mail", "billing:a", "gone"}).names()
+    assert (some, len(trips)) == ([each for each in found if each in ("mail", "billing:a")], 1)
+
+
+def test_of_those_that_are_named_others_are_left_alone(shop: Schedules) -> None:
+    assert shop.select(tag="billing").among(["billing:b", "mail"]).pause("the disk") == ["billing:b"]
+    assert shop["mail"].paused_note is None
+    assert shop.select().among([]).remove() == []
+    assert len(shop) == 4
 
 
 @pytest.mark.parametrize("few", [100_000, 2])
