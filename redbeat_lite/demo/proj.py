@@ -8,7 +8,11 @@ from celery import Celery
 
 import redbeat_lite
 
-app = Celery("demo", broker=os.environ["REDBEAT_DEMO_URL"])
+if "REDBEAT_DEMO_URL" not in os.environ:
+    raise SystemExit("REDBEAT_DEMO_URL: expected the address of the server, as the demonstration prints it")
+
+# By its module, as -A has it in the command lines that the page shows.
+app = Celery(__name__, broker=os.environ["REDBEAT_DEMO_URL"])
 app.conf.beat_schedule = {
     "heartbeat": {"task": "demo.say", "schedule": redbeat_lite.every(2), "args": ("still here",)},
     "on the clock": {"task": "demo.say", "schedule": redbeat_lite.every(5, align=True), "args": ("five seconds more",)},

@@ -117,7 +117,8 @@ def run(seconds: float | None = None) -> None:
     with ExitStack() as stack:
         try:
             url = stage.start(stack, embedded_server())
-            stage.tell(f"a private server at {shown(url)}")
+            stage.tell(f"a private server at {shown(url)}; for the command lines of the page, in another terminal:")
+            stage.tell(f"export REDBEAT_DEMO_URL={url}")
             _play(stage, stack, url)
         except Stop:
             stage.tell("stopping")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 import redis
@@ -55,12 +59,17 @@ def test_it_ends_by_itself_when_its_time_is_over(demo: Demo) -> None:
     assert_ends(process, children)
 
 
-def test_a_supervisor_that_ends_it_leaves_no_process_behind(demo: Demo) -> None:
+def test_the_command_lines_of_its_page_work_and_a_supervisor_that_ends_it_leaves_no_process_behind(demo: Demo) -> None:
     process = demo()
-    process.says("The page is at")
+    [exported] = re.findall(r"export (REDBEAT_DEMO_URL)=(\S+)", process.says("export "))
+    page = process.says("The page is at").split()[6]
     process.says("standing by")
     children = descendants(process.pid)
     assert len(children) == 5, "a server, a worker, two beats and the page"
+    [shown] = re.findall("<code>(celery [^<]* list)</code>", urlopen(f"{page}entries").read().decode())
+    listed = [sys.executable, "-m", *shlex.split(html.unescape(shown))]
+    told = subprocess.run(listed, env=os.environ | dict([exported]), capture_output=True, text=True, check=True)
+    assert "on the clock" in told.stdout
     process.terminate()
     assert_ends(process, children)
 
