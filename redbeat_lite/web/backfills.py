@@ -37,7 +37,7 @@ def start(call: Call) -> Response:
     what = f"Send {counted(wanted.total, 'run', 'runs')} of {call.name}?"
     first, last = (in_zone(instant, call.site.zone) for instant in (wanted.start, wanted.end))
     told, words = f"The first is that of {first}, the last that of {last}.", ["backfill", call.name, *words]
-    return call.page("ask.html", what=what, told=told, words=words, asks="", button="Start")
+    return call.page("ask.html", what=what, told=told, lines=[words], asks="", button="Start")
 
 
 def act(call: Call) -> Response:

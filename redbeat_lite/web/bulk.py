@@ -1,4 +1,4 @@
-"""What is done with all entries that a filter selects: said how many they are first, and done when that is posted."""
+"""What is done with entries that are ticked, or all that a filter selects: said how many they are, and then done."""
 
 from __future__ import annotations
 
@@ -49,26 +49,29 @@ def in_words(site: Site, name: str, tag: str, task: str) -> list[str]:
 
 def act(call: Call) -> Response:
     """Do with all of them what the path says."""
-    does, given = call.request.path[1:].removesuffix("-all"), call.given
-    asked = ("q", "tag", "task")
-    meant = dict(zip(asked, call.texts(*asked), strict=True))
-    if not any(meant.values()):
-        raise InvalidEntry("q", "the beginning of a name, a pattern, a tag or a task", "")
-    found, (_, asks, do) = selected(call.site, *meant.values()), ACTIONS[does]
+    does, given, picked = call.request.path[1:].removesuffix("-all"), call.given, call.picked
+    name, tag, task, state = call.texts("q", "tag", "task", "state")
+    if not picked and (state or not (name or tag or task)):
+        expected = "the beginning of a name, a pattern, a tag or a task, and no state; or entries that are ticked"
+        raise InvalidEntry("q", expected, name)
+    found, (_, asks, do) = selected(call.site, name, tag, task), ACTIONS[does]
+    if picked:
+        found = call.site.schedules.select().among(picked)
     # Where a beginning is all that is asked for, nothing is read that is not meant.
-    mere = not (meant["tag"] or meant["task"] or is_pattern(meant["q"]))
-    few = mere or len(call.site.schedules) <= _STORED
+    few = picked or not (tag or task or is_pattern(name)) or len(call.site.schedules) <= _STORED
     names = [entry.name for entry in islice(found, _MOST + 1)] if few else []
     if few and not names:
-        raise EntryNotFound(f"no entry is selected by {found.selection}")
-    words = [does, *in_words(call.site, *meant.values()), *(["--note", "NOTE"] if asks == "note" else [])]
+        raise EntryNotFound(f"no entry is selected by {found.selection}" if not picked else "none of these is stored")
+    note = ["--note", "NOTE"] if asks == "note" else []
+    meant = [[each] for each in names] if picked else [in_words(call.site, name, tag, task)]
+    lines = [[does, *each, *note] for each in meant]
     if not 0 < len(names) <= _MOST:
         told = f"A page takes {_MOST:,} entries at once, and where no more than {_STORED:,} are stored."
-        return call.page("ask.html", what="Too many for a page", told=told, words=words, asks="", button="")
+        return call.page("ask.html", what="Too many for a page", told=told, lines=lines, asks="", button="")
     agreed = hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()
     if given.get("save") == agreed:  # to these very ones
         do(found, given)
-        return call.done("all", "entries", **meant)
+        return call.done("all", "entries", q=name, tag=tag, task=task, state=state)
     what = f"{does.capitalize()} {counted(len(names), 'entry', 'entries')}?"
-    told, button = listed(names, 10), does.capitalize()
-    return call.page("ask.html", what=what, told=told, words=words, asks=asks, button=button, agreed=agreed)
+    shown: dict[str, Any] = {"told": listed(names, 10), "lines": lines, "asks": asks, "picked": picked}
+    return call.page("ask.html", what=what, button=does.capitalize(), agreed=agreed, **shown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -16,9 +16,11 @@ from ..cli.next import runs_between
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.as_json import entry_fields
+from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
 from ..entries.schedule_text import schedule_words
-from ..errors import ConfigOwned, EntryChanged, InvalidEntry, RedbeatError, text_of
+from ..errors import ConfigOwned, EntryChanged, EntryExists, InvalidEntry
+from ..schedules import every
 from .messages import Response
 from .site import Call, Site
 
@@ -38,32 +40,60 @@ Field = tuple[str, str, str, tuple[str, ...]]
 
 
 def form(call: Call) -> Response:
-    """The form, as the entry is now."""
+    """The form, as the entry is now, but for what was typed."""
     entry = _editable(call)
-    return _form(call, entry, _texts(entry))
+    return _form(call, entry, _typed(call, _texts(entry), _hidden(call)))
 
 
 def edit(call: Call) -> Response:
     """What a form changes: shown first, and saved when that is posted."""
     entry = _editable(call)
     before = _texts(entry)
-    texts = before | {name: text for name, text in call.given.items() if name in before and name not in _hidden(call)}
-    try:
-        born = str(entry.known_state.generation)  # which of those that have borne its name
-        if (str(entry.version), born) != (call.given.get("version"), call.given.get("born", born)):
-            raise EntryChanged("somebody else has changed this entry meanwhile; what stands here is yours")
-        words = _words(before, texts, str(call.site.zone))
-        changes = _read(words, call.site)
-        if "save" in call.given:
-            call.site.schedules.update(entry.name, if_version=entry.version, **changes)
-            return call.done("edit")
-        after = entry.replace(**changes)
-    except (RedbeatError, click.UsageError) as exc:
-        said = exc.format_message() if isinstance(exc, click.UsageError) else text_of(exc)
-        return _form(call, entry, texts, 409 if isinstance(exc, EntryChanged) else 400, wrong=said)
-    coming = _coming(call.site, after) if "schedule" in changes else []
-    changed = [(name, old, texts[name]) for name, old in before.items() if old != texts[name]]
-    return _form(call, entry, texts, changed=changed, words=words, coming=coming)
+    texts = _typed(call, before, _hidden(call))
+    born = str(entry.known_state.generation)  # which of those that have borne its name
+    if (str(entry.version), born) != (call.given.get("version"), call.given.get("born", born)):
+        raise EntryChanged("somebody else has changed this entry meanwhile; what stands here is yours")
+    words = _words(before, texts, str(call.site.zone))
+    changes = _read(words, call.site)
+    if "save" in call.given:
+        call.site.schedules.update(entry.name, if_version=entry.version, **changes)
+        return call.done("edit")
+    after = entry.replace(**changes)
+    return _form(call, entry, texts, before, ["edit", entry.name, *words], after if "schedule" in changes else None)
+
+
+def blank(call: Call) -> Response:
+    """The form of one more entry, but for what was typed."""
+    return _form(call, None, _typed(call, _blank(call.site)))
+
+
+def add(call: Call) -> Response:
+    """One more entry: shown first, and stored when that is posted."""
+    site, name, before = call.site, call.name, _blank(call.site)
+    texts = _typed(call, before)
+    words = _words(before, {**texts, "task": ""}, str(site.zone))
+    fields = {"task": texts["task"], **_read(words, site)}
+    if name in site.schedules:
+        raise EntryExists(f"entry {name!r} is stored already: edit that, or choose another name")
+    if "save" in call.given:
+        site.schedules.add(name, **fields)
+        return call.done("add")
+    after, own = entry_with_defaults(site.settings, name, fields, app=site.app), (name, texts["task"])
+    dashed = any(each.startswith("-") for each in own)
+    words = ["add", "", *words, "--", *own] if dashed else ["add", *own, *words]
+    return _form(call, None, texts, before, words, after)
+
+
+def _blank(site: Site) -> dict[str, str]:
+    """The texts of an entry of which nothing was said."""
+    any_ = entry_with_defaults(site.settings, "name", {"task": "any", "schedule": every(60)}, app=site.app)
+    return {**_texts(any_), "task": "", "kind": "", "rule": ""}
+
+
+def _typed(call: Call, texts: Mapping[str, str], hidden: Collection[str] = ()) -> dict[str, str]:
+    """These texts, but for those that are posted."""
+    given = call.given if call.request.method == "POST" else {}  # nobody's link shall fill in a form
+    return {name: text if name in hidden else given.get(name, text) for name, text in texts.items()}
 
 
 def _editable(call: Call) -> Entry:
@@ -73,10 +103,34 @@ def _editable(call: Call) -> Entry:
     return entry
 
 
-def _form(call: Call, entry: Entry, texts: Mapping[str, str], http: int = 200, **more: Any) -> Response:
-    fields = [field for field in _fields(texts) if field[0] not in _hidden(call)]
-    shown = {"wrong": None, "changed": None, **more}
-    return call.page("edit.html", http, entry=entry, kinds=KINDS, fields=fields, beside=_BESIDE, texts=texts, **shown)
+def _form(
+    call: Call,
+    entry: Entry | None,
+    texts: Mapping[str, str],
+    before: Mapping[str, str] | None = None,
+    words: Sequence[str] = (),
+    after: Entry | None = None,
+) -> Response:
+    """The form, with what it changes, if it was posted.
+
+    Parameters:
+        entry: whose it is; ``None``: of one that is not stored yet.
+        texts, before: what stands in it, and what did at first.
+        words: of the command that does the same.
+        after: the entry whose next runs are shown.
+    """
+    fields = [field for field in _fields(texts) if entry is None or field[0] not in _hidden(call)]
+    changed = [(name, old, texts[name]) for name, old in (before or {}).items() if old != texts[name]]
+    coming = [] if after is None else _coming(call.site, after)
+    shown: dict[str, Any] = {
+        "entry": entry,
+        "texts": texts,
+        "fields": fields,
+        "changed": changed,
+        "words": words,
+        "coming": coming,
+    }
+    return call.page("edit.html", kinds=KINDS, beside=_BESIDE, **shown)
 
 
 def _hidden(call: Call) -> Collection[str]:

@@ -38,7 +38,7 @@ class Request:
     client: str = ""
     native: Any = None
 
-    def given(self) -> dict[str, str]:
+    def given(self) -> list[tuple[str, str]]:
         """The fields of the form that is posted, or else of the query.
 
         Raises:
@@ -46,7 +46,7 @@ class Request:
         """
         text = self.body.decode("ascii", "replace") if self.method == "POST" else self.query
         found = parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=_FIELDS)
-        return {name: value.replace("\r\n", "\n") for name, value in found}
+        return [(name, value.replace("\r\n", "\n")) for name, value in found]
 
 
 @dataclass(frozen=True, slots=True)

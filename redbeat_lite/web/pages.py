@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
 from ..api.one_entry import Record
-from ..api.reader import there
+from ..api.run_history import OUTCOMES
 from ..beat.status import read
 from ..cli.entry_options import span_of
 from ..cli.entry_output import as_fields, shown
@@ -20,16 +21,19 @@ from ..entries.as_read import STATUSES
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
+from ..entries.selection import is_pattern
 from ..entries.state import FAILING, FINISHED, PAUSED
+from ..errors import EntryNotFound
 from ..operate.why.explain import explain
 from ..operate.why.gather import gather
 from ..runs.run import NOT_DONE, Run
 from .bulk import ACTIONS, LOOKED_AT, in_words, selected
 from .editing import ARGUMENTS, arguments
 from .messages import Response
+from .rendering import link
 from .site import Call, Site
 
-#: How far to look ahead on the first page, how many runs at most, and incidents that are counted.
+#: How far to look ahead on the first page, how many entries at most, and incidents that are counted.
 _AHEAD, _COMING, _INCIDENTS = timedelta(minutes=15), 30, 1000
 
 #: Entries on a page, runs on a page, last runs of each entry in a list, and how far pages of a filter go.
@@ -52,8 +56,8 @@ _TEXTS = {
     "manual": ("", '"manual"'),
 }
 
-#: The last ends of runs that are looked through for one outcome.
-_ENDS = 1500
+#: The last ends of runs that are looked through for one outcome, and for those of some entries.
+_ENDS, _OF_SOME = 1500, 1000
 
 #: What may be asked for of all runs, in place of everything.
 _OUTCOMES = {"failed": NOT_DONE, "expired": ("expired",), "lost": ("lost",)}
@@ -68,7 +72,7 @@ def now(call: Call) -> Response:
 
 def _now(site: Site) -> dict[str, Any]:
     found = read(site.store)
-    coming = site.schedules.upcoming(datetime.now(UTC) + _AHEAD, _COMING, freezes=Freezes(found.freezes))
+    coming = site.schedules.soonest(datetime.now(UTC) + _AHEAD, _COMING, freezes=Freezes(found.freezes))
     told = [each for each in lines(found, site.zone) if each[0] != "frozen"]
     incidents = site.schedules.incidents(limit=_INCIDENTS)
     return {"beats": found, "lines": told, "incidents": incidents, "coming": coming, "most": _COMING}
@@ -81,13 +85,14 @@ def entries(call: Call) -> Response:
     offset = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
     offset = min(offset, _FARTHEST) if any(wanted) else offset
     found = call.site.shared.read(("entries", wanted, offset), lambda: _entries(call.site, *wanted, offset=offset))
-    # By a state nothing is selected, on the command line either.
-    bulk = [does for does, (right, *_) in ACTIONS.items() if any(wanted[:3]) and not wanted[3] and call.may(right)]
+    bulk = [does for does, (right, *_) in ACTIONS.items() if call.may(right)]
+    selects = any(wanted[:3]) and not wanted[3]  # by a state nothing is, on the command line either
     words = in_words(call.site, *wanted[:3])
     if wanted[3] in _STATES:
         words += ["--failed"] if wanted[3] == "failed" else ["--status", wanted[3]]
     place = {"offset": offset, "size": _ENTRIES, "last": any(wanted) and offset == _FARTHEST}
-    return call.page("entries.html", states=_STATES, place=place, bulk=bulk, words=words, **found)
+    shown: dict[str, Any] = {"states": _STATES, "place": place, "bulk": bulk, "selects": selects, "words": words}
+    return call.page("entries.html", **shown, **found)
 
 
 def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: int) -> dict[str, Any]:
@@ -124,7 +129,14 @@ def _listed(page: Iterable[Entry], history: int) -> list[tuple[Any, ...]]:
 def entry(call: Call) -> Response:
     """One entry: what it is, what became of it, what comes, and what may be done."""
     name, more = call.name, call.given.get("more", "")
-    found = call.site.shared.read(("entry", name, more), lambda: _entry(call.site, name, more))
+    try:
+        found = call.site.shared.read(("entry", name, more), lambda: _entry(call.site, name, more))
+    except EntryNotFound:
+        if more == "why":  # which knows of those that are gone, too
+            raise
+        return Response.leading_to(link("entry", name=name, more="why"))
+    if found["entry"] is None:
+        return call.page("gone.html", 404, **found)
     given = {field: shown(value) for field, value in arguments(call, entry_fields(found["entry"])).items()}
     return call.page("entry.html", arguments=given, more=more, **found)
 
@@ -133,8 +145,10 @@ def _entry(site: Site, name: str, more: str) -> dict[str, Any]:
     at, zone, why = datetime.now(UTC), site.zone, None
     if more == "why":
         case = gather(site.app, name, at, zone, site.store)
-        told = Record(there(name, case.entry), [*case.runs[:_PAST]], [], Freezes(case.freezes))
-        why = explain(case, None)
+        runs, changes, why = [*case.runs[:_PAST]], [*case.changes[:_PAST]], explain(case, None)
+        if case.entry is None:
+            return {"entry": None, "runs": runs, "changes": changes, "why": why, "aside": case.quarantine is not None}
+        told = Record(case.entry, runs, changes, Freezes(case.freezes))
     else:
         told = site.schedules.record_of(name, runs=_PAST, changes=_PAST if more == "changes" else 0)
     found = told.entry
@@ -149,17 +163,26 @@ def _entry(site: Site, name: str, more: str) -> dict[str, Any]:
 
 
 def runs(call: Call) -> Response:
-    """What has become of runs lately, or between two instants."""
-    wanted = call.given.get("outcome", "")
-    since, until = call.texts("since", "until")
-    texts = {field: text for field, text in (("since", since), ("until", until)) if text}
+    """What has become of runs lately, or between two instants; of all entries, of some, or of one."""
+    wanted, fields = call.given.get("outcome", ""), ("q", "task", "since", "until")
+    texts = {field: text for field, text in zip(fields, call.texts(*fields), strict=True) if text}
     found = call.site.shared.read(("runs", wanted, *texts.items()), lambda: _runs(call.site, wanted, texts))
-    named = ["--failed"] if wanted == "failed" else ["--outcome", wanted] if wanted in _OUTCOMES else []
-    words = [*named, "--limit", str(_RUNS)] + [word for field in texts for word in (f"--{field}", texts[field])]
-    return call.page("runs.html", runs=found, outcomes=_OUTCOMES, wanted=wanted, ends=_ENDS, most=_RUNS, words=words)
+    words = ["--failed"] if wanted == "failed" else ["--outcome", wanted] if wanted in _OUTCOMES else []
+    words += ["--limit", str(_RUNS)]
+    words += [word for field in fields[1:] if field in texts for word in (f"--{field}", texts[field])]
+    shown: dict[str, Any] = {"outcomes": _OUTCOMES, "wanted": wanted, "most": _RUNS, "words": words, "texts": texts}
+    return call.page("runs.html", **shown, **found)
 
 
-def _runs(site: Site, wanted: str, texts: Mapping[str, str]) -> list[Run]:
+def _runs(site: Site, wanted: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    name, task, outcomes = texts.get("q"), texts.get("task"), _OUTCOMES.get(wanted, OUTCOMES)
     since, until = span_of(("since", "until"), texts.get("since"), texts.get("until"), site.zone)
-    found = site.schedules.runs(since=since, until=until, limit=_ENDS if wanted in _OUTCOMES else _RUNS)
-    return [run for run in found if run.outcome in _OUTCOMES.get(wanted, (run.outcome,))][:_RUNS]
+    one = None if name is None or task or is_pattern(name) else name
+    most = _OF_SOME if name or task else _ENDS if wanted in _OUTCOMES else _RUNS
+    found = list[Run]()
+    with suppress(EntryNotFound):
+        found = site.schedules.runs(one, since=since, until=until, limit=most if one is None else _RUNS)
+    if one is None and (name or task):
+        some = {*site.schedules.select(name or "*", task=task).among({run.name for run in found}).names()}
+        found = [run for run in found if run.name in some]
+    return {"one": one, "ends": most, "runs": [run for run in found if run.outcome in outcomes][:_RUNS]}

@@ -35,6 +35,7 @@ _DONE = {
     "resume": "Resumed.",
     "remove": "Removed. An entry of beat_schedule comes back when the beat that has it next sees to it.",
     "edit": "Saved. It counts from now on.",
+    "add": "Added. It counts from now on.",
     "ack": "Acknowledged. It stays open until what is wrong is not any more.",
     "freeze": "Frozen. What is out goes on.",
     "freeze-none": "Frozen, but no entry was found that it holds: is the name whole, or does a * end it?",

@@ -21,6 +21,8 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("GET", "/doctor"): (aside.doctor, "view"),
     ("GET", "/edit"): (editing.form, "edit"),
     ("POST", "/edit"): (editing.edit, "edit"),
+    ("GET", "/add"): (editing.blank, "edit"),
+    ("POST", "/add"): (editing.add, "edit"),
     ("POST", "/run"): (actions.run, "run"),
     ("POST", "/pause"): (actions.pause, "pause"),
     ("POST", "/resume"): (actions.resume, "pause"),
@@ -36,4 +38,12 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("POST", "/locks-clear"): (aside.clear, "locks"),
     ("POST", "/quarantine-release"): (aside.release, "edit"),
     ("POST", "/quarantine-remove"): (aside.remove, "remove"),
+}
+
+#: The form of what is posted where there is one of its own page: it is shown again, with what is wrong.
+FORMS: dict[str, Handler] = {
+    "/edit": editing.form,
+    "/add": editing.blank,
+    "/freeze": freezes.page,
+    "/backfill": backfills.page,
 }

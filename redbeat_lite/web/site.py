@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from ..errors import (
     ConfigOwned,
     CorruptEntry,
     EntryChanged,
+    EntryExists,
     EntryNotFound,
     InvalidEntry,
     RedbeatError,
@@ -54,7 +55,7 @@ _HEADERS = (
 #: The status of what is wrong with a request; of everything else that we raise on purpose it is 400.
 _STATUS: dict[type[Exception], int] = {
     **dict.fromkeys((EntryNotFound, PipelineNotFound), 404),
-    **dict.fromkeys((EntryChanged, ConfigOwned, NotResumable), 409),
+    **dict.fromkeys((EntryChanged, EntryExists, ConfigOwned, NotResumable), 409),
 }
 
 _AWAY: tuple[type[Exception], ...] = (OperationalError, *FAULTS)
@@ -67,12 +68,17 @@ class Call:
 
     Parameters:
         given: the fields of its form or query.
+        picked: the names of the entries that are ticked.
+        error: why what was posted was not done, where its form is shown again; with the ``status`` of HTTP.
     """
 
     site: Site
     request: Request
     access: Access
     given: Mapping[str, str]
+    picked: Sequence[str] = ()
+    error: str = ""
+    status: int = 200
 
     @property
     def name(self) -> str:
@@ -113,8 +119,9 @@ class Call:
 
     def page(self, template: str, http: int = 200, **data: Any) -> Response:
         """A page, with a tag of what it says to whoever asks; or that it is still as the browser has it."""
+        http = self.status if self.error else http
         shown = {"here": self.request.path[1:], "given": self.given, "user": self.access.user, "may": self.may}
-        shown["wrong"] = self.wrong
+        shown |= {"wrong": self.wrong, "error": self.error}
         # The answer to a post is not asked for again: a script that loads it anew posts anew.
         shown |= {"live": self.request.method != "POST", **data}
         body = self.site.templates.get_template(template).render(shown).encode(errors="replace")
@@ -149,12 +156,13 @@ class Site:
         redact: Callable[[str, Any], Any] | None = None,
         trusted_origins: Collection[str] = (),
     ) -> None:
-        from .routes import ROUTES
+        from .routes import FORMS, ROUTES
 
         self.app, self.redact, self.schedules, self.shared = app, redact, Schedules(app), Shared()
         self.settings = Settings.from_app(app)
         self.store = Store.of(self.settings)
-        self._access, self._trusted, self._routes, self._assets = access, frozenset(trusted_origins), ROUTES, assets()
+        self._access, self._trusted, self._assets = access, frozenset(trusted_origins), assets()
+        self._routes, self._forms = ROUTES, FORMS
         self.templates = environment(self.zone, app.main or "...", self._assets)
 
     @property
@@ -187,10 +195,11 @@ class Site:
         if len(request.body) > MAX_BODY:
             return Response.plain(413, "This is too long.")
         try:
-            call = Call(self, request, access, request.given())
+            given = request.given()
         except ValueError:
             return Response.plain(400, "These are too many fields.")
-        return self._handled(call, handler)
+        picked = [value for name, value in given if name == "pick"]
+        return self._handled(Call(self, request, access, dict(given), picked), handler)
 
     def _handled(self, call: Call, handler: Handler) -> Response:
         who, way = actors.acting_as(call.access.user), actors.by_way("web")
@@ -200,7 +209,10 @@ class Site:
         except (RedbeatError, click.UsageError) as exc:
             said = exc.format_message() if isinstance(exc, click.UsageError) else text_of(exc)
             said = call.wrong(said) if isinstance(exc, CorruptEntry | InvalidEntry) else said
-            return call.failed(_STATUS.get(type(exc), 400), "This cannot be done", said)
+            http, form = _STATUS.get(type(exc), 400), self._forms.get(call.request.path)
+            if form is None or call.error or call.request.method != "POST":
+                return call.failed(http, "This cannot be done", said)
+            return self._handled(replace(call, error=said, status=400 if http == 404 else http), form)
         except _AWAY as exc:
             refused = _GONE if isinstance(exc, UNREACHABLE) else "Redis refuses this"
             what = "The broker cannot be reached, or does not answer" if isinstance(exc, OperationalError) else refused

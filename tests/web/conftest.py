@@ -64,7 +64,7 @@ class Visitor:
         return self.post(page, **form, save=asked[1] if asked else "nothing was asked")
 
     def post(self, page: str, headers: dict[str, str] = OWN, **form: Any) -> Seen:
-        return Seen.of(self.site.handle(Request("POST", f"/{page}", "", headers, urlencode(form).encode())))
+        return Seen.of(self.site.handle(Request("POST", f"/{page}", "", headers, urlencode(form, doseq=True).encode())))
 
 
 @pytest.fixture

@@ -214,13 +214,16 @@ def test_who_has_all_rights_but_one_may_not_do_what_takes_it(
     form = {"name": "nightly", "version": "1", "save": "1", "jitter": "9", "q": "night", "pattern": "*", "for": "1h"}
     form |= {"from": before.isoformat(), "to": datetime.now(UTC).isoformat(), "max-active": "none", "note": "why"}
     form |= {"does": "pause", "id": ids.get(page, ""), "again": "1"}
+    form |= {"name": "other", "kind": "every", "rule": "60", "task": "add"} if page == "add" else {}
     assert others.post(page, **form).status == 403
     assert (nightly().version, nightly().jitter, queued(client)) == (1, 0, [])
     assert [each.state for each in schedules.backfills] == [begun.state]
     assert (len([*schedules.freezes]), schedules.incidents()[0].acknowledged) == (1, None)
+    assert "other" not in schedules
     for shown in ("", "entry", "entries", "freezes", "backfills"):
         seen = others.get(shown, name="nightly", q="nightly")
         assert f'action="{page}"' not in seen.html
+        assert page != "add" or 'href="add"' not in seen.html
         assert shown != "entry" or f'href="{page}?' not in seen.html
     there = page.startswith(("pipelines-", "locks-", "quarantine-"))  # of these there is none
     if page.endswith("-all"):
@@ -228,6 +231,51 @@ def test_who_has_all_rights_but_one_may_not_do_what_takes_it(
         assert look(needs).confirm(page, **form).status == 303
     else:
         assert look(needs).post(page, **form).status in ((400, 404) if there else (303,))
+
+
+NEW = {"name": "weekly", "task": "add", "kind": "cron", "rule": "30 2 * * mon", "tz": "Europe/Berlin", "tags": "b,a"}
+
+
+def test_an_entry_is_added_once_it_was_seen_what_it_will_be(
+    visitor: Visitor, nightly: Callable[[], Any], schedules: Schedules, run_cli: Callable[..., Said]
+) -> None:
+    assert 'href="add"' in visitor.get("entries").html
+    typed = {**_typed(visitor.get("add")), **NEW, "kwargs": '{"x": 7}'}
+    shown = visitor.post("add", **typed)
+    assert (shown.status, "It would run next at:" in shown.text, "weekly" in schedules) == (200, True, False)
+    assert "rule 30 2 * * mon" in shown.text
+    [command] = re.findall("redbeat (add weekly .*)</code>", shown.html)
+    posted = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', shown.html))
+    saved = visitor.post("add", **{name: html.unescape(text) for name, text in posted.items()}, save=1)
+    assert saved.location == "entry?name=weekly&did=add"
+    made = schedules["weekly"]
+    assert (made.schedule, made.tags, made.kwargs) == (cron("30 2 * * mon", tz="Europe/Berlin"), ("a", "b"), {"x": 7})
+    assert (made.last_change.actor, made.last_change.way) == ("ada", "web")  # type: ignore[union-attr]
+    schedules.remove("weekly")
+    run_cli(visitor.site.app, *shlex.split(html.unescape(command)))
+    assert schedules["weekly"] == made
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "said"),
+    [
+        ({"name": "nightly"}, 409, "entry 'nightly' is stored already"),
+        ({"name": ""}, 400, "name: expected"),
+        ({"task": ""}, 400, "task: expected"),
+        ({"kind": ""}, 400, "kind: expected one of every,"),
+        ({"rule": ""}, 400, "expected"),
+        ({"kwargs": "{"}, 400, "expected JSON object"),
+        ({"kind": "at", "rule": "2020-01-01", "tags": ""}, 400, "expected"),
+    ],
+)
+def test_an_entry_that_cannot_be_added_says_why_and_keeps_what_was_typed(
+    visitor: Visitor, nightly: Callable[[], Any], schedules: Schedules, form: dict[str, str], status: int, said: str
+) -> None:
+    for save in ({}, {"save": "1"}):
+        refused = visitor.post("add", **{**NEW, "jitter": "7s", **form}, **save)
+        assert (refused.status, said in refused.text) == (status, True), refused.text
+        assert 'name="jitter" value="7s"' in refused.html
+    assert ([*schedules], nightly().version) == (["nightly"], 1)
 
 
 @pytest.mark.parametrize(

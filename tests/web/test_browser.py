@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from redbeat_lite import PipelineRun, Schedules, cron, every, lock
+from redbeat_lite import Entry, PipelineRun, Schedules, cron, every, lock
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.web import RIGHTS, Access, asgi
 from tests.support.beats import KEYS
@@ -39,6 +39,9 @@ PAGES = (
     "runs",
     "runs?outcome=lost",
     "edit?name=nightly",
+    "add",
+    "runs?q=nightly",
+    "entry?name=removed",
     "entry?name=none",
     "entries?tag=finance",
     "timeline",
@@ -97,6 +100,8 @@ def schedules(make_app: Callable[..., Celery], own: Server) -> Iterator[Schedule
     schedules = Schedules(make_app(broker_url=own.url, redbeat_lite_redis_options=quick))
     schedules.add("nightly", "add", cron("30 2 * * *", tz="Europe/Berlin"), kwargs={"x": "<b>"}, tags=["finance"])
     schedules.add("a long name of an entry/with?odd&characters" * 3, "add", every(60), description="<script>" * 20)
+    schedules.add("removed", "add", every(60))
+    schedules.remove("removed")
     schedules.freezes.add("*" * 60, tag="finance", seconds=90_000, note="a deploy that takes longer than it should" * 9)
     before = datetime.now(UTC) - timedelta(days=3)
     schedules.backfills.start("nightly", before, datetime.now(UTC), max_active=None, note="the outage")
@@ -206,6 +211,14 @@ def test_each_action_is_done_by_its_button(tab: Any, address: str, schedules: Sc
     page.wait_for_selector("p.done")
     assert "nightly" not in schedules
     assert page.url == address + "entries?did=remove"
+    page.click("text=Add an entry")
+    for field, text in {"name": "new <b>", "rule": "90", "task": "add"}.items():
+        page.fill(f"[name={field}]", text)
+    page.click("text=Show what it will be")
+    assert "redbeat add 'new <b>' add --every 90" in page.inner_text("main")
+    page.click("text=Save")
+    page.wait_for_selector("p.done")
+    assert schedules["new <b>"].schedule == every(90)
 
 
 def test_what_is_frozen_backfilled_or_wrong_is_acted_on_without_scripts(
@@ -259,6 +272,27 @@ def test_all_that_a_filter_selects_is_done_after_it_was_asked(
     assert [each.action for each in schedules.changes("nightly")][:3] == ["run now", "resumed", "paused"]
     do("Remove")
     assert "nightly" not in schedules
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_entries_that_are_ticked_are_paused_and_stay_ticked_while_the_page_is_live(
+    tab: Any, address: str, schedules: Schedules, scripts: bool
+) -> None:
+    page = tab(java_script_enabled=scripts)
+    schedules.add_many(Entry(f"e{number}", "add", every(60)) for number in range(3))
+    page.goto(address + "entries")
+    for name in ("e0", "e2"):
+        page.check(f"[name=pick][value={name}]")
+    if scripts:
+        schedules.pause("nightly")
+        with page.expect_response("**/entries"):
+            pass
+        assert page.is_checked("[name=pick][value=e2]")
+    page.click("text=Pause …")
+    assert page.inner_text("h1") == "Pause 2 entries?"
+    page.click("button:text-is('Pause')")
+    page.wait_for_selector("p.done")
+    assert [schedules[f"e{number}"].status for number in range(3)] == ["paused", "waiting", "paused"]
 
 
 def test_what_is_typed_or_open_stays_while_the_page_is_live(tab: Any, address: str, schedules: Schedules) -> None:
@@ -438,7 +472,8 @@ def test_each_host_serves_each_page_and_takes_an_action(
             if name:
                 page.context.add_cookies([{"name": name, "value": value, "url": host.address}])
             for path in PAGES:
-                assert page.goto(host.address + path).status == (404 if "none" in path else 200), (host.address, path)
+                gone = path in ("entry?name=none", "entry?name=removed")
+                assert page.goto(host.address + path).status == (404 if gone else 200), (host.address, path)
                 assert page.evaluate("document.styleSheets[0].cssRules.length") > 9
             page.goto(f"{host.address}entry?name=nightly")
             for action, done in (("Pause", "paused"), ("Resume", "resumed")):

@@ -63,7 +63,7 @@ def test_resumed_with_what_was_missed_if_one_says_so(
 
 
 def test_nothing_is_done_where_nothing_is_said_or_selected(visitor: Visitor, schedules: Schedules) -> None:
-    for query in ({}, {"q": " "}, {"state": "paused"}):
+    for query in ({}, {"q": " "}, {"state": "paused"}, {"q": "e", "state": "paused"}):
         refused = visitor.post("remove-all", save="1", **query)
         assert (refused.status, "q: expected the beginning of a name" in refused.text) == (400, True)
     assert visitor.post("remove-all", q="nope").status == 404
@@ -107,5 +107,33 @@ def test_the_buttons_are_where_a_filter_selects_and_one_may(look: Callable[..., 
     everybody, some = look("run", "pause", "remove"), look("pause")
     assert offered(everybody, q="report") == ["pause", "resume", "run", "remove"]
     assert offered(some, tag="a") == ["pause", "resume"]
-    for query in ({}, {"q": "nope"}, {"q": "report", "state": "waiting"}):
-        assert offered(everybody, **query) == []
+    assert offered(everybody, q="nope") == offered(look(), q="report") == []
+    assert "or else all that it selects" in everybody.get("entries", q="report").text
+    for query in ({}, {"q": "report", "state": "waiting"}):
+        assert offered(everybody, **query) == ["pause", "resume", "run", "remove"]
+        seen = everybody.get("entries", **query)
+        assert ("Those that are ticked:" in seen.text, seen.html.count('form="bulk" name="pick"')) == (
+            True,
+            13 if not query else 3,
+        )
+    assert "pick" not in look().get("entries").html
+
+
+def test_those_that_are_ticked_are_taken_and_no_others(
+    visitor: Visitor, schedules: Schedules, client: redis.Redis
+) -> None:
+    schedules.add("re*", "mul", every(60))
+    two = {"pick": ["report-1", "re*"], "q": "report", "state": "waiting"}
+    asked = visitor.post("pause-all", **two)
+    assert "Pause 2 entries?" in asked.text
+    assert "redbeat pause report-1 --note NOTE" in asked.text
+    assert "redbeat pause 're*' --note NOTE" in asked.text
+    assert asked.html.count('name="pick"') == 2
+    done = visitor.confirm("pause-all", **two, note="the disk")
+    assert (done.location, _paused(schedules)) == ("entries?q=report&state=waiting&did=all", ["re*", "report-1"])
+    assert visitor.confirm("run-all", pick="re*").status == 303
+    assert [message.task for message in queued(client)] == ["mul"]
+    assert visitor.confirm("resume-all", pick=["re*", "gone"]).status == 303
+    assert visitor.confirm("remove-all", pick=["report-1", "report-2"]).status == 303
+    assert ("report-3" in schedules, len(schedules)) == (True, 12)
+    assert visitor.post("remove-all", pick="gone").status == 404

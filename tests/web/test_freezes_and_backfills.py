@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -107,6 +108,24 @@ def test_a_backfill_that_cannot_start_says_why(
     refused = visitor.post("backfill", save="1", **{"name": "nightly", "to": "2026-01-09", **form})
     assert (refused.status in (400, 404), said in refused.text) == (True, True), refused.text
     assert [*schedules.backfills] == []
+
+
+def test_a_form_that_cannot_be_done_keeps_what_was_typed(visitor: Visitor, schedules: Schedules) -> None:
+    for page, form, said in (
+        ("freeze", {"pattern": "x*", "tag": "t", "for": "soon", "note": "why not", "skip": "on"}, "for: expected"),
+        (
+            "backfill",
+            {"name": "nope", "from": "2026-01-01", "to": "2026-01-02", "rate": "7", "note": "why not"},
+            "nope",
+        ),
+    ):
+        refused = visitor.post(page, **form)
+        assert (refused.status in (400, 404), said in refused.text) == (True, True)
+        assert "<h1>This cannot be done" not in refused.html
+        for name, text in form.items():
+            typed = re.search(f'name="{name}"[^>]* value="{re.escape(text)}"', refused.html)
+            assert typed or f'name="{name}" checked' in refused.html
+    assert [*schedules.freezes] == []
 
 
 def test_a_backfill_is_paused_resumed_and_cancelled(visitor: Visitor, schedules: Schedules) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import shlex
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -13,7 +15,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Entry, Scheduler, Schedules, at, cron, every
+from redbeat_lite import Entry, Scheduler, Schedules, acting_as, at, cron, every
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import Request
@@ -63,8 +65,17 @@ def test_the_first_page_tells_who_leads_what_is_wrong_and_what_comes(
     assert "later" not in seen.text
     assert "stand-bys none" in seen.text
     assert "The first 30" not in seen.text
-    schedules.add("often", "add", every(1))
-    assert "The first 30; the timeline has the others." in visitor.get().text
+
+
+def test_what_comes_next_has_each_entry_once_however_often_it_runs(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add_many(Entry(f"often-{number}", "add", every(1)) for number in range(10))
+    schedules.add("rare", "add", every(800))
+    seen = visitor.get()
+    assert all(seen.html.count(f">{name}</bdi>") == 1 for name in ("rare", "often-0", "often-9"))
+    assert ("every second" in seen.text, "The first 30" in seen.text) == (True, False)
+    schedules.add_many(Entry(f"more-{number}", "add", every(60)) for number in range(30))
+    assert "The first 30 entries; the timeline has the others." in visitor.get().text
+    assert 'href="entries?state=failed"' in visitor.get().html
 
 
 def test_freezes_are_told_and_put_off_what_comes(visitor: Visitor, schedules: Schedules) -> None:
@@ -217,9 +228,40 @@ def test_runs_of_all_entries_are_told_and_those_that_failed_apart(
     assert "since: expected" in visitor.get("runs", since="yesterday night").text
 
 
-def test_the_tabs_of_runs_keep_the_times(visitor: Visitor) -> None:
-    page = visitor.get("runs", since="22:00", until="06:00").html
-    assert page.count("since=22%3A00&amp;until=06%3A00") == 4
+def test_the_tabs_of_runs_keep_the_rest_of_the_filter(visitor: Visitor) -> None:
+    page = visitor.get("runs", since="22:00", until="06:00", task="add").html
+    assert page.count("task=add&amp;since=22%3A00&amp;until=06%3A00") == 4
+
+
+def test_runs_are_told_of_one_entry_of_several_or_of_a_task(
+    visitor: Visitor, schedules: Schedules, client: redis.Redis, run_cli: Callable[..., Said]
+) -> None:
+    for name, task in (("nightly", "add"), ("nightly-2", "add"), ("poll", "mul")):
+        schedules.add(name, task, every(60))
+        recorded(client, schedules, name, "failed", "succeeded")
+    schedules.add("waits", "add", every(60))
+    RunRows(client, schedules).sent("waits", datetime.now(UTC) - HOUR)
+    for query, names in (
+        ({"q": "nightly"}, ["nightly"] * 2),
+        ({"q": "nightly", "outcome": "failed"}, ["nightly"]),
+        ({"q": "waits"}, ["waits"]),  # no worker has told of it
+        ({"q": "night*"}, ["nightly"] * 2 + ["nightly-2"] * 2),
+        ({"task": "mul"}, ["poll"] * 2),
+        ({"q": "*l*", "task": "add", "outcome": "failed"}, ["nightly", "nightly-2"]),
+        ({"q": "nightly", "since": "2h"}, ["nightly"]),
+        ({"q": "night"}, []),
+    ):
+        seen = visitor.get("runs", **query)
+        assert sorted(re.findall(r"<td><a href=\"entry\?name=([\w-]+)", seen.html)) == names, query
+        [command] = re.findall("redbeat (runs.*)</code>", seen.html)
+        if names:
+            told = run_cli(visitor.site.app, *shlex.split(html.unescape(command)), "--json").json
+            assert sorted(each["name"] for each in told) == names
+    assert "night* is for all that begin so" in visitor.get("runs", q="night").text
+    [row, *_] = re.findall("<tr><td>.*?</tr>", visitor.get("runs", q="nightly").html, flags=re.DOTALL)
+    began = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - HOUR + timedelta(milliseconds=10)
+    assert f'datetime="{(began + timedelta(seconds=1.5)).isoformat(timespec="milliseconds")}"' in row, "when it ended"
+    assert 'href="runs?q=nightly"' in visitor.get("entry", name="nightly").html
 
 
 def test_of_many_incidents_the_number_is_told(visitor: Visitor, client: redis.Redis) -> None:
@@ -253,8 +295,26 @@ def test_a_key_of_another_type_is_not_called_a_server_that_is_away(visitor: Visi
     assert (seen.status, "Redis refuses this" in seen.text, "WRONGTYPE" in seen.text) == (503, True, True)
 
 
+def test_of_an_entry_that_is_gone_is_told_who_removed_it_and_what_became_of_its_runs(
+    visitor: Visitor, schedules: Schedules, client: redis.Redis
+) -> None:
+    schedules.add("a b", "add", every(60))
+    recorded(client, schedules, "a b", "failed", "succeeded")
+    with acting_as("bob@laptop"):
+        schedules.remove("a b")
+    assert visitor.get("entry", name="a b").location == "entry?name=a+b&more=why"
+    seen = visitor.get("entry", name="a b", more="why")
+    assert seen.status == 404
+    for words in ("'a b' does not run: it is not stored.", "removed by bob@laptop", "✗ failed", "redbeat log 'a b'"):
+        assert words in seen.text
+    assert 'href="changes?q=a+b"' in seen.html
+    client.hset(KEYS.quarantine, "aside", json.dumps({"error": "x"}))
+    assert 'href="quarantine">Quarantine' in visitor.get("entry", name="aside", more="why").html
+
+
 def test_what_is_not_there_is_404(visitor: Visitor) -> None:
-    seen = visitor.get("entry", name="nope")
+    assert visitor.get("entry", name="nope").location == "entry?name=nope&more=why"
+    seen = visitor.get("entry", name="nope", more="why")
     assert (seen.status, "no entry 'nope' is stored" in seen.text) == (404, True)
     assert visitor.get("nope").status == 404
     assert visitor.get("entry", **{f"f{number}": "" for number in range(200)}).status == 400

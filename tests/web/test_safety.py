@@ -50,7 +50,20 @@ ATTRIBUTES = {
     *("lang", "charset", "name", "content", "rel", "href", "src", "defer", "class", "id", "role", "tabindex", "scope"),
     *("aria-label", "aria-current", "aria-hidden", "datetime", "title", "action", "method", "type", "value", "rows"),
     *("placeholder", "selected", "maxlength", "data-live", "data-part", "data-gone", "data-key", "required"),
-    *("formaction", "max", "viewbox", "preserveaspectratio", "x", "y", "d", "width", "height", "text-anchor"),
+    *(
+        "formaction",
+        "form",
+        "checked",
+        "max",
+        "viewbox",
+        "preserveaspectratio",
+        "x",
+        "y",
+        "d",
+        "width",
+        "height",
+        "text-anchor",
+    ),
 }
 #: Where our links lead: to a page, or to what the browser loads besides.
 LEADS = re.compile(r"\./$|#(?:content|incidents)$|[a-z-]+([?]|$)|[a-z]+-[0-9a-f]{12}\.")
@@ -117,7 +130,9 @@ def test_whatever_people_write_stays_text(
     seen += [visitor.post(f"{does}-all", q=text, tag="t", note=text) for does in ("pause", "resume", "run", "remove")]
     seen += [visitor.post("backfill", name=text, **{"from": text, "note": text}), visitor.post("thaw", id=text)]
     seen += [visitor.get("entry", name=text, more=more) for more in ("why", "changes", text)]
-    seen += [visitor.get("entry", name=f"{text}!"), visitor.get("entries", tag=text, state=text, task=text)]
+    seen += [visitor.post("pause-all", pick=text), visitor.post("add", name=text, task=text, kind=text, kwargs=text)]
+    seen += [visitor.post("add", name=f"{text}+", task=text, kind="every", rule="60"), visitor.post("freeze", tag=text)]
+    seen += [visitor.get("entry", name=f"{text}!", more="why"), visitor.get("entries", tag=text, state=text, task=text)]
     seen += [visitor.post("edit", name=text, version=9, description=f"{text}{text}"), visitor.post("pause", name=text)]
     for each in seen[:-1]:
         assert each.status in (200, 400, 404, 409), each.text
@@ -138,7 +153,7 @@ def test_garbage_in_redis_ends_no_page(visitor: Visitor, schedules: Schedules, c
     client.xadd(KEYS.changes, {b"change": b"{", b"fields": b"\xff", b"names": b"7", b"count": b"x"})
     for page in ("", "entries", "runs", "timeline", "freezes", "backfills", "changes"):
         assert visitor.get(page).status == 200
-    assert visitor.get("entry", name="bad\xff").status == 404
+    assert visitor.get("entry", name="bad\xff", more="why").status == 404
     assert "Quarantine 1 set aside" in visitor.get().text
 
 
@@ -327,7 +342,7 @@ def test_a_wrong_line_of_the_file_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_what_answers_a_post_is_not_loaded_again(visitor: Visitor) -> None:
-    assert "data-live" in visitor.get("entry", name="nope").html
+    assert "data-live" in visitor.get("entry", name="nope", more="why").html
     assert "data-live" not in visitor.post("backfills", does="x").html
 
 

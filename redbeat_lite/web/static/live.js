@@ -26,7 +26,7 @@ function show(text, ok) {
   banner.textContent = fresh.getElementById("banner")?.textContent ?? banner.dataset.gone; // a proxy's answer, or a login's
   for (const part of parts) {
     const next = fresh.getElementById(part.id), selected = !getSelection().isCollapsed && getSelection().containsNode(part, true);
-    if (!next || selected || part.querySelector("details[open]") || seen.get(part.id) === next.innerHTML) continue;
+    if (!next || selected || part.querySelector("details[open], input:checked") || seen.get(part.id) === next.innerHTML) continue;
     seen.set(part.id, next.innerHTML);
     const held = part.contains(document.activeElement) && key(document.activeElement);
     part.replaceChildren(...next.childNodes);
