@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import socket
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
 from kombu import Queue
+from kombu.exceptions import OperationalError
 
+from redbeat_lite.broker import given_up_soon
 from redbeat_lite.once import parked_message
 from tests.once.server import Server
 
@@ -77,3 +80,11 @@ def test_without_such_an_end_it_has_the_highest_priority_that_its_queue_knows() 
             parked_message.publish(app, message("old", queue, priority=2))
             found = Queue(queue)(channel).get()
             assert (found.headers["id"], found.properties["priority"]) == ("old", priority)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "amqp"])
+def test_who_cannot_wait_gives_up_a_broker_that_hangs(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # takes connections, and answers nothing
+        app = Celery("unit", broker=f"{scheme}://127.0.0.1:{listening.getsockname()[1]}", set_as_current=False)
+        with pytest.raises(OperationalError), given_up_soon(app, 0.1):
+            parked_message.publish(app, message("old"))
