@@ -48,7 +48,8 @@ class Selected:
     _names: Collection[str] | None = None
 
     def among(self, names: Collection[str]) -> Selected:
-        """Those of them that have one of these names; no other entry is read, 1,000 in a round trip."""
+        """Those of them that have one of these names; no other entry is read, 1,000 in a round trip. It narrows what is
+        iterated over and changed, not :meth:`search` and its like."""
         return replace(self, _names=frozenset(names))
 
     def __iter__(self) -> Iterator[Entry]:

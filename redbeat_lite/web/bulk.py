@@ -54,9 +54,8 @@ def act(call: Call) -> Response:
     if not picked and (state or not (name or tag or task)):
         expected = "the beginning of a name, a pattern, a tag or a task, and no state; or entries that are ticked"
         raise InvalidEntry("q", expected, name)
-    found, (_, asks, do) = selected(call.site, name, tag, task), ACTIONS[does]
-    if picked:
-        found = call.site.schedules.select().among(picked)
+    found = call.site.schedules.select().among(picked) if picked else selected(call.site, name, tag, task)
+    _, asks, do = ACTIONS[does]
     # Where a beginning is all that is asked for, nothing is read that is not meant.
     few = picked or not (tag or task or is_pattern(name)) or len(call.site.schedules) <= _STORED
     names = [entry.name for entry in islice(found, _MOST + 1)] if few else []
