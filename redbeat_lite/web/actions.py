@@ -26,7 +26,7 @@ def resume(call: Call) -> Response:
 
 def remove(call: Call) -> Response:
     """Remove it."""
-    call.site.schedules.remove(call.name)
+    call.site.schedules.remove(call.name, note=call.given.get("note", ""))
     return call.done("remove", "entries")
 
 

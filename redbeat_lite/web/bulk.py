@@ -26,7 +26,7 @@ ACTIONS: dict[str, tuple[Right, str, Callable[[Selected, Mapping[str, str]], Any
     "pause": ("pause", "note", lambda found, given: found.pause(given.get("note", ""))),
     "resume": ("pause", "catch_up", lambda found, given: found.resume("catch_up" in given)),
     "run": ("run", "note", lambda found, given: found.run_now(given.get("note", ""))),
-    "remove": ("remove", "", lambda found, given: found.remove()),
+    "remove": ("remove", "note", lambda found, given: found.remove(given.get("note", ""))),
 }
 
 

@@ -31,6 +31,9 @@ ARGUMENTS = ("args", "kwargs", "options")
 _BESIDE = {"tz": "", "align": "false", "spread": "false", "cron_seconds": "", "rrule_start": ""}
 _SCHEDULE = ("kind", "rule", *_BESIDE)
 
+#: What a command says besides: why.
+_NOTE = ("--note", "NOTE")
+
 #: Options of which either is given.
 _SWITCHES = {"enabled": ("--enabled", "--disabled"), "remove_when_done": ("--remove-when-done", "--keep-when-done")}
 
@@ -56,10 +59,11 @@ def edit(call: Call) -> Response:
     words = _words(before, texts, str(call.site.zone))
     changes = _read(words, call.site)
     if "save" in call.given:
-        call.site.schedules.update(entry.name, if_version=entry.version, **changes)
+        call.site.schedules.update(entry.name, if_version=entry.version, note=call.given.get("note", ""), **changes)
         return call.done("edit")
     after = entry.replace(**changes)
-    return _form(call, entry, texts, before, ["edit", entry.name, *words], after if "schedule" in changes else None)
+    words = ["edit", entry.name, *words, *_NOTE]
+    return _form(call, entry, texts, before, words, after if "schedule" in changes else None)
 
 
 def blank(call: Call) -> Response:
@@ -76,11 +80,11 @@ def add(call: Call) -> Response:
     if name in site.schedules:
         raise EntryExists(f"entry {name!r} is stored already: edit that, or choose another name")
     if "save" in call.given:
-        site.schedules.add(name, **fields)
+        site.schedules.add(name, note=call.given.get("note", ""), **fields)
         return call.done("add")
     after, own = entry_with_defaults(site.settings, name, fields, app=site.app), (name, texts["task"])
     dashed = any(each.startswith("-") for each in own)
-    words = ["add", "", *words, "--", *own] if dashed else ["add", *own, *words]
+    words = ["add", "", *words, *_NOTE, "--", *own] if dashed else ["add", *own, *words, *_NOTE]
     return _form(call, None, texts, before, words, after)
 
 
@@ -111,14 +115,8 @@ def _form(
     words: Sequence[str] = (),
     after: Entry | None = None,
 ) -> Response:
-    """The form, with what it changes, if it was posted.
-
-    Parameters:
-        entry: whose it is; ``None``: of one that is not stored yet.
-        texts, before: what stands in it, and what did at first.
-        words: of the command that does the same.
-        after: the entry whose next runs are shown.
-    """
+    """The form of an entry, or of a new one; where it was posted, what it makes of what stood there ``before``, the
+    ``words`` of the command that does the same, and the next runs of the entry as it is ``after``."""
     fields = [field for field in _fields(texts) if entry is None or field[0] not in _hidden(call)]
     changed = [(name, old, texts[name]) for name, old in (before or {}).items() if old != texts[name]]
     coming = [] if after is None else _coming(call.site, after)
@@ -203,9 +201,8 @@ def _read(words: list[str], site: Site) -> dict[str, Any]:
     """
     given = command.make_context("edit", [*words, "--", "name"]).params
     schedule = schedule_of(given, site.zone)
-    changes = fields_of(
-        {name: value for name, value in given.items() if name not in ("name", "as_json", "note")}, site.zone
-    )
+    rest = {name: value for name, value in given.items() if name not in ("name", "as_json", "note")}
+    changes = fields_of(rest, site.zone)
     if schedule is not None:
         changes["schedule"] = schedule
     if changes.get("calendar") is not None:

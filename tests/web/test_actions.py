@@ -69,8 +69,8 @@ def test_a_resumption_makes_up_for_what_was_missed_if_one_says_so(
 
 
 def test_an_entry_is_removed(visitor: Visitor, nightly: Callable[[], Any], schedules: Schedules) -> None:
-    assert visitor.post("remove", name="nightly").location == "entries?did=remove"
-    assert "nightly" not in schedules
+    assert visitor.post("remove", name="nightly", note="moved out").location == "entries?did=remove"
+    assert ("nightly" in schedules, schedules.changes("nightly")[0].note) == (False, "moved out")
     assert "Removed." in visitor.get("entries", did="remove").text
 
 
@@ -84,7 +84,8 @@ def test_an_edit_shows_what_it_changes_before_it_is_saved(visitor: Visitor, nigh
     assert nightly().version == 1
     for name, text in form.items():
         assert f'<input type="hidden" name="{name}" value="{text}">' in shown.html
-    assert visitor.post("edit", name="nightly", version=1, save=1, **form).location == "entry?name=nightly&did=edit"
+    saved = visitor.post("edit", name="nightly", version=1, save=1, note="less load", **form)
+    assert (saved.location, nightly().last_change.note) == ("entry?name=nightly&did=edit", "less load")
     assert (nightly().schedule, nightly().jitter) == (cron("30 2 * * mon", tz="Europe/Berlin"), 10)
     assert (nightly().tags, nightly().kwargs, nightly().last_change.way) == (("a", "b"), {"x": 7}, "web")
 
@@ -246,11 +247,12 @@ def test_an_entry_is_added_once_it_was_seen_what_it_will_be(
     assert "rule 30 2 * * mon" in shown.text
     [command] = re.findall("redbeat (add weekly .*)</code>", shown.html)
     posted = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', shown.html))
-    saved = visitor.post("add", **{name: html.unescape(text) for name, text in posted.items()}, save=1)
+    saved = visitor.post("add", **{name: html.unescape(text) for name, text in posted.items()}, save=1, note="as asked")
     assert saved.location == "entry?name=weekly&did=add"
     made = schedules["weekly"]
     assert (made.schedule, made.tags, made.kwargs) == (cron("30 2 * * mon", tz="Europe/Berlin"), ("a", "b"), {"x": 7})
-    assert (made.last_change.actor, made.last_change.way) == ("ada", "web")  # type: ignore[union-attr]
+    change = schedules.changes("weekly")[0]
+    assert (change.actor, change.way, change.note) == ("ada", "web", "as asked")
     schedules.remove("weekly")
     run_cli(visitor.site.app, *shlex.split(html.unescape(command)))
     assert schedules["weekly"] == made

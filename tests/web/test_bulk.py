@@ -44,8 +44,8 @@ def test_it_says_how_many_they_are_before_anything_is_done(
     assert _paused(schedules) == ["a-report"]
     visitor.confirm("run-all", task="mul", note="once more")
     assert [message.task for message in queued(client)] == ["mul"]
-    visitor.confirm("remove-all", q="report")
-    assert len(schedules) == 10
+    visitor.confirm("remove-all", q="report", note="moved out")
+    assert (len(schedules), schedules.changes(limit=1)[0].note) == (10, "moved out")
 
 
 def test_resumed_with_what_was_missed_if_one_says_so(
@@ -78,7 +78,7 @@ def test_too_many_are_for_the_command_line(visitor: Visitor, monkeypatch: pytest
                 patch.setattr(bulk, limit, 5)
                 asked = visitor.post("remove-all", tag="a", **save)
             assert "Too many for a page" in asked.text
-            assert "redbeat remove '*' --tag a" in asked.text
+            assert "redbeat remove '*' --tag a --note NOTE" in asked.text
             assert 'name="save"' not in asked.html
     assert len(visitor.site.schedules) == 13
 
