@@ -111,7 +111,7 @@ class IncidentWatch:
     def _look(self, term: Term) -> bool:
         """Read a page and write what follows; whether another look is worth while at once."""
         now = wall_ms()
-        look = self._incidents.look(now, self._undecided)
+        look = self._incidents.look(now, self._undecided, self._heard.ahead)
         states = self._states_now(look, now)
         failing = self._vitals.unpublished
         names = {
@@ -179,7 +179,8 @@ class IncidentWatch:
     def _dated(self, overdue: list[Deadline], found: Mapping[str, Found], now: int) -> Iterator[Deadline]:
         """These with the instants from which they count, by the entries as they are now."""
         owing = {each.name: found[each.name].entry for each in overdue if each.nominal is None}
-        anew = self._fresh_starts.of(self._store, owing, now)
+        ahead = max(self._heard.ahead, 0)  # the server has dated them
+        anew = {name: at + ahead for name, at in self._fresh_starts.of(self._store, owing, now).items()}
         for each in overdue:
             entry, nominal = found[each.name].entry, each.nominal
             since = anew.get(each.name) if nominal is None else self._deadlines.due(entry, nominal, now)

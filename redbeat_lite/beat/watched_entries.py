@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from celery import Celery
 
+from ..clock import wall_ms
 from ..entries.entry import Entry
 from ..entries.expected import leaves_no_result
 from ..entries.sendable import queue_of
@@ -84,10 +85,13 @@ class Heard:
         self._key = OnceKeys(prefix).workers
         self._queues = set[str]()
         self.records = False  #: whether somebody records what becomes of runs
+        self.ahead = 0  #: by how many milliseconds the clock here is ahead of the server's
 
     def ask(self, client: Any) -> None:
         """Read what they say, by this redis-py client; two round trips."""
-        heard = heard_of(client.hgetall(self._key), server_ms(client) / 1000).values()
+        found, now = client.hgetall(self._key), server_ms(client)
+        self.ahead = wall_ms() - now
+        heard = heard_of(found, now / 1000).values()
         self._queues = {queue for said in heard for queue in said.queues}
         self.records = any(said.records for said in heard)
 

@@ -12,7 +12,8 @@ from .run import Outcome
 
 
 class End(NamedTuple):
-    """A line of the feed: the end of a run. Instants are epoch milliseconds; ``begin`` is told after ``nominal``."""
+    """A line of the feed: the end of a run. Instants are epoch milliseconds, ``at`` by the clock of who looks;
+    ``begin`` is told after ``nominal``."""
 
     at: int
     name: str

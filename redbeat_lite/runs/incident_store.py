@@ -70,12 +70,13 @@ class IncidentStore:
         self._schedule = Keys.of(prefix)
         self._scripts = Scripts(client)
 
-    def look(self, now: int, kept: int = 0) -> Look:
+    def look(self, now: int, kept: int = 0, ahead: int = 0) -> Look:
         """Read what is new; two round trips. Where the feed was never read, what is in it already is passed over.
 
         Parameters:
             now: epoch milliseconds.
             kept: how many of the first deadlines to pass over, as nobody could decide on them just now.
+            ahead: by how many milliseconds this clock is ahead of the server's, which dates the ends.
         """
         keys, schedule = self.keys, self._schedule
         read = text(self._client.hget(schedule.meta, "feed") or b"")
@@ -96,7 +97,7 @@ class IncidentStore:
         return Look(
             read,
             reads,
-            [end for line in lines if (end := _end(*line)) is not None] if read else [],
+            [end._replace(at=end.at + ahead) for line in lines if (end := _end(*line)) is not None] if read else [],
             # A success may lie further on in the feed.
             [each for each in overdue if each.what != "success" or len(lines) < PAGE],
             _cases(cases),

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from redbeat_lite.beat import watched_entries
+from redbeat_lite.storage.replies import server_ms
 from tests.beat.incident_stage import Stage
 from tests.beat.ways import WAYS, Setup
 from tests.support.frozen import Clock
@@ -47,7 +49,14 @@ def apart(make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock) 
 
 @pytest.fixture
 def stage(
-    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, clock: Clock, request: pytest.FixtureRequest
+    make_app: MakeApp,
+    make_beat: MakeBeat,
+    client: redis.Redis,
+    clock: Clock,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Stage:
     """A beat that watches runs; its app has the settings that the test is given."""
+    # Workers are played, who date what they tell by the clock of the test: to the beat it is that of the server.
+    monkeypatch.setattr(watched_entries, "wall_ms", lambda: server_ms(client))
     return Stage(make_app(**getattr(request, "param", {})), make_beat, client, clock)
