@@ -70,6 +70,7 @@ class BackfillPlanner(Planner):
     def __init__(self, live: LeaderStore, **planned: Any) -> None:
         super().__init__(**planned)
         self._live, self._feed = live, RunKeys(live.keys.prefix).feed
+        self._guards = LockStore(live.backend.client, live.keys.prefix)
         #: Of each backfill its entry, and the one that is sent in its place.
         self._twins: dict[str, tuple[Entry, Entry]] = {}
 
@@ -121,13 +122,15 @@ class BackfillPlanner(Planner):
         return twin
 
     def _with_ends(self, backfill: Backfill) -> Backfill:
-        """The backfill without those, where it waits for one, of whose end the feed tells."""
+        """The backfill without those, where it waits for one, of whose end the feed tells, or whose worker has died."""
         if backfill.max_active is None or len(backfill.active) < backfill.max_active:
             return backfill
         client: Any = self._live.backend.client
         lines = client.xrange(self._feed, f"({backfill.feed}", "+", _LINES)
         ended = {text(fields.get(b"id", b"")) for _, fields in lines if fields.get(b"outcome") != b"y"}
-        active = [nominal for nominal in backfill.active if _id_of(backfill, nominal) not in ended]
+        out = {id_: nominal for nominal in backfill.active if (id_ := _id_of(backfill, nominal)) not in ended}
+        lapsed = self._guards.lapsed(out)
+        active = [nominal for id_, nominal in out.items() if id_ not in lapsed]
         return replace(backfill, active=active, feed=text(lines[-1][0]) if lines else backfill.feed)
 
 

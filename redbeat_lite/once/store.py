@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -257,6 +257,12 @@ class LockStore:
             task_id: state == b"running" and float(until or 0) > now
             for task_id, (state, until) in zip(task_ids, self._records(task_ids, "state", "until"), strict=True)
         }
+
+    def lapsed(self, task_ids: Iterable[str]) -> set[str]:
+        """Those tasks that ran when their worker was last heard of, and are not renewed any more: it has died."""
+        ids, now = [*task_ids], server_ms(self.client)
+        records = zip(ids, self._records(ids, "state", "until"), strict=True)
+        return {each for each, (state, until) in records if state == b"running" and float(until or 0) <= now}
 
     def over(self, tasks: Mapping[str, int]) -> set[str]:
         """Those tasks of which the guard remembers that this attempt, or a later one, has ended: no copy would run."""

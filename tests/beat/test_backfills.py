@@ -15,7 +15,9 @@ from redbeat_lite import Backfill, Entry, Expect, InvalidEntry, at, cron, manual
 from redbeat_lite.beat import backfills as sending
 from redbeat_lite.entries.state import task_id
 from redbeat_lite.instants import to_ms
+from redbeat_lite.once.store import Held, LockStore
 from redbeat_lite.storage.leader_store import LeaderStore
+from redbeat_lite.storage.replies import server_ms
 from redbeat_lite.storage.store import Store
 from tests.beat.incident_stage import Stage
 from tests.beat.ways import Setup, exactly_once
@@ -271,6 +273,22 @@ def test_so_many_are_out_at_once(setup: Setup, turns: Turns, worker: Worker, cli
     turns(setup, 3)
     assert sent(setup) == [9, 8, 7, 6, 5], "the end of those may have been lost"
     assert queued(setup.broker)[0].headers["redbeat_history"] == 1000, "or the end of an old run is not recorded"
+
+
+@exactly_once
+def test_a_run_whose_worker_has_died_counts_as_ended_once_its_lease_is_over(
+    setup: Setup, turns: Turns, worker: Worker, client: redis.Redis
+) -> None:
+    setup.schedules.add("a", "add", HOURLY)
+    setup.schedules.backfills.start("a", *hours(9, 1), max_active=1)
+    turns(setup)
+    [message], store = queued(setup.broker), LockStore(client, "redbeat-lite")
+    assert store.begin(Held("token", message.id, 0, 60_000, life_ms=60_000)).word == "run"
+    turns(setup, 3)
+    assert sent(setup) == [9]
+    client.hset(store.keys.guard(message.id), "until", server_ms(client) - 1)
+    turns(setup, 3)
+    assert sent(setup) == [9, 8]
 
 
 def test_it_needs_workers_that_record(setup: Setup, turns: Turns, client: redis.Redis) -> None:
