@@ -112,7 +112,7 @@ class CorruptEntry(RedbeatError):
 
 @public
 class UnsupportedFormat(RedbeatError):
-    """The schedule in Redis was written by a newer redbeat_lite."""
+    """The schedule in Redis was written by a newer redbeat_lite, or its beat is of an older one."""
 
 
 def describe(exc: BaseException) -> str:

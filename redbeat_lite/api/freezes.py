@@ -65,6 +65,7 @@ class FreezeList:
 
         Raises:
             InvalidEntry: a parameter is wrong, or there are 100.
+            UnsupportedFormat: the beat that leads is of an earlier version, and would send what is frozen.
         """
         now, selection = wall_ms(), Selection.of(name, tag, task)
         if (until is None) == (seconds is None):

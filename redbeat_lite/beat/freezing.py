@@ -11,6 +11,7 @@ from celery.utils.log import get_logger
 from ..clock import wall_ms
 from ..entries.freezes import Freezes
 from ..entries.stored_entry import edit_of, parts_of
+from ..errors import UnsupportedFormat
 from ..instants import to_ms
 from ..storage.leader_store import LeaderStore
 from ..storage.stored import AT_ONCE, Edit, Refrozen, Stored, Term
@@ -85,7 +86,10 @@ class Freezing:
         lost = found.lost(Freezes.of(self._seen), wall_ms())
         if lost:
             logger.warning("beat: the freezes were gone from Redis, and are put back")
-            self._store.set_freezes(text, found.replaced(*lost, *found.all).text)
+            with suppress(
+                UnsupportedFormat
+            ):  # A beat leads that would not keep to them: this one does it when it leads.
+                self._store.set_freezes(text, found.replaced(*lost, *found.all).text)
         return bool(lost)
 
     def _edits(self, stored: Stored) -> list[Edit]:

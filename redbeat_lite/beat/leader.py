@@ -25,7 +25,7 @@ from ..errors import UnsupportedFormat, text_of
 from ..settings import RENEWALS_PER_LEASE, Settings
 from ..storage.changes import line_of
 from ..storage.connections import FAULTS, Backend
-from ..storage.keys import FORMAT, Keys
+from ..storage.keys import UNDERSTOOD, Keys
 from ..storage.scripts import Scripts
 from ..storage.stored import Lost, Term
 from .tokens import Beat, beat_of, token_of
@@ -73,12 +73,12 @@ class Leader:
         keys = (self._keys.leader, self._keys.meta, self._keys.beats, self._keys.changes)
         host, pid = socket.gethostname(), os.getpid()
         line = line_of(Who(f"beat of {host}"[:MAX_ACTOR], "beat"), "term begun", f"pid {pid}")
-        args = (self._token, round(self._lease * 1000), host, pid, FORMAT, line.change)
+        args = (self._token, round(self._lease * 1000), host, pid, UNDERSTOOD, line.change)
         self._asking = True
         reply = self._backend.scripts.run("leader/acquire", keys, args)
         if reply[0] == -1:
             raise UnsupportedFormat(
-                f"the schedule in Redis has format {reply[1]}; this redbeat_lite reads up to {FORMAT}"
+                f"the schedule in Redis has format {reply[1]}; this redbeat_lite reads up to {UNDERSTOOD}"
             )
         if reply[0] == 0:
             self._asking = False

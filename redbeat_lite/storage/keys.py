@@ -13,8 +13,8 @@ key                   type     holds
 ``{p}:state``         hash     name -> state, compact text (:mod:`redbeat_lite.entries.state`)
 ``{p}:names``         zset     every name with score 0, so that the server keeps them in order: pages by name, search by
                                a beginning. Every write keeps it in step with ``{p}:due``.
-``{p}:leader``        hash     ``token``, ``term``, ``host``, ``pid``, ``since``, ``report`` (JSON, at each renewal);
-                               lives as long as the leader's lease
+``{p}:leader``        hash     ``token``, ``term``, ``host``, ``pid``, ``since``, ``format``, the highest that it
+                               understands, ``report`` (JSON, at each renewal); lives as long as the leader's lease
 ``{p}:beats``         zset     token of a beat (``host:pid:random:owner``) -> when its next sign of life is due, in
                                epoch milliseconds of the server; lives for an hour after the last one
 ``{p}:meta``          hash     ``format``; ``term``, the last term given out; ``clock``, the leader's last wall-clock
@@ -50,8 +50,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-#: Version of everything above. A process refuses to touch a schedule whose number is higher than its own.
+#: Version of everything above, and that from the first freeze on: a beat that does not know freezes would send
+#: what is frozen. A process refuses to touch a schedule whose number is higher than the highest that it understands.
 FORMAT = 1
+FREEZING = UNDERSTOOD = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import CorruptEntry, UnsupportedFormat
 from .changes import Line, together
 from .json_values import dumps, loads, loads_as
-from .keys import FORMAT
+from .keys import FREEZING, UNDERSTOOD
 from .reading import Reading
 from .refused import Refused
 from .replies import text
@@ -40,7 +40,7 @@ class Store(Reading):
             lines = together(edit.line for edit in chunk)
             number = {change: place for place, change in enumerate(lines, 1)}
             whose = bytes(number[edit.line.change] if edit.line else 0 for edit in chunk)
-            args: list[Any] = [keys.wake, FORMAT, *(term or ("", "")), CUT, whose, len(lines)]
+            args: list[Any] = [keys.wake, UNDERSTOOD, *(term or ("", "")), CUT, whose, len(lines)]
             args += chain.from_iterable(lines.items())
             for edit in chunk:
                 state = edit.state or ""
@@ -121,10 +121,17 @@ class Store(Reading):
         return self._client.hget(self.keys.meta, "freezes") or b""
 
     def set_freezes(self, before: bytes, after: bytes, line: Line | None = None) -> bool:
-        """Store the text of the freezes and wake the beat, if it is still the one that was read; tells whether."""
+        """Store the text of the freezes and wake the beat, if it is still the one that was read; tells whether.
+
+        Raises:
+            UnsupportedFormat: the beat that leads does not know them.
+        """
         told = ("", "") if line is None else (line.change, dumps(line.fields))
-        keys = (self.keys.meta, self.keys.changes)
-        return bool(self._run("schedule/freezes", keys, (before, after, self.keys.wake, *told)))
+        keys = (self.keys.meta, self.keys.changes, self.keys.leader)
+        reply = self._run("schedule/freezes", keys, (before, after, self.keys.wake, *told, FREEZING))
+        if reply == -1:
+            raise UnsupportedFormat("the beat that leads is of an earlier version, and would send what is frozen")
+        return bool(reply)
 
     def due_at(self, score: int, offset: int, limit: int) -> list[bytes]:
         """The names of at most so many of the entries with this very due time, epoch ms, in their order."""
@@ -152,5 +159,5 @@ def quarantined_in(raw: bytes) -> dict[str, Any]:
 def _check_format(reply: Any) -> None:
     if reply[0] == -1:
         raise UnsupportedFormat(
-            f"the schedule in Redis has format {reply[1]}; this redbeat_lite reads up to {FORMAT}: update it"
+            f"the schedule in Redis has format {reply[1]}; this redbeat_lite reads up to {UNDERSTOOD}: update it"
         )

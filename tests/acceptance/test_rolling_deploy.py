@@ -6,6 +6,7 @@ import json
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat_lite import Schedules, every
+from redbeat_lite import Schedules, UnsupportedFormat, every
 from tests.support.beats import KEYS
 from tests.support.processes import ROOT, Process, celery, run_celery
 from tests.support.server import Server
@@ -80,6 +81,16 @@ def test_the_release_before_and_this_one_beside_each_other(
     goes_on("old", "new")
     takers[0].says("proj.add.* succeeded")
 
+    # What it does not know, it must not be trusted with; or it waits for one that does.
+    with pytest.raises(UnsupportedFormat, match="would send what is frozen"):
+        schedules.freezes.add("new", seconds=600)
+    assert [*schedules.freezes] == []
+    now = datetime.now(UTC)
+    past = now - timedelta(seconds=9), now - timedelta(seconds=1)
+    backfill = schedules.backfills.start("old", *past, max_active=None, rate=100)
+    goes_on("old", "new")
+    assert schedules.backfills[backfill.id].sent == 0
+
     takers.append(worker("new"))
     takers[0].terminate()
     # The beat of the release before says what its messages are for, and that is enough.
@@ -90,6 +101,7 @@ def test_the_release_before_and_this_one_beside_each_other(
     beats[0].terminate()
     beats[1].says("beat: leading")
     goes_on("old", "new")
+    eventually(lambda: schedules.backfills[backfill.id].ended == "done", within=20)
     assert len(schedules["new"].known_state.sent) <= 5
     eventually(lambda: len(schedules["new"].known_state.sent) == 5)
     assert [change.action for change in schedules.changes("new")] == ["added"]
@@ -107,5 +119,19 @@ def test_the_release_before_and_this_one_beside_each_other(
     goes_on("old", "new")
     eventually(lambda: schedules.runs("new", outcome="succeeded"))
     assert not client.exists(KEYS.quarantine)
+
+    beats.append(beat(PROJ_CONF=CONF))
+    beats[3].says("standing by")
+    beats[2].terminate()
+    beats[3].says("beat: leading")
+    freeze = schedules.freezes.add("new", seconds=600)
+    sent = schedules["new"].total_run_count
+    beats.append(beat(**older))
+    beats[4].says("has format 2; this redbeat_lite reads up to 1")
+    assert beats[4].wait() == 1
+    goes_on("old")
+    assert schedules["new"].total_run_count == sent
+    schedules.freezes.thaw(freeze.id)
+    goes_on("new")
     for process in (*beats[1:], takers[1]):
         assert "Traceback" not in process.output

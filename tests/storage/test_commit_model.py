@@ -329,7 +329,7 @@ def test_only_what_is_as_planned_advances_and_is_sent(
 ) -> None:
     with shared_server.client() as client:
         client.flushall()
-        client.hset(KEYS.leader, mapping={"token": "leader", "term": 1})
+        client.hset(KEYS.leader, mapping={"token": "leader", "term": 1, "format": 2})
         model = Model(line)
         for step in steps:
             model.do(*step)

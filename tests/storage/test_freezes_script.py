@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis
 
 from redbeat_lite.actors import Who
 from redbeat_lite.entries.state import EntryState
+from redbeat_lite.errors import UnsupportedFormat
 from redbeat_lite.storage.changes import line_of, of_stream
+from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.stored import Advance, Edit, Refrozen, Term
 from tests.storage.test_scripts import backend, leading, store, wake_messages
@@ -31,6 +35,29 @@ def test_freezes_are_stored_where_they_are_as_they_were_read(store: LeaderStore,
     [line] = [of_stream(*each) for each in client.xrange(KEYS.changes)]
     assert (line.action, line.actor, line.note, line.fields) == ("frozen", "ada", "deploy", (("until", None, "noon"),))
     pubsub.close()
+
+
+def test_no_beat_leads_that_does_not_know_freezes_once_there_are_some(
+    store: LeaderStore, leading: Term, backend: Backend, client: redis.Redis
+) -> None:
+    def leads(format: int) -> Any:
+        keys, line = (KEYS.leader, KEYS.meta, KEYS.beats, KEYS.changes), FROZEN.change
+        return backend.scripts.run("leader/acquire", keys, ("token", 4000, "host", 1, format, line))
+
+    client.hdel(KEYS.leader, "format")  # one that says nothing of it
+    with pytest.raises(UnsupportedFormat, match="earlier version, and would send what is frozen"):
+        store.set_freezes(b"", b"r1|[]", FROZEN)
+    assert store.freezes() == b""
+    client.delete(KEYS.leader)
+    assert leads(1)[0] == 1, "it may lead while there are none"
+    client.delete(KEYS.leader)
+    assert store.set_freezes(b"", b"r1|[]", FROZEN)
+    assert leads(1) == [-1, 2]
+    assert leads(2)[0] == 1
+    store.put([Edit("a", None, EntryState.new(1000).encode(), "{}", 1000)])
+    assert store.set_freezes(b"r1|[]", b"r2|[]")
+    client.delete(KEYS.leader)
+    assert leads(1) == [-1, 2], "whatever was written since"
 
 
 def test_peek_tells_of_another_revision_and_reads_nothing_then(store: LeaderStore, leading: Term) -> None:

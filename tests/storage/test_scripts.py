@@ -15,6 +15,7 @@ from redbeat_lite.runs.row import Row
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.changes import line_of
 from redbeat_lite.storage.connections import Backend
+from redbeat_lite.storage.keys import UNDERSTOOD
 from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.stored import Advance, Bad, Edit, Lost, Stored, Term
 from tests.support.beats import KEYS
@@ -38,7 +39,7 @@ def store(backend: Backend) -> LeaderStore:
 
 @pytest.fixture
 def leading(client: redis.Redis) -> Term:
-    client.hset(KEYS.leader, mapping={"token": TERM.token, "term": TERM.number})
+    client.hset(KEYS.leader, mapping={"token": TERM.token, "term": TERM.number, "format": UNDERSTOOD})
     return TERM
 
 

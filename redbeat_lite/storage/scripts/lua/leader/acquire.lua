@@ -23,7 +23,7 @@ end
 cleared_of_garbage(meta, 'hash')
 cleared_of_garbage(beats, 'zset')
 local kind = cleared_of_garbage(leader, 'hash')
-local stored = tonumber(redis.call('HGET', meta, 'format') or format)
+local stored = tonumber(redis.call('HGET', meta, 'format') or 1)
 if stored and stored > format then
   return {-1, stored}
 end
@@ -60,9 +60,9 @@ if kind == 'none' then
   if before[2] and clock > (tonumber(before[2]) or 0) then
     before[2] = string.format('%.0f', clock)
   end
-  redis.call('HSET', meta, 'format', format, 'ticked', ticked)
+  redis.call('HSET', meta, 'format', stored or 1, 'ticked', ticked)
   redis.call('HSET', leader, 'token', token, 'term', term, 'host', ARGV[3], 'pid', ARGV[4], 'since',
-    string.format('%.0f', math.floor(ms / 1000)))
+    string.format('%.0f', math.floor(ms / 1000)), 'format', format)
   local fields = {{'term', before[1] or cjson.null, tostring(term)}, {'ticked', before[2] or cjson.null, ticked}}
   note_change(KEYS[4], '', ARGV[6], cjson.encode(fields), {})
 end

@@ -22,11 +22,11 @@ end
 if ARGV[3] ~= '' and not leads(leader, ARGV[3], ARGV[4]) then
   return {0}
 end
-local stored = tonumber(redis.call('HGET', meta, 'format') or ARGV[2])
+local stored = tonumber(redis.call('HGET', meta, 'format') or 1)
 if stored and stored > tonumber(ARGV[2]) then
   return {-1, stored}
 end
-redis.call('HSET', meta, 'format', ARGV[2])
+redis.call('HSET', meta, 'format', stored or 1)
 
 local most = tonumber(ARGV[5])
 local lines, told = {}, {}
