@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..instants import EPOCH, from_ms
 from ..once.keys import OnceKeys
 from ..once.policy import check_seconds
 from ..once.worker_reports import WorkerReport, heard_of
+from ..pipeline.keys import index_key
 from ..public import public_in
 from ..settings import Settings
 from ..storage.json_values import loads_as
@@ -100,6 +101,10 @@ class Status:
             it is behind. Those heard of within the last minute, by their node names.
         refused: what the leader has refused of its configuration, or the last one to lead.
         freezes: those that hold.
+        queues: that the workers with ``install()`` take from, of which was heard within the last minute.
+        pipelines: how many runs of pipelines go on.
+        messages: while a freeze holds, how many wait in these queues and the default one; ``None`` where that is not
+            known: the broker is not the server of the schedule.
     """
 
     now: datetime
@@ -113,6 +118,9 @@ class Status:
     clocks: Mapping[str, float]
     refused: Refused
     freezes: tuple[Freeze, ...] = ()
+    queues: tuple[str, ...] = ()
+    pipelines: int = 0
+    messages: int | None = None
 
     @property
     def silence(self) -> float | None:
@@ -136,7 +144,21 @@ def status(app: Celery, *, timeout: Duration | None = None) -> Status:
         ConfigurationError: the app's settings are wrong.
         redis.exceptions.RedisError: the server does not answer.
     """
-    return status_of(Settings.from_app(app), timeout=None if timeout is None else check_seconds("timeout", timeout, 0))
+    settings = Settings.from_app(app)
+    found = status_of(settings, timeout=None if timeout is None else check_seconds("timeout", timeout, 0))
+    is_here = settings.url == (app.conf.broker_read_url or app.conf.broker_url)
+    return replace(found, messages=_waiting(app, found.queues)) if found.freezes and is_here else found
+
+
+def _waiting(app: Celery, queues: Sequence[str]) -> int | None:
+    """How many messages wait in these queues and the default one; ``None`` where the broker does not say."""
+    count = 0
+    with suppress(Exception), app.connection_for_read() as connection:  # each kind of trouble is its driver's own
+        for queue in {app.conf.task_default_queue, *queues}:
+            with suppress(*connection.channel_errors):  # where nothing waits, there is no such queue
+                count += connection.default_channel.queue_declare(queue, passive=True).message_count
+        return count
+    return None
 
 
 def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
@@ -158,7 +180,7 @@ def asking(keys: Keys) -> Call:
     """What :func:`read` asks, to be read with other things, and by :func:`status_in` and :func:`reports_in`."""
     workers = OnceKeys(keys.prefix).workers
     where = (keys.leader, keys.beats, keys.meta, keys.due, keys.entries, keys.quarantine, workers)
-    return Call("schedule/status", where, (OVERDUE_MS,))
+    return Call("schedule/status", (*where, index_key(keys.prefix)), (OVERDUE_MS,))
 
 
 def reports_in(reply: Sequence[Any]) -> dict[str, WorkerReport]:
@@ -178,10 +200,11 @@ def status_in(
     workers: list[bytes],
     refused: bytes,
     freezes: bytes,
+    pipelines: int,
 ) -> Status:
     """The status that the reply tells, of which these are the parts."""
     fields, known = _pairs(leader), Freezes.of(freezes)
-    late = head and known.until(now) is None
+    late, heard = head and known.until(now) is None, heard_of(_pairs(workers), now / 1000)
     return Status(
         now=from_ms(now),
         leader=_leader(fields),
@@ -191,9 +214,11 @@ def status_in(
         overdue=overdue if late else 0,
         entries=entries,
         quarantined=quarantined,
-        clocks={name: said.ahead for name, said in heard_of(_pairs(workers), now / 1000).items()},
+        clocks={name: said.ahead for name, said in heard.items()},
         refused=Refused.decode(refused),
         freezes=tuple(each for each in known.all if each.holds(now)),
+        queues=tuple(sorted({queue for said in heard.values() for queue in said.queues})),
+        pipelines=pipelines,
     )
 
 

@@ -11,7 +11,7 @@ import click
 from ..beat.status import LeaderStatus, StandBy, Status
 from ..beat.status import status as ask
 from ..clock import CLOCK_OFF
-from ..entries.words import span
+from ..entries.words import counted, span
 from ..storage.refused import Refused
 from .command import Command, Length, json_option
 from .output import distance, echo_fields, echo_json, when
@@ -68,6 +68,10 @@ def lines(found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
     yield "refused", "\n".join(_of_refused(found.refused))
     for each in found.freezes:
         yield "frozen", f"{each.selection}, until {when(each.until, zone)} ({distance(each.until, found.now)})"
+    if found.freezes:
+        waiting = found.messages
+        messages = "messages: not known" if waiting is None else counted(waiting, "message waits", "messages wait")
+        yield "goes on", f"{messages}; {counted(found.pipelines, 'run', 'runs')} of pipelines"
     for worker, ahead in sorted(found.clocks.items()):
         if abs(ahead) >= CLOCK_OFF:
             yield "clock", f"that of worker {worker} is {span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -14,8 +15,10 @@ from celery import Celery
 from redbeat_lite import EntryNotFound, Freeze, InvalidEntry, Schedules, cron, every
 from redbeat_lite.beat.status import status
 from redbeat_lite.operate.doctor import examine
+from redbeat_lite.pipeline.keys import index_key
 from tests.cli.conftest import Cli
 from tests.support.beats import KEYS
+from tests.support.run_records import Worker
 
 HOUR = timedelta(hours=1)
 
@@ -32,6 +35,23 @@ def billing(schedules: Schedules) -> Schedules:
     schedules.add("billing-b", "add", every(60), tags=("money", "fast"))
     schedules.add("other[1]", "add", every(60))
     return schedules
+
+
+def test_status_tells_what_goes_on_meanwhile(
+    cli: Cli, app: Celery, make_app: Callable[..., Celery], billing: Schedules, client: redis.Redis
+) -> None:
+    app.send_task("add", priority=9)
+    app.send_task("add", queue="other")
+    app.send_task("add", queue="nobody takes from it")
+    client.zadd(index_key("redbeat-lite"), {"a run": 1})
+    Worker(client).reports("other", "empty")
+    assert (status(app).messages, "goes on" in run(cli, "status")) == (None, False)
+    billing.freezes.add("*", seconds=60)
+    assert "goes on 2 messages wait; 1 run of pipelines" in run(cli, "status")
+    found = json.loads(cli("status", "--json").out)
+    assert (found["messages"], found["pipelines"], found["queues"]) == (2, 1, ["empty", "other"])
+    elsewhere = make_app(broker_url="memory://", redbeat_lite_url=app.conf.broker_url)
+    assert status(elsewhere).messages is None
 
 
 def soon() -> datetime:
