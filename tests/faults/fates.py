@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.instants import to_ms
@@ -20,6 +21,35 @@ _OTHERS = ("expired", "lost", "waiting", "unknown")
 #: Of two bodies of an attempt, copies of each other, that end within so many seconds either may be told.
 _AT_ONCE = 1.0
 
+#: Seconds in which a busy machine has written what a body came to that has ended, or told of one that was killed.
+_WRITTEN = 2.0
+
+
+class Struck(NamedTuple):
+    """What has happened to those who would have told; on the machine's monotonic clock, as bodies are.
+
+    Parameters:
+        killed: when which process was, or lost its worker's main process.
+        away: when nobody could write anything, from and to.
+    """
+
+    killed: Mapping[int, float] = {}
+    away: Sequence[tuple[float, float]] = ()
+
+    def cause(self, bodies: Sequence[Body], due: float) -> str:
+        """Why nobody tells what became of an attempt with these bodies, or of one without, which was due then: its
+        process was ``killed`` in the body or between body and write; the server was ``away``; or its message, or that
+        of its retry, was ``in hand`` of somebody who was struck. Empty where there is no reason."""
+        for body in bodies:
+            if body.end <= self.killed.get(body.pid, 0.0) <= body.end + _WRITTEN:
+                return "killed"
+            if any(start - _WRITTEN <= body.end <= end for start, end in self.away):
+                return "away"
+        since = max((body.end for body in bodies), default=due)
+        is_sent = all(body.key.endswith(" again") for body in bodies)
+        strikes = (*self.killed.values(), *(end for _, end in self.away))
+        return "in hand" if is_sent and any(at >= since for at in strikes) else ""
+
 
 @dataclass
 class Fates:
@@ -29,15 +59,24 @@ class Fates:
         outcomes: how many occurrences came to what.
         wrong: runs of which the record says what is not so.
         untold: those of which it says less than was to be known: whoever would have told was killed before.
+        causes: why so many are untold, or nobody knows what became of them.
+        unexplained: those of which there is no reason why.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     untold: list[str] = field(default_factory=list)
+    causes: Counter[str] = field(default_factory=Counter)
+    unexplained: list[str] = field(default_factory=list)
 
 
 def judge_fates(
-    states: Mapping[str, EntryState], runs: Mapping[str, Sequence[Run]], period: int, bodies: Iterable[Body]
+    states: Mapping[str, EntryState],
+    runs: Mapping[str, Sequence[Run]],
+    period: int,
+    bodies: Iterable[Body],
+    struck: Struck,
+    ahead: float = 0.0,
 ) -> Fates:
     """Judge entries that fire every ``period`` milliseconds: each occurrence has one run, which tells its fate.
 
@@ -45,6 +84,7 @@ def judge_fates(
         states: of each entry, when the last beat had ended.
         runs: all that is known of each.
         bodies: whose keys are their attempt, and behind it their end.
+        ahead: by how many seconds the wall clock is ahead of the monotonic one.
     """
     fates = Fates()
     of_id: dict[str, list[Body]] = defaultdict(list)
@@ -68,8 +108,14 @@ def judge_fates(
             did = of_id[run.task_id]
             if not _is_so(run, did):
                 fates.wrong.append(f"{run}: {did}")
-            elif not _is_all(run, did):
+                continue
+            if is_untold := not _is_all(run, did):
                 fates.untold.append(f"{run}: {did}")
+            if is_untold or run.outcome in ("waiting", "unknown"):
+                last = [body for body in did if _attempt(body) == max(map(_attempt, did))]
+                cause = struck.cause(last, run.scheduled_at.timestamp() - ahead)
+                fates.causes.update([cause] if cause else [])
+                fates.unexplained += [] if cause else [f"{run}: {did}"]
     return fates
 
 

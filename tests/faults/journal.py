@@ -21,13 +21,15 @@ from redbeat_lite.once.keys import OnceKeys
 
 
 class Body(NamedTuple):
-    """One run of a body, from its first sign of life to its last; in seconds on the machine's monotonic clock."""
+    """One run of a body, from its first sign of life to its last, in seconds on the machine's monotonic clock; and its
+    process, where that is of interest."""
 
     key: str
     id: str
     start: float
     end: float
     done: bool = True
+    pid: int = 0
 
 
 class Journal:
@@ -50,7 +52,7 @@ class Journal:
         found: dict[tuple[str, int, float], Body] = {}
         for line in self._path.read_text().splitlines() if self._path.exists() else ():
             key, id, pid, start, now, done = json.loads(line)
-            found[id, pid, start] = Body(key, id, start, now, done)
+            found[id, pid, start] = Body(key, id, start, now, done, pid)
         return sorted(found.values(), key=lambda body: body.start)
 
 

@@ -15,7 +15,7 @@ from celery import Celery
 
 from redbeat_lite import Schedules
 from tests.faults.driver import PERIOD_MS, On, load
-from tests.faults.fates import judge_fates
+from tests.faults.fates import Struck, judge_fates
 from tests.faults.journal import Journal
 from tests.faults.strikes import LEASE, TRANSPORT, Faults, strike
 from tests.faults.troupe import QUEUE
@@ -118,10 +118,13 @@ def test_the_record_of_runs_says_what_bodies_did(
     eventually(lambda: not run_on(), within=60, what="the end of all leases")
     runs = {name: schedules.runs(name, limit=10_000) for name in recorded}
     states = {name: schedules[name].known_state for name in recorded}
-    fates = judge_fates(states, runs, PERIOD_MS, journal.bodies())
-    print(f"{fates.outcomes.total()} occurrences, {faults.takers} that died with something in hand")
+    struck = Struck(stage.killed, faults.away)
+    fates = judge_fates(states, runs, PERIOD_MS, journal.bodies(), struck, time.time() - time.monotonic())
+    print(f"{fates.outcomes.total()} occurrences, {faults.takers} that died with something in hand: {fates.causes}")
     print(*(f"{count:6} {outcome}" for outcome, count in fates.outcomes.most_common()), *fates.untold, sep="\n")
     assert not fates.wrong, "\n".join(fates.wrong)
+    assert not fates.unexplained, "\n".join(fates.unexplained)
+    assert fates.causes["in hand"] <= IN_HAND * faults.takers
     assert {"succeeded", "failed", "expired"} <= {*fates.outcomes}
     assert len(fates.untold) <= max(faults.takers, IN_HAND), (
         "one for each that was killed before it could tell, at most"

@@ -15,7 +15,7 @@ from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.instants import from_ms
 from redbeat_lite.runs.run import Run
 from tests.faults.collector import Collector, Record, Term, judge, strays
-from tests.faults.fates import Fates, judge_fates
+from tests.faults.fates import Fates, Struck, judge_fates
 from tests.faults.journal import Body, Journal, Work, judge_work
 from tests.support.cases import together
 from tests.support.server import Server
@@ -147,7 +147,10 @@ def test_what_a_killed_process_ran_ended_with_its_last_sign_of_life(tmp_path: Pa
         ["k", "b", 8, 2.0, 2.6, True],
     ]
     (tmp_path / "journal").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert Journal(tmp_path / "journal").bodies() == [Body("k", "a", 1.0, 1.5, False), Body("k", "b", 2.0, 2.6)]
+    assert Journal(tmp_path / "journal").bodies() == [
+        Body("k", "a", 1.0, 1.5, False, 7),
+        Body("k", "b", 2.0, 2.6, True, 8),
+    ]
 
 
 def test_a_run_that_never_ended_is_seen() -> None:
@@ -185,12 +188,13 @@ def test_what_a_server_holds_after_its_restart_did_not_come_again_but_a_copy_did
 PERIOD, FIRST = 1000, NOW
 
 
-def _fates(run: Run | None, *bodies: tuple[str, float]) -> Fates:
-    """What is judged of one run, whose bodies end after so many seconds; without an end they are killed."""
+def _fates(run: Run | None, *bodies: tuple[str, float], struck: Struck | None = None) -> Fates:
+    """What is judged of one run, whose bodies end after so many seconds; without an end their process is killed."""
     id_ = task_id("e", "g", FIRST)
     state = EntryState(version=1, generation="g", nominal=FIRST + PERIOD, count=1)
-    did = [Body(key, id_, 0.0, end, done=" " in key) for key, end in bodies]
-    return judge_fates({"e": state}, {"e": [replace(run, task_id=id_)] if run else []}, PERIOD, did)
+    did = [Body(key, id_, 0.0, end, done=" " in key, pid=n) for n, (key, end) in enumerate(bodies)]
+    struck = struck or Struck({body.pid: body.end for body in did if not body.done})
+    return judge_fates({"e": state}, {"e": [replace(run, task_id=id_)] if run else []}, PERIOD, did, struck)
 
 
 def _run(outcome: Any, attempts: int = 0) -> Run:
@@ -213,7 +217,8 @@ def _run(outcome: Any, attempts: int = 0) -> Run:
     ],
 )
 def test_a_fate_that_is_told(run: Run, bodies: list[tuple[str, float]]) -> None:
-    assert _fates(run, *bodies) == Fates(outcomes=Counter([run.outcome]))
+    fates = _fates(run, *bodies)
+    assert (fates.outcomes, fates.wrong, fates.untold, fates.unexplained) == (Counter([run.outcome]), [], [], [])
 
 
 @together(
@@ -230,7 +235,27 @@ def test_a_fate_that_is_told(run: Run, bodies: list[tuple[str, float]]) -> None:
 )
 def test_a_fate_of_which_less_is_told_than_was_to_be_known(run: Run, bodies: list[tuple[str, float]]) -> None:
     fates = _fates(run, *bodies)
-    assert (len(fates.wrong), len(fates.untold)) == (0, 1)
+    assert (len(fates.wrong), len(fates.untold), len(fates.unexplained)) == (0, 1, 1)
+
+
+@together(
+    ("cause", "bodies", "struck"),
+    [
+        ("killed", [("0 well", 1)], Struck({0: 1.1})),
+        ("", [("0 well", 1)], Struck({0: 9})),
+        ("", [("0 well", 1)], Struck({7: 1.1})),
+        ("away", [("0 well", 1)], Struck(away=[(0.5, 2)])),
+        ("away", [("0 well", 1)], Struck(away=[(1.5, 2)])),
+        ("", [("0 well", 1)], Struck(away=[(5, 9)])),
+        ("in hand", [("0 again", 1)], Struck({7: 2})),
+        ("", [("0 again", 3)], Struck({7: 2})),
+        ("", [("0", 1)], Struck({7: 2})),
+    ],
+)
+def test_why_less_is_told(cause: str, bodies: list[tuple[str, float]], struck: Struck) -> None:
+    fates = _fates(_run("waiting"), *bodies, struck=struck)
+    assert [*fates.causes] == ([cause] if cause else [])
+    assert len(fates.unexplained) == (not cause)
 
 
 @together(
@@ -255,8 +280,8 @@ def test_an_occurrence_without_a_run_or_with_one_too_many() -> None:
         _fates(None)
     skipped = Run("e", from_ms(FIRST), "skipped", until=from_ms(FIRST + PERIOD), count=2)
     state = EntryState(version=1, generation="g", nominal=FIRST + 2 * PERIOD, count=0, skipped=2)
-    assert judge_fates({"e": state}, {"e": [skipped]}, PERIOD, []).outcomes["skipped"] == 2
+    assert judge_fates({"e": state}, {"e": [skipped]}, PERIOD, [], Struck()).outcomes["skipped"] == 2
     with pytest.raises(AssertionError, match="not one run of each occurrence"):
-        judge_fates({"e": state}, {"e": [skipped, _run("expired")]}, PERIOD, [])
+        judge_fates({"e": state}, {"e": [skipped, _run("expired")]}, PERIOD, [], Struck())
     ran = [Body("0 well", task_id("e", "g", FIRST), 0.0, 1.0)]
-    assert len(judge_fates({"e": state}, {"e": [skipped]}, PERIOD, ran).wrong) == 1
+    assert len(judge_fates({"e": state}, {"e": [skipped]}, PERIOD, ran, Struck()).wrong) == 1

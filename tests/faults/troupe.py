@@ -9,6 +9,7 @@ import random
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
@@ -63,6 +64,8 @@ class Troupe:
         self._numbers = itertools.count()
         #: What the machine kept from the beats and from the suite itself.
         self.watch = Stopwatch(often=0.05)
+        #: Which processes were killed, or lost the main process of their worker, and when; on the monotonic clock.
+        self.killed: dict[int, float] = {}
         #: What no line of a process may say.
         self._unheard: dict[Process, str] = {}
 
@@ -138,7 +141,9 @@ class Troupe:
     def kill(self, process: Process, *, whole: bool = False) -> None:
         """SIGKILL a beat, or the main process of a worker; ``whole``: its children too, as when a machine is lost."""
         assert process.alive, process.output
-        self._kill(process.pid, *(descendants(process.pid) if whole else ()))
+        children = descendants(process.pid)
+        self._kill(process.pid, *(children if whole else ()))
+        self.killed.update(dict.fromkeys(children, time.monotonic()))
         code = process.wait()
         assert code == -signal.SIGKILL, f"exit code {code}\n{process.output}"
         self._leave(process)
@@ -152,6 +157,7 @@ class Troupe:
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+                self.killed[pid] = time.monotonic()
 
     def stop(self, process: Process) -> None:
         """SIGTERM a beat, or a worker, which first ends what it runs; either exits with 0 in time."""
