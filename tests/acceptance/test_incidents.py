@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -81,6 +82,44 @@ def test_a_task_that_fails_three_times_and_then_succeeds(
         _is_paused_until_it_is_resumed(schedules, client)
         _is_one_of_a_pipeline(app, schedules, client)
     assert not beat.lines("Traceback|ERROR"), beat.output
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("results", [False], ids=[""], indirect=True)
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL], ids=["frozen", "gone"])
+def test_a_worker_says_once_that_nobody_leads_until_somebody_does(
+    processes: list[Process], client: redis.Redis, app: Celery, server: Server, how: int
+) -> None:
+    worker, beat = processes
+    worker.says("ready")
+    beat.says("beat: leading")
+    schedules = Schedules(app)
+    schedules.add("e", "proj.fragile", every(60))
+    beat.signal(how)
+    [incident] = eventually(schedules.incidents, within=60, what="the incident")
+    assert (incident.kind, incident.entry) == ("no_leader", None)
+
+    def reported() -> bytes:
+        [said] = client.hvals("{redbeat-lite}:once:workers")
+        return bytes(said)
+
+    for _ in range(2):
+        before = reported()
+        eventually(lambda before=before: reported() != before, within=60, what="a look of the worker")  # type: ignore[misc]
+    assert len(worker.lines("Incident .* is open, no_leader: no beat has led for")) == 1
+    if how == signal.SIGSTOP:
+        beat.signal(signal.SIGCONT)
+    else:
+        beat.wait()
+        beat.destroy()
+        words = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO")
+        processes[1] = celery("tests.acceptance.watchedproj", *words, PROJ_URL=server.url)
+    wanted = [f"no_leader None {incident.id}", f"-no_leader None {incident.id}"]
+    eventually(lambda: client.llen("told") >= len(wanted), within=30, what="its end")
+    eventually(lambda: not schedules.incidents(), what="no open incident")
+    assert [line.decode() for line in client.lrange("told", 0, -1)] == wanted
+    [past] = schedules.incidents(closed=True)
+    assert past.id == incident.id
 
 
 def _is_paused_until_it_is_resumed(schedules: Schedules, client: redis.Redis) -> None:
