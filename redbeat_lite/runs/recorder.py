@@ -28,6 +28,9 @@ MOST = 2_000
 #: Seconds after which a command that hangs is given up.
 _TIMEOUT = 2.0
 
+#: Seconds after one write in which what comes waits for the next: what one that comes alone costs is shared by many.
+_GATHER = 0.02
+
 #: Seconds between two attempts while the server is away, and between two looks while there is nothing to do.
 _AGAIN = 1.0
 _IDLE = 60.0
@@ -73,7 +76,8 @@ class Recorder:
             for end in (signals.worker_process_shutdown, signals.worker_shutdown):
                 end.connect(self.close, weak=False)
             self._ticker.start()
-        self._ticker.soon()
+        if elapsed() >= self._not_before:  # else the thread looks then
+            self._ticker.soon()
 
     def close(self, **_: Any) -> None:
         """Wait for what is still to be written, no longer than :data:`END`, and say what is not."""
@@ -91,7 +95,8 @@ class Recorder:
         return RunStore(Backend(self._settings, timeout=_TIMEOUT).client, self._settings.key_prefix)
 
     def _pause(self) -> float:
-        return _AGAIN if self._fates or self._failed else _IDLE
+        left = self._not_before - elapsed()
+        return left if left > 0 else _AGAIN if self._fates or self._failed else _IDLE
 
     def _write(self) -> None:
         if elapsed() < self._not_before:
@@ -117,6 +122,7 @@ class Recorder:
             self._fates.popleft()
         if failed:
             self._failed, self._why = self._failed + failed, why
+        self._not_before = elapsed() + _GATHER
 
     def _say(self) -> None:
         text = "%d beginnings or ends of runs were not recorded, or not in full, and %d wait: %s"
