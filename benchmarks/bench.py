@@ -61,7 +61,9 @@ class Bench:
             # Each number of entries has a server of its own: what is stored elsewhere in a server slows down the rest.
             self._stored = {count: _server(servers) for count in self._sizes.stored}
             self._url = _server(servers)
-            steps = [*self._filling(), *(step for _ in range(self._sizes.rounds) for step in self._round())]
+            rounds = (step for _ in range(self._sizes.rounds) for step in self._round())
+            more = (step for _ in range(self._sizes.operated) for step in self._operating())
+            steps = [*self._filling(), *rounds, *more]
             progress = Progress(len(steps))
             for step in steps:
                 progress.begin(step.label)
@@ -97,6 +99,15 @@ class Bench:
             yield Step(f"take-over after {how.name}", partial(self._take_over, url, how))
         for count in (sizes.stored[0], sizes.stored[-1]):
             yield Step(f"start with {count:,} stored", partial(self._start, self._stored[count], count))
+
+    def _operating(self) -> Iterator[Step]:
+        sizes, url = self._sizes, self._url
+        recording = self._task(ticks=sizes.recorded)
+        yield Step("recording what became of runs", partial(self._subject, "recording", "recording", recording))
+        yield Step("expectations and history", partial(self._subject, "expecting", "dispatch", self._task()))
+        yield Step("a pause by tag", partial(self._subject, "bulk", "pause", self._task()))
+        spell = max(sizes.seconds / 12, 0.5)
+        yield Step("beside a backfill", lambda: self._figures("backfill", live.beside_backfill(url, spell)))
 
     def _take_over(self, url: str, how: signal.Signals) -> None:
         self._keep(how.name, live.take_over(url, how))

@@ -64,6 +64,7 @@ def rows(samples: Samples, sizes: dict[str, Any]) -> list[Row]:
         *_live(samples, sizes),
         *_herds(samples, sizes),
         *_locks(samples),
+        *_operating(samples),
     ]
 
 
@@ -170,6 +171,23 @@ def _herds(samples: Samples, sizes: dict[str, Any]) -> Iterator[Row]:
     what = f"an entry of 1 s while {sizes['behind']:,} missed runs of 12 others are sent: longest lateness"
     yield Row(what, spread(samples["behind.late"]), "s", most=0.5)
     yield Row("until all of those are in the queue", spread(samples["behind.drain"]), "s")
+
+
+def _operating(samples: Samples) -> Iterator[Row]:
+    if "pause.held" not in samples:  # measured before they were
+        return
+    for kind, what in (("plain", "a task without lock and guard"), ("locked", "one with both")):
+        us = spread(samples[f"recording.{kind}"])
+        yield Row(f"recording what became of {what}: processor of the process that runs it", us, "µs", most=50)
+    expect, history = spread(samples["dispatch.expect"]), spread(samples["dispatch.history"])
+    yield Row("dispatch of entries that expect something, against the same without", expect, "×", least=0.93)
+    yield Row("dispatch with 20 remembered runs, against history=0", history, "×", least=0.97)
+    held = spread(samples["pause.held"])
+    yield Row("10,000 entries paused by tag: longest command in the server", held, "ms", most=5)
+    beside, alone = samples["backfill.beside"], samples["backfill.alone"]
+    what = "100 entries a second beside a backfill of 1,000 a second: lateness p99"
+    yield Row(f"{what}, against without", ratios(beside, alone), "×", most=1.1)
+    yield Row(what, spread(beside), "ms")
 
 
 def number(value: float) -> str:

@@ -42,13 +42,14 @@ def entry(number: int, name: str, schedule: Any) -> Entry:
     return Entry(name, TASK, schedule, args, kwargs)
 
 
-def make_due(store: Store, names: Iterable[str], *, on_the_hour: bool = False) -> None:
-    """Let entries be due now, each at an instant of its own or all at the last full hour."""
+def make_due(store: Store, names: Iterable[str], *, on_the_hour: bool = False, at: int | None = None) -> None:
+    """Let entries be due, each at an instant of its own, or all at the last full hour, or at this one, epoch ms."""
     now = int(time.time() * 1000)
+    at = now // HOUR * HOUR if on_the_hour else at
     for chunk in chunks(enumerate(names), PAGE):
         edits = []
         for (number, name), stored in zip(chunk, store.read([name for _, name in chunk]), strict=True):
-            nominal = now // HOUR * HOUR if on_the_hour else now - number % 1000 - 1
+            nominal = now - number % 1000 - 1 if at is None else at
             state = EntryState.decode(stored.state or b"").edited(nominal=nominal)
             edits.append(Edit(name, stored.state, state.encode(), None, nominal))
         if not all(store.put(edits)):
