@@ -67,7 +67,7 @@ REASONS = {
     "not a url": "redbeat_lite_url: expected a URL such as redis://host:6379/0",
     "wrong password": "refuses to let us in: ",
     "no password": "refuses to let us in: it wants a password, and the URL has none",
-    "newer format": "the schedule in Redis has format 99; this redbeat_lite reads up to 1",
+    "newer format": "the schedule in Redis has format 99; this redbeat_lite reads up to 2",
 }
 
 
