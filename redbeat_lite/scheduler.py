@@ -169,6 +169,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             seconds = self.run_due()
             if self.leader.in_office:
                 self.vitals.ticked(elapsed() - started)
+                if not self.leader.leading:
+                    seconds = 0.0  # The term ran out in the middle of this turn: the process was frozen, say.
             if self.leader.in_office or self._terms.standing_by:
                 self._outage.is_over()
             self._aside.start()

@@ -18,6 +18,7 @@ from redbeat_lite.storage.server_check import server_warnings
 from redbeat_lite.storage.stored import Lost, Stored, Term
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.server import Server
+from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
 
@@ -37,6 +38,25 @@ def test_a_term_that_broke_off_at_its_beginning_is_begun_anew(
     assert scheduler.leader.leading
     scheduler.run_due()
     assert "configured" in Schedules(app)
+    scheduler.close()
+
+
+def test_a_term_that_has_run_out_by_the_end_of_a_turn_is_noticed_then(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Scheduler(make_app())
+    turn = scheduler._dispatcher.run
+
+    def frozen() -> int | None:
+        upcoming = turn()
+        assert scheduler.leader._renewal is not None
+        scheduler.leader._renewal.stop()
+        return upcoming
+
+    monkeypatch.setattr(scheduler._dispatcher, "run", frozen)
+    with Stopwatch() as watch:
+        scheduler.tick()
+    watch.at_most(2)  # and not in five minutes
     scheduler.close()
 
 
