@@ -83,7 +83,7 @@ def beside_backfill(url: str, seconds: float) -> Figures:
             spells.append((runs, started, time.time()))
         sent = server.llen("past")
         arrivals = collector.stop()
-    if sent < 500 * seconds:
+    if sent < 50 * seconds:  # it makes way for entries that are about to be due, which here one always is
         raise RuntimeError(f"the backfill has sent {sent} messages in {2 * seconds} s")
     for runs, started, ended in spells:
         late[runs] += [1000 * (each.at - each.nominal) for each in arrivals if started <= each.nominal < ended - 0.1]

@@ -185,7 +185,7 @@ def _operating(samples: Samples) -> Iterator[Row]:
     held = spread(samples["pause.held"])
     yield Row("10,000 entries paused by tag: longest command in the server", held, "ms", most=5)
     beside, alone = samples["backfill.beside"], samples["backfill.alone"]
-    what = "100 entries a second beside a backfill of 1,000 a second: lateness p99"
+    what = "100 entries a second beside a backfill: lateness p99"
     yield Row(f"{what}, against without", ratios(beside, alone), "×", most=1.1)
     yield Row(what, spread(beside), "ms")
 
