@@ -86,9 +86,8 @@ class Freezing:
         lost = found.lost(Freezes.of(self._seen), wall_ms())
         if lost:
             logger.warning("beat: the freezes were gone from Redis, and are put back")
-            with suppress(
-                UnsupportedFormat
-            ):  # A beat leads that would not keep to them: this one does it when it leads.
+            # Where a beat leads that would not keep to them, this one does it when it leads.
+            with suppress(UnsupportedFormat):
                 self._store.set_freezes(text, found.replaced(*lost, *found.all).text)
         return bool(lost)
 
