@@ -31,16 +31,17 @@ class FreshStarts:
         self._read = 0  #: up to when, epoch milliseconds of the server
         self._lines: list[Change] = []  #: those of freezes, the newest first
 
-    def of(self, store: Store, entries: Mapping[str, Entry], now: int) -> dict[str, int]:
+    def of(self, store: Store, entries: Mapping[str, Entry], now: int, ahead: int) -> dict[str, int]:
         """When these entries began anew, if it was with their last change or the end of a freeze; epoch milliseconds.
 
-        Those that are frozen do so at ``now``: they may be thawed at any time.
+        Those that are frozen do so at ``now``: they may be thawed at any time. The server dates changes, and ``now`` is
+        by a clock that is ``ahead`` of it.
         """
         found: dict[str, int] = {}
         with suppress(ResponseError):  # The record is of a foreign type: nobody knows.
-            found |= _changed(store, [*entries])
+            found |= {name: at + ahead for name, at in _changed(store, [*entries]).items()}
             for freeze in self._freezes(store) if entries else ():
-                end = min(to_ms(freeze.end), now)
+                end = min(to_ms(freeze.end) + (ahead if freeze.thawed else 0), now)
                 found |= {
                     name: max(found.get(name, end), end) for name, e in entries.items() if freeze.selection.covers(e)
                 }

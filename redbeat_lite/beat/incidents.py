@@ -179,8 +179,7 @@ class IncidentWatch:
     def _dated(self, overdue: list[Deadline], found: Mapping[str, Found], now: int) -> Iterator[Deadline]:
         """These with the instants from which they count, by the entries as they are now."""
         owing = {each.name: found[each.name].entry for each in overdue if each.nominal is None}
-        ahead = max(self._heard.ahead, 0)  # the server has dated them
-        anew = {name: at + ahead for name, at in self._fresh_starts.of(self._store, owing, now).items()}
+        anew = self._fresh_starts.of(self._store, owing, now, self._heard.ahead)
         for each in overdue:
             entry, nominal = found[each.name].entry, each.nominal
             since = anew.get(each.name) if nominal is None else self._deadlines.due(entry, nominal, now)
