@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.bench import SHARES, Samples
 from benchmarks.stats import Figure, pooled, ratios, spread
+from benchmarks.subjects.common import MEANWHILE
 
 #: Seconds that the default lease lasts.
 _LEASE = 4
@@ -218,18 +219,21 @@ def plain(table: Sequence[Row]) -> str:
 def markdown(table: Sequence[Row]) -> str:
     """The table for the docs."""
     lines = ["| what | measured (range) | goal | |", "|---|---|---|---|"]
-    lines += [f"| {row.what} | {row.measured} | {row.goal} | {row.verdict} |" for row in table]
+    for row in table:
+        goal = row.goal.replace(" ", "\u00a0")  # stays on one line of a narrow cell
+        lines.append(f"| {row.what} | {row.measured} | {goal} | {row.verdict} |")
     return "\n".join(lines)
 
 
 def profile(samples: Samples) -> str:
     """Where the time of a dispatch goes, as a table for the docs."""
     parts = {name.split(".", 1)[1]: spread(values) for name, values in samples.items() if name.startswith("profile.")}
+    aside = parts.pop(MEANWHILE)
     whole = sum(figure.value for figure in parts.values())
     lines = ["| where the time of one entry goes | µs | share |", "|---|---|---|"]
     for name, figure in sorted(parts.items(), key=lambda part: -part[1].value):
         lines.append(f"| {name} | {figure.value:.1f} | {figure.value / whole:.0%} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"| {MEANWHILE} | {aside.value:.1f} | |"])
 
 
 def about(results: dict[str, Any]) -> str:

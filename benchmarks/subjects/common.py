@@ -14,6 +14,9 @@ from celery import Celery
 
 TASK = "proj.refresh"
 
+#: A part of a dispatch that is no part of the beat's time.
+MEANWHILE = "meanwhile: scripts in the server"
+
 Figures = dict[str, float]
 
 
