@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from ..actors import Who
 from ..clock import wall_ms
-from ..entries.backfilling import covered, times
+from ..entries.backfilling import covered, merged, times
 from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.state import storable_note
@@ -22,7 +22,7 @@ from ..once.keys import OnceKeys
 from ..once.worker_reports import heard_of
 from ..public import public
 from ..settings import MAX_HISTORY
-from ..storage.backfills import Backfill, Ranges, backfill_of
+from ..storage.backfills import Backfill, backfill_of
 from ..storage.changes import line_of
 from ..storage.replies import server_ms
 from ..storage.store import TRIES, Store
@@ -129,7 +129,7 @@ class Backfills:
             raise InvalidEntry("missing", expected, got, entry=entry.name, hint=hint)
         there = {to_ms(run.scheduled_at) for run in known if run.outcome in _THERE}
         others = [[*each] for is_there, each in groupby(found, there.__contains__) if is_there]
-        skip: Ranges = sorted([*wanted.skip, *((each[0], each[-1]) for each in others)], key=lambda span: span[0])
+        skip = merged([*wanted.skip, *((each[0], each[-1]) for each in others)])
         return [at for at in found if at not in there], replace(wanted, skip=skip)
 
     def lacks(self, wanted: Backfill) -> bool:

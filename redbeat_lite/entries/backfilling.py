@@ -72,10 +72,13 @@ def went_out(backfill: Backfill, sent: Sequence[int], *, is_all: bool) -> Backfi
 
 def covered(backfill: Backfill) -> Ranges:
     """What this one has sent, and those before it."""
-    if not backfill.sent:
-        return backfill.skip
+    return merged([*backfill.skip, (to_ms(backfill.start), backfill.cursor - 1)]) if backfill.sent else backfill.skip
+
+
+def merged(ranges: Ranges) -> Ranges:
+    """These ranges, without what they have in common: a look for a time goes to the last one that begins before it."""
     found: list[Sequence[int]] = []
-    for first, last in sorted([*backfill.skip, (to_ms(backfill.start), backfill.cursor - 1)], key=lambda span: span[0]):
+    for first, last in sorted(ranges, key=lambda span: span[0]):
         if found and first <= found[-1][1] + 1:
             first, last = found[-1][0], max(found.pop()[1], last)
         found.append((first, last))

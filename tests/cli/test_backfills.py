@@ -13,7 +13,7 @@ from celery import Celery
 
 from redbeat_lite import EntryNotFound, Schedules, cron, manual
 from redbeat_lite.api.backfills import Backfills
-from redbeat_lite.entries.backfilling import times
+from redbeat_lite.entries.backfilling import times, went_out
 from redbeat_lite.instants import to_ms
 from redbeat_lite.runs.run import Outcome
 from redbeat_lite.storage.backfills import Backfill
@@ -125,6 +125,23 @@ def test_what_is_missing_of_a_span_is_what_the_record_does_not_have(
     said = cli("backfill", "?", *words[2:], "--dry-run")
     assert said.lines == ["21 runs of 'a', from 2025-01-01 01:00:00+01:00 to 2025-01-02 00:00:00+01:00"]
     assert said.err == "left out, whose record of runs does not go back so far: 'b'\n"
+
+
+def test_what_was_not_missing_counts_as_sent_around_what_was_backfilled_before(
+    cli: Cli, schedules: Schedules, client: redis.Redis
+) -> None:
+    schedules.add("a", "add", cron("0 * * * *", tz="UTC"))
+    rows, midnight = RunRows(client, schedules), datetime(2025, 1, 1, tzinfo=UTC)
+    for hour in range(4):
+        rows.row("a", midnight + timedelta(hours=hour), "succeeded", f"id {hour}")
+    second = midnight + timedelta(hours=2)
+    one = schedules.backfills.start("a", second, second, max_active=None)
+    schedules.backfills._own.put([went_out(one, [to_ms(second)], is_all=True).edit(one, None)])
+    paced = ("--max-active", "none", "--json")
+    missing = cli("backfill", "a", "--from", "2025-01-01T01:00Z", "--to", "2025-01-01T04:00Z", "--missing", *paced).json
+    schedules.backfills.cancel(missing["id"])
+    later = cli("backfill", "a", "--from", "2025-01-01T03:00Z", "--to", "2025-01-01T05:00Z", *paced).json
+    assert (missing["total"], later["total"]) == (1, 2), "not the third hour, which was not missing"
 
 
 @pytest.mark.usefixtures("clock")
