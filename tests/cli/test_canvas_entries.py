@@ -10,6 +10,7 @@ from redbeat_lite.once.canvas import CANVAS
 from redbeat_lite.once.canvas_task import apply_canvas
 from redbeat_lite.operate.doctor import examine
 from tests.cli.conftest import Cli
+from tests.support.processes import run_python
 
 JOINED = chord([signature("add", (1, 2)), signature("gone")], signature("add"))
 
@@ -42,3 +43,13 @@ def test_the_doctor_names_members_that_no_task_is_there_for_and_who_applies_it(a
     del app.tasks[CANVAS]
     assert told().keys() == {gone, canvas}
     assert told()[canvas].startswith("Call install(app).")
+
+
+def test_who_turns_workers_on_by_the_configuration_has_the_task_that_applies_it() -> None:
+    script = """
+from celery import Celery
+app = Celery("x", include=["redbeat_lite.worker"])
+app.loader.import_default_modules()
+print("redbeat_lite.canvas" in app.tasks)
+"""
+    assert run_python("-c", script, env={}).stdout == "True\n"
