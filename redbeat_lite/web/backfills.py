@@ -29,6 +29,7 @@ def start(call: Call) -> Response:
     """Have the past of an entry sent: said how much it is first, and started when that is posted."""
     texts = {name: call.given.get(name, text).strip() for name, text in _OPTIONS.items()}
     words = [word for name, text in texts.items() if text != _OPTIONS[name] for word in (f"--{name}", text)]
+    words += ["--missing"] * ("missing" in call.given)
     given = command.make_context("backfill", [*words, "--", call.name]).params
     kept = {name: value for name, value in given.items() if name not in _OF_THE_COMMAND}
     wanted = call.site.schedules.backfills.start(**asked(kept, call.site.zone), dry_run="save" not in call.given)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
+import shlex
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,7 +13,10 @@ import redis
 
 from redbeat_lite import Schedules, cron, every
 from redbeat_lite.runs.incident import Case
+from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import Request
+from tests.cli.conftest import Said
+from tests.support.run_rows import RunRows
 from tests.web.conftest import Visitor
 
 MIDNIGHT = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -108,6 +114,26 @@ def test_a_backfill_that_cannot_start_says_why(
     refused = visitor.post("backfill", save="1", **{"name": "nightly", "to": "2026-01-09", **form})
     assert (refused.status in (400, 404), said in refused.text) == (True, True), refused.text
     assert [*schedules.backfills] == []
+
+
+def test_a_backfill_of_what_is_missing_alone(
+    visitor: Visitor, schedules: Schedules, client: redis.Redis, run_cli: Callable[..., Said]
+) -> None:
+    schedules.add("nightly", "add", cron("30 2 * * *", tz="UTC"), replace=True)
+    rows, fates = RunRows(client, schedules), dict[int, Outcome]({4: "succeeded", 3: "failed", 2: "succeeded"})
+    for back, outcome in fates.items():
+        rows.row("nightly", MIDNIGHT - timedelta(days=back) + timedelta(hours=2.5), outcome, f"id {back}")
+    form = {"name": "nightly", "from": f"{MIDNIGHT - timedelta(days=3):%Y-%m-%dT00:00Z}", "to": f"{MIDNIGHT:%FT00:00Z}"}
+    form |= {"max-active": "none", "missing": "on"}
+    asked = visitor.post("backfill", **form)
+    assert "Send 2 runs of nightly?" in asked.text
+    assert '<input type="hidden" name="missing" value="on">' in asked.html
+    [command] = re.findall("redbeat (backfill nightly .*?)</code>", asked.html)
+    assert run_cli(visitor.site.app, *shlex.split(html.unescape(command)), "--dry-run", "--json").json["total"] == 2
+    assert visitor.post("backfill", **form, save=1).status == 303
+    assert [each.total for each in schedules.backfills] == [2]
+    refused = visitor.post("backfill", **{**form, "again": "1", "from": "2020-01-01"})
+    assert ("missing: expected" in refused.text, 'name="missing" checked' in refused.html) == (True, True)
 
 
 def test_a_form_that_cannot_be_done_keeps_what_was_typed(visitor: Visitor, schedules: Schedules) -> None:
