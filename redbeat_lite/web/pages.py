@@ -21,7 +21,7 @@ from ..entries.as_read import STATUSES
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
-from ..entries.selection import is_pattern
+from ..entries.selection import Selection, is_pattern
 from ..entries.state import FAILING, FINISHED, PAUSED
 from ..errors import EntryNotFound
 from ..operate.why.explain import explain
@@ -183,6 +183,8 @@ def _runs(site: Site, wanted: str, texts: Mapping[str, str]) -> dict[str, Any]:
     with suppress(EntryNotFound):
         found = site.schedules.runs(one, since=since, until=until, limit=most if one is None else _RUNS)
     if one is None and (name or task):
-        some = {*site.schedules.select(name or "*", task=task).among({run.name for run in found}).names()}
+        names = {run.name for run in found}
+        pattern = Selection.one(name).name if name in names else name or "*"  # the very name goes before a pattern
+        some = {*site.schedules.select(pattern, task=task).among(names).names()}
         found = [run for run in found if run.name in some]
     return {"one": one, "ends": most, "runs": [run for run in found if run.outcome in outcomes][:_RUNS]}

@@ -258,6 +258,9 @@ def test_runs_are_told_of_one_entry_of_several_or_of_a_task(
             told = run_cli(visitor.site.app, *shlex.split(html.unescape(command)), "--json").json
             assert sorted(each["name"] for each in told) == names
     assert "night* is for all that begin so" in visitor.get("runs", q="night").text
+    schedules.add("night*", "add", every(60))
+    recorded(client, schedules, "night*", "failed")
+    assert visitor.get("runs", q="night*").html.count('<td><a href="entry?name=night') == 1, "one of the very name"
     [row, *_] = re.findall("<tr><td>.*?</tr>", visitor.get("runs", q="nightly").html, flags=re.DOTALL)
     began = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - HOUR + timedelta(milliseconds=10)
     assert f'datetime="{(began + timedelta(seconds=1.5)).isoformat(timespec="milliseconds")}"' in row, "when it ended"
