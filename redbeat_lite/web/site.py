@@ -115,7 +115,7 @@ class Call:
         """Why there is no such page."""
         if self.wants_data:
             return self.data({"error": what, "why": why}, http)
-        return self.page("failed.html", http, what=what, why=why)
+        return replace(self, error="").page("failed.html", http, what=what, why=why)
 
     def page(self, template: str, http: int = 200, **data: Any) -> Response:
         """A page, with a tag of what it says to whoever asks; or that it is still as the browser has it."""

@@ -102,6 +102,29 @@ def test_an_edit_of_what_was_changed_meanwhile_is_not_saved(
     assert nightly().max_runs is None
 
 
+def test_the_note_of_a_form_comes_back_with_it_and_from_no_link(
+    visitor: Visitor, nightly: Callable[[], Any], schedules: Schedules
+) -> None:
+    schedules.update("nightly", jitter=5)
+    refused = visitor.post("edit", name="nightly", version=1, save=1, max_runs="3", note="less load")
+    assert (refused.status, refused.html.count('name="note" maxlength="500" value="less load"')) == (409, 1)
+    shown = visitor.post("edit", name="nightly", version=2, max_runs="3", note="less load")
+    assert shown.html.count('value="less load"') == 2
+    added = visitor.post("add", name="weekly", task="add", kind="every", rule="soon", note="as asked")
+    assert (added.status, 'value="as asked"' in added.html) == (400, True)
+    for page in ("entry", "edit", "freezes"):
+        assert "as asked" not in visitor.get(page, name="nightly", note="as asked").html
+
+
+def test_what_has_gone_since_its_form_was_shown_is_told_once(
+    visitor: Visitor, nightly: Callable[[], Any], schedules: Schedules
+) -> None:
+    schedules.remove("nightly")
+    refused = visitor.post("edit", name="nightly", version=1, save=1, max_runs="3")
+    assert (refused.status, refused.html.count('role="alert"')) == (404, 0)
+    assert "<h1>This cannot be done" in refused.html
+
+
 def test_an_edit_that_is_overtaken_while_it_is_saved_is_not_saved(
     visitor: Visitor, nightly: Callable[[], Any], schedules: Schedules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
