@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -73,16 +74,16 @@ def blank(call: Call) -> Response:
 
 def add(call: Call) -> Response:
     """One more entry: shown first, and stored when that is posted."""
-    site, name, before = call.site, call.name, _blank(call.site)
+    site, (name, task), before = call.site, call.texts("name", "task"), _blank(call.site)
     texts = _typed(call, before)
     words = _words(before, {**texts, "task": ""}, str(site.zone))
-    fields = {"task": texts["task"], **_read(words, site)}
+    fields = {"task": task, **_read(words, site)}
     if name in site.schedules:
         raise EntryExists(f"entry {name!r} is stored already: edit that, or choose another name")
     if "save" in call.given:
         site.schedules.add(name, note=call.given.get("note", ""), **fields)
-        return call.done("add")
-    after, own = entry_with_defaults(site.settings, name, fields, app=site.app), (name, texts["task"])
+        return replace(call, given={"name": name}).done("add")
+    after, own = entry_with_defaults(site.settings, name, fields, app=site.app), (name, task)
     dashed = any(each.startswith("-") for each in own)
     words = ["add", "", *words, *_NOTE, "--", *own] if dashed else ["add", *own, *words, *_NOTE]
     return _form(call, None, texts, before, words, after)

@@ -281,6 +281,13 @@ def test_an_entry_is_added_once_it_was_seen_what_it_will_be(
     assert schedules["weekly"] == made
 
 
+def test_spaces_around_what_was_pasted_are_no_part_of_a_new_entry(visitor: Visitor, schedules: Schedules) -> None:
+    typed = {**NEW, "name": " weekly", "task": "add "}
+    assert "redbeat add weekly add --cron" in visitor.post("add", **typed).text
+    assert visitor.post("add", **typed, save=1).location == "entry?name=weekly&did=add"
+    assert schedules["weekly"].task == "add"
+
+
 @pytest.mark.parametrize(
     ("form", "status", "said"),
     [
