@@ -159,7 +159,9 @@ def test_every_page_fits_and_loads_what_it_may(tab: Any, address: str, scheme: s
     page = tab(color_scheme=scheme, viewport={"width": width, "height": 800})
     for path in PAGES:
         page.goto(address + path)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        for wide in (width, *((1024, 768) if width > 1024 else ())):  # beside other windows, and on a tablet
+            page.set_viewport_size({"width": wide, "height": 800})
+            assert page.evaluate("document.documentElement.scrollWidth") <= wide, (path, wide)
         back = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (back == "rgb(255, 255, 255)") is (scheme == "light")
         if "time" in page.content():
