@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from unittest import mock
 
 import pytest
 import redis
@@ -84,6 +85,32 @@ def test_what_befalls_it_between_two_parts_loses_and_doubles_nothing(
     while not setup.beat.run_due():
         pass
     assert len(of_herd(setup)) == len({*of_herd(setup)}) == HERD
+
+
+@pytest.mark.parametrize(("number", "sizes"), [(500, [126, 126, 126, 122]), (201, [102, 99])])
+def test_each_part_is_of_a_like_size_and_goes_in_the_order_of_due_times(
+    make_app: MakeApp,
+    make_beat: MakeBeat,
+    server: Server,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    sizes: list[int],
+) -> None:
+    setup = Setup("one step", make_app, make_beat, server)
+    setup.schedules.add("first", "t", every(5))
+    setup.schedules.add_many(Entry(f"e{each:03}", "t", every(1000 + each)) for each in range(number))
+    clock.forward(5)
+    setup.beat.run_due()
+    setup.schedules.remove("first")
+    setup.beat._dispatcher._most = MOST
+    monkeypatch.setattr("redbeat_lite.beat.dispatch.dispatcher._BATCH", 60)  # on a slow machine, too
+    clock.forward(1800)
+    with mock.patch.object(setup.beat.store, "commit", side_effect=setup.beat.store.commit) as commit:
+        setup.beat.run_due()
+    parts = [[advance.name for advance in call.args[2]] for call in commit.call_args_list]
+    assert [*map(len, parts)] == sizes
+    assert parts == [*map(sorted, parts)]
 
 
 def of_herd(setup: Setup) -> list[str]:
