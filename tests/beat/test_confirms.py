@@ -54,7 +54,7 @@ class Channel:
                 self.sent.append(payload)
                 self._taken.append((self._number, payload))
 
-    def drain_events(self, timeout: float) -> None:
+    def blocking_read(self, timeout: float) -> None:
         number, message = self._taken.pop(0)
         if message == "closing":
             self._confirm_selected = False
@@ -127,6 +127,13 @@ def broker() -> Iterator[AmqpBroker]:
 def confirming_app(make_app: MakeApp, server: Server, broker: AmqpBroker) -> Celery:
     options = {"confirm_publish": True}
     return make_app(broker_url=broker.url, redbeat_lite_url=server.url, broker_transport_options=options)
+
+
+def test_a_broker_that_confirms_nothing_and_goes_on_with_its_heartbeats_is_given_up(broker: AmqpBroker) -> None:
+    """As RabbitMQ does that is short of memory."""
+    broker.heartbeats = 15
+    with kombu.Connection(broker.url, transport_options={"confirm_publish": True}) as connection:
+        assert sent(connection.default_channel, ["a"]) == [BrokerDown]
 
 
 def test_it_needs_no_batches_of_kombu_which_has_none_before_5_7(

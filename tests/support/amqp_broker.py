@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -38,6 +39,7 @@ class AmqpBroker:
         #: Exchange and routing key of each message, and the message.
         self.messages: list[tuple[str, str, Message]] = []
         self.declared: list[str] = []
+        self.heartbeats = 0  #: before it confirms a message, one each 0.2 s
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
@@ -86,4 +88,7 @@ class AmqpBroker:
             if message.ready:
                 number += 1
                 self.messages.append((*to, message))
+                for _ in range(self.heartbeats):
+                    time.sleep(0.2)
+                    connection.sendall(struct.pack(">BHIB", 8, 0, 0, 0xCE))
                 answer(channel, Basic.Ack, "Lb", (number, False))

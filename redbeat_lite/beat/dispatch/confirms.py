@@ -13,6 +13,7 @@ from amqp.method_framing import frame_writer
 from amqp.serialization import dumps
 from amqp.spec import Basic
 
+from ...clock import elapsed
 from ...errors import text_of
 from ...storage.stored import Command, Mark
 from .broker import BrokerDown
@@ -42,6 +43,7 @@ class Confirming:
         #: Messages that are not confirmed yet, by their number on this channel: the place of each in its batch.
         self._open: dict[int, int] = {}
         self._number = 0
+        self._heard = 0.0  #: when it has confirmed something last
         self._places: dict[Any, int] = {}  #: of each, by its task id
         self._errors: list[Exception | None] = []
         self._why: Exception = BrokerDown()
@@ -94,8 +96,12 @@ class Confirming:
                 self._write(place, messages[place])
                 left.discard(place)
             self._channel.connection.transport.write(bytes(self._unsent))
+            self._heard = elapsed()
             while self._open:
-                self._channel.connection.drain_events(timeout=self._timeout)
+                # Frame by frame: one short of memory holds back what it confirms, and goes on with its heartbeats.
+                self._channel.connection.blocking_read(self._timeout)
+                if elapsed() - self._heard > self._timeout:
+                    raise TimeoutError("it confirms nothing")  # noqa: TRY301 - as where it says nothing
         except ChannelError as exc:
             self._why = exc
         except Exception as exc:  # noqa: BLE001 - whatever it is that ends a connection
@@ -124,6 +130,7 @@ class Confirming:
         self._errors[self._places[message.properties.get("correlation_id")]] = error
 
     def _settle(self, number: int, multiple: bool, error: Exception | None) -> None:
+        self._heard = elapsed()
         settled = [each for each in self._open if each <= number] if multiple else [number]
         for each in settled:
             place = self._open.pop(each, None)
