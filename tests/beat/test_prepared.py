@@ -427,6 +427,22 @@ def test_a_message_with_what_no_template_knows_is_not_prepared(
     assert entry.written is None
 
 
+def test_an_app_that_makes_each_message_otherwise_is_asked_every_time(
+    publishers: tuple[Publisher, Publisher], app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = app.amqp.create_task_message, list[str]()
+
+    def numbered(task_id: str, *args: Any, **options: Any) -> Any:
+        made.append(task_id)
+        return make(task_id, *args, **options)
+
+    monkeypatch.setattr(app.amqp, "create_task_message", numbered)
+    entry = Entry("e", "plain", every(3600))
+    for number in range(3):
+        publish(publishers[0], occurrence(entry, number))
+    assert len(made) == 3
+
+
 def test_a_lazy_argument_is_asked_every_time(publishers: tuple[Publisher, Publisher]) -> None:
     numbers = iter(range(2))
     entry = Entry("e", "plain", every(3600), (celery.beat.BeatLazyFunc(lambda: next(numbers)),))

@@ -71,7 +71,8 @@ def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: type) -> str
     if not written_in(app.send_task, celery.app.base):
         return "app.send_task is not Celery's own"
     amqp = app.amqp
-    if not written_in(amqp.send_task_message, celery.app.amqp) or not written_in(amqp.as_task_v2, celery.app.amqp):
+    making = (amqp.send_task_message, amqp.create_task_message, amqp.as_task_v2)
+    if not all(written_in(function, celery.app.amqp) for function in making):
         return "app.amqp makes messages in a way of its own"
     if amqp.Producer is not kombu.messaging.Producer or not _is_kombus_own(channel):
         return "kombu's producer or channel is not its own"

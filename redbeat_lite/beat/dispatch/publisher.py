@@ -175,14 +175,14 @@ class Publisher:
         ``before`` is called before each message that goes the full way; what it raises comes out of the function.
         """
         self._before = before
+        if self._prepared is not None:
+            self._in_full = self._obstacle(type(self._producer.channel))
+            self._prepared.begin()
         # Beat never waits for results. Without this a result backend would subscribe to each one's channel.
         with denied_join_result(), hastened(self._app):
             if self._collector is None:
                 yield self._publish
                 return
-            if self._prepared is not None:
-                self._in_full = self._obstacle(type(self._producer.channel))
-                self._prepared.begin()
             # Before kombu 5.7 it has none, and what RabbitMQ confirms is kept without it.
             with getattr(self._producer, "batch", nullcontext)():
                 yield self._publish
