@@ -10,7 +10,8 @@ from unittest import mock
 import pytest
 import redis
 
-from redbeat_lite import Entry, every, locks
+from redbeat_lite import Entry, Schedules, every, locks
+from redbeat_lite.beat.dispatch.broker import BrokerDown
 from redbeat_lite.beat.dispatch.planner import MOST
 from redbeat_lite.storage.leader_store import LeaderStore
 from tests.beat.ways import Setup
@@ -85,6 +86,38 @@ def test_what_befalls_it_between_two_parts_loses_and_doubles_nothing(
     while not setup.beat.run_due():
         pass
     assert len(of_herd(setup)) == len({*of_herd(setup)}) == HERD
+
+
+def test_a_broker_that_fails_while_the_server_refuses_the_part_before_is_down_and_no_more(
+    make_app: MakeApp,
+    make_beat: MakeBeat,
+    own_server: Callable[..., Server],
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("redbeat_lite.beat.dispatch.dispatcher._BATCH", 60)  # on a slow machine, too
+    server = own_server()
+    with server.client() as admin:
+        admin.execute_command(
+            "ACL", "SETUSER", "planner", "on", ">secret", "~{redbeat-lite}:*", "~celery", "&*", "+@all"
+        )
+        url = server.url.replace("redis://", "redis://planner:secret@")
+        app = make_app(broker_url=server.url, redbeat_lite_url=url)
+        schedules = Schedules(app)
+        schedules.add("first", "t", every(5))
+        schedules.add_many(Entry(f"e{each}", "t", every(10), options={"queue": "other"}) for each in range(HERD))
+        beat = make_beat(app)
+        clock.forward(5)
+        beat.run_due()
+        clock.forward(5)
+        dispatcher = beat._dispatcher
+        dispatcher._most = MOST
+        publish = mock.Mock(wraps=dispatcher._publish)
+        publish.side_effect = [mock.DEFAULT, BrokerDown("cut")]
+        with mock.patch.object(dispatcher, "_publish", publish), pytest.raises(BrokerDown):
+            beat.run_due()
+        beat.run_due()
+        assert len({message.id for message in queued(admin, "other")}) == admin.llen("other") == HERD
 
 
 @pytest.mark.parametrize(("number", "sizes"), [(500, [126, 126, 126, 122]), (201, [102, 99])])

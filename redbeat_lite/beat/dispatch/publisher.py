@@ -193,7 +193,8 @@ class Publisher:
         Raises:
             BrokerDown: the connection failed; what arrived is unknown. To close it is the caller's part.
         """
-        assert self._collector is not None
+        if self._collector is None:
+            raise BrokerDown("its connection was given up meanwhile")
         try:
             return self._collector.send(messages)
         except Exception as exc:
