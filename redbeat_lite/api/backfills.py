@@ -125,7 +125,7 @@ class Backfills:
         if since is None or since > first:
             expected = f"a record of runs that goes back to {in_zone(first, self._zone)}"
             got = "none" if since is None else f"one that begins {in_zone(since, self._zone)}"
-            hint = "without it all are sent, whatever became of them"
+            hint = "begin where that begins; without `missing` all are sent, whatever became of them"
             raise InvalidEntry("missing", expected, got, entry=entry.name, hint=hint)
         there = {to_ms(run.scheduled_at) for run in known if run.outcome in _THERE}
         others = [[*each] for is_there, each in groupby(found, there.__contains__) if is_there]

@@ -97,7 +97,7 @@ class FreezeList:
 
         def thawed(found: tuple[Freeze, ...]) -> list[Freeze]:
             if not any(each.id == id and each.holds(now) for each in found):
-                raise EntryNotFound(f"no freeze {id!r} holds")
+                raise EntryNotFound(f"no freeze {id!r} holds: one is thawed by its id, which `freezes` tells")
             return [each._replace(thawed=from_ms(now)) if each.id == id else each for each in found]
 
         self._change(thawed, line_of(self._who(), "thawed", "", (("id", None, id),)))

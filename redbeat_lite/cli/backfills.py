@@ -101,15 +101,18 @@ def begin(
     """
     found, zone = schedules_of(ctx).backfills, ctx.obj.app.timezone
     wanted, left_out = list[Backfill](), dict[str, list[str]]()
-    for place, name in enumerate([names] if isinstance(names, str) else names, 1):
+    asked_for = [names] if isinstance(names, str) else names
+    for name in asked_for:
         try:
             wanted.append(found.start(name, start, end, dry_run=True, **how))
         except InvalidEntry as exc:
-            if exc.field not in _LEFT_OUT or isinstance(names, str) or (place == len(names) and not wanted):
+            if exc.field not in _LEFT_OUT or len(asked_for) == 1:
                 raise
             left_out.setdefault(_LEFT_OUT[exc.field], []).append(name)
     for why, some in left_out.items():
         say(f"left out, {why}: {listed(some, 10)}", err=True)
+    if left_out and not wanted:
+        raise Failure("of none of these entries is there anything to send")
     for each in [] if as_json else wanted:
         runs = counted(each.total, "run", "runs")
         say(f"{runs} of {each.name!r}, from {when(each.start, zone)} to {when(each.end, zone)}")

@@ -89,7 +89,7 @@ def _of_leader(leader: LeaderStatus, found: Status, zone: tzinfo) -> Iterator[tu
     yield "leader", _place(leader)
     yield "since", f"{when(leader.since, zone)} ({distance(leader.since, found.now)}), term {leader.term}"
     yield "sent", leader.sent
-    yield "failed", leader.failed
+    yield "not sent", leader.failed
     yield "left out", leader.skipped
     yield "dispatch", leader.dispatch or "nothing was sent yet"
     if leader.backfill_left:

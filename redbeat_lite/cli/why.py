@@ -32,8 +32,8 @@ def why(ctx: click.Context, name: str, instant: str | None, as_json: bool) -> No
     """Say why an entry did not run at INSTANT, or that it did, with the evidence.
 
     Without INSTANT it is about the last time at which the entry should have run, and about the next. An instant without
-    an offset is read in the app's zone; a time of day, such as 03:00, is the last one that has passed. One that names
-    no seconds stands for its minute.
+    an offset is read in the zone of the entry's rule, or else the app's; a time of day, such as 03:00, is the last one
+    that has passed. One that names no seconds stands for its minute.
 
     \b
     Examples:
@@ -46,8 +46,10 @@ def why(ctx: click.Context, name: str, instant: str | None, as_json: bool) -> No
 
     app, now = app_of(ctx), datetime.now(UTC)
     zone = portable(app.timezone)
-    asked = None if instant is None else _instant(instant, zone, now)
-    found = explain(gather(app, name, now, zone), asked, to_second=_SECONDS.search(instant or "") is not None)
+    case = gather(app, name, now, zone)
+    own = zone if case.entry is None else getattr(case.entry.rule(zone), "zone", zone)
+    asked = None if instant is None else _instant(instant, own, now)
+    found = explain(case, asked, to_second=_SECONDS.search(instant or "") is not None)
     if as_json:
         echo_json({"name": name, **asdict(found)})
     else:

@@ -70,7 +70,7 @@ def act(call: Call) -> Response:
     agreed = hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()
     if given.get("save") == agreed:  # to these very ones
         do(found, given)
-        return call.done("all", "entries", q=name, tag=tag, task=task, state=state)
+        return call.done("remove" if does == "remove" else "all", "entries", q=name, tag=tag, task=task, state=state)
     what = f"{does.capitalize()} {counted(len(names), 'entry', 'entries')}?"
     shown: dict[str, Any] = {"told": listed(names, 10), "lines": lines, "asks": asks, "picked": picked}
     return call.page("ask.html", what=what, button=does.capitalize(), agreed=agreed, **shown)

@@ -39,7 +39,7 @@ _DONE = {
     "ack": "Acknowledged. It stays open until what is wrong is not any more.",
     "freeze": "Frozen. What is out goes on.",
     "freeze-none": "Frozen, but no entry was found that it holds: is the name whole, or does a * end it?",
-    "all": "Done with each of them. What belongs to a beat_schedule and was removed comes back with its beat.",
+    "all": "Done with each of them.",
     "done": "Done.",
     "pipelines-resume": "It goes on, at the stage in which it ended.",
     "pipelines-cancel": "Cancelled. Nothing of it starts any more.",

@@ -10,6 +10,7 @@ import hmac
 import os
 import sys
 from base64 import b64decode
+from contextlib import suppress
 from getpass import getpass
 from pathlib import Path
 from threading import Lock
@@ -86,9 +87,10 @@ def _main(*words: str) -> str:
         Access(words[0], {"view", *words[1].split(",")})
     except (RedbeatError, ValueError) as exc:
         sys.exit(f"Error: {exc}")
-    if len(words[0].split()) != 1 or (password := getpass()) != getpass("Once more: "):
-        sys.exit("Error: expected a name without spaces, and twice the same password")
-    return line(*words, password)
+    with suppress(EOFError):  # where it is piped in, but once
+        if len(words[0].split()) == 1 and (password := getpass()) == getpass("Once more: "):
+            return line(*words, password)
+    sys.exit("Error: expected a name without spaces, and twice the same password")
 
 
 if __name__ == "__main__":

@@ -64,6 +64,8 @@ def test_a_time_of_day_is_the_last_one_that_has_passed(cli: Cli, nightly: Schedu
 
     assert asked("03:00") == asked("2026-03-02 03:00") == asked("2026-03-02T02:00Z")
     assert asked("03:00")[0] == asked("02:00Z")[0] == asked("03:00:00+01:00")[0] == NIGHT.isoformat()
+    nightly.add("far away", "add", cron("0 3 * * *", tz="Asia/Tokyo"))
+    assert "2026-03-01 19:00:00+01:00" in cli("why", "far away", "03:00", "--json").json["verdict"], "by its own zone"
     assert asked("03:00Z")[1] == "'nightly' had no occurrence at 2026-03-02 04:00:00+01:00."
     [none] = {asked("13:08")[1], asked("2026-03-01T13:08")[1]}
     assert none == "'nightly' had no occurrence at 2026-03-01 13:08:00+01:00."

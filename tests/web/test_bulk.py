@@ -44,7 +44,8 @@ def test_it_says_how_many_they_are_before_anything_is_done(
     assert _paused(schedules) == ["a-report"]
     visitor.confirm("run-all", task="mul", note="once more")
     assert [message.task for message in queued(client)] == ["mul"]
-    visitor.confirm("remove-all", q="report", note="moved out")
+    assert "did=all" in visitor.confirm("pause-all", q="a-report", note="").location
+    assert "did=remove" in visitor.confirm("remove-all", q="report", note="moved out").location
     assert (len(schedules), schedules.changes(limit=1)[0].note) == (10, "moved out")
 
 
