@@ -88,7 +88,7 @@ field_options = together(
     click.option("--expect", metavar="EXPECT", help='"start_within=30s,failures=3", JSON, "false" or "none".'),
     click.option("--on-failure", metavar="POLICY", help='"pause:3": pause it after so many in a row; or "none".'),
     click.option("--calendar", metavar="NAME", help='Not on the days of this calendar; or "none".'),
-    click.option("--tags", metavar="TAG,...", help='Words by which it is selected with others; or "none".'),
+    click.option("--tags", "--tag", metavar="TAG,...", help='Words by which it is selected with others; or "none".'),
 )
 
 

@@ -157,7 +157,7 @@ def _play(stage: Stage, stack: ExitStack, url: str) -> None:
         beats[killed].wait()
         stage.await_lines(rf"{other} .*leading")
         stage.await_lines(r"worker .*received", 2)
-        stage.tell("that is all; a new beat stands by, and all of it comes again and again, until Ctrl-C")
+        stage.tell("that is all; a new beat stands by, and all of it comes again and again")
         beats[killed] = stage.start(stack, _process(stage, url, killed, *beat))
         stage.rest()
 

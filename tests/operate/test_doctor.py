@@ -28,6 +28,7 @@ from tests.operate.test_commands import redbeat
 from tests.support.beats import KEYS
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp
+from tests.support.run_records import Worker
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -472,6 +473,23 @@ class TestMessages:
         assert found(app, "workers"), "that one keeps locks alone"
         register(client, records=True)
         assert not found(app, "workers")
+
+    def test_entries_whose_runs_fail(
+        self, app: Celery, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        for name in ("a", "b"):
+            schedules.add(name, "add", every(10))
+        clock.forward(10)
+        inner_beat.run_due()
+        worker = Worker(client)
+        worker.tells("a", "failed", error="ValueError: no such customer")
+        worker.tells("b", "succeeded")
+        finding = the(app, "outcomes")
+        assert (finding.severity, finding.entries) == ("note", ("a",))
+        clock.forward(10)
+        inner_beat.run_due()
+        worker.tells("a", "succeeded")
+        assert not found(app, "outcomes")
 
     @pytest.mark.parametrize(("ahead", "severity"), [(3.0, "warning"), (7.5, "error"), (-7.5, "warning")])
     def test_workers_whose_clocks_are_wrong(

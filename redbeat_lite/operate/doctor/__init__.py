@@ -65,6 +65,7 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     yield from calendars.calendars(store, readable)
     yield from messages.confirms(app)
     yield from messages.recording(app, readable)
+    yield from messages.outcomes(store, readable)
     yield from messages.worker_clocks(status, settings.clock_slack)
     yield from messages.lifetimes(app, readable, settings.clock_slack)
     yield from messages.queues(app, readable)

@@ -18,7 +18,9 @@ from ...entries.words import counted, listed
 from ...once.runtime import Runtime
 from ...once.worker.visibility import workers
 from ...once.worker_reports import WorkerReport
+from ...runs.store import RunStore
 from ...schedules import Question, next_ms
+from ...storage.store import Store
 from .finding import Finding
 
 #: Kombu's default for the Redis transport, in seconds.
@@ -54,6 +56,21 @@ def recording(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
             "Start a worker if there is none; else call redbeat_lite.install(app) where the app is made, and restart "
             "the workers.",
             sent,
+        )
+
+
+def outcomes(store: Store, entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Entries that have failed since they last succeeded, as ``list --failed`` has them."""
+    sent = [entry.name for entry in entries if entry.known_state.count]
+    failed = tuple(RunStore(store.backend.client, store.keys.prefix).failed(sent, ()))
+    if failed:
+        yield Finding(
+            "outcomes",
+            "note",
+            f"{counted(len(failed), 'entry has', 'entries have')} failed since the last success: {listed(failed)}",
+            "They are sent, and come to nothing: runs failed, expired or were lost.",
+            "celery -A ... redbeat runs NAME tells with what. To be told at once, have them expect something.",
+            failed,
         )
 
 
