@@ -93,6 +93,7 @@ class Hand:
         length = timedelta(seconds=self.draw.uniform(0.05, LONGEST))
         mode = self.draw.choice(["hold", "skip"])
         made = self.schedules.freezes.add(**self.draw.choice(SELECTIONS), seconds=length, mode=mode)
+        self.look()  # What another freeze held has had a gap if that ended before this one was there.
         start = self.length()
         self.holding[made.id] = made
         for name in NAMES:
