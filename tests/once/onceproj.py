@@ -124,8 +124,8 @@ def body(task: Any, key: str, seconds: float, how: str) -> str:
     elif how == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(3600)
-    elif how in ("until", "retry"):
-        while not client().exists(f"go:{key}"):
+    elif how in ("until", "until kept", "retry"):
+        while not client().exists(f"go:{key}") or (how == "until kept" and task.once.lost):
             time.sleep(0.02)
     else:
         time.sleep(seconds)

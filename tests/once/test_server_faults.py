@@ -90,10 +90,13 @@ def test_a_restart_of_the_server_keeps_holders_waiters_and_their_order(stages: A
         done.result()
 
 
-@pytest.mark.parametrize("how", ["until", "gil"])
+@pytest.mark.parametrize("how", ["until kept", "gil"])
 @pytest.mark.parametrize("fault", ["hangs", "restarts"])
 def test_a_server_that_was_away_for_longer_than_the_lease_loses_no_lock(stages: Any, fault: str, how: str) -> None:
-    """Nor that of a task that lets no thread of its process run: its parent renews."""
+    """Nor that of a task that lets no thread of its process run: its parent renews.
+
+    The other's parent may be back first, and its own renewal, by which it knows, a moment later.
+    """
 
     def play(stage: Stage) -> None:
         worker = stage.worker(redbeat_lite_url=locks.url)
