@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from ..instants import MAX_MS, MIN_MS
@@ -37,6 +38,7 @@ def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int
     return deltas
 
 
+@lru_cache(maxsize=256)  # entries of one interval have the same answer
 def _one_more(deltas: str, delta: int, history: int) -> str:
     head, _, rest = deltas[2:].partition(",")
     newest = f"{delta:x}"

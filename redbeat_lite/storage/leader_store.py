@@ -11,8 +11,9 @@ from ..actors import BEAT
 from ..errors import without_values
 from .changes import line_of
 from .replies import text
+from .scripts import Call
 from .store import Store
-from .stored import CUT, Advance, Bad, Mark, Stored, Term, check_term, due_of, entries_of, score_of
+from .stored import CUT, Advance, Bad, Look, Mark, Stored, Term, check_term, due_of, entries_of, score_of
 
 #: Bytes of texts in one reply to the leader, about: several times that is taken in the server while it is made.
 _REPLY = 16_000_000
@@ -43,18 +44,25 @@ class LeaderStore(Store):
         Raises:
             Refrozen: the freezes are of another revision.
         """
+        reply = self._run(*self._looking(term, now, limit, revision))
+        check_term(reply)
+        if due := self._due_in(reply):
+            return due, None
+        if len(reply) > 2:
+            return self.peek(term, now, limit, revision)
+        return [], score_of(reply[1][1]) if reply[1] else None
+
+    def _looking(self, term: Term, now: int, limit: int, revision: bytes, but: Sequence[bytes] = ()) -> Call:
         keys = self.keys
         if not self._since <= now < self._since + _TRUSTED:
             self._since, self._stamp, self._named = now, b"", b""
         where = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.of_backfills.due)
-        reply = self._run("schedule/peek", where, (*term, now, limit, CUT, _REPLY, revision, self._named))
-        check_term(reply)
+        return Call("schedule/peek", where, (*term, now, limit, CUT, _REPLY, revision, self._named, *but))
+
+    def _due_in(self, reply: list[Any]) -> list[Stored]:
+        """What is due; nothing, too, where definitions are missing."""
         self.backfill_due = score_of(reply[0])
-        if len(reply) == 2:
-            return [], score_of(reply[1][1]) if reply[1] else None
-        if not self._with_definitions(reply):
-            return self.peek(term, now, limit, revision)
-        return entries_of(reply[1:]), None
+        return entries_of(reply[1:]) if len(reply) > 2 and self._with_definitions(reply) else []
 
     def _with_definitions(self, reply: list[Any]) -> bool:
         """Complete what was read by the definitions that are known; ``False`` where some are missing."""
@@ -73,7 +81,13 @@ class LeaderStore(Store):
         return bool(definitions) or not new
 
     def commit(
-        self, term: Term, now: int, advances: Sequence[Advance], deadlines: str = "", revision: bytes = b"|"
+        self,
+        term: Term,
+        now: int,
+        advances: Sequence[Advance],
+        deadlines: str = "",
+        revision: bytes = b"|",
+        look: Look | None = None,
     ) -> Callable[[], list[bool | str]]:
         """Advance entries. The server has been told to when this returns; what it returns waits for what came of it: of
         each entry whether it was (``True``), was changed meanwhile (``False``), or why not.
@@ -81,6 +95,7 @@ class LeaderStore(Store):
         Parameters:
             deadlines: the key of those that advances have.
             revision: of the freezes that they were planned under; by default another one does not matter.
+            look: what to look for next, in the same round trip.
 
         Raises:
             Refrozen: there is another revision; like :class:`Lost` where it is waited for.
@@ -98,8 +113,20 @@ class LeaderStore(Store):
                     args += (f"publish {target}", value)
                 else:
                     args += (f"{command} {lists.setdefault(target, len(where) + len(lists) + 1)}", value)
-        reply = self.backend.scripts.begin("schedule/commit", where + list(lists), args)
-        return lambda: _results(reply())
+        calls = [Call("schedule/commit", where + list(lists), args)]
+        if look is not None:
+            calls.append(self._looking(term, look.now, look.limit, revision, look.but))
+        replies = self.backend.scripts.begin(*calls)
+
+        def results() -> list[bool | str]:
+            done, *seen = replies()
+            check_term(done)
+            # What it says besides is learned by whoever asks anew.
+            if look is not None and len(seen[0]) > 2:
+                look.found = self._due_in(seen[0])
+            return [text(result) if isinstance(result, bytes) else result == 1 for result in done[1:]]
+
+        return results
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:
         """Set these entries aside, unless they were changed since they were read; tells of each whether it was."""
@@ -147,8 +174,3 @@ class LeaderStore(Store):
         check_term(reply)
         found = zip(kinds.items(), map(text, reply[1:]), strict=True)
         return [(key, other, kind) for (key, kind), other in found if other not in (kind, "none")]
-
-
-def _results(reply: Any) -> list[bool | str]:
-    check_term(reply)
-    return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]

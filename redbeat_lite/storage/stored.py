@@ -6,6 +6,7 @@ Names and texts stay bytes here. What cannot be read is the affair of whoever de
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -73,6 +74,23 @@ class Advance(NamedTuple):
     commands: Sequence[Command] = ()
     ranges: Sequence[Command] = ()
     deadlines: Sequence[int | str] = ()
+
+
+@dataclass
+class Look:
+    """A look for what is due, that goes with a commit: the next batch, while the last part of this one is planned.
+
+    Parameters:
+        now: for what is due by then, epoch ms.
+        limit: how many entries at most.
+        but: the names of that part.
+        found: what was due, once the commit has been waited for; nothing, too, where that has to be asked for anew.
+    """
+
+    now: int
+    limit: int
+    but: Sequence[bytes]
+    found: Sequence[Stored] = ()
 
 
 class Bad(NamedTuple):

@@ -3,7 +3,8 @@
 Only what was planned advances, under the freezes as they are; of two writers one wins, and a call that is sent again
 because its reply was lost is done once. The record of changes tells what the writers did, each call that did something
 in one line, and nothing else. What is decided against becomes rows, of which those that adjoin are one. The index of
-names has those that are stored. What is due is found from its oldest and its newest end in turn.
+names has those that are stored. What is due is found from its oldest and its newest end in turn; a look that goes with
+the commit of a part finds what comes after the rest of the batch.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from redbeat_lite.storage.changes import line_of, of_entry, of_stream
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.keys import Keys
 from redbeat_lite.storage.leader_store import LeaderStore
-from redbeat_lite.storage.scripts import Scripts
-from redbeat_lite.storage.stored import Advance, Command, Edit, Lost, Refrozen, Term
+from redbeat_lite.storage.scripts import Call, Scripts
+from redbeat_lite.storage.stored import Advance, Command, Edit, Look, Lost, Refrozen, Term, chunks
 from tests.support.examples import examples
 from tests.support.server import Server
 
 KEYS, RUNS = Keys.of("model"), RunKeys("model")
-NAMES = ("a", "b", "c")
+NAMES = ("a", "b", "c", "d")
 ALICE, BOB = Who("alice", "api"), Who("bob", "cli")
 HISTORY = 3
 
@@ -45,7 +46,13 @@ DECIDED: dict[int, Outcome] = {1: "left out", 2: "left out", 4: "left out", 5: "
 TOLD = {0: ("s", ()), 3: ("r", ("finish",))}
 
 #: What can happen between a peek and its commit, or at any other moment.
-WHAT = ("create", "edit", "race", "remove", "freeze", "peek", "glance", "commit", "commit_stale", "turn", "turn")
+WHAT = (
+    *("create", "edit", "race", "remove", "freeze", "peek", "glance", "commit", "commit_stale", "turn", "turn"),
+    *("commit_part", "commit_part"),
+)
+
+#: Those that write what was planned.
+COMMITS = ("commit", "turn", "commit_part")
 
 #: What becomes of the reply. A client that loses it sends the same again, and somebody else may have been faster.
 REPLIES = ("arrives", "is lost", "is lost, and somebody edits the entry in between")
@@ -63,6 +70,11 @@ steps = st.lists(
 LONG = [("create", "a", "arrives"), *12 * [("turn", "a", "is lost")]]
 DONE = [(what, "b", "is lost") for what in ("create", "edit", "edit", "edit", "turn")]
 BACK = [(what, "a", "arrives") for what in ("create", "turn", "remove", "create", "turn")]
+#: All of them in two parts, and some: what is found meanwhile was not planned, or has just been committed.
+PARTS = [
+    *(("create", name, "arrives") for name in NAMES),
+    *((what, "a", how) for how in REPLIES for by in ("peek", "glance") for what in (by, "commit_part", "commit")),
+]
 
 
 class Line(Backend):
@@ -86,14 +98,14 @@ class Line(Backend):
         between()
         return self._sound.run(name, keys, args)
 
-    def begin(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Callable[[], Any]:
-        reply = self._sound.begin(name, keys, args)
+    def begin(self, *calls: Call) -> Callable[[], list[Any]]:
+        replies = self._sound.begin(*calls)
         between, self.loses = self.loses, None
         if between is None:
-            return reply
-        reply()
+            return replies
+        replies()
         between()
-        return lambda: self._sound.run(name, keys, args)
+        return lambda: [self._sound.run(*each) for each in calls]
 
 
 class Model:
@@ -111,6 +123,7 @@ class Model:
         self.rows: dict[str, list[Row]] = {name: [] for name in NAMES}
         self.deadlines: dict[str, int] = {}
         self.freezes = self.known = b""  #: the revision that is stored, and the one that the leader knows
+        self.look: Look | None = None  #: that went with the last commit
 
     def do(self, what: str, name: str, reply: str) -> None:
         edited: list[EntryState] = []
@@ -123,6 +136,9 @@ class Model:
         if edited:
             [self.states[name]] = edited
             self.told(name, "edited", "bob")
+        look, self.look = self.look, None
+        if look is not None:
+            self.check_found(look)
 
     def create(self, name: str) -> None:
         state = EntryState.new(100)
@@ -172,9 +188,33 @@ class Model:
         due, _upcoming = self.store.peek(Term("leader", 1), 10**6, most, self.known[:-3])
         self.planned = {each.name.decode(): EntryState.decode(each.state or b"") for each in due}
         found = [(each.score, each.name.decode()) for each in due]
-        assert found == ends(sorted((score(*each), each[0]) for each in self.states.items()), most)
+        assert found == ends(self.ranked(), most)
         assert self.planned == {name: self.states[name] for _, name in found}
         assert [each.definition for each in due] == [self.definitions[name] for _, name in found]
+
+    def commit_part(self, name: str) -> None:
+        """The commit of a part, with a look at what comes after the rest."""
+        if not self.planned:
+            return
+        part, *rest = chunks(self.planned.items(), 1)
+        self.planned = dict(part)
+        self.look = Look(10**6, MOST, [name.encode() for [(name, _)] in rest])
+        self.commit(name)
+        self.planned.update(each for [each] in rest)
+
+    def check_found(self, look: Look) -> None:
+        """It is as if nobody had planned what it left alone, or nothing: where the freezes or a definition are new."""
+        left = [each for each in self.ranked() if each[1].encode() not in look.but]
+        expected = ends(left, look.limit) if self.known == self.freezes else []
+        if not self.store._known.keys() >= {name.encode() for _, name in expected}:
+            expected = []
+        assert [(each.score, each.name.decode()) for each in look.found] == expected
+        for each in look.found:
+            name, state = each.name.decode(), EntryState.decode(each.state or b"")
+            assert (state, each.definition) == (self.states[name], self.definitions[name])
+
+    def ranked(self) -> list[tuple[int, str]]:
+        return sorted((score(*each), each[0]) for each in self.states.items())
 
     def commit(self, _: str) -> None:
         for name, before in self.planned.items():
@@ -182,7 +222,8 @@ class Model:
                 self.line.client.zadd(f"told:{name}", {f"id|{told[0]}|1|1|0|0-1": before.nominal or 0})
         as_known = self.known == self.freezes
         try:
-            results = self.store.commit(Term("leader", 1), 0, self.advances(), "deadlines", self.known[:-3])()
+            revision = self.known[:-3]
+            results = self.store.commit(Term("leader", 1), 0, self.advances(), "deadlines", revision, self.look)()
         except Refrozen:
             assert not as_known
             return
@@ -234,7 +275,7 @@ class Model:
         ]
 
     def change_behind_our_back(self, what: str, name: str, edited: list[EntryState]) -> None:
-        if what in ("commit", "turn"):
+        if what in COMMITS:
             self.freeze(name)
         [stored] = self.store.read([name])
         if stored.state is not None:
@@ -323,6 +364,7 @@ def line(shared_server: Server) -> Iterator[Line]:
 @given(steps)
 @example(LONG)
 @example(BACK)
+@example(PARTS)
 @example(DONE)
 def test_only_what_is_as_planned_advances_and_is_sent(
     line: Line, shared_server: Server, steps: list[tuple[str, str, str]]

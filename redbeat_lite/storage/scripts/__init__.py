@@ -82,10 +82,11 @@ class Scripts:
             self._client.script_load(source(name))
             return self._client.execute_command(*command)
 
-    def begin(self, name: str, keys: Sequence[str], args: Sequence[Any] = ()) -> Callable[[], Any]:
-        """Send what :meth:`run` does, and return the function that waits for its reply: there is time in between.
+    def begin(self, *calls: Call) -> Callable[[], list[Any]]:
+        """Send scripts one after the other, and return the function that waits for their replies: there is time in
+        between.
 
-        For a script that does nothing twice. Where the connection breaks it is run again, as redis-py would have it.
+        For scripts that do nothing twice. Where the connection breaks all are run again, as redis-py would have it.
         """
         # Taken away until its reply is read: who is interrupted before that leaves nobody a reply to something else.
         asked, line, self._line = None, self._line, None
@@ -93,18 +94,19 @@ class Scripts:
         with suppress(RedisConnectionError):
             if pool is not None:
                 line = line or pool.connection_class(**pool.connection_kwargs)
-                line.send_command(*_command(name, keys, args))
+                for each in calls:
+                    line.send_command(*each.command)
                 asked = line
 
-        def reply() -> Any:
+        def replies() -> list[Any]:
             if asked is not None:
                 with suppress(RedisConnectionError, NoScriptError):
-                    found = asked.read_response()
+                    found = [asked.read_response() for _ in calls]
                     self._line = asked
                     return found
-            return self.run(name, keys, args)
+            return [self.run(*each) for each in calls]
 
-        return reply
+        return replies
 
     def together(self, asked: Sequence[Call | tuple[Any, ...]], *, atomic: bool = False) -> list[Any]:
         """The replies to scripts and commands that do not depend on each other, in one round trip; what one of them
