@@ -13,6 +13,7 @@ from redbeat_lite.instants import to_ms
 from redbeat_lite.operate.why.explanation import Explanation
 from redbeat_lite.operate.why.gather import gather
 from redbeat_lite.operate.why.outcomes import of_run
+from redbeat_lite.pipeline.keys import turns_key
 from redbeat_lite.pipeline.publish import over
 from redbeat_lite.pipeline.store import store_of
 from redbeat_lite.runs.attempt import Fate
@@ -112,6 +113,7 @@ def test_a_run_that_is_cancelled_was_revoked(lab: Lab, schedules: Schedules) -> 
 def test_a_run_whose_turn_did_not_come_was_left_out(lab: Lab, schedules: Schedules) -> None:
     name = add(lab, schedules, ("a", lab.sig(how="until"), 1), overlap="skip")
     first = started(lab, schedules, name)
+    lab.started(first, "a")  # and stands in front of the line
     started(lab, schedules, name)
     found = recorded(schedules, name, "left out")
     told = why(lab, found)
@@ -126,6 +128,8 @@ def test_a_run_that_waits_for_its_turn_says_for_whom(lab: Lab, schedules: Schedu
     first = started(lab, schedules, name)
     lab.started(first, "a")
     second = started(lab, schedules, name)
+    line = turns_key("redbeat-lite", name)
+    eventually(lambda: lab.client.zcard(line) == 2, what="both stand in line")
     told = {run.task_id: why(lab, run) for run in schedules.runs(name)}
     assert "did run" not in told[first.id].verdict
     assert "waits for its turn" not in told[first.id].verdict
