@@ -73,7 +73,7 @@ class Advance(NamedTuple):
     score: int | None
     commands: Sequence[Command] = ()
     ranges: Sequence[Command] = ()
-    deadlines: Sequence[int | str] = ()
+    deadlines: Sequence[int] = ()
 
 
 @dataclass

@@ -269,7 +269,7 @@ class Model:
                 score(name, after_run(before)),
                 () if decided_against(before) else sending(name, before),
                 [put_down(RUNS.rows(name), row, before.last, HISTORY)] if (row := decided_against(before)) else (),
-                () if decided_against(before) else deadlines_of(name, before),
+                () if decided_against(before) else deadlines_of(before),
             )
             for name, before in self.planned.items()
         ]
@@ -313,10 +313,9 @@ def sending(name: str, state: EntryState) -> tuple[Command, ...]:
     return (sent, ("recorded", f"told:{name}", run)) if told_before(state) else (sent,)
 
 
-def deadlines_of(name: str, state: EntryState) -> list[int | str]:
+def deadlines_of(state: EntryState) -> list[int]:
     nominal = state.nominal or 0
-    start, finish = (f"{what}|{nominal}|{name}" for what in ("start", "finish"))
-    return [nominal + 1, start, nominal + 2, finish, nominal + 3, f"success||{name}"]
+    return [nominal, nominal + 1, nominal + 2, nominal + 3]
 
 
 def after_edit(state: EntryState) -> EntryState:

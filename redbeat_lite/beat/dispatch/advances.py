@@ -40,7 +40,7 @@ class Advances:
         if job.frozen and job.plan.next == state.nominal:
             return Advance(job.stored.name, state.guard, state.encode(), job.ahead.score)
         commands, history, expect = job.commands, *self._deadlines.kept(entry)
-        deadlines: Sequence[int | str] = ()
+        deadlines: Sequence[int] = ()
         if expect is not None and job.plan.emit:
             deadlines = self._deadlines.of(job, expect, now)
             if deadlines and not commands:

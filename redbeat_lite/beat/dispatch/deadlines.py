@@ -35,9 +35,10 @@ class Deadlines:
         history = self._history if entry.history is None else entry.history
         return history or int(bool(expect or entry.on_failure)), expect
 
-    def of(self, job: Job, expect: Expect, now: int) -> list[int | str]:
-        """The deadlines of what was sent at ``now`` (epoch ms), as the commit sets them: when, what, when, ..."""
-        entry, trusts, found = job.entry, expect.trust == "backend", list[int | str]()
+    def of(self, job: Job, expect: Expect, now: int) -> list[int]:
+        """The deadlines of what was sent at ``now`` (epoch ms), as the commit is told of them: of each run its nominal
+        time, by when it begins and by when it ends, 0 for whenever; and by when one succeeds, if that is expected."""
+        entry, trusts, found = job.entry, expect.trust == "backend", list[int]()
         if not trusts:
             self.wanted = now
         if not (self.recorded or trusts):
@@ -45,14 +46,16 @@ class Deadlines:
         start, finish, before = expect.start_ms, expect.finish_ms, job.state.last
         put_off = entry.jitter_ms + delay_ms(entry.options, now) if entry.jitter or entry.options else 0
         for nominal in job.plan.emit:
-            due, run = self.due(entry, nominal, now) if put_off else nominal, f"{nominal}|{entry.name}"
+            due, begins, ends = self.due(entry, nominal, now) if put_off else nominal, 0, 0
             if start is not None and _is_sampled(nominal, before, start + put_off):
-                found += (max(due + start, now), f"start|{run}")
+                begins = max(due + start, now)
             if finish is not None and _is_sampled(nominal, before, finish + put_off):
-                found += (max(due + finish, now), f"finish|{run}")
+                ends = max(due + finish, now)
+            if begins or ends:
+                found += (nominal, begins, ends)
             before = nominal
         if expect.success_ms is not None:
-            found += (now + put_off + expect.success_ms, f"success||{entry.name}")
+            found.append(now + put_off + expect.success_ms)
         return found
 
     def due(self, entry: Entry, nominal: int, now: int) -> int:
@@ -63,4 +66,6 @@ class Deadlines:
 
 def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
     """Of each hundredth of the time that is allowed one run has a deadline."""
-    return before is None or nominal * _AT_ONCE // allowed != before * _AT_ONCE // allowed
+    if before is None or (nominal - before) * _AT_ONCE >= allowed:  # as of nearly each entry
+        return True
+    return nominal * _AT_ONCE // allowed != before * _AT_ONCE // allowed

@@ -6,7 +6,8 @@
 -- KEYS[7..] lists of the broker, rows of entries, and the deadlines
 -- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] id of this call: the reply to the last one is kept in meta, and
 -- a leader that lost it and sends the call again is given the same  ARGV[5] index-of-KEYS of the deadlines  ARGV[6] JSON,
--- '' for none: for each entry a list of ms, member, ..., of which those are set that are not there
+-- '' for none: for each entry a list of numbers, of each run its nominal time, by when it begins and by when it ends,
+-- ms, 0 for whenever; and one more if some run is to succeed by then. Those are set that are not there
 -- ARGV[7] the revision of the freezes that this was planned under, '|' where another one does not matter; then for each
 -- entry, none of them twice, as few arguments as can be, for each costs the beat more than a look at it here:
 --   name, 'new-due-time number-of-commands guard', where its state must begin with the guard, new state or '' to remove it,
@@ -58,6 +59,22 @@ local function command(c)
     words[ARGV[c]] = found
   end
   return found[1], found[2]
+end
+
+local function note_deadlines(name, told)
+  local function note(at, what, nominal)
+    if at ~= 0 then
+      deadlines[#deadlines + 1], deadlines[#deadlines + 2] = string.format('%.0f', at), what .. '|' .. nominal .. '|' .. name
+    end
+  end
+  for i = 1, #told - 2, 3 do
+    local nominal = string.format('%.0f', told[i])
+    note(told[i + 1], 'start', nominal)
+    note(told[i + 2], 'finish', nominal)
+  end
+  if #told % 3 == 1 then
+    note(told[#told], 'success', '')
+  end
 end
 
 local function refused(n)
@@ -158,9 +175,7 @@ for n, name in ipairs(names) do
     result = reason or 1
     if not reason then
       send(n)
-      for _, value in ipairs(set[n] or {}) do
-        deadlines[#deadlines + 1] = value
-      end
+      note_deadlines(name, set[n] or {})
       if afters[n] == '' then
         gone[#gone + 1] = name
       else
