@@ -61,19 +61,20 @@ local function command(c)
   return found[1], found[2]
 end
 
-local function note_deadlines(name, told)
-  local function note(at, what, nominal)
-    if at ~= 0 then
-      deadlines[#deadlines + 1], deadlines[#deadlines + 2] = string.format('%.0f', at), what .. '|' .. nominal .. '|' .. name
-    end
+local function note_deadline(at, member)
+  if at ~= 0 then
+    deadlines[#deadlines + 1], deadlines[#deadlines + 2] = at, member
   end
+end
+
+local function note_deadlines(name, told)
   for i = 1, #told - 2, 3 do
-    local nominal = string.format('%.0f', told[i])
-    note(told[i + 1], 'start', nominal)
-    note(told[i + 2], 'finish', nominal)
+    local run = string.format('|%.0f|', told[i]) .. name
+    note_deadline(told[i + 1], 'start' .. run)
+    note_deadline(told[i + 2], 'finish' .. run)
   end
   if #told % 3 == 1 then
-    note(told[#told], 'success', '')
+    note_deadline(told[#told], 'success||' .. name)
   end
 end
 
