@@ -53,6 +53,7 @@ class LeaderStore(Store):
         return [], score_of(reply[1][1]) if reply[1] else None
 
     def _looking(self, term: Term, now: int, limit: int, revision: bytes, but: Sequence[bytes] = ()) -> Call:
+        """What is to be asked now, without the definitions that are known, and for all of them every few seconds."""
         keys = self.keys
         if not self._since <= now < self._since + _TRUSTED:
             self._since, self._stamp, self._named = now, b"", b""
@@ -95,7 +96,7 @@ class LeaderStore(Store):
         Parameters:
             deadlines: the key of those that advances have.
             revision: of the freezes that they were planned under; by default another one does not matter.
-            look: what to look for next, in the same round trip.
+            look: what to look for next, in the same round trip; it has what was found once that is waited for.
 
         Raises:
             Refrozen: there is another revision; like :class:`Lost` where it is waited for.
@@ -121,10 +122,11 @@ class LeaderStore(Store):
         def results() -> list[bool | str]:
             done, *seen = replies()
             check_term(done)
-            # What it says besides is learned by whoever asks anew.
-            if look is not None and len(seen[0]) > 2:
+            found = [text(result) if isinstance(result, bytes) else result == 1 for result in done[1:]]
+            # What was refused is due until its failure is noted. What a look says besides is learned by who asks anew.
+            if look is not None and seen and len(seen[0]) > 2 and not any(isinstance(each, str) for each in found):
                 look.found = self._due_in(seen[0])
-            return [text(result) if isinstance(result, bytes) else result == 1 for result in done[1:]]
+            return found
 
         return results
 

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import redis
 
-from redbeat_lite import Entry, Schedules, at, every, locks
+from redbeat_lite import Entry, Schedules, every, locks
 from redbeat_lite.beat.dispatch.broker import BrokerDown
 from redbeat_lite.beat.dispatch.planner import MOST
 from redbeat_lite.storage.leader_store import LeaderStore
@@ -129,37 +129,6 @@ def test_a_broker_that_fails_while_the_server_refuses_the_part_before_is_down_an
             beat.run_due()
         beat.run_due()
         assert len({message.id for message in queued(admin, "other")}) == admin.llen("other") == HERD
-
-
-def test_the_next_batch_is_looked_for_while_the_last_part_of_one_is_planned(
-    make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setup = Setup("one step", make_app, make_beat, server)
-    setup.schedules.add("first", "t", every(5))
-    setup.schedules.add_many(Entry(f"e{each:04}", "t", every(10)) for each in range(2 * HERD))
-    clock.forward(5)
-    setup.beat.run_due()
-    dispatcher = setup.beat._dispatcher
-    dispatcher._most, dispatcher._batch_size = MOST, HERD
-    monkeypatch.setattr("redbeat_lite.beat.dispatch.dispatcher._BATCH", 60)  # on a slow machine, too
-
-    def due_meanwhile(*args: Any, **by: Any) -> Any:
-        if peek.call_count == 1 and publish.call_count == 2:
-            setup.schedules.add("meanwhile", "t", at(clock.now))
-        return mock.DEFAULT
-
-    clock.forward(5)
-    with (
-        mock.patch.object(setup.beat.store, "peek", side_effect=setup.beat.store.peek) as peek,
-        mock.patch.object(dispatcher, "_publish", wraps=dispatcher._publish) as publish,
-    ):
-        publish.side_effect = due_meanwhile
-        setup.beat.run_due()
-    assert peek.call_count == 2, "for the first batch, and for the end"
-    sent = [message.entry for message in queued(setup.broker)]
-    assert sorted({*sent}) == sorted([*(f"e{each:04}" for each in range(2 * HERD)), "first", "meanwhile"])
-    assert len(of_herd(setup)) == 2 * HERD + 1
-    assert sent.index("meanwhile") < 1 + HERD + HERD // 3 + 2, "in the first part of the second batch"
 
 
 @pytest.mark.parametrize(("number", "sizes"), [(500, [126, 126, 126, 122]), (201, [102, 99])])

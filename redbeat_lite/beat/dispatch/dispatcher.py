@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from datetime import tzinfo
 
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
@@ -24,11 +24,13 @@ from ...once.claims import headers as once_headers
 from ...once.store import LockStore
 from ...storage.leader_store import LeaderStore
 from ...storage.stored import Command, Look, Lost, Refrozen, Stored, Term, chunks
+from ..freezing import Freezing
 from ..leader import Leader
 from ..vitals import Vitals
 from .broker import BrokerDown
 from .collector import refused_for_all
 from .committer import Committer, refuses_all
+from .deadlines import Deadlines
 from .no_gc import no_collection
 from .once_locks import Claiming
 from .planner import LEAST, MOST, Job, Planner
@@ -58,10 +60,12 @@ class Dispatcher(Committer):
         vitals: Vitals,
         planner: Planner,
         *,
+        zone: tzinfo,
         batch_size: int,
-        **by: Any,
+        deadlines: Deadlines,
+        freezing: Freezing,
     ) -> None:
-        super().__init__(store, leader, publisher, vitals, **by)
+        super().__init__(store, leader, publisher, vitals, zone=zone, deadlines=deadlines, freezing=freezing)
         self._claiming = Claiming(locks)
         self._batch_size = batch_size
         #: Entries of the batch before of which a part was gone: what has not been mended is set aside.
@@ -81,18 +85,27 @@ class Dispatcher(Committer):
         began = elapsed()
         due: Sequence[Stored] = ()
         while True:
-            term, now = self._leader.term, wall_ms()
+            try:
+                term, now = self._leader.term, wall_ms()
+            except Lost:
+                self._wind_up()
+                raise
             if not due:
                 self._leader.progress("looking for due entries")
                 due, upcoming = self._freezing.peek(term, now, self._limit)
             if not due:
                 return upcoming
+            if elapsed() - began > _TURN or self._lost_parts(due):
+                self._wind_up()
+                return now
+            batch, due = due, ()
             with suppress(Refrozen):  # what is not frozen by now is found again at once
-                batch, due = due, ()
-                if elapsed() - began > _TURN or self._lost_parts(batch):
-                    self._settle()
-                    return now
                 due = self._dispatch(term, batch, now)
+
+    def _wind_up(self) -> None:
+        """Look at the commit under way, where no batch follows: in the next turn, another term may have begun."""
+        with suppress(Refrozen):
+            self._settle()
 
     def _lost_parts(self, due: Sequence[Stored]) -> bool:
         """Whether to have the schedule mended first: parts of what is due are gone, which no mending has met yet."""
@@ -133,7 +146,7 @@ class Dispatcher(Committer):
             planned = self._plan(term, part, now)
             jobs += planned
             is_late = elapsed() - began > _BATCH
-            if left == 1 and not is_late and len(due) >= self._limit:  # of fewer, nothing more was due
+            if left == 1 and not is_late:
                 look = self._freezing.look_ahead(self._limit, [each.name for each in parts[-1]])
             self._send_out(term, now, planned, look if left else None)
             if is_late:

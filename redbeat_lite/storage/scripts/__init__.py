@@ -16,7 +16,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, RedisError
 
 #: How a script begins that needs others.
 _NEEDS = "-- needs "
@@ -84,7 +84,7 @@ class Scripts:
 
     def begin(self, *calls: Call) -> Callable[[], list[Any]]:
         """Send scripts one after the other, and return the function that waits for their replies: there is time in
-        between.
+        between. If one fails after the first, that is the only reply.
 
         For scripts that do nothing twice. Where the connection breaks all are run again, as redis-py would have it.
         """
@@ -101,8 +101,10 @@ class Scripts:
         def replies() -> list[Any]:
             if asked is not None:
                 with suppress(RedisConnectionError, NoScriptError):
-                    found = [asked.read_response() for _ in calls]
-                    self._line = asked
+                    found = [asked.read_response()]
+                    with suppress(RedisError):
+                        found += [asked.read_response() for _ in calls[1:]]
+                        self._line = asked
                     return found
             return [self.run(*each) for each in calls]
 

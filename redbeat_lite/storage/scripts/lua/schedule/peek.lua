@@ -10,7 +10,8 @@
 --       | {first, {name, score, ...}, {definition, ...}, {state, ...}, stamp} at most limit entries: the oldest, the
 --           newest, the second oldest, and so on, so that what is due for long and what has just come due both get on;
 --           without definitions where they are known
---       | {first, {name, score}} nothing is due; the first entry to come, or {first, {}} when none is stored
+--       | {first, {name, score}} nothing is due but what is left alone; the first entry to come, where nothing is, or
+--           {first, {}} when none is stored
 -- where first is the score of the first backfill, 'inf' when none is stored
 if not leads(KEYS[1], ARGV[1], ARGV[2]) then
   return {0}
@@ -31,8 +32,11 @@ if number <= 0 then
 end
 
 local function those_left(ranks)
-  local left = skip == 0 and ranks or {}
-  for i = 1, skip == 0 and 0 or #ranks, 2 do
+  if skip == 0 then
+    return ranks
+  end
+  local left = {}
+  for i = 1, #ranks, 2 do
     if not out[ranks[i]] then
       left[#left + 1], left[#left + 2] = ranks[i], ranks[i + 1]
     end
