@@ -106,9 +106,8 @@ def notes_of(deltas: str, room: int) -> str:
 
 def alone_in(notes: str) -> str | None:
     """The text in notes that hold nothing else; ``None`` where they do."""
-    if notes.startswith(_OPENS) and notes.find('"', _BEGINS) == len(notes) - 2:
-        return notes[_BEGINS:-2]
-    return None
+    deltas = notes[_BEGINS:-2]
+    return deltas if notes == f'{_OPENS}{deltas}"}}' and '"' not in deltas else None
 
 
 def beside_others(found: Any) -> str:
