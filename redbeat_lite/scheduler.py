@@ -28,7 +28,12 @@ from .beat.leader import Leader
 from .beat.metrics import Exporter
 from .beat.notices import hooks_of
 from .beat.outage import Outage
-from .beat.shutdown import Farewell, by_celerys_signal_handler, say_nothing_of_ignored_exits
+from .beat.shutdown import (
+    Farewell,
+    by_celerys_signal_handler,
+    leave_subscriptions_alone,
+    say_nothing_of_ignored_exits,
+)
 from .beat.terms import Terms
 from .beat.upkeep import Upkeep
 from .beat.vitals import Vitals
@@ -242,7 +247,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         Celery calls this from its signal handler, which may have interrupted anything, and again when the loop ends.
         """
         self._closing = True
-        Scheduler._told_to_stop |= by_celerys_signal_handler()
+        if by_celerys_signal_handler():
+            Scheduler._told_to_stop = True
+            leave_subscriptions_alone()
         say_nothing_of_ignored_exits()
         self._aside.stop()
         exporter = [self._exporter.close] if self._exporter else []

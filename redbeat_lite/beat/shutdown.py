@@ -10,6 +10,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from celery.utils.log import get_logger
+from redis.client import PubSub
 
 from ..clock import elapsed
 
@@ -76,6 +77,15 @@ def by_celerys_signal_handler() -> bool:
         if frame.f_code.co_name == "_sync" and frame.f_globals.get("__name__") == "celery.apps.beat":
             return True
     return False
+
+
+def leave_subscriptions_alone() -> None:
+    """Have Python take no subscription apart that nobody refers to any more; the end of the process does.
+
+    redis-py's finalizer takes a lock of the subscription. The signal may have interrupted who had just taken that: then
+    the process would wait for itself, for ever.
+    """
+    PubSub.__del__ = lambda self: None  # type: ignore[method-assign]
 
 
 def say_nothing_of_ignored_exits() -> None:

@@ -57,7 +57,7 @@ class Wakeup:
             logger.warning(
                 "beat: may not subscribe to %s, so changes are noticed late: %s", self._channel, text_of(exc)
             )
-        except BaseException:
+        except Exception:  # who is told to stop may hold a lock that this would wait for
             pubsub.close()
             raise
 

@@ -116,6 +116,15 @@ def test_a_beat_stops_that_was_told_to_while_it_was_made(beat: Beat, number: int
     assert "beat: leading" not in process.output
 
 
+@pytest.mark.parametrize("function", ["reset", "subscribe"])
+def test_a_beat_stops_that_was_told_to_while_its_subscription_held_a_lock(beat: Beat, function: str) -> None:
+    """As that is made, or made use of: whoever takes it apart would wait for the lock for ever."""
+    interrupted = ("-S", "tests.acceptance.interrupted:InSubscription")
+    process = beat("tests.acceptance.proj", *interrupted, INTERRUPTED_IN=function)
+    assert process.wait(20) == 0, process.output
+    assert "Traceback" not in process.output
+
+
 @SIGNALS
 def test_a_beat_that_never_reached_its_server_stops(beat: Beat, number: int) -> None:
     process = beat(url=f"redis://127.0.0.1:{free_port()}/0")
