@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tests.support.beats import EACH, FAST, INTERVAL, conf, doubled, gaps, leads, stream
 from tests.support.messages import queued
 from tests.support.processes import Process
-from tests.support.server import Server
+from tests.support.server import DURABLE, Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
@@ -20,7 +20,7 @@ OUTAGE = 6.0
 def test_beats_outlive_a_restart_of_their_server(
     beat: Callable[..., Process], own_server: Callable[..., Server]
 ) -> None:
-    server = own_server(appendonly="yes")
+    server = own_server(**DURABLE)
     settings = conf(schedule={"each": EACH, "fast": FAST})
     leader = beat(url=server.url, PROJ_CONF=settings)
     with server.client() as client:

@@ -20,7 +20,7 @@ from tests.faults.journal import Journal
 from tests.faults.strikes import LEASE, TRANSPORT, Faults, strike
 from tests.faults.troupe import QUEUE
 from tests.support.processes import Process
-from tests.support.server import Server
+from tests.support.server import DURABLE, Server
 from tests.support.waiting import eventually
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "2"))
@@ -95,7 +95,7 @@ def test_the_record_of_runs_says_what_bodies_did(
     tmp_path: Path,
 ) -> None:
     is_long = seconds > 4
-    server, journal = own_server(appendonly="yes"), Journal(tmp_path / "journal")
+    server, journal = own_server(**DURABLE), Journal(tmp_path / "journal")
     recorded, others = entries(100 if is_long else 15), load(10)
     conf = {"beat_schedule": {**others, **recorded}, "broker_transport_options": TRANSPORT}
     stage = on(server, conf=conf, once_lease=LEASE)

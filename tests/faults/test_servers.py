@@ -6,6 +6,7 @@ import pytest
 
 from tests.faults.conftest import LONG
 from tests.faults.driver import On, Own, Publish
+from tests.support.server import DURABLE
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ from tests.faults.driver import On, Own, Publish
 def test_a_restart_with_its_data_and_a_server_that_hangs(
     own_server: Own, on: On, publish: Publish, seconds: float, faults: tuple[str, ...]
 ) -> None:
-    server = own_server(appendonly="yes")
+    server = own_server(**DURABLE)
     stage = on(server)
     stage.begin()
     for fault in faults:

