@@ -1,11 +1,17 @@
-"""UUIDs that follow from a name."""
+"""Names that nobody else gives: drawn by lot, and UUIDs that follow from a name."""
 
 from __future__ import annotations
 
+import os
 from hashlib import sha1
 
 #: RFC 9562: the upper two bits of a UUID's 17th digit are its variant, 10.
 _VARIANTS = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
+
+
+def drawn() -> str:
+    """As random as a UUID, in hexadecimal, at a third of the price of :func:`uuid.uuid4`."""
+    return os.urandom(16).hex()
 
 
 def named_uuid(namespace: bytes, name: str) -> str:

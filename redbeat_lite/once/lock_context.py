@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
-from uuid import uuid4
 
 from celery.utils.log import get_logger
 
 from ..durations import Duration
 from ..public import public
+from ..uuids import drawn
 from .errors import LockLost
 from .hold import Hold
 from .lock_key import checked
@@ -102,7 +102,7 @@ def lock(where: Any, key: str, *, lease: Duration = 60.0, timeout: Duration = 0.
 @contextmanager
 def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[LockHandle]:
     runtime = Runtime.of(app)
-    token = uuid4().hex
+    token = drawn()
     lease_ms = round(lease * 1000)
     holder = f"lock() in process {os.getpid()}"
     # The guard's record outlives the block only to tell a renewal under way that the block has ended.
@@ -123,7 +123,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
 
 @contextmanager
 def _cache_lock(cache: Cache, key: str, lease: float, timeout: float) -> Iterator[LockHandle]:
-    token = uuid4().hex
+    token = drawn()
     deadline = time.monotonic() + timeout
     while True:
         # Read before the question, so that the local end is never later than the cache's.

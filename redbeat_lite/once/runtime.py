@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 from celery import Celery, signals
 from celery.app.task import Context
@@ -23,6 +22,7 @@ from ..settings import Settings
 from ..storage.connections import Backend
 from ..storage.lazy import of_process
 from ..storage.patience import patiently
+from ..uuids import drawn
 from . import parked_message
 from .answers import Verdict
 from .errors import LockUnavailable, OnceSkipped
@@ -58,7 +58,7 @@ class Runtime:
     def hold(self, task: Any, fields: dict[str, Any]) -> Hold:
         """What a run of this message has to hold, not yet taken."""
         lease, run = self.settings.once_lease, self.attempt(fields)
-        return hold_of(task, fields, token=uuid4().hex, lease=lease, holder=self._holder, run=run)
+        return hold_of(task, fields, token=drawn(), lease=lease, holder=self._holder, run=run)
 
     def attempt(self, fields: Mapping[str, Any]) -> Attempt | None:
         """Which attempt of which run a message is for, where that is to be recorded."""

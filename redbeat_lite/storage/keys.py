@@ -47,8 +47,9 @@ key                   type     holds
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
+
+from ..uuids import drawn
 
 #: Version of everything above, and that from the first freeze on: a beat that does not know freezes would send
 #: what is frozen. A process refuses to touch a schedule whose number is higher than the highest that it understands.
@@ -80,7 +81,7 @@ class Keys:
 
     def new_reply(self) -> str:
         """A key that keeps the reply to one call."""
-        return self.reply(os.urandom(16).hex())
+        return self.reply(drawn())
 
     def reply(self, call: str) -> str:
         """The key that keeps the reply to one call."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..actors import BEAT
 from ..errors import without_values
+from ..uuids import drawn
 from .changes import line_of
 from .replies import text
 from .scripts import Call
@@ -106,7 +106,7 @@ class LeaderStore(Store):
         lists: dict[str, int] = {}
         told = [advance.deadlines for advance in advances]
         place, told_as = (lists.setdefault(deadlines, 7), json.dumps(told)) if any(told) else ("", "")
-        args: list[Any] = [*term, now, os.urandom(16).hex(), place, told_as, revision]
+        args: list[Any] = [*term, now, drawn(), place, told_as, revision]
         for name, guard, state, score, commands, ranges, _ in advances:
             args += (name, f"{due_of(score)} {len(commands) + len(ranges)} {guard}", state or "")
             for command, target, value in (*commands, *ranges) if ranges else commands:
@@ -150,7 +150,7 @@ class LeaderStore(Store):
 
     def mark(self, term: Term) -> Mark:
         """Mark the database of the schedule with something that no other one holds, not even a copy of it."""
-        value = os.urandom(16).hex()
+        value = drawn()
         self.remember("mark", value, term)
         return Mark(self.keys.meta, "mark", value.encode())
 

@@ -38,19 +38,22 @@ class Deadlines:
     def of(self, job: Job, expect: Expect, now: int) -> list[int]:
         """The deadlines of what was sent at ``now`` (epoch ms), as the commit is told of them: of each run its nominal
         time, by when it begins and by when it ends, 0 for whenever; and by when one succeeds, if that is expected."""
-        entry, trusts, found = job.entry, expect.trust == "backend", list[int]()
+        entry, trusts = job.entry, expect.trust == "backend"
+        found: list[int] = []
         if not trusts:
             self.wanted = now
-        if not (self.recorded or trusts):
-            return found
+            if not self.recorded:
+                return found
         start, finish, before = expect.start_ms, expect.finish_ms, job.state.last
         put_off = entry.jitter_ms + delay_ms(entry.options, now) if entry.jitter or entry.options else 0
+        most = (finish or start or 0) + put_off  # a run ends after it has begun
         for nominal in job.plan.emit:
             due, begins, ends = self.due(entry, nominal, now) if put_off else nominal, 0, 0
-            if start is not None and _is_sampled(nominal, before, start + put_off):
-                begins = max(due + start, now)
-            if finish is not None and _is_sampled(nominal, before, finish + put_off):
-                ends = max(due + finish, now)
+            each = before is None or (nominal - before) * _AT_ONCE >= most  # of nearly each entry
+            if start is not None and (each or _is_sampled(nominal, before, start + put_off)):
+                begins = now if due + start < now else due + start
+            if finish is not None and (each or _is_sampled(nominal, before, finish + put_off)):
+                ends = now if due + finish < now else due + finish
             if begins or ends:
                 found += (nominal, begins, ends)
             before = nominal
@@ -66,6 +69,4 @@ class Deadlines:
 
 def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
     """Of each hundredth of the time that is allowed one run has a deadline."""
-    if before is None or (nominal - before) * _AT_ONCE >= allowed:  # as of nearly each entry
-        return True
-    return nominal * _AT_ONCE // allowed != before * _AT_ONCE // allowed
+    return before is None or nominal * _AT_ONCE // allowed != before * _AT_ONCE // allowed

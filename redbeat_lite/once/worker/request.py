@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from billiard.einfo import ExceptionWithTraceback
 from celery.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
@@ -14,6 +13,7 @@ from celery.worker.request import Request as CeleryRequest
 
 from ...errors import InvalidEntry, describe, text_of
 from ...runs.attempt import attempt_of
+from ...uuids import drawn
 from .. import fates
 from ..answers import Seen
 from ..claims import ONCE_HEADER, once_header
@@ -49,7 +49,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
             fields[ONCE_HEADER] = wire[ONCE_HEADER] = once
         if is_guarded(self.task, fields):
             # A token for this delivery, known to both processes: so the parent can renew and release for its child.
-            fields[DELIVERY] = delivery(uuid4().hex, wire, message.content_type, message.content_encoding)
+            fields[DELIVERY] = delivery(drawn(), wire, message.content_type, message.content_encoding)
 
     def revoked(self) -> bool:
         """Celery's, but a copy that expired while the first one runs, or after it, is dropped without a word: Celery
