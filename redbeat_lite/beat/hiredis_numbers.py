@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from redis import connection
 from redis.connection import HiredisRespSerializer
+from redis.exceptions import DataError
 
 _TEXT = frozenset((bytes, str))
-
-_pack: Any = HiredisRespSerializer.pack
 
 
 def spell_numbers_out() -> None:
@@ -22,10 +22,17 @@ def spell_numbers_out() -> None:
     HiredisRespSerializer.pack = _packed  # type: ignore[method-assign]
 
 
-def _packed(self: HiredisRespSerializer, *args: Any) -> Any:
+def _packed(self: HiredisRespSerializer, *args: Any) -> list[bytes]:
     # Of a thousand arguments nearly all are text; to compare their types is half as dear as isinstance().
-    return _pack(self, *[arg if type(arg) in _TEXT else _spelled(arg) for arg in args])
+    words = [arg if type(arg) in _TEXT else _spelled(arg) for arg in args]
+    words[:1] = words[0].split()  # "CONFIG GET", of which redis-py makes one
+    try:
+        return [connection.hiredis.pack_command(tuple(words))]  # type: ignore[attr-defined]
+    except TypeError as exc:
+        raise DataError(str(exc)) from exc
 
 
 def _spelled(arg: Any) -> Any:
+    if isinstance(arg, (bytearray, memoryview)):
+        return bytes(arg)
     return str(arg) if isinstance(arg, (int, float)) and arg is not True and arg is not False else arg

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -138,8 +139,8 @@ class EntryState:
         try:
             parts = raw.decode("utf-8").split("|", _FIELDS - 1)
             version, generation, nominal, last, count, skipped, attempts, paused, notes = parts
-            deltas = alone_in(notes)
-            extra = loads(notes) if notes and deltas is None else None
+            sent = alone_in(notes)
+            extra = loads(notes) if notes and sent is None else None
             state = cls(
                 _count(version),
                 generation,
@@ -149,11 +150,12 @@ class EntryState:
                 _count(skipped),
                 _count(attempts),
                 paused == "1",
-                str(extra.get("note", "")) if extra is not None else "",
-                str(extra.get("error", "")) if extra is not None else "",
-                beside_others(extra.get("sent")) if extra is not None else deltas or "",
-                (extra is not None and _instant(str(extra.get("forgiven", "")))) or 0,
+                deltas=sent or "",
             )
+            if extra is not None:
+                state.note, state.error = str(extra.get("note", "")), str(extra.get("error", ""))
+                state.deltas = beside_others(extra.get("sent"))
+                state.forgiven = _instant(str(extra.get("forgiven", ""))) or 0
         except (ValueError, AttributeError, CorruptEntry) as exc:
             raise CorruptEntry(f"state is not readable: {exc}") from exc
         # A commit compares the text itself: an entry whose state only reads like one would stay due for ever.
@@ -174,6 +176,7 @@ def _drawn() -> str:
     return os.urandom(4).hex()
 
 
+@lru_cache(maxsize=1024)  # most are 0, or those of many entries
 def _count(text: str) -> int:
     number = int(text)
     if not 0 <= number < MAX_COUNT:

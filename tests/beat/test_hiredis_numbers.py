@@ -39,7 +39,7 @@ class Hiredis:
 def hiredis(monkeypatch: pytest.MonkeyPatch) -> Hiredis:
     """From now on new connections pack with it."""
     spy = Hiredis()
-    monkeypatch.setattr(redis.connection.HiredisRespSerializer, "pack", hiredis_numbers._pack)
+    monkeypatch.setattr(redis.connection.HiredisRespSerializer, "pack", lambda _, *args: [spy.pack_command(args)])
     monkeypatch.setattr(redis.connection, "hiredis", spy, raising=False)
     monkeypatch.setattr(redis.connection, "HIREDIS_AVAILABLE", True)
     monkeypatch.setattr(redis.connection, "HIREDIS_PACK_AVAILABLE", True, raising=False)  # in redis-py 5
@@ -81,10 +81,17 @@ def test_no_number_of_a_beat_is_left_to_it(
     assert hiredis.numbers == []
 
 
-def test_every_kind_of_number_is_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_argument_is_packed_as_redis_py_would(hiredis: Hiredis) -> None:
     class Count(IntEnum):
         SEVEN = 7
 
-    monkeypatch.setattr(hiredis_numbers, "_pack", lambda self, *args: args)
-    given = (1, 2.5, Count.SEVEN, Question(1772453250000, 5), "text", b"bytes", True)
-    assert hiredis_numbers._packed(None, *given) == ("1", "2.5", "7", "1772453250000", "text", b"bytes", True)  # type: ignore[arg-type]
+    def packed(*args: Any) -> bytes:
+        return b"".join(hiredis_numbers._packed(None, *args))  # type: ignore[arg-type]
+
+    given = ("CONFIG GET", 1, 2.5, Count.SEVEN, Question(1772453250000, 5), "é", b"bytes", bytearray(b"more"))
+    said = hiredis.pack_command(("CONFIG", "GET", "1", "2.5", "7", "1772453250000", "é", b"bytes", b"more"))
+    assert packed(*given) == said
+    assert hiredis.numbers == []
+    assert packed(b"CONFIG GET", memoryview(b"more")) == hiredis.pack_command((b"CONFIG", b"GET", b"more"))
+    with pytest.raises(redis.DataError, match="bool"):
+        packed("SET", True)

@@ -7,8 +7,10 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 from unittest import mock
+from uuid import UUID
 
 import celery.app.amqp
 import celery.app.task
@@ -62,8 +64,9 @@ options = st.fixed_dictionaries(
     },
 )
 texts = st.text(max_size=5) | st.sampled_from(["100% %s", 'a "quoted" one', "it's", "\\ and \n", "é"])
+own = st.sampled_from([datetime(2026, 3, 29, 2, 30, tzinfo=UTC), Decimal("1.50"), UUID(int=7), b"\xff"])
 values = st.recursive(
-    texts | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none(),
+    texts | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none() | own,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )

@@ -6,11 +6,12 @@ import base64
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from json.encoder import encode_basestring_ascii
 from operator import itemgetter
 from typing import Any
-from uuid import uuid4
 
+import kombu.utils.json
 from celery.beat import BeatLazyFunc
 from celery.utils.saferepr import saferepr
 from kombu.compression import compress
@@ -18,9 +19,10 @@ from kombu.serialization import dumps, registry
 
 from ...entries.entry import Entry
 from ...storage.stored import Command
+from ...uuids import drawn
 
 #: Marks the gaps while a text is made. Drawn anew by each process, so that no argument can hold it.
-_SECRET = uuid4().hex
+_SECRET = drawn()
 
 #: A gap is filled with a part of a text of JSON; one that has a number, with the whole value.
 _MARKS = re.compile(rf'"<{_SECRET}:(\d+)>"|<{_SECRET}:(\w+)>')
@@ -63,6 +65,7 @@ class Shape:
         self._closed = closed
         # One of several serializers of the same type may write it as the other does, this once.
         (self._serializer,) = (name for name, kind in registry.name_to_type.items() if kind == message["content-type"])
+        self._is_json = registry._encoders[self._serializer].encoder is kombu.utils.json.dumps
         self._compression = headers.get("compression")
         self._check: Any = task.__header__ if task is not None and task.typing else None
         self._dump: Any = getattr(task, "_dump_pydantic_arguments", None)
@@ -85,14 +88,12 @@ class Shape:
         """
         args: Any = list(entry.args)
         kwargs = entry.kwargs
-        if any(isinstance(value, BeatLazyFunc) for value in (*args, *kwargs.values())):
-            raise ValueError("others at each run")
         if self._check is not None:
             self._check(*args, **kwargs)
         if self._dump is not None:
             args, kwargs = self._dump(args, kwargs)
         args, kwargs = args or (), kwargs or {}
-        _, _, body = dumps((args, kwargs, self._embed), serializer=self._serializer)  # type: ignore[no-untyped-call]
+        body = self._body(args, kwargs)
         if self._compression is not None:
             body, _ = compress(body, self._compression)  # type: ignore[no-untyped-call]  # untyped in kombu
         return {
@@ -101,6 +102,15 @@ class Shape:
             "argsrepr": inside(self._shown("argsrepr", args)),
             "kwargsrepr": inside(self._shown("kwargsrepr", kwargs)),
         }
+
+    def _body(self, args: Any, kwargs: Any) -> Any:
+        if self._is_json:
+            with suppress(TypeError):  # kombu's own has more types than Python's, and writes the others as Python does
+                return json.dumps((args, kwargs, self._embed))
+        if any(isinstance(value, BeatLazyFunc) for value in (*args, *kwargs.values())):
+            raise ValueError("others at each run")
+        _, _, body = dumps((args, kwargs, self._embed), serializer=self._serializer)  # type: ignore[no-untyped-call]
+        return body
 
     def _shown(self, key: str, value: Any) -> str:
         if (given := self._options.get(key)) is not None:
