@@ -26,7 +26,6 @@ _note = click.option("--note", default="", help="Why, for the record of changes.
 @click.option("--replace", is_flag=True, help="Overwrite an entry of this name; it keeps its history.")
 @_note
 @json_option
-@click.pass_context
 def add(ctx: click.Context, /, name: str, task: str, replace: bool, note: str, as_json: bool, **given: Any) -> None:
     """Add an entry that runs TASK. The beat acts on it at once.
 
@@ -55,7 +54,6 @@ def add(ctx: click.Context, /, name: str, task: str, replace: bool, note: str, a
 @field_options
 @_note
 @json_option
-@click.pass_context
 def edit(ctx: click.Context, /, name: str, task: str | None, note: str, as_json: bool, **given: Any) -> None:
     """Change the named fields of an entry and leave the others.
 
@@ -82,7 +80,6 @@ def edit(ctx: click.Context, /, name: str, task: str | None, note: str, as_json:
 @click.command(cls=Command)
 @changing
 @_note
-@click.pass_context
 def remove(ctx: click.Context, /, note: str, **meant: Any) -> None:
     """Remove entries, for good.
 

@@ -38,7 +38,6 @@ _LEFT_OUT = {
 @click.option("--note", default="", help="Why, for those who come after.")
 @click.option("--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
 @json_option
-@click.pass_context
 def backfill(
     ctx: click.Context,
     /,
@@ -131,7 +130,6 @@ def begin(
 @click.argument("action", type=click.Choice(["list", "pause", "resume", "cancel"]), default="list")
 @click.argument("id", required=False)
 @json_option
-@click.pass_context
 def backfills(ctx: click.Context, action: str, id: str | None, as_json: bool) -> None:
     """List the backfills and how far each has come; or pause, resume or cancel the one of this ID.
 

@@ -32,7 +32,6 @@ def calendars() -> None:
 @calendars.command("list")
 @click.argument("name", required=False, shell_complete=_names)
 @json_option
-@click.pass_context
 def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
     """List the calendars, with the last date that each knows of; or the days of one.
 
@@ -62,7 +61,6 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
     help="With the public holidays of DE, DE-BY, US-CA, … from the first year to the last.",
 )
 @click.option("--until", type=_DATE, help="The last date it knows of. [default: the end of the last year]")
-@click.pass_context
 def set_(
     ctx: click.Context,
     name: str,
@@ -87,7 +85,6 @@ def set_(
 
 @calendars.command()
 @_name_argument
-@click.pass_context
 def remove(ctx: click.Context, name: str) -> None:
     """Remove a calendar that no entry names.
 

@@ -35,7 +35,8 @@ _COMPLETED, _PATIENCE = 100, 1.0
 
 
 class Command(click.Command):
-    """A command whose failures are one line and an exit code; see :mod:`redbeat_lite.cli.exit_codes`."""
+    """A command whose function is given the context first, and whose failures are one line and an exit code; see
+    :mod:`redbeat_lite.cli.exit_codes`."""
 
     def get_short_help_str(self, limit: int = 45) -> str:
         return super().get_short_help_str(_WHOLE)
@@ -49,8 +50,9 @@ class Command(click.Command):
         from .output import tolerate_any_text
 
         tolerate_any_text()
+        callback: Any = self.callback
         with _warnings_said(), explained(ctx), by_way("cli"):
-            return super().invoke(ctx)
+            return ctx.invoke(callback, ctx, **ctx.params)
 
 
 class Group(click.Group):

@@ -22,7 +22,6 @@ _COLOURS = {"ERROR": "red", "WARNING": "yellow"}
 
 @click.command(cls=Command)
 @json_option
-@click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Look for what is or will be trouble: the server, the settings, the entries.
 

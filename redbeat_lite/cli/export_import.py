@@ -37,7 +37,6 @@ NOT_ALL = 3
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option("--name", metavar="PATTERN", help="Entries whose name matches this pattern.")
 @selecting
-@click.pass_context
 def export_(ctx: click.Context, /, path: Path | None, **meant: Any) -> None:
     """Write all or some entries with their state as JSON, to PATH, or to the output if that is left out or -.
 

@@ -21,7 +21,6 @@ from .output import echo_json, echo_table, say, when
 @click.option("--until", metavar="INSTANT", help="Until when, in the place of --for.")
 @click.option("--skip", is_flag=True, help="Leave out what is due meanwhile, whatever misfire policies say.")
 @click.option("--note", default="", help="Why, for those who come after.")
-@click.pass_context
 def freeze(ctx: click.Context, /, pattern: str | None, until: str | None, skip: bool, **given: Any) -> None:
     """Keep the entries whose names match PATTERN from firing for a time. None is edited, and what is out goes on.
 
@@ -51,7 +50,6 @@ def froze(ctx: click.Context, name: str, *, length: float | None, **given: Any) 
 
 @click.command(cls=Command)
 @json_option
-@click.pass_context
 def freezes(ctx: click.Context, as_json: bool) -> None:
     """List the freezes that hold.
 
@@ -70,7 +68,6 @@ def freezes(ctx: click.Context, as_json: bool) -> None:
 
 @click.command(cls=Command)
 @click.argument("id")
-@click.pass_context
 def thaw(ctx: click.Context, id: str) -> None:
     """End a freeze before its time. What was due meanwhile is decided on as at its end.
 

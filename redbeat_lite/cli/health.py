@@ -21,7 +21,6 @@ from .output import echo_json, say
 @click.option("--pid", type=int, help="The beat's process, where several beats run on this host.")
 @click.option("--timeout", type=Length(0.1), default="2s", show_default=True, help="How long the server is waited for.")
 @json_option
-@click.pass_context
 def health(
     ctx: click.Context,
     cluster: bool,

@@ -68,7 +68,6 @@ _origin_options = together(
 @click.option("--apply", is_flag=True, help="Write; without it, only tell what would be written.")
 @click.option("--replace", is_flag=True, help="Carry over what is stored here already, too.")
 @json_option
-@click.pass_context
 def import_(ctx: click.Context, /, origin: str | None, apply: bool, replace: bool, as_json: bool, **where: Any) -> None:
     """Bring back what export has written, or move in from another scheduler with the last runs of its entries.
 
@@ -173,7 +172,6 @@ def _list_notes(heading: str, moves: Iterable[Move]) -> None:
 @click.option("--every", type=Length(0.1), default="1s", show_default=True, help="How often to look.")
 @click.option("--tolerance", type=Length(), default="2s", show_default=True, help="How far apart two instants may be.")
 @json_option
-@click.pass_context
 def shadow(
     ctx: click.Context, /, origin: str, span: float | None, every: float, tolerance: float, as_json: bool, **where: Any
 ) -> None:

@@ -19,7 +19,6 @@ from .output import echo_json, echo_table, say, when
 @click.option("--open", "only_open", is_flag=True, help="Only those that are open.")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
 @json_option
-@click.pass_context
 def incidents(ctx: click.Context, only_open: bool, limit: int, as_json: bool) -> None:
     """List incidents: those that are open, the oldest first, and then those that were closed last.
 
@@ -45,7 +44,6 @@ def incidents(ctx: click.Context, only_open: bool, limit: int, as_json: bool) ->
 @click.command(cls=Command)
 @click.argument("incident_id", metavar="ID")
 @click.option("--note", required=True, help="Who sees to it, and how.")
-@click.pass_context
 def ack(ctx: click.Context, incident_id: str, note: str) -> None:
     """Say who has taken up an open incident. It stays open until what is wrong is not any more.
 

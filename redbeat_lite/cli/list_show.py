@@ -46,7 +46,6 @@ _RUNS_SHOWN = 5
 @click.option("--offset", type=click.IntRange(0), default=0, show_default=True, help="How many to leave out first.")
 @click.option("--plain", is_flag=True, help="Letters for the outcomes: s is succeeded, f failed.")
 @json_option
-@click.pass_context
 def list_(
     ctx: click.Context, /, order: str, limit: int, offset: int, plain: bool, as_json: bool, **wanted: Any
 ) -> None:
@@ -125,7 +124,6 @@ def _matching(ctx: click.Context, source: str | None, doing: str | None, failed:
 @click.command(cls=Command)
 @name_argument
 @json_option
-@click.pass_context
 def show(ctx: click.Context, name: str, as_json: bool) -> None:
     """Show everything about one entry, with its last runs. Its schedule is shown as the options that make it.
 

@@ -24,7 +24,6 @@ def locks() -> None:
 
 @locks.command("list", cls=Command)
 @json_option
-@click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
     """List the locks that are held or waited for, those that run out first in front.
 
@@ -52,7 +51,6 @@ def list_(ctx: click.Context, as_json: bool) -> None:
 
 @locks.command(cls=Command)
 @click.argument("key")
-@click.pass_context
 def clear(ctx: click.Context, key: str) -> None:
     """Free a lock, whoever holds it, and wake who waits for it.
 

@@ -16,7 +16,6 @@ from .output import echo_fields, echo_json, say, when
 @click.option("--since", metavar="TIME", help="Only what was changed since: an instant, or how long ago, such as 24h.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many changes at most.")
 @json_option
-@click.pass_context
 def log(ctx: click.Context, name: str | None, since: str | None, limit: int, as_json: bool) -> None:
     """Tell who changed what, when and why, newest first: of all entries, or of one, which may be gone.
 

@@ -51,7 +51,6 @@ class _Run(NamedTuple):
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many runs at most.")
 @click.option("--tz", metavar="ZONE", help="Show all times in this zone. [default: each entry's own]")
 @json_option
-@click.pass_context
 def next_(
     ctx: click.Context,
     /,

@@ -29,7 +29,6 @@ _UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS, ValueError)
 @changing
 @click.option("--note", default="", help="Why, for those who come after.")
 @click.option("--for", "length", type=Length(), help="For so long, by a freeze of them: 30m, 2h, 2d.")
-@click.pass_context
 def pause(ctx: click.Context, /, note: str, length: float | None, **meant: Any) -> None:
     """Stop entries from firing. They keep their history, and stay paused over restarts.
 
@@ -56,7 +55,6 @@ def pause(ctx: click.Context, /, note: str, length: float | None, **meant: Any) 
 @changing
 @click.option("--catch-up", is_flag=True, help="Treat what the pause held back as missed; its misfire policy decides.")
 @json_option
-@click.pass_context
 def resume(ctx: click.Context, /, catch_up: bool, as_json: bool, **meant: Any) -> None:
     """Let paused entries fire again, from their next instant on.
 
@@ -80,7 +78,6 @@ def resume(ctx: click.Context, /, catch_up: bool, as_json: bool, **meant: Any) -
 @click.option("--at", metavar="INSTANT", help="As the run of this nominal time, of the past: a backfill of one.")
 @click.option("--note", default="", help="Why, for the record of changes.")
 @json_option
-@click.pass_context
 def run(ctx: click.Context, /, args: Any, kwargs: Any, at: str | None, note: str, as_json: bool, **meant: Any) -> None:
     """Send one extra task now, with the entry's options, and its arguments if none are given. Its plan is untouched.
 

@@ -31,7 +31,6 @@ def pipelines() -> None:
 @click.option("--failed", is_flag=True, help="Only those that have failed.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
 @json_option
-@click.pass_context
 def list_(ctx: click.Context, running: bool, failed: bool, limit: int, as_json: bool) -> None:
     """List the runs: those that have not ended first, then the others, the latest in front.
 
@@ -56,7 +55,6 @@ def list_(ctx: click.Context, running: bool, failed: bool, limit: int, as_json: 
 @pipelines.command(cls=Command)
 @click.argument("run_id")
 @json_option
-@click.pass_context
 def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
     """Show one run with its steps.
 
@@ -96,7 +94,6 @@ def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
 @click.argument("run_id")
 @click.option("--timeout", type=Length(), help="How long to wait at most: 90s, 5m. [default: for ever]")
 @json_option
-@click.pass_context
 def wait(ctx: click.Context, run_id: str, timeout: float | None, as_json: bool) -> None:
     """Wait until a run has ended, with a line for each change.
 
@@ -123,7 +120,6 @@ def wait(ctx: click.Context, run_id: str, timeout: float | None, as_json: bool) 
 @click.argument("run_id")
 @click.option("--terminate", is_flag=True, help="Kill what runs of it, too; otherwise that runs to its end.")
 @click.option("--note", default="", help="Why, for the record of changes.")
-@click.pass_context
 def cancel(ctx: click.Context, run_id: str, terminate: bool, note: str) -> None:
     """End a run before its time: nothing of it starts any more.
 
@@ -140,7 +136,6 @@ def cancel(ctx: click.Context, run_id: str, terminate: bool, note: str) -> None:
 @pipelines.command(cls=Command)
 @click.argument("run_id")
 @click.option("--note", default="", help="Why, for the record of changes.")
-@click.pass_context
 def resume(ctx: click.Context, run_id: str, note: str) -> None:
     """Go on with a run that failed or was cancelled: what has succeeded does not run again.
 

@@ -32,7 +32,6 @@ _PRUNE = click.option("--prune", is_flag=True, help="Remove the runtime entries 
 @_PRUNE
 @click.option("--exit-code", is_flag=True, help="Exit with 3 if there is anything to do.")
 @json_option
-@click.pass_context
 def plan(ctx: click.Context, path: Path, prune: bool, exit_code: bool, as_json: bool) -> None:
     """Show what apply would change. PATH is a file of entries in JSON or TOML; - is the input, in JSON.
 
@@ -64,7 +63,6 @@ def plan(ctx: click.Context, path: Path, prune: bool, exit_code: bool, as_json: 
 @_FILE
 @_PRUNE
 @json_option
-@click.pass_context
 def apply(ctx: click.Context, path: Path, prune: bool, as_json: bool) -> None:
     """Show the difference between a file of entries and Redis as plan does, and make it none.
 

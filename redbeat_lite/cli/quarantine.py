@@ -28,7 +28,6 @@ def quarantine() -> None:
 
 @quarantine.command("list", cls=Command)
 @json_option
-@click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
     """List them, with what is wrong.
 
@@ -48,7 +47,6 @@ def list_(ctx: click.Context, as_json: bool) -> None:
 @quarantine.command(cls=Command)
 @_name_argument
 @json_option
-@click.pass_context
 def show(ctx: click.Context, name: str, as_json: bool) -> None:
     """Show one, with all that is left of it.
 
@@ -66,7 +64,6 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
 @quarantine.command(cls=Command)
 @_name_argument
 @json_option
-@click.pass_context
 def release(ctx: click.Context, name: str, as_json: bool) -> None:
     """Put one back, as new, once what was wrong with it is mended.
 
@@ -80,7 +77,6 @@ def release(ctx: click.Context, name: str, as_json: bool) -> None:
 
 @quarantine.command(cls=Command)
 @_name_argument
-@click.pass_context
 def remove(ctx: click.Context, name: str) -> None:
     """Forget one, for good.
 

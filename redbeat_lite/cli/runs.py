@@ -37,7 +37,6 @@ from .selected import names_of, selected, selecting
 @click.option("--until", metavar="TIME", help="Only those scheduled until then.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many runs at most.")
 @json_option
-@click.pass_context
 def runs(
     ctx: click.Context,
     /,

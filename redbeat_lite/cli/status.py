@@ -20,7 +20,6 @@ from .output import distance, echo_fields, echo_json, when
 @click.command(cls=Command)
 @click.option("--timeout", type=Length(0.1), default="5s", show_default=True, help="How long the server is waited for.")
 @json_option
-@click.pass_context
 def status(ctx: click.Context, timeout: float, as_json: bool) -> None:
     """Show who leads, who stands by, and whether anything is late.
 

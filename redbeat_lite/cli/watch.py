@@ -47,7 +47,6 @@ _KEY = re.compile(rb"\x1b\[[56]~|.", re.DOTALL)
 @selecting
 @click.option("--status", "doing", type=click.Choice(STATUSES), help="Only entries that are this.")
 @click.option("--every", type=Length(0.1), default="1s", show_default=True, help="Time between looks.")
-@click.pass_context
 def watch(ctx: click.Context, /, doing: str | None, every: float, **meant: Any) -> None:
     """Watch the entries that run next, in a table that redraws itself. n and p turn its pages; q ends it, or Ctrl-C.
 

@@ -27,7 +27,6 @@ _SECONDS = re.compile(r":\d\d:\d\d")
 @name_argument
 @click.argument("instant", required=False)
 @json_option
-@click.pass_context
 def why(ctx: click.Context, name: str, instant: str | None, as_json: bool) -> None:
     """Say why an entry did not run at INSTANT, or that it did, with the evidence.
 

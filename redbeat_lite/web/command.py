@@ -17,7 +17,6 @@ from ..cli.output import say
 @click.option("--host", default="127.0.0.1", show_default=True, help="The IP address to serve on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=5556, show_default=True, help="0: any that is free.")
 @click.option("--users", type=click.Path(path_type=Path), help="Who may sign in, and do what.")
-@click.pass_context
 def web(ctx: click.Context, host: str, port: int, users: Path | None) -> None:
     """Serve the page: what runs when, what became of it, what is wrong; and the buttons to act.
 
