@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from ._version import __version__
-from .durations import seconds_of
+from .cli.command import Group, Length
 from .errors import ConfigurationError
 
 
-@click.group()
+# Not with click's own code for wrong words, 2, which is reserved where Docker asks for a container's health.
+@click.group(cls=Group)
 @click.version_option(__version__, prog_name="redbeat_lite")
 def main() -> None:
     """A Celery beat scheduler that keeps its schedule in Redis."""
 
 
-@main.command()
+@main.command(cls=click.Command)
 @click.option("--seconds", type=click.FloatRange(min=1), help="End after so many seconds; else on Ctrl-C.")
 def demo(seconds: float | None) -> None:
     """Start a private server, a worker, two beats and the page, and watch."""
@@ -29,29 +28,9 @@ def demo(seconds: float | None) -> None:
         raise click.ClickException(str(exc)) from exc
 
 
-class Probe(click.Command):
-    """A command that exits with 1 when its words are wrong: 2, click's own code for that, is reserved where Docker asks
-    for a container's health."""
-
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        try:
-            return super().make_context(*args, **kwargs)
-        except click.UsageError as exc:
-            exc.show()
-            raise SystemExit(1) from exc
-
-
-def _length(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    seconds = seconds_of(value)
-    if seconds is None or seconds < 1:
-        expected = "a length of time such as 30s or 5m, at least 1 s"
-        raise click.BadParameter(f"expected {expected}, got {value!r}", ctx, param)
-    return seconds
-
-
-@main.command(cls=Probe)
+@main.command(cls=click.Command)
 @click.argument("file")
-@click.option("--limit", callback=_length, default="30s", show_default=True, help="How long it may be silent.")
+@click.option("--limit", type=Length(1.0), default="30s", show_default=True, help="How long it may be silent.")
 def health(file: str, limit: float) -> None:
     """Judge a beat by its heartbeat FILE, without Redis and without the app; exit 0 if it is well, else 1."""
     from .beat.heartbeat import judge
