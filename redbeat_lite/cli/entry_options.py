@@ -28,30 +28,6 @@ _NONE = "none"
 _DIGITS = 300
 
 
-class Json(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.4 on
-    """JSON of one kind, in which ``__type__`` marks what is not plain JSON, as everywhere in the schedule."""
-
-    def __init__(self, kind: type, name: str) -> None:
-        self._kind = kind
-        self.name = name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            found = unpack(json.loads(value))
-        except RecursionError:
-            self.fail(f"expected {self.name} that is not nested hundreds of levels deep", param, ctx)
-        except (ValueError, CorruptEntry) as exc:
-            self.fail(f"expected {self.name}, got {value!r:.120}: {exc}", param, ctx)
-        if not isinstance(found, self._kind):
-            self.fail(f"expected {self.name}, got {value!r}", param, ctx)
-        return found
-
-
-ARRAY = Json(list, "JSON array")
-OBJECT = Json(dict, "JSON object")
-
 #: The options that make a schedule; :func:`schedule_of` reads them.
 schedule_options = together(
     click.option("--every", metavar="LENGTH", help="At a fixed interval: 30s, 5m, 1h30m, 2d."),
@@ -71,9 +47,9 @@ schedule_options = together(
 
 #: The options of the other fields; :func:`fields_of` reads them.
 field_options = together(
-    click.option("--args", type=ARRAY, metavar="JSON", help="Arguments: '[1, \"two\"]'."),
-    click.option("--kwargs", type=OBJECT, metavar="JSON", help="Arguments by name: '{\"x\": 1}'."),
-    click.option("--options", type=OBJECT, metavar="JSON", help='Of apply_async: \'{"queue": "slow"}\'.'),
+    click.option("--args", metavar="JSON", help="Arguments: '[1, \"two\"]'."),
+    click.option("--kwargs", metavar="JSON", help="Arguments by name: '{\"x\": 1}'."),
+    click.option("--options", metavar="JSON", help='Of apply_async: \'{"queue": "slow"}\'.'),
     click.option("--expires", metavar="LENGTH", help='Seconds, a length of time, "interval" or "none".'),
     click.option("--once", metavar="JSON", help="One run at a time: true, false, or the fields of Once."),
     click.option("--misfire", metavar="POLICY", help="coalesce, skip, all, or JSON with policy, grace, limit."),
@@ -135,6 +111,7 @@ def schedule_of(given: dict[str, Any], zone: tzinfo) -> Any:
 def fields_of(given: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
     """The fields of :func:`field_options` that are given, as an entry has them; raises InvalidEntry if any is wrong."""
     readers: dict[str, Callable[[str, Any], Any]] = {
+        **dict.fromkeys(("args", "kwargs", "options"), _packed),
         "once": _json,
         "misfire": lambda field, value: _json(field, value) if value.lstrip().startswith("{") else value,
         "start_at": lambda field, value: until_of(field, value, zone),
@@ -221,11 +198,23 @@ def _instant_or_length(field: str, text: str, zone: tzinfo, words: str, sign: in
     return datetime.now(UTC) + sign * timedelta(seconds=min(seconds, 36_500 * 86_400))
 
 
-def _json(field: str, text: str) -> Any:
+def _json(field: str, text: str, expected: str = "JSON") -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise InvalidEntry(field, f"JSON ({exc})", text) from None
+        raise InvalidEntry(field, f"{expected} ({exc})", text) from None
+
+
+def _packed(field: str, text: str) -> Any:
+    """Arguments or options in JSON, where ``__type__`` marks what is not plain JSON, as everywhere in the schedule."""
+    kind, expected = (list, "JSON array") if field == "args" else (dict, "JSON object")
+    try:
+        found = unpack(_json(field, text, expected))
+    except CorruptEntry as exc:
+        raise InvalidEntry(field, f"{expected} ({exc})", text) from None
+    if not isinstance(found, kind):
+        raise InvalidEntry(field, expected, text)
+    return found
 
 
 def _expectation(field: str, text: str) -> Any:

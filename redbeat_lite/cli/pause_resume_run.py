@@ -14,7 +14,7 @@ from ..settings import Settings
 from ..storage.connections import FAULTS
 from .backfills import begin
 from .command import Command, Length, json_option, schedules_of
-from .entry_options import ARRAY, OBJECT, since_of
+from .entry_options import fields_of, since_of
 from .entry_output import tell
 from .exit_codes import Failure, ServerFailure
 from .freezes import froze
@@ -73,8 +73,8 @@ def resume(ctx: click.Context, /, catch_up: bool, as_json: bool, **meant: Any) -
 
 @click.command(cls=Command)
 @changing
-@click.option("--args", type=ARRAY, metavar="JSON", help="Other arguments, for this run alone: '[1, \"two\"]'.")
-@click.option("--kwargs", type=OBJECT, metavar="JSON", help="The same by name: '{\"x\": 1}'.")
+@click.option("--args", metavar="JSON", help="Other arguments, for this run alone: '[1, \"two\"]'.")
+@click.option("--kwargs", metavar="JSON", help="The same by name: '{\"x\": 1}'.")
 @click.option("--at", metavar="INSTANT", help="As the run of this nominal time, of the past: a backfill of one.")
 @click.option("--note", default="", help="Why, for the record of changes.")
 @json_option
@@ -98,7 +98,7 @@ def run(ctx: click.Context, /, args: Any, kwargs: Any, at: str | None, note: str
         return
     if isinstance(found, str):
         _ = schedules[found]  # so that what fails from here on is the broker's affair
-    app, given = ctx.obj.app, {"args": args, "kwargs": kwargs, "note": note}
+    app, given = ctx.obj.app, fields_of({"args": args, "kwargs": kwargs, "note": note}, ctx.obj.app.timezone)
     try:
         with given_up_soon(app, Settings.from_app(app).publish_timeout):
             sent = {found: schedules.run_now(found, **given)} if isinstance(found, str) else found.run_now(note)
