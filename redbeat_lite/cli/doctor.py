@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 import click
 
 from ..operate.doctor import examine
-from ..operate.doctor.finding import Finding, gravest
+from ..operate.doctor.finding import Finding
 from .command import Command, app_of, json_option
 from .output import clean, echo_json, say, showing_life, terminal_width
 
 #: The gravest severity -> exit code; 1 and 2 are those of a command that failed.
-_CODES = {None: 0, "note": 0, "warning": 3, "error": 4}
+_CODES = {"note": 0, "warning": 3, "error": 4}
 
 #: By the word with which a finding begins.
 _COLOURS = {"ERROR": "red", "WARNING": "yellow"}
@@ -42,7 +42,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     else:
         for line in _lines(found):
             say(line, colour=_COLOURS.get(line.split(" ", 1)[0]))
-    ctx.exit(_CODES[gravest(found)])
+    ctx.exit(_CODES[found[0].severity] if found else 0)
 
 
 def _lines(found: Sequence[Finding]) -> Iterator[str]:

@@ -204,7 +204,7 @@ def shadow(
     except KeyboardInterrupt:
         pass
     finally:
-        show_life("", last=True)
+        show_life("")
         source.close()
     _summary(watch, as_json)
     if watch.counts:
@@ -224,7 +224,7 @@ def _looks(source: Source, watch: Shadow, pause: float, end: float | None, *, si
             differences = [*watch.look(found, wall_ms())]
             if first and not silent:
                 say(f"Watching {watch.watched} entries of {source.title}: {source.where}")
-            show_life("", last=True)
+            show_life("")
             yield from differences
             first = False
             show_life("" if silent else f"{watch.agreed} runs agreed, {sum(watch.counts.values())} differences")

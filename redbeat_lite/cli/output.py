@@ -55,14 +55,10 @@ def say(line: str = "", *, err: bool = False, colour: str | None = None) -> None
     click.secho(clean(line), err=err, fg=colour if colour and wants_colour() else None)
 
 
-def show_life(text: str, *, last: bool = False) -> None:
-    """Show on stderr, in one line that is drawn over, how far long work has come; nothing where that is no terminal.
-
-    Parameters:
-        last: leave the line empty.
-    """
+def show_life(text: str) -> None:
+    """Show on stderr, in one line that is drawn over, how far long work has come; nothing where that is no terminal."""
     if sys.stderr.isatty():
-        click.echo(f"\r\x1b[K{'' if last else fitted(text)}", err=True, nl=False)
+        click.echo(f"\r\x1b[K{fitted(text)}", err=True, nl=False)
 
 
 @contextmanager
@@ -81,7 +77,7 @@ def showing_life(what: str) -> Iterator[None]:
     finally:
         ticker.stop()
         ticker.join(1)
-        show_life("", last=True)
+        show_life("")
 
 
 def echo_json(value: Any) -> None:

@@ -20,7 +20,7 @@ from redbeat_lite import Entry, Pipeline, PipelineTask, Scheduler, Schedules, cr
 from redbeat_lite.entries.words import listed
 from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.operate.doctor import examine
-from redbeat_lite.operate.doctor.finding import Finding, gravest
+from redbeat_lite.operate.doctor.finding import Finding
 from redbeat_lite.operate.doctor.run_times import hot_spots
 from redbeat_lite.pipeline.keys import START
 from redbeat_lite.schedules import next_ms
@@ -559,12 +559,9 @@ class TestMessages:
         assert (finding.severity, finding.entries) == ("warning", ("allow once",))
 
 
-def test_names_and_severities_are_told_in_short() -> None:
+def test_names_are_told_in_short() -> None:
     assert listed("ab") == "'a', 'b'"
     assert listed("abcdefg") == "'a', 'b', 'c', 'd', 'e' and 2 more"
-    texts = {"check": "c", "what": "w", "why": "y", "todo": "t"}
-    assert gravest([]) is None
-    assert gravest([Finding(severity=each, **texts) for each in ("note", "error", "warning")]) == "error"
 
 
 class TestCommand:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...public import public_in
@@ -31,8 +30,3 @@ class Finding:
     why: str
     todo: str
     entries: tuple[str, ...] = ()
-
-
-def gravest(findings: Iterable[Finding]) -> str | None:
-    """The gravest severity among these; ``None`` if there are none."""
-    return max((finding.severity for finding in findings), key=SEVERITIES.index, default=None)
