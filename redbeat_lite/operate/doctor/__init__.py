@@ -10,6 +10,8 @@ from celery import Celery
 from ...api.reader import Reader
 from ...beat.config_entries import not_stored
 from ...beat.status import Status, read
+from ...once.runtime import Runtime
+from ...once.worker.visibility import workers
 from ...public import public_in
 from ...settings import Settings
 from ...storage.server_check import check_driver
@@ -64,12 +66,12 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     yield from run_times.hot_spots(app.timezone, readable)
     yield from calendars.calendars(store, readable)
     yield from messages.confirms(app)
-    yield from messages.recording(app, readable)
+    heard = workers(Runtime.of(app)).values()
+    yield from messages.recording(readable, heard)
     yield from messages.outcomes(store, readable)
     yield from messages.worker_clocks(status, settings.clock_slack)
-    yield from messages.lifetimes(app, readable, settings.clock_slack)
-    yield from messages.queues(app, readable)
-    yield from messages.once(app, readable)
+    yield from messages.lifetimes(app, readable, settings.clock_slack, heard)
+    yield from messages.queues(app, readable, status.queues)
 
 
 def _not_looked_at(status: Status) -> Iterator[Finding]:

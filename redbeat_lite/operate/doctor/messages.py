@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
 
 from celery import Celery
@@ -15,8 +15,6 @@ from ...clock import CLOCK_OFF, wall_ms
 from ...entries.entry import Entry
 from ...entries.sendable import queue_of
 from ...entries.words import counted, listed
-from ...once.runtime import Runtime
-from ...once.worker.visibility import workers
 from ...once.worker_reports import WorkerReport
 from ...runs.store import RunStore
 from ...schedules import Question, next_ms
@@ -43,10 +41,10 @@ def confirms(app: Celery) -> Iterator[Finding]:
         )
 
 
-def recording(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
+def recording(entries: Sequence[Entry], heard: Collection[WorkerReport]) -> Iterator[Finding]:
     """Runs of which nobody tells what became of them: there is no worker, or none that records."""
     sent = tuple(entry.name for entry in entries if entry.known_state.count)
-    if sent and not any(said.records for said in _workers(app)):
+    if sent and not any(said.records for said in heard):
         yield Finding(
             "workers",
             "note",
@@ -90,7 +88,9 @@ def worker_clocks(status: Status, slack: float) -> Iterator[Finding]:
         )
 
 
-def lifetimes(app: Celery, entries: Sequence[Entry], slack: float) -> Iterator[Finding]:
+def lifetimes(
+    app: Celery, entries: Sequence[Entry], slack: float, heard: Collection[WorkerReport]
+) -> Iterator[Finding]:
     """Messages that outlive the visibility timeout where no worker keeps them from being delivered again.
 
     Clocks may differ by ``slack`` seconds.
@@ -99,7 +99,7 @@ def lifetimes(app: Celery, entries: Sequence[Entry], slack: float) -> Iterator[F
     if connection.transport.driver_type != "redis":
         return
     timeout = float(connection.transport_options.get("visibility_timeout", _VISIBILITY_TIMEOUT))
-    kept = {queue for said in _workers(app) if said.visibility_timeout is not None for queue in said.queues}
+    kept = {queue for said in heard if said.visibility_timeout is not None for queue in said.queues}
     long_lived = [
         entry
         for entry in entries
@@ -125,14 +125,19 @@ def lifetimes(app: Celery, entries: Sequence[Entry], slack: float) -> Iterator[F
         )
 
 
-def queues(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
-    """Entries whose queue none of the workers that report takes from; nothing where none reports."""
-    served = {queue for said in _workers(app) for queue in said.queues}
-    found = defaultdict(list)
-    for entry in entries if served else ():
+def queues(app: Celery, entries: Sequence[Entry], served: Collection[str]) -> Iterator[Finding]:
+    """Entries whose queue none of the workers that report takes from, where any reports; and those with a once-lock
+    among them, which nobody could look after.
+
+    Parameters:
+        served: the queues that workers report.
+    """
+    found, alone = defaultdict[str, list[str]](list), list[str]()
+    for entry in entries:
         if entry.due is not None and (queue := queue_of(app, entry)) not in served:
             found[queue].append(entry.name)
-    for queue, names in found.items():
+            alone += [entry.name] if entry.once is not None else []
+    for queue, names in found.items() if served else ():
         yield Finding(
             "queue",
             "note",
@@ -141,16 +146,6 @@ def queues(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
             f"Nothing, if there is one; else start a worker with -Q {queue}, or correct the queue of these.",
             tuple(names),
         )
-
-
-def once(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
-    """Entries with a once-lock whose queue no worker reads that could look after the lock."""
-    served = {queue for said in _workers(app) for queue in said.queues}
-    alone = [
-        entry.name
-        for entry in entries
-        if entry.due is not None and entry.once is not None and queue_of(app, entry) not in served
-    ]
     if alone:
         yield Finding(
             "once",
@@ -163,10 +158,6 @@ def once(app: Celery, entries: Sequence[Entry]) -> Iterator[Finding]:
             "Call redbeat_lite.install(app) where the app is made, and restart the workers.",
             tuple(alone),
         )
-
-
-def _workers(app: Celery) -> list[WorkerReport]:
-    return [*workers(Runtime.of(app)).values()]
 
 
 def _lifetime(entry: Entry, zone: tzinfo, slack: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import tzinfo
+from functools import lru_cache
 
 from ...clock import wall_ms
 from ...entries.clock_change_words import moves
@@ -42,12 +43,11 @@ def clock_changes(zone: tzinfo, entries: Iterable[Entry]) -> Iterator[Finding]:
 def hot_spots(zone: tzinfo, entries: Iterable[Entry]) -> Iterator[Finding]:
     """Full hours of the next day, by the zone of the app, at which many entries run, midnight above all."""
     now = wall_ms()
-    hours = _Hours(now)
     crowds: dict[int, list[str]] = defaultdict(list)
     for entry in entries:
         if entry.due is None or entry.jitter or "schedule" in entry.local:
             continue
-        for instant in _runs_at(entry, zone, hours):
+        for instant in _runs_at(entry, zone, now):
             crowds[instant].append(entry.name)
     crowded = sorted((at for at in crowds if len(crowds[at]) >= CROWD), key=lambda at: (-len(crowds[at]), at))
     if not crowded:
@@ -66,29 +66,25 @@ def hot_spots(zone: tzinfo, entries: Iterable[Entry]) -> Iterator[Finding]:
     )
 
 
-class _Hours(dict[tzinfo, list[int]]):
-    """The full hours of the next day by the clocks of each zone, in milliseconds since 1970."""
-
-    def __init__(self, now: int) -> None:
-        self._first = now // _QUARTER + 1
-
-    def __missing__(self, zone: tzinfo) -> list[int]:
-        # The offsets of all zones that are in use are whole quarters of an hour.
-        quarters = ((self._first + number) * _QUARTER for number in range(_DAY // _QUARTER))
-        self[zone] = [at for at in quarters if not from_ms(at).astimezone(zone).minute]
-        return self[zone]
+@lru_cache(maxsize=1000)
+def _full_hours(zone: tzinfo, now: int) -> list[int]:
+    """The full hours of the next day by the clocks of a zone; all in milliseconds since 1970."""
+    # The offsets of all zones that are in use are whole quarters of an hour.
+    first = now // _QUARTER + 1
+    quarters = ((first + number) * _QUARTER for number in range(_DAY // _QUARTER))
+    return [at for at in quarters if not from_ms(at).astimezone(zone).minute]
 
 
-def _runs_at(entry: Entry, zone: tzinfo, hours: _Hours) -> Iterator[int]:
+def _runs_at(entry: Entry, zone: tzinfo, now: int) -> Iterator[int]:
     """Full hours at which an entry runs: two questions to its rule for each hour at most.
 
     One that runs every minute is left out: it is no more of a load at a full hour than at any other time.
     """
     rule = entry.rule(zone)
     if isinstance(rule, ZonedRule):
-        at, full = entry.due, hours[rule.zone]
+        at, full = entry.due, _full_hours(rule.zone, now)
     elif isinstance(rule, Every):
-        at, full = entry.due, hours[zone]
+        at, full = entry.due, _full_hours(zone, now)
     else:  # one-offs and the sun; and code of others, of which nobody knows how long it takes
         return
     for hour in full:
