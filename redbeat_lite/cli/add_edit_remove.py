@@ -26,7 +26,7 @@ _note = click.option("--note", default="", help="Why, for the record of changes.
 @click.option("--replace", is_flag=True, help="Overwrite an entry of this name; it keeps its history.")
 @_note
 @json_option
-def add(ctx: click.Context, /, name: str, task: str, replace: bool, note: str, as_json: bool, **given: Any) -> None:
+def add(ctx: click.Context, /, name: str, task: str, replace: bool, note: str, **given: Any) -> None:
     """Add an entry that runs TASK. The beat acts on it at once.
 
     \b
@@ -44,7 +44,7 @@ def add(ctx: click.Context, /, name: str, task: str, replace: bool, note: str, a
         entry = schedules.add(name, task, schedule, replace=replace, note=note, **fields_of(given, zone))
     except EntryExists:
         raise Failure(f"entry {name!r} is already stored; --replace overwrites it") from None
-    tell(ctx, entry, "stored" if replace else "added", as_json)
+    tell(ctx, entry, "stored" if replace else "added")
 
 
 @click.command(cls=Command)
@@ -54,7 +54,7 @@ def add(ctx: click.Context, /, name: str, task: str, replace: bool, note: str, a
 @field_options
 @_note
 @json_option
-def edit(ctx: click.Context, /, name: str, task: str | None, note: str, as_json: bool, **given: Any) -> None:
+def edit(ctx: click.Context, /, name: str, task: str | None, note: str, **given: Any) -> None:
     """Change the named fields of an entry and leave the others.
 
     A changed schedule counts from now on and never fires for the past. A new cron or rrule has the zone of the one
@@ -74,7 +74,7 @@ def edit(ctx: click.Context, /, name: str, task: str | None, note: str, as_json:
         changes["schedule"] = schedule
     if not changes:
         raise Failure("nothing to change: name a field, such as --every or --args")
-    tell(ctx, schedules.update(name, note=note, **changes), "changed", as_json)
+    tell(ctx, schedules.update(name, note=note, **changes), "changed")
 
 
 @click.command(cls=Command)

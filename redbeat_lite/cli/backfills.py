@@ -39,15 +39,7 @@ _LEFT_OUT = {
 @click.option("--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
 @json_option
 def backfill(
-    ctx: click.Context,
-    /,
-    name: str | None,
-    tag: str | None,
-    task: str | None,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-    **given: Any,
+    ctx: click.Context, /, name: str | None, tag: str | None, task: str | None, dry_run: bool, yes: bool, **given: Any
 ) -> None:
     """Have the runs of entries between two instants of the past sent, oldest first, by a backfill of each.
 
@@ -64,7 +56,7 @@ def backfill(
     """
     _, names = named(ctx, name=name, tag=tag, task=task)
     asks = not yes and sys.stdin.isatty()
-    begin(ctx, names, as_json=as_json, dry_run=dry_run, asks=asks, **asked(given, ctx.obj.app.timezone))
+    begin(ctx, names, dry_run=dry_run, asks=asks, **asked(given, ctx.obj.app.timezone))
 
 
 def asked(given: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
@@ -85,7 +77,6 @@ def begin(
     names: str | Sequence[str],
     start: datetime,
     end: datetime,
-    as_json: bool,
     *,
     dry_run: bool = False,
     asks: bool = False,
@@ -112,7 +103,7 @@ def begin(
         say(f"left out, {why}: {listed(some, 10)}", err=True)
     if left_out and not wanted:
         raise Failure("of none of these entries is there anything to send")
-    for each in [] if as_json else wanted:
+    for each in wanted:
         runs = counted(each.total, "run", "runs")
         say(f"{runs} of {each.name!r}, from {when(each.start, zone)} to {when(each.end, zone)}")
     if not dry_run:
@@ -120,17 +111,15 @@ def begin(
             click.confirm("Send them?", abort=True, err=True)
         for place, each in enumerate(wanted):
             wanted[place] = started = found.start(each.name, start, end, **how)
-            if not as_json:  # each at once: those after it may fail
-                say(f"started backfill {started.id}")
-    if as_json:
-        echo_json(wanted[0] if isinstance(names, str) else wanted)
+            say(f"started backfill {started.id}")  # each at once: those after it may fail
+    echo_json(wanted[0] if isinstance(names, str) else wanted)
 
 
 @click.command(cls=Command)
 @click.argument("action", type=click.Choice(["list", "pause", "resume", "cancel"]), default="list")
 @click.argument("id", required=False)
 @json_option
-def backfills(ctx: click.Context, action: str, id: str | None, as_json: bool) -> None:
+def backfills(ctx: click.Context, action: str, id: str | None) -> None:
     """List the backfills and how far each has come; or pause, resume or cancel the one of this ID.
 
     Resumed, it waits for nothing that is out, as that may have been lost.
@@ -144,12 +133,10 @@ def backfills(ctx: click.Context, action: str, id: str | None, as_json: bool) ->
     if (action == "list") != (id is None):
         raise Failure("an id goes with pause, resume and cancel, and with these alone")
     shown = [*found] if id is None else [getattr(found, action)(id)]
-    if as_json:
-        echo_json(shown)
-        return
-    rows = [
+    echo_json(shown)
+    rows = (
         (each.id, each.name, when(each.start, zone), f"{each.sent} of {each.total}", status(each)) for each in shown
-    ]
+    )
     headers, empty = ("ID", "ENTRY", "FROM", "SENT", "STATUS"), "No backfill was started."
     echo_table(headers, rows, empty=empty, rigid=("ID", "FROM"))
 

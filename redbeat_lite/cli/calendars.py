@@ -32,7 +32,7 @@ def calendars() -> None:
 @calendars.command("list")
 @click.argument("name", required=False, shell_complete=_names)
 @json_option
-def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
+def list_(ctx: click.Context, name: str | None) -> None:
     """List the calendars, with the last date that each knows of; or the days of one.
 
     \b
@@ -42,9 +42,8 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
     """
     stored = schedules_of(ctx).calendars
     found = [*stored.values()] if name is None else [stored[name]]
-    if as_json:
-        echo_json([{"calendar": str(each), "until": each.until, "days": sorted(each.days)} for each in found])
-    elif name is None:
+    echo_json({"calendar": str(each), "until": each.until, "days": sorted(each.days)} for each in found)
+    if name is None:
         rows = [(str(each), len(each.days), each.until) for each in found]
         echo_table(("CALENDAR", "DAYS", "UNTIL"), rows, empty="No calendar is stored.")
     else:

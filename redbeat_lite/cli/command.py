@@ -15,6 +15,7 @@ from ..actors import by_way
 from ..durations import seconds_of
 from ..storage.replies import text
 from .exit_codes import WRONG_REQUEST, Failure, explained
+from .output import JSON, say, tolerate_any_text
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -47,8 +48,6 @@ class Command(click.Command):
             formatter.write_text(_EXIT_CODES)
 
     def invoke(self, ctx: click.Context) -> Any:
-        from .output import tolerate_any_text
-
         tolerate_any_text()
         callback: Any = self.callback
         with _warnings_said(), explained(ctx), by_way("cli"):
@@ -88,8 +87,6 @@ class _Say(logging.Handler):
     """Prints what is logged to stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        from .output import say
-
         say(f"{record.levelname.capitalize()}: {record.getMessage()}", err=True)
 
 
@@ -149,8 +146,14 @@ def together(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
     return add
 
 
-#: It arrives as ``as_json``.
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, with times in UTC.")
+def _noted(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    ctx.meta[JSON] = value
+
+
+#: A command tells both what scripts and what people read; :mod:`redbeat_lite.cli.output` prints what was asked for.
+json_option = click.option(
+    "--json", is_flag=True, expose_value=False, callback=_noted, help="Print JSON, with times in UTC."
+)
 
 
 def completed(

@@ -22,7 +22,7 @@ _COLOURS = {"ERROR": "red", "WARNING": "yellow"}
 
 @click.command(cls=Command)
 @json_option
-def doctor(ctx: click.Context, as_json: bool) -> None:
+def doctor(ctx: click.Context) -> None:
     """Look for what is or will be trouble: the server, the settings, the entries.
 
     Each finding says what was found, why it matters and what to do. Nothing is changed. Run it where a beat runs, so
@@ -37,11 +37,9 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     """
     with showing_life("looking at the schedule"):
         found = examine(app_of(ctx))
-    if as_json:
-        echo_json(found)
-    else:
-        for line in _lines(found):
-            say(line, colour=_COLOURS.get(line.split(" ", 1)[0]))
+    echo_json(found)
+    for line in _lines(found):
+        say(line, colour=_COLOURS.get(line.split(" ", 1)[0]))
     ctx.exit(_CODES[found[0].severity] if found else 0)
 
 

@@ -17,7 +17,7 @@ from ..once.canvas import CANVAS, call_text
 from ..pipeline.definition import Definition
 from ..pipeline.keys import START
 from ..storage.json_values import pack
-from .output import distance, echo_json, say, when
+from .output import distance, echo_json, in_json, say, when
 
 
 def next_run(entry: Entry, zone: tzinfo) -> str:
@@ -39,12 +39,11 @@ def nothing_listed(stored: int, doing: str | None = None) -> str:
     return f"{why}\ncelery -A ... redbeat add NAME TASK --every 30s"
 
 
-def tell(ctx: click.Context, entry: Entry, done: str, in_json: bool) -> None:
+def tell(ctx: click.Context, entry: Entry, done: str) -> None:
     """Say what was done to an entry, and when it runs next; or print everything about it, for ``--json``."""
-    if in_json:
+    if in_json():  # it may ask the server for its last runs
         echo_json(entry.as_dict())
-    else:
-        say(f"{done} {entry.name!r}; next run: {next_run(entry, ctx.obj.app.timezone)}")
+    say(f"{done} {entry.name!r}; next run: {next_run(entry, ctx.obj.app.timezone)}")
 
 
 def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:

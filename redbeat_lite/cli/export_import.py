@@ -119,7 +119,7 @@ def read_file(path: Path) -> Document:
     return read_document(str(path), text)
 
 
-def import_own(ctx: click.Context, path: Path, *, apply: bool, replace: bool, as_json: bool) -> None:
+def import_own(ctx: click.Context, path: Path, *, apply: bool, replace: bool) -> None:
     """What ``import`` without ``--from`` does."""
     app = app_of(ctx)
     restore = Restore(app, replace=replace)
@@ -128,14 +128,11 @@ def import_own(ctx: click.Context, path: Path, *, apply: bool, replace: bool, as
         planned = restore.plan(document)
         if apply:
             restore.apply(planned)
-    if as_json:
-        echo_json([{"name": each.name, "action": each.action, "note": each.note} for each in planned])
-    else:
-        beside = ((restore.freezes, "freeze", "freezes"), (restore.backfills, "backfill", "backfills"))
-        for found, one, many in beside:
-            if found:
-                say(f"{counted(len(found), one, many)} {'imported' if apply else 'to import'}")
-        _report(app, planned, applied=apply)
+    echo_json({"name": each.name, "action": each.action, "note": each.note} for each in planned)
+    for found, one, many in ((restore.freezes, "freeze", "freezes"), (restore.backfills, "backfill", "backfills")):
+        if found:
+            say(f"{counted(len(found), one, many)} {'imported' if apply else 'to import'}")
+    _report(app, planned, applied=apply)
     if any(each.action == "left out" for each in planned):
         ctx.exit(NOT_ALL)
 

@@ -50,7 +50,7 @@ def froze(ctx: click.Context, name: str, *, length: float | None, **given: Any) 
 
 @click.command(cls=Command)
 @json_option
-def freezes(ctx: click.Context, as_json: bool) -> None:
+def freezes(ctx: click.Context) -> None:
     """List the freezes that hold.
 
     \b
@@ -58,12 +58,10 @@ def freezes(ctx: click.Context, as_json: bool) -> None:
       celery -A proj redbeat freezes
     """
     found, zone = [*schedules_of(ctx).freezes], ctx.obj.app.timezone
-    if as_json:
-        echo_json([each._asdict() for each in found])
-    else:
-        rows = ((each.id, each.selection, when(each.until, zone), each.mode, each.actor, each.note) for each in found)
-        headers = ("FREEZE", "ENTRIES", "UNTIL", "MODE", "BY", "NOTE")
-        echo_table(headers, rows, empty="Nothing is frozen.", rigid=("FREEZE", "UNTIL"))
+    echo_json(each._asdict() for each in found)
+    rows = ((each.id, each.selection, when(each.until, zone), each.mode, each.actor, each.note) for each in found)
+    headers = ("FREEZE", "ENTRIES", "UNTIL", "MODE", "BY", "NOTE")
+    echo_table(headers, rows, empty="Nothing is frozen.", rigid=("FREEZE", "UNTIL"))
 
 
 @click.command(cls=Command)

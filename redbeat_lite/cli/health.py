@@ -22,13 +22,7 @@ from .output import echo_json, say
 @click.option("--timeout", type=Length(0.1), default="2s", show_default=True, help="How long the server is waited for.")
 @json_option
 def health(
-    ctx: click.Context,
-    cluster: bool,
-    incidents: bool,
-    limit: float | None,
-    pid: int | None,
-    timeout: float,
-    as_json: bool,
+    ctx: click.Context, cluster: bool, incidents: bool, limit: float | None, pid: int | None, timeout: float
 ) -> None:
     """Ask whether the beat of this host is well.
 
@@ -56,8 +50,6 @@ def health(
         verdict = incident_health(settings, timeout=timeout)
     else:
         verdict = cluster_health(settings, **asked) if cluster else of_this_host(settings, pid=pid, **asked)
-    if as_json:
-        echo_json(verdict._asdict())
-    else:
-        say(verdict.reason)
+    echo_json(verdict._asdict())
+    say(verdict.reason)
     ctx.exit(0 if verdict.healthy else 1)

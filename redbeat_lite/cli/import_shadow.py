@@ -27,7 +27,7 @@ from .command import Command, Length, app_of, json_option, together
 from .entry_output import next_run
 from .exit_codes import Failure
 from .export_import import import_own
-from .output import echo_json, echo_table, json_text, say, show_life, showing_life, when
+from .output import echo_json, echo_table, in_json, say, show_life, showing_life, when
 
 #: Exit code of both commands where not everything is as one would have it: entries left out, differences found.
 NOT_ALL = 3
@@ -68,7 +68,7 @@ _origin_options = together(
 @click.option("--apply", is_flag=True, help="Write; without it, only tell what would be written.")
 @click.option("--replace", is_flag=True, help="Carry over what is stored here already, too.")
 @json_option
-def import_(ctx: click.Context, /, origin: str | None, apply: bool, replace: bool, as_json: bool, **where: Any) -> None:
+def import_(ctx: click.Context, /, origin: str | None, apply: bool, replace: bool, **where: Any) -> None:
     """Bring back what export has written, or move in from another scheduler with the last runs of its entries.
 
     PATH is a file that export has written; with --from the schedule file of a plain beat (by default the one that the
@@ -87,7 +87,7 @@ def import_(ctx: click.Context, /, origin: str | None, apply: bool, replace: boo
     Exit code 3: some entries are left out.
     """
     if origin is None:
-        import_own(ctx, _own_path(where), apply=apply, replace=replace, as_json=as_json)
+        import_own(ctx, _own_path(where), apply=apply, replace=replace)
         return
     app = app_of(ctx)
     with closing(_source(app, origin, where)) as source, closing(MoveIn(app, replace=replace)) as mover:
@@ -95,10 +95,8 @@ def import_(ctx: click.Context, /, origin: str | None, apply: bool, replace: boo
             moves = mover.plan([*source.read()])
             if apply:
                 mover.apply(moves)
-        if as_json:
-            echo_json([_as_data(move) for move in moves])
-        else:
-            _report(app, source, mover, moves, applied=apply)
+        echo_json(_as_data(move) for move in moves)
+        _report(app, source, mover, moves, applied=apply)
     if any(move.action == "left out" for move in moves):
         ctx.exit(NOT_ALL)
 
@@ -173,7 +171,7 @@ def _list_notes(heading: str, moves: Iterable[Move]) -> None:
 @click.option("--tolerance", type=Length(), default="2s", show_default=True, help="How far apart two instants may be.")
 @json_option
 def shadow(
-    ctx: click.Context, /, origin: str, span: float | None, every: float, tolerance: float, as_json: bool, **where: Any
+    ctx: click.Context, /, origin: str, span: float | None, every: float, tolerance: float, **where: Any
 ) -> None:
     """Run silently beside another beat, and tell where this one would have done otherwise.
 
@@ -199,19 +197,19 @@ def shadow(
     watch = Shadow(carrier, app.timezone, tolerance=tolerance, lag=min(lag, source.lag))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        for difference in _looks(source, watch, every, end, silent=as_json):
-            _tell(app.timezone, as_json, difference)
+        for difference in _looks(source, watch, every, end):
+            _tell(app.timezone, difference)
     except KeyboardInterrupt:
         pass
     finally:
         show_life("")
         source.close()
-    _summary(watch, as_json)
+    _summary(watch)
     if watch.counts:
         ctx.exit(NOT_ALL)
 
 
-def _looks(source: Source, watch: Shadow, pause: float, end: float | None, *, silent: bool) -> Iterator[Difference]:
+def _looks(source: Source, watch: Shadow, pause: float, end: float | None) -> Iterator[Difference]:
     first = True
     while True:
         try:
@@ -222,31 +220,27 @@ def _looks(source: Source, watch: Shadow, pause: float, end: float | None, *, si
             say(f"{exc}; looking again", err=True)
         else:
             differences = [*watch.look(found, wall_ms())]
-            if first and not silent:
+            if first:
                 say(f"Watching {watch.watched} entries of {source.title}: {source.where}")
             show_life("")
             yield from differences
             first = False
-            show_life("" if silent else f"{watch.agreed} runs agreed, {sum(watch.counts.values())} differences")
+            show_life("" if in_json() else f"{watch.agreed} runs agreed, {sum(watch.counts.values())} differences")
         left = pause if end is None else end - time.monotonic()
         if left <= 0:
             return
         time.sleep(min(pause, left))
 
 
-def _tell(zone: Any, as_json: bool, difference: Difference) -> None:
-    if as_json:
-        say(json_text({**difference._asdict(), "at": difference.at.isoformat()}))
-        return
+def _tell(zone: Any, difference: Difference) -> None:
+    echo_json(difference._asdict(), indent=None)
     say(f"{when(difference.at, zone)}  {difference.kind}  {difference.name}: {difference.text}")
 
 
-def _summary(watch: Shadow, as_json: bool) -> None:
+def _summary(watch: Shadow) -> None:
     undecided = watch.undecided(wall_ms())
-    if as_json:
-        told = {"watched": watch.watched, "agreed": watch.agreed, "undecided": undecided, "differences": watch.counts}
-        say(json_text(told))
-        return
+    told = {"watched": watch.watched, "agreed": watch.agreed, "undecided": undecided, "differences": watch.counts}
+    echo_json(told, indent=None)
     differing = ", ".join(f"{number} {kind}" for kind, number in watch.counts.items()) or "none"
     say(f"{watch.agreed} runs agreed; differences: {differing}; due and not known of yet: {undecided}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import tzinfo
 
 import click
@@ -19,7 +18,7 @@ from .output import echo_json, echo_table, say, when
 @click.option("--open", "only_open", is_flag=True, help="Only those that are open.")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
 @json_option
-def incidents(ctx: click.Context, only_open: bool, limit: int, as_json: bool) -> None:
+def incidents(ctx: click.Context, only_open: bool, limit: int) -> None:
     """List incidents: those that are open, the oldest first, and then those that were closed last.
 
     \b
@@ -31,14 +30,12 @@ def incidents(ctx: click.Context, only_open: bool, limit: int, as_json: bool) ->
     found = schedules.incidents(limit=limit + 1)
     if not only_open:
         found += schedules.incidents(closed=True, limit=limit + 1)
-    if as_json:
-        echo_json([asdict(incident) for incident in found[:limit]])
-    else:
-        zone = ctx.obj.app.timezone
-        headers = ("ID", "KIND", "ENTRY", "SINCE", "STATE", "WHAT")
-        rows = (_row(incident, zone) for incident in found)
-        empty = "No incident is open" + ("." if only_open else ", and none was.")
-        echo_table(headers, rows, empty=empty, rigid=("ID", "KIND", "SINCE", "STATE"), limit=limit, below=True)
+    echo_json(found[:limit])
+    zone = ctx.obj.app.timezone
+    headers = ("ID", "KIND", "ENTRY", "SINCE", "STATE", "WHAT")
+    rows = (_row(incident, zone) for incident in found)
+    empty = "No incident is open" + ("." if only_open else ", and none was.")
+    echo_table(headers, rows, empty=empty, rigid=("ID", "KIND", "SINCE", "STATE"), limit=limit, below=True)
 
 
 @click.command(cls=Command)

@@ -22,7 +22,7 @@ from ..settings import Settings
 from .command import Command, entry_names, json_option, name_argument, schedules_of
 from .entry_output import as_fields, next_run, nothing_listed
 from .outcomes import last_outcomes, marks
-from .output import echo_fields, echo_json, echo_table, say
+from .output import echo_fields, echo_json, echo_table, in_json, say
 from .runs import told
 from .selected import selected, selecting
 
@@ -46,9 +46,7 @@ _RUNS_SHOWN = 5
 @click.option("--offset", type=click.IntRange(0), default=0, show_default=True, help="How many to leave out first.")
 @click.option("--plain", is_flag=True, help="Letters for the outcomes: s is succeeded, f failed.")
 @json_option
-def list_(
-    ctx: click.Context, /, order: str, limit: int, offset: int, plain: bool, as_json: bool, **wanted: Any
-) -> None:
+def list_(ctx: click.Context, /, order: str, limit: int, offset: int, plain: bool, **wanted: Any) -> None:
     """List the entries, next to run first. PATTERN is for names and knows * and ?.
 
     LAST is what became of the last runs, as workers have recorded it, the newest right: ✓ succeeded, ✗ did not do its
@@ -73,7 +71,7 @@ def list_(
         page = [*schedules.freezes.marked(schedules.list(offset, limit, order))]  # type: ignore[arg-type]  # click has checked it
         more = offset + limit < len(schedules)
     history = Settings.from_app(ctx.obj.app).history
-    if as_json:
+    if in_json():
         echo_json([_json(entry, history) for entry in page])
         return
     zone = ctx.obj.app.timezone
@@ -124,7 +122,7 @@ def _matching(ctx: click.Context, source: str | None, doing: str | None, failed:
 @click.command(cls=Command)
 @name_argument
 @json_option
-def show(ctx: click.Context, name: str, as_json: bool) -> None:
+def show(ctx: click.Context, name: str) -> None:
     """Show everything about one entry, with its last runs. Its schedule is shown as the options that make it.
 
     REFUSED is what is wrong with the entry as beat_schedule has it now; what is shown is what it was before.
@@ -137,7 +135,7 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
     schedules = schedules_of(ctx)
     entry, refused = schedules[name], schedules.refused().get(name)
     runs, unreadable = _last_runs(schedules, name)
-    if as_json:
+    if in_json():
         told_of = {"runs": runs, "last_change": entry.last_change, "refused": refused}
         echo_json({**_json(entry, Settings.from_app(ctx.obj.app).history), **told_of})
         return

@@ -24,7 +24,7 @@ def locks() -> None:
 
 @locks.command("list", cls=Command)
 @json_option
-def list_(ctx: click.Context, as_json: bool) -> None:
+def list_(ctx: click.Context) -> None:
     """List the locks that are held or waited for, those that run out first in front.
 
     \b
@@ -32,9 +32,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
       celery -A proj redbeat locks list
     """
     found = locks_of(app_of(ctx)).list()
-    if as_json:
-        echo_json(found)
-        return
+    echo_json(found)
     rows = [
         (
             lock.key,

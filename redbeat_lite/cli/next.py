@@ -24,7 +24,7 @@ from ..storage.patience import briefly
 from .command import Command, entry_names, json_option, schedules_of
 from .entry_options import until_of
 from .exit_codes import Failure
-from .output import echo_json, say, table, terminal_width, when
+from .output import echo_json, in_json, say, table, terminal_width, when
 from .selected import names_of, selected, selecting
 
 if TYPE_CHECKING:
@@ -52,14 +52,7 @@ class _Run(NamedTuple):
 @click.option("--tz", metavar="ZONE", help="Show all times in this zone. [default: each entry's own]")
 @json_option
 def next_(
-    ctx: click.Context,
-    /,
-    start: str | None,
-    until: str | None,
-    limit: int,
-    tz: str | None,
-    as_json: bool,
-    **meant: Any,
+    ctx: click.Context, /, start: str | None, until: str | None, limit: int, tz: str | None, **meant: Any
 ) -> None:
     """Preview the runs of all entries, of several or of one, as the beat itself will plan them.
 
@@ -86,7 +79,7 @@ def next_(
         raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
     found: Iterable[Entry] = entries if one is None else [one]
     runs = [*islice(runs_between(found, first, last, zone, shown, schedules.freezes.known()), limit + 1)]
-    if as_json:
+    if in_json():
         echo_json([_json(run) for run in runs[:limit]])
     elif runs:
         _echo(runs[:limit])

@@ -1,4 +1,7 @@
-"""What commands print: tables that fit the terminal, JSON, times that name their zone."""
+"""What commands print: with ``--json`` JSON alone, else lines, fields and tables that fit the terminal.
+
+A command tells both, what scripts read and what people read, and one of them is printed.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,9 @@ import click
 
 from ..clock import elapsed
 from ..entries.words import in_zone, span
+
+#: Where the context has whether ``--json`` was given.
+JSON = "redbeat_lite.json"
 
 _GAP = 2
 #: Before what stands below a row; and more columns than any row has.
@@ -46,13 +52,14 @@ _UNPRINTABLE_IN_JSON = re.compile(f"[{_BEYOND_ASCII}]")
 
 
 def say(line: str = "", *, err: bool = False, colour: str | None = None) -> None:
-    """Print a line, whatever stands in it; all that commands print for people goes this way.
+    """Print a line, whatever stands in it; all that commands print for people goes this way, and none with ``--json``.
 
     Parameters:
-        err: to stderr.
+        err: to stderr, ``--json`` or not.
         colour: of the line, where a terminal wants that.
     """
-    click.secho(clean(line), err=err, fg=colour if colour and wants_colour() else None)
+    if err or not in_json():
+        click.secho(clean(line), err=err, fg=colour if colour and wants_colour() else None)
 
 
 def show_life(text: str) -> None:
@@ -80,9 +87,17 @@ def showing_life(what: str) -> Iterator[None]:
         show_life("")
 
 
-def echo_json(value: Any) -> None:
-    """Print a value as one JSON document; datetimes as ISO 8601 in UTC, dataclasses as objects."""
-    click.echo(json_text(value, indent=2))
+def in_json() -> bool:
+    """Whether ``--json`` was given."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(JSON))
+
+
+def echo_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print a value as one JSON document, with ``--json``; datetimes as ISO 8601 in UTC, dataclasses as objects,
+    iterators as lists."""
+    if in_json():
+        click.echo(json_text(value, indent=indent))
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
@@ -113,6 +128,8 @@ def is_unicode(stream: Any) -> bool:
 def _jsonable(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
+    if isinstance(value, Iterator):
+        return [*value]
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else str(value)
 
 
@@ -132,6 +149,8 @@ def echo_table(
         below: where the table is too wide, what stands in the last column is shown whole, below each row.
         limit: how many are shown; that there are more is said.
     """
+    if in_json():
+        return
     shown = [*islice(rows, limit if limit is None else limit + 1)]
     if not shown and empty is not None:
         for line in empty.splitlines():

@@ -55,7 +55,7 @@ def pause(ctx: click.Context, /, note: str, length: float | None, **meant: Any) 
 @changing
 @click.option("--catch-up", is_flag=True, help="Treat what the pause held back as missed; its misfire policy decides.")
 @json_option
-def resume(ctx: click.Context, /, catch_up: bool, as_json: bool, **meant: Any) -> None:
+def resume(ctx: click.Context, /, catch_up: bool, **meant: Any) -> None:
     """Let paused entries fire again, from their next instant on.
 
     \b
@@ -65,10 +65,10 @@ def resume(ctx: click.Context, /, catch_up: bool, as_json: bool, **meant: Any) -
     """
     schedules, found = schedules_of(ctx), to_change(ctx, "resume", **meant)
     if not isinstance(found, str):
-        tell_names("resumed", found.resume(catch_up), as_json)
+        tell_names("resumed", found.resume(catch_up))
         return
     done = "not paused:" if schedules[found].paused_note is None else "resumed"
-    tell(ctx, schedules.resume(found, catch_up=catch_up), done, as_json)
+    tell(ctx, schedules.resume(found, catch_up=catch_up), done)
 
 
 @click.command(cls=Command)
@@ -78,7 +78,7 @@ def resume(ctx: click.Context, /, catch_up: bool, as_json: bool, **meant: Any) -
 @click.option("--at", metavar="INSTANT", help="As the run of this nominal time, of the past: a backfill of one.")
 @click.option("--note", default="", help="Why, for the record of changes.")
 @json_option
-def run(ctx: click.Context, /, args: Any, kwargs: Any, at: str | None, note: str, as_json: bool, **meant: Any) -> None:
+def run(ctx: click.Context, /, args: Any, kwargs: Any, at: str | None, note: str, **meant: Any) -> None:
     """Send one extra task now, with the entry's options, and its arguments if none are given. Its plan is untouched.
 
     \b
@@ -94,7 +94,7 @@ def run(ctx: click.Context, /, args: Any, kwargs: Any, at: str | None, note: str
         if not isinstance(found, str):
             raise Failure("--at goes with the NAME of one entry")
         instant = since_of("at", at, ctx.obj.app.timezone)
-        begin(ctx, found, instant, instant, as_json, max_active=None, note=note)
+        begin(ctx, found, instant, instant, max_active=None, note=note)
         return
     if isinstance(found, str):
         _ = schedules[found]  # so that what fails from here on is the broker's affair
@@ -107,9 +107,7 @@ def run(ctx: click.Context, /, args: Any, kwargs: Any, at: str | None, note: str
     except _UNSENT as exc:
         what = repr(found) if isinstance(found, str) else found.selection
         raise ServerFailure(f"cannot send {what}: {text_of(exc)}") from exc
-    if as_json:
-        told = [{"name": name, "task_id": task_id} for name, task_id in sent.items()]
-        echo_json(told[0] if isinstance(found, str) else told)
-        return
+    told = [{"name": name, "task_id": task_id} for name, task_id in sent.items()]
+    echo_json(told[0] if isinstance(found, str) else told)
     for name, task_id in sent.items():
         say(f"sent {name!r} as task {task_id}")

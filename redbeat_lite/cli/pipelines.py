@@ -31,7 +31,7 @@ def pipelines() -> None:
 @click.option("--failed", is_flag=True, help="Only those that have failed.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
 @json_option
-def list_(ctx: click.Context, running: bool, failed: bool, limit: int, as_json: bool) -> None:
+def list_(ctx: click.Context, running: bool, failed: bool, limit: int) -> None:
     """List the runs: those that have not ended first, then the others, the latest in front.
 
     \b
@@ -42,11 +42,9 @@ def list_(ctx: click.Context, running: bool, failed: bool, limit: int, as_json: 
     """
     wanted = [*((State.RUNNING, State.WAITING) if running else ()), *((State.FAILED,) if failed else ())]
     found = PipelineRun.list(app_of(ctx), wanted or tuple(State), limit=limit + 1)
-    if as_json:
-        echo_json([run.as_json() for run in found[:limit]])
-        return
+    echo_json(run.as_json() for run in found[:limit])
     zone = ctx.obj.app.timezone
-    rows = [(run.id, run.state, _stage(run), _steps(run), when(run.created_at, zone), _what(run)) for run in found]
+    rows = ((run.id, run.state, _stage(run), _steps(run), when(run.created_at, zone), _what(run)) for run in found)
     headers = ("RUN", "STATE", "STAGE", "STEPS", "STARTED", "WHAT")
     empty = "There is no such run." if wanted else "No run is recorded."
     echo_table(headers, rows, empty=empty, rigid=headers[:4], limit=limit, below=True)
@@ -55,7 +53,7 @@ def list_(ctx: click.Context, running: bool, failed: bool, limit: int, as_json: 
 @pipelines.command(cls=Command)
 @click.argument("run_id")
 @json_option
-def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
+def show(ctx: click.Context, run_id: str) -> None:
     """Show one run with its steps.
 
     \b
@@ -63,9 +61,7 @@ def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
       celery -A proj redbeat pipelines show 7f3a
     """
     run = _status(ctx, run_id)
-    if as_json:
-        echo_json(run.as_json())
-        return
+    echo_json(run.as_json())
     zone = ctx.obj.app.timezone
     echo_fields(
         [
@@ -94,7 +90,7 @@ def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
 @click.argument("run_id")
 @click.option("--timeout", type=Length(), help="How long to wait at most: 90s, 5m. [default: for ever]")
 @json_option
-def wait(ctx: click.Context, run_id: str, timeout: float | None, as_json: bool) -> None:
+def wait(ctx: click.Context, run_id: str, timeout: float | None) -> None:
     """Wait until a run has ended, with a line for each change.
 
     Exit code 3: it did not succeed, or has not ended in time.
@@ -104,14 +100,12 @@ def wait(ctx: click.Context, run_id: str, timeout: float | None, as_json: bool) 
       celery -A proj redbeat pipelines wait 7f3a --timeout 600
     """
     run_id = _status(ctx, run_id).id
-    show_progress = None if as_json else lambda status: say(fitted(progress_line(status)))
     try:
-        run = PipelineRun(ctx.obj.app, run_id).wait(timeout, show_progress)
+        run = PipelineRun(ctx.obj.app, run_id).wait(timeout, lambda status: say(fitted(progress_line(status))))
     except TimeoutError as exc:
         say(f"Error: {exc}", err=True)
         ctx.exit(NOT_SUCCEEDED)
-    if as_json:
-        echo_json(run.as_json())
+    echo_json(run.as_json())
     if run.state is not State.SUCCEEDED:
         ctx.exit(NOT_SUCCEEDED)
 

@@ -32,7 +32,7 @@ _PRUNE = click.option("--prune", is_flag=True, help="Remove the runtime entries 
 @_PRUNE
 @click.option("--exit-code", is_flag=True, help="Exit with 3 if there is anything to do.")
 @json_option
-def plan(ctx: click.Context, path: Path, prune: bool, exit_code: bool, as_json: bool) -> None:
+def plan(ctx: click.Context, path: Path, prune: bool, exit_code: bool) -> None:
     """Show what apply would change. PATH is a file of entries in JSON or TOML; - is the input, in JSON.
 
     \b
@@ -54,7 +54,7 @@ def plan(ctx: click.Context, path: Path, prune: bool, exit_code: bool, as_json: 
       celery -A proj redbeat plan entries.toml --prune --exit-code
     """
     found = _plan(app_of(ctx), path, prune)
-    _show(found, as_json)
+    _show(found)
     if exit_code and found.changes:
         ctx.exit(DIFFERS)
 
@@ -63,7 +63,7 @@ def plan(ctx: click.Context, path: Path, prune: bool, exit_code: bool, as_json: 
 @_FILE
 @_PRUNE
 @json_option
-def apply(ctx: click.Context, path: Path, prune: bool, as_json: bool) -> None:
+def apply(ctx: click.Context, path: Path, prune: bool) -> None:
     """Show the difference between a file of entries and Redis as plan does, and make it none.
 
     Nothing is written if anything in the file is wrong. Interrupted and repeated, it does the rest.
@@ -75,10 +75,10 @@ def apply(ctx: click.Context, path: Path, prune: bool, as_json: bool) -> None:
     """
     app = app_of(ctx)
     found = _plan(app, path, prune)
-    _show(found, as_json)
+    _show(found)
     with showing_life(f"writing {counted(len(found.changes), 'change', 'changes')}"):
         apply_plan(app, found)
-    if not as_json and found.changes:
+    if found.changes:
         say("Applied.")
 
 
@@ -88,14 +88,11 @@ def _plan(app: Celery, path: Path, prune: bool) -> FilePlan:
         return make_plan(app, document, prune=prune)
 
 
-def _show(found: FilePlan, as_json: bool) -> None:
-    if as_json:
-        changes = [
-            {"action": each.action, "name": each.name, "before": each.before, "after": each.after}
-            for each in found.changes
-        ]
-        echo_json({"changes": changes, "same": found.same, "unlisted": found.unlisted, "left_alone": found.notes})
-        return
+def _show(found: FilePlan) -> None:
+    changes = (
+        {"action": each.action, "name": each.name, "before": each.before, "after": each.after} for each in found.changes
+    )
+    echo_json({"changes": changes, "same": found.same, "unlisted": found.unlisted, "left_alone": found.notes})
     for change in found.changes:
         for line in _lines(change):
             say(fitted(line))

@@ -28,26 +28,23 @@ def quarantine() -> None:
 
 @quarantine.command("list", cls=Command)
 @json_option
-def list_(ctx: click.Context, as_json: bool) -> None:
+def list_(ctx: click.Context) -> None:
     """List them, with what is wrong.
 
     \b
     Example:
       celery -A proj redbeat quarantine list --json
     """
-    records = schedules_of(ctx).quarantined()
-    if as_json:
-        echo_json([_json(name, record) for name, record in sorted(records.items())])
-        return
-    zone = ctx.obj.app.timezone
-    rows = [(name, when(_since(record), zone), record.get("error")) for name, record in sorted(records.items())]
+    records, zone = sorted(schedules_of(ctx).quarantined().items()), ctx.obj.app.timezone
+    echo_json(_json(name, record) for name, record in records)
+    rows = ((name, when(_since(record), zone), record.get("error")) for name, record in records)
     echo_table(("NAME", "SINCE", "ERROR"), rows, empty="No entry is in quarantine.", rigid=("SINCE",))
 
 
 @quarantine.command(cls=Command)
 @_name_argument
 @json_option
-def show(ctx: click.Context, name: str, as_json: bool) -> None:
+def show(ctx: click.Context, name: str) -> None:
     """Show one, with all that is left of it.
 
     \b
@@ -55,16 +52,14 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
       celery -A proj redbeat quarantine show nightly
     """
     told = _json(name, _record(ctx, name))
-    if as_json:
-        echo_json(told)
-    else:
-        echo_fields({**told, "since": when(told["since"], ctx.obj.app.timezone)}.items())
+    echo_json(told)
+    echo_fields({**told, "since": when(told["since"], ctx.obj.app.timezone)}.items())
 
 
 @quarantine.command(cls=Command)
 @_name_argument
 @json_option
-def release(ctx: click.Context, name: str, as_json: bool) -> None:
+def release(ctx: click.Context, name: str) -> None:
     """Put one back, as new, once what was wrong with it is mended.
 
     \b
@@ -72,7 +67,7 @@ def release(ctx: click.Context, name: str, as_json: bool) -> None:
       celery -A proj redbeat quarantine release nightly
     """
     _record(ctx, name)
-    tell(ctx, schedules_of(ctx).release(name), "released", as_json)
+    tell(ctx, schedules_of(ctx).release(name), "released")
 
 
 @quarantine.command(cls=Command)

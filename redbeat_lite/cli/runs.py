@@ -18,7 +18,7 @@ from ..setting_checks import has_results
 from ..settings import Settings
 from .command import Command, entry_names, json_option, schedules_of
 from .entry_options import span_of
-from .output import clean, echo_json, echo_table, say, when
+from .output import clean, echo_json, echo_table, in_json, say, when
 from .selected import names_of, selected, selecting
 
 
@@ -45,7 +45,6 @@ def runs(
     since: str | None,
     until: str | None,
     limit: int,
-    as_json: bool,
     **meant: Any,
 ) -> None:
     """Show what became of the runs of one entry, the newest first; or of several or all what workers have ended.
@@ -66,9 +65,8 @@ def runs(
     entries = selected(ctx, **meant)
     name = None if entries.selection.is_all else names_of(entries, meant["name"])
     found = schedules.runs(name, outcome=outcomes, since=first, until=last, limit=limit + 1)
-    if as_json:
-        echo_json(found[:limit])
-    elif found:
+    echo_json(found[:limit])
+    if found or in_json():
         _echo(found, zone, named=not isinstance(name, str), limit=limit)
     else:
         say(_why_nothing(ctx.obj.app, name, filtered=bool(outcomes or first or last)))

@@ -64,9 +64,7 @@ def to_change(ctx: click.Context, what: str, yes: bool, **meant: Any) -> Selecte
     return found
 
 
-def tell_names(done: str, names: list[str], in_json: bool = False) -> None:
+def tell_names(done: str, names: list[str]) -> None:
     """Say what was done to so many entries, or print their names, for ``--json``."""
-    if in_json:
-        echo_json(names)
-    else:
-        say(f"{done} {counted(len(names), 'entry', 'entries')}")
+    echo_json(names)
+    say(f"{done} {counted(len(names), 'entry', 'entries')}")

@@ -20,7 +20,7 @@ from .output import distance, echo_fields, echo_json, when
 @click.command(cls=Command)
 @click.option("--timeout", type=Length(0.1), default="5s", show_default=True, help="How long the server is waited for.")
 @json_option
-def status(ctx: click.Context, timeout: float, as_json: bool) -> None:
+def status(ctx: click.Context, timeout: float) -> None:
     """Show who leads, who stands by, and whether anything is late.
 
     SENT, FAILED and LEFT OUT count from when the leader's process first led. LAG is how late the first entry in line
@@ -34,10 +34,8 @@ def status(ctx: click.Context, timeout: float, as_json: bool) -> None:
     """
     app = ctx.obj.app
     found = ask(app, timeout=timeout)
-    if as_json:
-        echo_json(_as_json(found))
-    else:
-        echo_fields(lines(found, app.timezone))
+    echo_json(_as_json(found))
+    echo_fields(lines(found, app.timezone))
 
 
 def _as_json(found: Status) -> dict[str, object]:

@@ -27,7 +27,7 @@ _SECONDS = re.compile(r":\d\d:\d\d")
 @name_argument
 @click.argument("instant", required=False)
 @json_option
-def why(ctx: click.Context, name: str, instant: str | None, as_json: bool) -> None:
+def why(ctx: click.Context, name: str, instant: str | None) -> None:
     """Say why an entry did not run at INSTANT, or that it did, with the evidence.
 
     Without INSTANT it is about the last time at which the entry should have run, and about the next. An instant without
@@ -49,10 +49,8 @@ def why(ctx: click.Context, name: str, instant: str | None, as_json: bool) -> No
     own = zone if case.entry is None else getattr(case.entry.rule(zone), "zone", zone)
     asked = None if instant is None else _instant(instant, own, now)
     found = explain(case, asked, to_second=_SECONDS.search(instant or "") is not None)
-    if as_json:
-        echo_json({"name": name, **asdict(found)})
-    else:
-        echo_fields(_lines(found))
+    echo_json({"name": name, **asdict(found)})
+    echo_fields(_lines(found))
 
 
 def _instant(text: str, zone: tzinfo, now: datetime) -> datetime:

@@ -13,7 +13,7 @@ from .site import Call
 _OPTIONS = {"from": "", "to": "", "max-active": "1", "rate": "10", "again": "0", "note": ""}
 
 #: What the command alone asks for.
-_OF_THE_COMMAND = ("tag", "task", "dry_run", "yes", "as_json")
+_OF_THE_COMMAND = ("tag", "task", "dry_run", "yes")
 
 #: What is done to one that has not ended.
 _ACTIONS = ("pause", "resume", "cancel")

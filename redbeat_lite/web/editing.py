@@ -202,7 +202,7 @@ def _read(words: list[str], site: Site) -> dict[str, Any]:
     """
     given = command.make_context("edit", [*words, "--", "name"]).params
     schedule = schedule_of(given, site.zone)
-    rest = {name: value for name, value in given.items() if name not in ("name", "as_json", "note")}
+    rest = {name: value for name, value in given.items() if name not in ("name", "note")}
     changes = fields_of(rest, site.zone)
     if schedule is not None:
         changes["schedule"] = schedule
