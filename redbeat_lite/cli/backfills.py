@@ -60,11 +60,7 @@ def backfill(
 
 
 def asked(given: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
-    """What ``start()`` is given, by the name and the options of ``backfill``.
-
-    Raises:
-        InvalidEntry: one of them is wrong.
-    """
+    """What ``start()`` is given, by the options of ``backfill``; raises InvalidEntry if one of them is wrong."""
     most = given["max_active"]
     if most != "none" and not re.fullmatch("[0-9]{1,9}", most):
         raise InvalidEntry("max_active", 'a whole number, or "none"', most)

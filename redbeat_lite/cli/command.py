@@ -159,11 +159,7 @@ json_option = click.option(
 def completed(
     names: Callable[[Store, str], Iterable[str]],
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """How the shell completes a name of the schedule; where that is not to be had, it completes nothing.
-
-    Parameters:
-        names: those that begin so, or more.
-    """
+    """How the shell completes one of these names; where the schedule is not to be had, it completes nothing."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         from celery import current_app

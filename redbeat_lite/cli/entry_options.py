@@ -71,12 +71,7 @@ field_options = together(
 def schedule_of(given: dict[str, Any], zone: tzinfo) -> Any:
     """The schedule of :func:`schedule_options`, which are taken out of ``given``; ``None`` if there is none.
 
-    Parameters:
-        given: options by name.
-        zone: in which instants without an offset are read.
-
-    Raises:
-        InvalidEntry: two schedules, options that do not go together, or a wrong value.
+    Raises InvalidEntry: two schedules, options that do not go together, or a wrong value.
     """
     kinds = {kind: given.pop(kind) for kind in KINDS}
     kinds = {kind: text for kind, text in kinds.items() if text is not None}
@@ -168,11 +163,7 @@ def since_of(field: str, text: str, zone: tzinfo) -> datetime:
 def span_of(
     fields: tuple[str, str], since: str | None, until: str | None, zone: tzinfo
 ) -> tuple[datetime | None, datetime | None]:
-    """Two instants, each as :func:`since_of`; a time of day that has not come since the first is still to come.
-
-    Raises:
-        InvalidEntry: one of them is wrong, or the second lies before the first.
-    """
+    """Two instants, each as :func:`since_of`; a time of day that has not come since the first is still to come."""
     first = None if since is None else since_of(fields[0], since, zone)
     last = None if until is None else since_of(fields[1], until, zone)
     if first is None or last is None or until is None or first <= last:

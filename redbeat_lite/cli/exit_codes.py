@@ -1,13 +1,5 @@
 """How commands fail: one line on stderr, and an exit code that a script can use.
 
-====  ==================================================================================================
-code  meaning
-====  ==================================================================================================
-0     Fine.
-1     The request is wrong: no such entry, a wrong value, a file that cannot be used, a wrong setting.
-2     The server of the schedule or the broker cannot be reached, or refuses.
-====  ==================================================================================================
-
 This is the one home of the codes; a command that has more of them names them in its help.
 """
 
@@ -33,7 +25,8 @@ _LOOKED_AT = 20_000
 
 
 class Failure(click.ClickException):
-    """The request is wrong; the message is shown as one line."""
+    """The request is wrong: no such entry, a wrong value, a file that cannot be used, a wrong setting. The message is
+    shown as one line."""
 
     exit_code = WRONG_REQUEST
 

@@ -103,12 +103,7 @@ def _write(path: Path, texts: Iterable[str]) -> None:
 
 
 def read_file(path: Path) -> Document:
-    """The file of entries at a path; ``-`` is the input.
-
-    Raises:
-        Failure: there is no such file.
-        BadFile: it is no file of entries.
-    """
+    """The file of entries at a path; ``-`` is the input. Raises BadFile if it is none."""
     try:
         # Editors of some systems begin a file with a mark that says that it is UTF-8.
         text = sys.stdin.read().removeprefix("\ufeff") if str(path) == "-" else path.read_text(encoding="utf-8-sig")

@@ -54,9 +54,7 @@ _UNPRINTABLE_IN_JSON = re.compile(f"[{_BEYOND_ASCII}]")
 def say(line: str = "", *, err: bool = False, colour: str | None = None) -> None:
     """Print a line, whatever stands in it; all that commands print for people goes this way, and none with ``--json``.
 
-    Parameters:
-        err: to stderr, ``--json`` or not.
-        colour: of the line, where a terminal wants that.
+    With ``err`` it goes to stderr, ``--json`` or not. It has its ``colour`` where a terminal wants that.
     """
     if err or not in_json():
         click.secho(clean(line), err=err, fg=colour if colour and wants_colour() else None)
@@ -201,9 +199,7 @@ def table(
     """The lines of a table; cells that are too long are cut with an ellipsis.
 
     Parameters:
-        headers: one for each column.
         rows: cells; ``None`` is shown as a dash.
-        width: columns to fit in.
         rigid: headers of columns that are not cut, such as times.
         paint: whether to colour words for what entries and runs do.
     """

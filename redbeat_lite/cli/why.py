@@ -54,11 +54,7 @@ def why(ctx: click.Context, name: str, instant: str | None) -> None:
 
 
 def _instant(text: str, zone: tzinfo, now: datetime) -> datetime:
-    """What was asked about; a time of day is the last one that has passed.
-
-    Raises:
-        InvalidEntry: it is neither.
-    """
+    """What was asked about; a time of day is the last one that has passed."""
     try:
         found = time_of_day(text, zone, now) or instant_of("instant", text, zone)
     except ValueError:

@@ -19,11 +19,7 @@ from .upcoming import failures, leaderless, paused_now
 
 
 def of_absence(case: Case, entry: Entry, nominal: int) -> Explanation:
-    """Why an occurrence that is past has no run.
-
-    Parameters:
-        nominal: its nominal time, epoch milliseconds.
-    """
+    """Why an occurrence that is past, by its nominal time in epoch milliseconds, has no run."""
     state, at = entry.known_state, case.when(nominal)
     if (absent := _not_there(case, from_ms(nominal))) is not None:
         return _answer(nominal, f"{case.name} did not run at {at}: it was not stored then.", absent)

@@ -33,12 +33,7 @@ _SOURCES = {"record": RECORD, "result": "result backend", "schedule": "state of 
 
 
 def of_run(case: Case, run: Run, nominal: int) -> Explanation:
-    """What became of the run of an occurrence.
-
-    Parameters:
-        run: that of the occurrence, or of a range in which it lies.
-        nominal: its nominal time, epoch milliseconds.
-    """
+    """What became of the run of an occurrence, or of the range in which it lies, by its nominal time in epoch ms."""
     what: str = run.outcome
     if what == "skipped" and any(each.mode == "skip" for each in case.frozen(from_ms(nominal))):
         what = "frozen"
