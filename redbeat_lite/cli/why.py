@@ -17,7 +17,7 @@ from .entry_options import instant_of, time_of_day
 from .output import echo_fields, echo_json
 
 if TYPE_CHECKING:
-    from ..operate.why.explanation import Explanation
+    from ..operate.why.case import Explanation
 
 #: In a text that names the seconds of an instant.
 _SECONDS = re.compile(r":\d\d:\d\d")

@@ -10,7 +10,7 @@ import pytest
 
 from redbeat_lite import Expect, Pipeline, PipelineRun, Run, Schedules, every
 from redbeat_lite.instants import to_ms
-from redbeat_lite.operate.why.explanation import Explanation
+from redbeat_lite.operate.why.case import Explanation
 from redbeat_lite.operate.why.gather import gather
 from redbeat_lite.operate.why.outcomes import of_run
 from redbeat_lite.pipeline.keys import turns_key

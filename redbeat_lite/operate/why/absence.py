@@ -12,8 +12,7 @@ from ...entries.words import counted, span
 from ...instants import from_ms, to_ms
 from ...schedules import Question
 from ...storage.changes import Change
-from .case import CHANGES, GONE, HERE, RECORD, STATE, Case
-from .explanation import Explanation, Reason, full
+from .case import CHANGES, GONE, HERE, RECORD, STATE, Case, Explanation, Reason, full
 from .outcomes import of_run
 from .upcoming import failures, leaderless, paused_now
 

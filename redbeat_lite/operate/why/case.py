@@ -1,4 +1,4 @@
-"""One question to ``why``: whom it is about, what is known of it, and how that is told."""
+"""One question to ``why``: whom it is about, what is known of it, how that is told, and what it is answered with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from ...entries.words import in_zone
 from ...instants import from_ms, to_ms
 from ...runs.run import Run
 from ...storage.changes import Change
-from .explanation import Reason, full
 
 #: Who tells.
 RECORD, CHANGES, STATE, RULE = "record of runs", "record of changes", "state of the entry", "its schedule"
@@ -30,6 +29,43 @@ TIMING = ("schedule", "start_at", "end_at", "max_runs", "jitter")
 
 #: A freeze ends by the clock of the leader, and a run begins by that of the server.
 _SKEW = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One of the things that led to it.
+
+    Parameters:
+        kind: what it is, in a word or two that stay.
+        sentence: the same for people.
+        at: when that was; ``None`` where it has no time of its own.
+        evidence: who tells.
+    """
+
+    kind: str
+    sentence: str
+    at: datetime | None = None
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why an entry did not run, or that it did.
+
+    Parameters:
+        verdict: the answer, in a sentence.
+        reasons: what led to it, what weighs most first; of kind ``"next"``, what is with the next occurrence.
+        nominal: the nominal time it is about; ``None`` where there is none.
+    """
+
+    verdict: str
+    reasons: tuple[Reason, ...] = ()
+    nominal: datetime | None = None
+
+
+def full(sentence: str) -> str:
+    """A sentence that ends with somebody else's words, with its full stop."""
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
 
 
 @dataclass(frozen=True, slots=True)

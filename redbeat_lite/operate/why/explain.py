@@ -11,8 +11,7 @@ from ...instants import from_ms, to_ms
 from ...runs.run import Run
 from ...schedules import Manual
 from .absence import gone, of_absence
-from .case import HERE, TIMING, Case
-from .explanation import Explanation
+from .case import HERE, TIMING, Case, Explanation
 from .occurrences import Around, Span, around, is_fixed, skipped
 from .outcomes import of_run
 from .rules import no_occurrence, outside, stands_in, with_moves

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from ...entries.words import listed, took
 from ...instants import from_ms, to_ms
 from ...runs.run import BACKFILLED, Run
-from .case import RECORD, Case
-from .explanation import Explanation, Reason, full
+from .case import RECORD, Case, Explanation, Reason, full
 
 #: What is told of each outcome; the first two places are for the name and the nominal time.
 _VERDICTS = {

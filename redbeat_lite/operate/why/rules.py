@@ -8,15 +8,14 @@ from datetime import datetime
 
 from ...entries.clock_change_words import hazard
 from ...entries.entry import Entry
-from ...entries.lifecycle import score
+from ...entries.lifecycle import score, used_up
 from ...entries.on_calendar import left_out_words
 from ...instants import from_ms, to_ms
 from ...schedules import Manual
 from ...schedules.clock_changes import ZonedRule, first_passing
-from .case import RULE, Case
-from .explanation import Explanation, Reason
+from .case import RULE, Case, Explanation, Reason
 from .occurrences import Around, Span, around, skipped
-from .upcoming import ended, used_up
+from .upcoming import ended
 
 
 def no_occurrence(case: Case, entry: Entry, instant: datetime, near: Around | None) -> Explanation:
@@ -69,7 +68,7 @@ def outside(case: Case, entry: Entry, nominal: int) -> Explanation | None:
         why = f"its start_at is {case.when(entry.start_ms)}"
     elif entry.end_ms is not None and nominal > entry.end_ms:
         why = f"its end_at is {case.when(entry.end_ms)}"
-    elif used_up(entry) and state.last is not None and nominal > state.last:
+    elif used_up(entry, entry.total_run_count) and state.last is not None and nominal > state.last:
         why = ended(case, entry)
     if not why:
         return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...entries.entry import Entry
+from ...entries.lifecycle import used_up
 from ...entries.words import counted
 from ...schedules import Manual, Question
-from .case import HERE, RULE, STATE, Case
-from .explanation import Reason, full
+from .case import HERE, RULE, STATE, Case, Reason, full
 
 
 def upcoming(case: Case, entry: Entry) -> Iterator[Reason]:
@@ -44,17 +44,12 @@ def paused_now(case: Case, entry: Entry) -> Reason:
 def ended(case: Case, entry: Entry) -> str:
     """Why an entry is finished."""
     state = entry.known_state
-    if used_up(entry):
+    if used_up(entry, entry.total_run_count):
         last = "" if state.last is None else f", the last at {case.when(state.last)}"
         return f"it is finished after its max_runs of {entry.max_runs}{last}"
     if entry.end_at is not None:
         return f"it is finished, as its end_at is {case.when(entry.end_at)}"
     return "it is finished, as its schedule has no occurrence any more"
-
-
-def used_up(entry: Entry) -> bool:
-    """Whether it has run as often as it may."""
-    return entry.max_runs is not None and entry.total_run_count >= entry.max_runs
 
 
 def leaderless(case: Case) -> Iterator[Reason]:
