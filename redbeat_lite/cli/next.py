@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -90,18 +89,11 @@ def next_(
     else:
         if not entries.selection.is_all:
             names_of(entries, name)  # a Failure, where there is none
-        unknown = ", but for what schedules say that are asked when the time has come"
-        asked = unknown if any(map(_is_asked, takewhile(partial(_is_due, to_ms(last)), found))) else ""
-        say(f"Nothing runs until {when(last, shown or zone)}{asked}.")
-
-
-def _is_due(last: int, entry: Entry) -> bool:
-    return entry.due is not None and entry.due <= last
-
-
-def _is_asked(entry: Entry) -> bool:
-    """Whether nobody can tell the next run of an entry, because its schedule is asked when the time has come."""
-    return isinstance(entry.known_state.nominal, Question)
+        end = to_ms(last)
+        due = takewhile(lambda entry: entry.due is not None and entry.due <= end, found)
+        unknown = any(isinstance(entry.known_state.nominal, Question) for entry in due)
+        but = ", but for what schedules say that are asked when the time has come" if unknown else ""
+        say(f"Nothing runs until {when(last, shown or zone)}{but}.")
 
 
 def runs_between(
@@ -160,11 +152,4 @@ def _echo(runs: list[_Run]) -> None:
 
 
 def _json(run: _Run) -> dict[str, Any]:
-    return {
-        "name": run.name,
-        "at": run.at,
-        "nominal": run.nominal,
-        "local": run.at.astimezone(run.zone).isoformat(),
-        "zone": zone_name(run.zone),
-        "hazard": run.hazard,
-    }
+    return {**run._asdict(), "local": run.at.astimezone(run.zone).isoformat(), "zone": zone_name(run.zone)}
