@@ -130,13 +130,10 @@ def fields_of(given: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
 
 def instant_of(field: str, text: str, zone: tzinfo) -> datetime:
     """An instant, read in ``zone`` if it has no offset; raises InvalidEntry if it is none."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is not None:
-        return instant_from(field, text)
-    return found.replace(tzinfo=zone)
+    with suppress(ValueError):
+        if (found := datetime.fromisoformat(text)).tzinfo is None:
+            return found.replace(tzinfo=zone)
+    return instant_from(field, text)
 
 
 def time_of_day(text: str, zone: tzinfo, now: datetime) -> datetime | None:

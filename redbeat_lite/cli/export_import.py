@@ -29,7 +29,7 @@ _PRIVATE = 0o600
 #: Seconds between two words of an export that goes on.
 _SAID_EVERY = 5.0
 
-#: Exit code of an import that leaves entries out.
+#: Exit code where not everything is as one would have it: entries left out, differences found by shadow.
 NOT_ALL = 3
 
 

@@ -26,11 +26,8 @@ from ..settings import NO_SERVER, Settings
 from .command import Command, Length, app_of, json_option, together
 from .entry_output import next_run
 from .exit_codes import Failure
-from .export_import import import_own
+from .export_import import NOT_ALL, import_own
 from .output import echo_json, echo_table, in_json, say, show_life, showing_life, when
-
-#: Exit code of both commands where not everything is as one would have it: entries left out, differences found.
-NOT_ALL = 3
 
 #: The other schedulers, and the options that only they have.
 _ORIGINS = {
@@ -190,7 +187,7 @@ def shadow(
     app = app_of(ctx)
     end = None if span is None else time.monotonic() + span
     settings = Settings.from_app(app, url=NO_SERVER)
-    source = _source(app, origin, {"url": None, "prefix": None, **where})
+    source = _source(app, origin, where)
     carrier = Carrier(app, settings, configured(app), app.timezone)
     # Told to, Celery writes down each run at once; and the app that is watched is this one.
     lag = every if app.conf.beat_sync_every == 1 else source.lag
@@ -198,7 +195,8 @@ def shadow(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for difference in _looks(source, watch, every, end):
-            _tell(app.timezone, difference)
+            echo_json(difference._asdict(), indent=None)
+            say(f"{when(difference.at, app.timezone)}  {difference.kind}  {difference.name}: {difference.text}")
     except KeyboardInterrupt:
         pass
     finally:
@@ -230,11 +228,6 @@ def _looks(source: Source, watch: Shadow, pause: float, end: float | None) -> It
         if left <= 0:
             return
         time.sleep(min(pause, left))
-
-
-def _tell(zone: Any, difference: Difference) -> None:
-    echo_json(difference._asdict(), indent=None)
-    say(f"{when(difference.at, zone)}  {difference.kind}  {difference.name}: {difference.text}")
 
 
 def _summary(watch: Shadow) -> None:

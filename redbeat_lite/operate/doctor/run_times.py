@@ -89,15 +89,10 @@ def _runs_at(entry: Entry, zone: tzinfo, now: int) -> Iterator[int]:
         return
     for hour in full:
         if at is not None and at < hour:
-            at = _first_from(rule, at, hour)
+            at = rule.first_ms_from(at, hour) if isinstance(rule, Every) else next_ms(rule, hour - 1)
         if at is None:
             return
         if at == hour and within(entry, from_ms(hour)):
             at = next_ms(rule, hour)
             if at is None or at - hour > _MINUTE:
                 yield hour
-
-
-def _first_from(rule: ZonedRule | Every, at: int, hour: int) -> int | None:
-    """The first occurrence after ``at``, which is one, that is not earlier than an hour."""
-    return rule.first_ms_from(at, hour) if isinstance(rule, Every) else next_ms(rule, hour - 1)
