@@ -103,9 +103,7 @@ def runs_between(
 
     Parameters:
         entries: in the order of their due times.
-        zone: the app's.
-        shown: in which they are told; ``None``: each in its entry's own.
-        freezes: those that count.
+        shown: the zone in which they are told; ``None``: each in its entry's own.
     """
     start, walk_on = to_ms(first), briefly()
     ready: dict[str, Entry] = {}

@@ -126,12 +126,8 @@ def lifetimes(
 
 
 def queues(app: Celery, entries: Sequence[Entry], served: Collection[str]) -> Iterator[Finding]:
-    """Entries whose queue none of the workers that report takes from, where any reports; and those with a once-lock
-    among them, which nobody could look after.
-
-    Parameters:
-        served: the queues that workers report.
-    """
+    """Entries whose queue is not ``served`` by a worker that reports, where any does; and those with a once-lock among
+    them, which nobody could look after."""
     found, alone = defaultdict[str, list[str]](list), list[str]()
     for entry in entries:
         if entry.due is not None and (queue := queue_of(app, entry)) not in served:

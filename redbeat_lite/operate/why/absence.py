@@ -33,11 +33,7 @@ def of_absence(case: Case, entry: Entry, nominal: int) -> Explanation:
 
 
 def gone(case: Case, instant: datetime | None) -> Explanation:
-    """Why an entry that is not stored does not run.
-
-    Parameters:
-        instant: at which it did not run, or not as far as is recorded; ``None`` for now.
-    """
+    """Why an entry that is not stored did not run at an instant, as far as is recorded; ``None`` for now."""
     reasons = []
     if case.quarantine is not None:
         at = case.quarantine.get("at")

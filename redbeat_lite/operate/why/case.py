@@ -186,8 +186,7 @@ class Case:
     def hindrances(self, instant: datetime, began: datetime | None = None) -> Iterator[Reason]:
         """What is recorded that kept an occurrence of an instant from being sent in time.
 
-        Parameters:
-            began: when it ran all the same: what had not ended by then did not keep it.
+        If it ``began`` all the same, what had not ended by then did not keep it.
         """
         for gap in self.gaps:
             if gap.covers(instant) and (began is None or (gap.end is not None and gap.end <= began)):

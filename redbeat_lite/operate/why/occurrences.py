@@ -55,10 +55,7 @@ def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
     """The occurrences of an entry around a span, by its rule of today; ``None`` where nobody can tell.
 
     That is so for schedules whose occurrences count from one to the next in their own way, unless one lies in the span
-    that the entry remembers.
-
-    Parameters:
-        zone: where the schedule carries none.
+    that the entry remembers. ``zone`` is for those that carry none.
     """
     state, rule = entry.known_state, _known(entry, zone)
     if rule is None:

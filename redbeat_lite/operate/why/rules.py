@@ -19,11 +19,8 @@ from .upcoming import ended
 
 
 def no_occurrence(case: Case, entry: Entry, instant: datetime, near: Around | None) -> Explanation:
-    """That a schedule has none at an instant, with the nearest, and what clock changes and edits have to do with it.
-
-    Parameters:
-        near: what lies around it; ``None`` where nobody can tell.
-    """
+    """That a schedule has none at an instant, with those ``near`` it, and what clock changes and edits have to do with
+    it."""
     changed = [*case.changed_since(instant)]
     if near is None:
         known = "schedule" in entry.local
