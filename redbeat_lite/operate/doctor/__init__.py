@@ -9,9 +9,7 @@ from celery import Celery
 
 from ...api.reader import Reader
 from ...beat.config_entries import not_stored
-from ...beat.status import Status, read
-from ...once.runtime import Runtime
-from ...once.worker.visibility import workers
+from ...beat.status import Status, asking, reports_in, status_in
 from ...public import public_in
 from ...settings import Settings
 from ...storage.server_check import check_driver
@@ -48,7 +46,8 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     yield from server.clock_and_line(store, settings)
     yield from server.server(store.backend)
     yield from server.lease_and_loop(settings, app)
-    status = read(store)
+    reply = store.backend.scripts.run(*asking(store.keys))
+    status, heard = status_in(*reply), reports_in(reply).values()
     readable, unreadable = entries.sorted_out(Reader(app, settings, store), islice(store.pages(), LIMIT))
     yield from _not_looked_at(status)
     yield from entries.overdue(app, status, readable)
@@ -66,7 +65,6 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     yield from run_times.hot_spots(app.timezone, readable)
     yield from calendars.calendars(store, readable)
     yield from messages.confirms(app)
-    heard = workers(Runtime.of(app)).values()
     yield from messages.recording(readable, heard)
     yield from messages.outcomes(store, readable)
     yield from messages.worker_clocks(status, settings.clock_slack)
