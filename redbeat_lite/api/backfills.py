@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime, tzinfo
+from datetime import datetime
 from hashlib import sha1
 from itertools import groupby, islice
 from typing import Any, cast
@@ -45,8 +45,8 @@ class Backfills:
     Those that have not ended, and the last hundred that have: iterated over from the oldest on, or found by their ids.
     """
 
-    def __init__(self, reader: Reader, zone: tzinfo, who: Callable[[], Who]) -> None:
-        self._reader, self._store, self._zone, self._who = reader, reader.store, zone, who
+    def __init__(self, reader: Reader, who: Callable[[], Who]) -> None:
+        self._reader, self._store, self._zone, self._who = reader, reader.store, reader.zone, who
         self._own = Store(reader.store.backend, reader.store.keys.of_backfills)
 
     def start(

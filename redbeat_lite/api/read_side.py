@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, ItemsView, Iterator, Mapping, Sequence, ValuesView
-from datetime import datetime, tzinfo
+from datetime import datetime
 from typing import Any, Literal
 
 from celery import Celery
@@ -17,7 +17,6 @@ from ..entries.preview import Upcoming, upcoming
 from ..runs.incident import Incident
 from ..runs.incident_store import IncidentStore
 from ..runs.run import Outcome, Run
-from ..settings import Settings
 from ..storage.changes import Change
 from ..storage.lazy import lazy
 from ..storage.patience import briefly
@@ -48,28 +47,20 @@ class ReadSide(Mapping[str, Entry]):
         self._app = app
 
     def __repr__(self) -> str:
-        where = f"{self._store.backend.display_url} under {self._settings.key_prefix!r}"
+        where = f"{self._store.backend.display_url} under {self._store.keys.prefix!r}"
         return f"<Schedules of {self._app.main!r}: {where}>"
 
     @lazy
-    def _settings(self) -> Settings:
-        return Settings.from_app(self._app)
-
-    @lazy
-    def _store(self) -> Store:
-        return Store.of(self._settings)
-
-    @lazy
-    def _zone(self) -> tzinfo:
-        return self._app.timezone  # type: ignore[no-any-return]  # Celery ships no types
-
-    @lazy
     def _reader(self) -> Reader:
-        return Reader(self._app, self._settings, self._store)
+        return Reader(self._app)
+
+    @property
+    def _store(self) -> Store:
+        return self._reader.store
 
     @lazy
     def _incidents(self) -> IncidentStore:
-        return IncidentStore(self._store.backend.client, self._settings.key_prefix)
+        return IncidentStore(self._store.backend.client, self._store.keys.prefix)
 
     def __getitem__(self, name: str) -> Entry:
         """The entry of this name, with its state and its last change.
@@ -171,7 +162,7 @@ class ReadSide(Mapping[str, Entry]):
         frozen = Freezes.of(self._store.freezes()) if freezes is None else freezes
         if (frozen.until(now := wall_ms()) or 0) > last:
             return []  # all of them are held for longer
-        how = {"zone": self._zone, "walk_on": briefly(), "freezes": frozen, **more}
+        how = {"zone": self._reader.zone, "walk_on": briefly(), "freezes": frozen, **more}
         return upcoming(self._reader.soonest(), now=now, until=last, limit=limit, **how)
 
     def runs(

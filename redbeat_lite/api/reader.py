@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import tzinfo
 from functools import partial
 from itertools import chain, takewhile
 from typing import Any, TypeVar
@@ -39,12 +40,13 @@ _FIRST = 50
 
 
 class Reader:
-    """Reads entries for one app."""
+    """Reads entries for one app; from a store of its own, where none is given."""
 
-    def __init__(self, app: Celery, settings: Settings, store: Store) -> None:
+    def __init__(self, app: Celery, store: Store | None = None) -> None:
         self.app = app
-        self.settings = settings
-        self.store = store
+        self.settings = Settings.from_app(app)
+        self.store = store or Store.of(self.settings)
+        self.zone: tzinfo = app.timezone
 
     def stored(self, name: str) -> Stored:
         """What Redis holds for this name; raises EntryNotFound where that is nothing."""

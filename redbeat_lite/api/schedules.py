@@ -53,7 +53,7 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
 
     @lazy
     def _writer(self) -> Writer:
-        return Writer(self._app, self._store, self._reader, self._zone, self._settings.slack_ms, self._actor)
+        return Writer(self._reader, self._actor)
 
     @property
     def calendars(self) -> Calendars:
@@ -68,7 +68,7 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
     @lazy
     def backfills(self) -> Backfills:
         """Occurrences of the past that are sent late, or once more; see :class:`Backfills`."""
-        return Backfills(self._reader, self._zone, lambda: self._writer.who)
+        return Backfills(self._reader, lambda: self._writer.who)
 
     def add(
         self,
@@ -98,7 +98,7 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
             ConfigOwned: the name is taken by a config entry.
         """
         fields = {"task": task, "schedule": schedule, "args": args, "kwargs": kwargs, "options": options, **policies}
-        entry = entry_with_defaults(self._settings, name, fields, app=self._app)
+        entry = entry_with_defaults(self._reader.settings, name, fields, app=self._app)
         self._writer.checked(entry, replaces=replace)
         told = storable_note(name, note)
         (self._writer.replace if replace else self._writer.create)([entry], note=told)

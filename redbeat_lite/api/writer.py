@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from datetime import tzinfo
 from functools import partial
 from typing import Any, TypeVar
-
-from celery import Celery
 
 from ..actors import Who, who
 from ..clock import wall_ms
@@ -30,7 +27,7 @@ from ..once.canvas import CANVAS, sent
 from ..storage.changes import Action, Line, line_of
 from ..storage.json_values import all_plain
 from ..storage.patience import briefly
-from ..storage.store import TRIES, Store
+from ..storage.store import TRIES
 from ..storage.stored import PAGE, Edit, Stored
 from .calendars import Calendars
 from .reader import Reader, check_complete
@@ -45,23 +42,16 @@ _Result = TypeVar("_Result")
 
 
 class Writer:
-    """Writes entries for one app.
+    """Writes entries for the app of a reader.
 
     Parameters:
-        slack: by how many milliseconds the clocks of beats and workers may differ.
         actor: who writes where nobody else is named; ``None``: the user of this process.
     """
 
-    def __init__(
-        self, app: Celery, store: Store, reader: Reader, zone: tzinfo, slack: int, actor: str | None = None
-    ) -> None:
-        self._app = app
-        self._store = store
-        self.calendars = Calendars(store, zone, lambda: self.who)
-        self._reader = reader
-        self._zone = zone
-        self._slack = slack
+    def __init__(self, reader: Reader, actor: str | None) -> None:
+        self._reader, self._app, self._store, self._zone = reader, reader.app, reader.store, reader.zone
         self._actor = actor
+        self.calendars = Calendars(self._store, self._zone, lambda: self.who)
 
     @property
     def who(self) -> Who:
@@ -99,11 +89,12 @@ class Writer:
 
     def _warn_of_many_alive(self, entry: Entry) -> None:
         """Log that messages of an entry pile up while nobody takes them, as they live for longer than its interval."""
-        alive = alive_at_once(entry, self._zone, self._slack)
+        slack = self._reader.settings.slack_ms
+        alive = alive_at_once(entry, self._zone, slack)
         if alive > _MANY_ALIVE:
             why = "each lives for its interval and redbeat_lite_clock_slack (%g s); with once=True it is one"
             text = f"entry %r: while no worker takes them, %d of its messages are alive at once, as {why}"
-            logger.warning(text, entry.name, alive, self._slack / 1000)
+            logger.warning(text, entry.name, alive, slack / 1000)
 
     def warn_of_unknown_tasks(self, entries: Iterable[Entry], told: set[str] | None = None) -> None:
         """Log the tasks that this app does not have and ``told`` lacks, which it adds to that; each once."""

@@ -24,7 +24,6 @@ from ..entries.expected import check_trust
 from ..entries.on_calendar import give_calendar
 from ..errors import InvalidEntry
 from ..schedules import At, Manual
-from ..settings import Settings
 from ..storage.store import Store
 from .document import Document
 from .records import entry_from
@@ -63,8 +62,8 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
 
     Raises BadFile, which names the path of the field that is wrong.
     """
-    schedules, settings = Schedules(app), Settings.from_app(app)
-    reader = Reader(app, settings, Store.of(settings))
+    schedules, reader = Schedules(app), Reader(app)
+    settings = reader.settings
     listed = {record.name for record in document.records}
     stored = {entry.name: entry for entry in reader.readable(reader.store.present(listed))}
     calendars, found, own = schedules.calendars.all(), FilePlan(), configured(app)

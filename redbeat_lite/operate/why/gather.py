@@ -14,7 +14,6 @@ from ...entries.change_words import last_sign_of_life
 from ...entries.freezes import recorded
 from ...entries.sendable import queue_of
 from ...pipeline.keys import run_of, turns_key
-from ...settings import Settings
 from ...storage.changes import Change
 from ...storage.replies import texts
 from ...storage.scripts import checked
@@ -44,9 +43,9 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         CorruptEntry: what Redis holds of it cannot be read.
         redis.exceptions.RedisError: the server does not answer.
     """
-    settings = Settings.from_app(app)
-    store = store or Store.of(settings)
-    reader, scan = Reader(app, settings, store), Scan(store, name, _LINES, kinds=_KINDS)
+    reader = Reader(app, store)
+    settings, store = reader.settings, reader.store
+    scan = Scan(store, name, _LINES, kinds=_KINDS)
     line = ("ZRANGE", turns_key(settings.key_prefix, name), 0, -1)
     asked = (asking(store.keys), ("HGET", store.keys.quarantine, name), line)
     found = read_one(reader, name, _RUNS, scan, *asked)
