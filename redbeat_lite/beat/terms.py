@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery.utils.log import get_logger
 
 from ..entries.words import counted
-from ..storage.server_check import server_warnings
+from ..storage.server_check import faults, server_of
 from ..storage.store import Store
 from ..storage.stored import Term
 from .leader import Leader
@@ -54,8 +54,8 @@ class Terms:
         """Say once, at the first contact, what about the server a person should know."""
         if self.introduced:
             return
-        for warning in server_warnings(self._store.backend.client):
-            logger.warning("beat: %s", warning)
+        for _, _, what, why, todo in faults(server_of(self._store.backend.client)):
+            logger.warning("beat: %s. %s %s", what, why, todo)
         self.introduced = True
 
     def _stand_by(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import kombu
@@ -28,16 +29,6 @@ class Server(NamedTuple):
     policy: str
     persistent: bool | None
 
-    @property
-    def too_old(self) -> bool:
-        """Whether it lacks commands that are needed."""
-        return bool(self.version) and _numbers(self.version) < OLDEST
-
-    @property
-    def evicts(self) -> bool:
-        """Whether it removes keys when memory runs out."""
-        return self.policy != "noeviction"
-
 
 def server_of(client: Any) -> Server | None:
     """What the server of this client says of itself; ``None`` if we may not ask."""
@@ -50,33 +41,35 @@ def server_of(client: Any) -> Server | None:
     return Server(version, policy, True if info.get("aof_enabled") else _snapshots(client))
 
 
-def server_warnings(client: Any) -> list[str]:
-    """One sentence for each thing that is wrong with the server; says nothing about what it may not look at."""
-    server = server_of(client)
+def faults(server: Server | None) -> Iterator[tuple[str, str, str, str, str]]:
+    """What is wrong with a server, as far as it says: name and severity, what, why it matters and what to do."""
     if server is None:
-        return []
-    warnings = []
-    if server.too_old:
-        warnings.append(f"the server is version {server.version}; {needed()} or later is needed")
-    if server.evicts:
-        warnings.append(
-            f"the server evicts keys when memory runs out (maxmemory-policy {server.policy}), the schedule among them; "
-            "use noeviction, or a server of its own"
+        return
+    oldest = ".".join(map(str, OLDEST))
+    if server.version and tuple(int(part) for part in server.version.split(".")[:2] if part.isdigit()) < OLDEST:
+        yield (
+            "version",
+            "error",
+            f"the server is version {server.version}",
+            f"The scripts use commands that came with {oldest}.",
+            f"Update it to {oldest} or later; any Valkey will do.",
+        )
+    if server.policy != "noeviction":
+        yield (
+            "eviction",
+            "error",
+            f"the server evicts keys when memory runs out (maxmemory-policy {server.policy})",
+            "The schedule is among the keys it may evict. Config entries come back; all else does not.",
+            "Set maxmemory-policy noeviction, or give the schedule a server of its own.",
         )
     if server.persistent is False:
-        warnings.append(
-            "the server keeps nothing on disk; after its restart only config entries come back (set appendonly yes)"
+        yield (
+            "persistence",
+            "warning",
+            "the server keeps nothing on disk",
+            "After its restart only config entries come back, without their history; runtime entries are gone.",
+            "Set appendonly yes, or accept it if all your entries are in beat_schedule.",
         )
-    return warnings
-
-
-def needed() -> str:
-    """The oldest version that will do."""
-    return ".".join(map(str, OLDEST))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
 def _snapshots(client: Any) -> bool | None:

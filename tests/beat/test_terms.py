@@ -14,7 +14,7 @@ from redbeat_lite.beat.leader import Leader
 from redbeat_lite.beat.repair import Repair
 from redbeat_lite.clock import wall_ms
 from redbeat_lite.storage.scripts import Scripts
-from redbeat_lite.storage.server_check import server_warnings
+from redbeat_lite.storage.server_check import server_of
 from redbeat_lite.storage.stored import Lost, Stored, Term
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.server import Server
@@ -220,7 +220,7 @@ def test_a_connection_that_breaks_while_the_server_is_looked_at_is_no_clean_bill
             raise redis.ConnectionError("the server went away")
 
     with pytest.raises(redis.ConnectionError):
-        server_warnings(Gone())
+        server_of(Gone())
 
 
 class Held(Scripts):

@@ -22,7 +22,7 @@ from redbeat_lite import Entry, PipelineRun, Scheduler, Schedules, at, every, ma
 from redbeat_lite.cli import redbeat
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.storage.scripts import source
-from redbeat_lite.storage.server_check import server_of, server_warnings
+from redbeat_lite.storage.server_check import faults, server_of
 from tests.support.beats import KEYS, leads
 from tests.support.messages import queued
 from tests.support.processes import ROOT, Process, celery
@@ -251,7 +251,7 @@ def test_what_nobody_may_ask_is_not_guessed(
     app = make_app(broker_url=url(guarded, "api"))
     assert [each.check for each in examine(app) if each.check in ("permission", "persistence")] == ["permission"]
     with redis.Redis.from_url(url(guarded, "beat")) as client:
-        assert not server_warnings(client)
+        assert not [*faults(server_of(client))]
         admin.config_set("appendonly", "yes")
         try:
             found = server_of(client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import starmap
 
 from celery import Celery
 
@@ -10,7 +11,7 @@ from ...clock import CLOCK_OFF
 from ...once.worker.visibility import look_at_the_clock
 from ...settings import RENEWALS_PER_LEASE, Settings
 from ...storage.connections import Backend
-from ...storage.server_check import needed, server_of
+from ...storage.server_check import faults, server_of
 from ...storage.store import Store
 from .finding import Finding
 
@@ -66,22 +67,7 @@ def server(backend: Backend) -> Iterator[Finding]:
             "Run it as a user with +info.",
         )
         return
-    if found.too_old:
-        yield Finding(
-            "version",
-            "error",
-            f"the server is version {found.version}",
-            f"The scripts use commands that came with {needed()}.",
-            f"Update it to {needed()} or later; any Valkey will do.",
-        )
-    if found.evicts:
-        yield Finding(
-            "eviction",
-            "error",
-            f"the server evicts keys when memory runs out (maxmemory-policy {found.policy})",
-            "The schedule is among the keys it may evict. Config entries come back; all else does not.",
-            "Set maxmemory-policy noeviction, or give the schedule a server of its own.",
-        )
+    yield from starmap(Finding, faults(found))
     if found.persistent is None:
         yield Finding(
             "permission",
@@ -89,14 +75,6 @@ def server(backend: Backend) -> Iterator[Finding]:
             "this user may not ask the server whether it takes snapshots (CONFIG GET)",
             "It has no append-only file, so it is not known whether it keeps anything on disk.",
             "Ask it yourself (CONFIG GET save), as an administrator: the right to ask reads the passwords, too.",
-        )
-    if found.persistent is False:
-        yield Finding(
-            "persistence",
-            "warning",
-            "the server keeps nothing on disk",
-            "After its restart only config entries come back, without their history; runtime entries are gone.",
-            "Set appendonly yes, or accept it if all your entries are in beat_schedule.",
         )
 
 
