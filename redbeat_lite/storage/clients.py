@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import redis
@@ -43,11 +43,14 @@ def client_for(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis
         ConfigurationError: the options are none of redis-py's, or do not fit the URL.
     """
     scheme = urls.scheme_of(url)
+    nodes, given = ([], urls.parsed(url)) if scheme in urls.SINGLE else urls.several(url)
+    options = _provided({**options, **given, **last})
+    if options.get("ssl") or scheme in ("rediss", "rediss-cluster"):
+        options |= {"ssl": True, **_host_checked(options)}
     if scheme in urls.CLUSTER:
-        return cast(redis.Redis, _Cluster(lambda: _cluster(url, options, last)))
-    make = _master if scheme in urls.SENTINEL else _single
+        return cast(redis.Redis, _Cluster(lambda: _cluster(nodes, options)))
     try:
-        client = make(url, options, last)
+        client = _master(nodes, options, last) if nodes else _single(options)
         # Making a connection opens nothing.
         client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
     except (TypeError, ValueError, RedisError) as exc:
@@ -67,13 +70,12 @@ def bounds(timeout: float) -> dict[str, Any]:
     }
 
 
-def _single(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Redis:
-    options |= urls.parsed(url) | last
+def _single(options: dict[str, Any]) -> redis.Redis:
     if "path" in options:
         options.pop("socket_connect_timeout")
-    elif options.pop("ssl", False) or urls.scheme_of(url) == "rediss":
-        options |= _host_checked(options) | {"connection_class": redis.SSLConnection}
-    return redis.Redis.from_pool(redis.ConnectionPool(**_provided(options)))
+    elif options.pop("ssl", False):
+        options["connection_class"] = redis.SSLConnection
+    return redis.Redis.from_pool(redis.ConnectionPool(**options))
 
 
 def _host_checked(options: dict[str, Any]) -> dict[str, Any]:
@@ -147,11 +149,7 @@ class _SecureInStep(_InStep, SentinelManagedSSLConnection):
     """The same behind TLS."""
 
 
-def _master(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Redis:
-    sentinels, given = urls.several(url)
-    options = _provided({**options, **given, **last})
-    if options.get("ssl"):
-        options |= _host_checked(options)
+def _master(sentinels: Sequence[tuple[str, int]], options: dict[str, Any], last: dict[str, Any]) -> redis.Redis:
     # All of them may have to be asked within the time.
     within = bounds(last.get("socket_timeout", SOCKET_TIMEOUT) / len(sentinels))
     own = options.pop("sentinel_kwargs", None) or {}
@@ -165,14 +163,9 @@ def _master(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Re
     return cast(redis.Redis, manager.master_for(name, redis_class=_Master, connection_class=connection))
 
 
-def _cluster(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.RedisCluster:
-    nodes, given = urls.several(url)
-    if url.startswith("rediss"):
-        options = {**options, "ssl": True}
-    options = _provided({**options, **given, **last})
+def _cluster(nodes: Sequence[tuple[str, int]], options: dict[str, Any]) -> redis.RedisCluster:
     options.pop("db", None)
     if options.get("ssl"):
-        options |= _host_checked(options)
         # Before version 6, redis-py drops this option without a word where it connects to a cluster.
         module: Any = redis.cluster
         if "ssl_check_hostname" not in module.REDIS_ALLOWED_KEYS:
