@@ -13,7 +13,7 @@ from ..actors import Who
 from ..clock import wall_ms
 from ..entries.backfilling import covered, merged, times
 from ..entries.entry import Entry
-from ..entries.fields import is_name
+from ..entries.fields import as_number, is_name, is_number
 from ..entries.state import storable_note
 from ..entries.words import in_zone
 from ..errors import EntryChanged, EntryNotFound, InvalidEntry
@@ -87,12 +87,10 @@ class Backfills:
         first, last = (to_ms(aware(field, value)) for field, value in (("start", start), ("end", end)))
         _check("start", "an instant not after the end", start, first <= last)
         _check("end", "an instant that is not to come", end, last <= wall_ms() + 1)
-        _check(
-            "max_active", f"1 to {_ACTIVE}, or None", max_active, max_active is None or _whole(max_active, 1, _ACTIVE)
-        )
-        in_bounds = not isinstance(rate, bool) and isinstance(rate, (int, float)) and 0.001 <= rate <= _FASTEST
+        as_number("max_active", max_active, 1, _ACTIVE)
+        in_bounds = is_number(rate) and 0.001 <= rate <= _FASTEST
         _check("rate", f"0.001 to {_FASTEST} messages a second", rate, in_bounds)
-        _check("again", "a whole number from 0", again, _whole(again, 0, 10**6))
+        _check("again", "a whole number from 0", again, type(again) is int and 0 <= again <= 10**6)
         heard = heard_of(client.hgetall(OnceKeys(self._store.keys.prefix).workers), server_ms(client) / 1000)
         expected = "None, as no worker that records runs was heard of within a minute"
         hint = "with None it sends `rate` messages a second, whatever becomes of them"
@@ -202,7 +200,3 @@ def _kind(backfill: Backfill) -> tuple[str, str, int]:
 def _check(field: str, expected: str, value: object, is_right: object, hint: str | None = None) -> None:
     if not is_right:
         raise InvalidEntry(field, expected, value, hint=hint)
-
-
-def _whole(value: Any, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most
