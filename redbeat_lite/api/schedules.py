@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, MutableMapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, Unpack
 
 from celery import Celery
 
 from ..actors import check_actor
+from ..entries import lifecycle
 from ..entries.configured import entry_with_defaults
 from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.field_types import Args, Changes, Kwargs, Policies, Schedule
 from ..entries.selection import Selection
 from ..entries.state import storable_note
-from ..errors import EntryNotFound, InvalidEntry
+from ..entries.stored_entry import removal
+from ..errors import EntryChanged, EntryNotFound, InvalidEntry
 from ..public import public
 from ..runs.incident import Incident
 from ..storage.changes import line_of
 from ..storage.lazy import lazy
+from ..storage.store import TRIES
 from ..storage.stored import PAGE, chunks
 from .backfills import Backfills
 from .calendars import Calendars
@@ -100,8 +103,10 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         fields = {"task": task, "schedule": schedule, "args": args, "kwargs": kwargs, "options": options, **policies}
         entry = entry_with_defaults(self._reader.settings, name, fields, app=self._app)
         self._writer.checked(entry, replaces=replace)
-        told = storable_note(name, note)
-        (self._writer.replace if replace else self._writer.create)([entry], note=told)
+        if replace:
+            self._writer.replace([entry], storable_note(name, note))
+        else:
+            self._writer.create(entry, note=storable_note(name, note))
         return entry
 
     def add_many(self, entries: Iterable[Entry], *, replace: bool = False) -> None:
@@ -163,7 +168,7 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         Raises:
             EntryNotFound: there is none.
         """
-        self._writer.remove(name)
+        self.remove(name)
 
     def remove(self, name: str, *, missing_ok: bool = False, note: str = "") -> None:
         """Remove an entry.
@@ -176,9 +181,9 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
             EntryNotFound: there is none.
             InvalidEntry: ``note`` is too long.
         """
-        told = storable_note(name, note)
+        line = line_of(self._writer.who, "removed", storable_note(name, note))
         with suppress(*[EntryNotFound] if missing_ok else []):
-            self._writer.remove(name, told)
+            self._writer.edit(name, lambda stored: (None, removal(stored, line)))
 
     def clear(self) -> None:
         """Remove every entry. Config entries come back when the beats next see to them.
@@ -186,7 +191,11 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         Raises:
             EntryChanged: entries are changed faster than they can be removed; some are left.
         """
-        self._writer.clear()
+        in_vain, line = 0, line_of(self._writer.who, "removed")
+        while page := self._store.page(0, PAGE):
+            in_vain = 0 if any(self._store.put(removal(stored, line) for stored in page)) else in_vain + 1
+            if in_vain == TRIES:
+                raise EntryChanged(f"{len(page)} entries are being changed too often to be removed")
 
     def pause(self, name: str, note: str = "") -> Entry:
         """Stop an entry from firing; it keeps its history, over restarts and config changes too.
@@ -197,7 +206,9 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         Raises:
             EntryNotFound: there is none.
         """
-        return self._writer.pause(name, note)
+        told = storable_note(name, note)
+        line = line_of(self._writer.who, "paused", told)
+        return self._writer.restate(name, lambda entry: lifecycle.paused(entry.known_state, told), line)
 
     def resume(self, name: str, *, catch_up: bool = False) -> Entry:
         """Let a paused entry fire again, from its next instant on; nothing happens if it is not paused.
@@ -209,7 +220,8 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
             EntryNotFound: there is none.
             ConfigOwned: its schedule cannot be stored, and this app's configuration does not have it.
         """
-        return self._writer.resume(name, catch_up=catch_up)
+        line = line_of(self._writer.who, "resumed")
+        return self._writer.restate(name, partial(self._writer.resumed, catch_up=catch_up), line)
 
     def run_now(self, name: str, *, args: Args = None, kwargs: Kwargs = None, note: str = "") -> str:
         """Publish one extra task with the entry's own options, and return its id. The plan is untouched.

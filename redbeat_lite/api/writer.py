@@ -19,8 +19,8 @@ from ..entries.message import alive_at_once
 from ..entries.on_calendar import Known, give_calendar
 from ..entries.sameness import keep_resolved
 from ..entries.sendable import check_arguments, check_options, serializer_of
-from ..entries.state import EntryState, storable_note
-from ..entries.stored_entry import edit_of, removal
+from ..entries.state import EntryState
+from ..entries.stored_entry import edit_of
 from ..entries.words import counted, listed
 from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from ..once.canvas import CANVAS, sent
@@ -111,20 +111,15 @@ class Writer:
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             logger.warning("entry %r%s: no task %r is registered in this app", names[0], more, task)
 
-    def create(
-        self, entries: Sequence[Entry], definition: str | None = None, action: Action = "added", note: str = ""
-    ) -> None:
-        """Store new entries, which get their state.
+    def create(self, entry: Entry, definition: str | None = None, action: Action = "added", note: str = "") -> None:
+        """Store a new entry, which gets its state; raises EntryExists where the name is taken.
 
         Parameters:
-            definition: of a single entry, as it was stored before; with what is not the entry's to say, such as what
-                its configuration keeps to itself.
-
-        Raises:
-            EntryExists: names were taken; all others are stored.
+            definition: as it was stored before; with what is not the entry's to say, such as what its configuration
+                keeps to itself.
         """
         line = line_of(self.who, action, note)
-        check_taken(self._created(entries, [self._creation(entry, None, line, definition) for entry in entries]))
+        check_taken(self._created([entry], [self._creation(entry, None, line, definition)]))
 
     def added(self, entries: Sequence[Entry], calendars: Known, told: set[str]) -> list[str]:
         """Check and store new entries, which get their state; returns the names that were taken.
@@ -186,19 +181,9 @@ class Writer:
             after = self.checked(before.replace(**changes), replaces=True)
             return after, self._revision(before, after, stored, note)
 
-        after = self._edit(name, edit)
+        after = self.edit(name, edit)
         self.calendars.settle([after])
         return after
-
-    def pause(self, name: str, note: str) -> Entry:
-        """Stop an entry from firing; returns it with its state."""
-        storable = storable_note(name, note)
-        line = line_of(self.who, "paused", storable)
-        return self._restate(name, lambda entry: lifecycle.paused(entry.known_state, storable), line)
-
-    def resume(self, name: str, *, catch_up: bool) -> Entry:
-        """Let an entry fire again if it is paused; returns it with its state."""
-        return self._restate(name, partial(self.resumed, catch_up=catch_up), line_of(self.who, "resumed"))
 
     def resumed(self, entry: Entry, *, catch_up: bool) -> EntryState:
         """The state after a resumption; the very same if the entry is not paused."""
@@ -207,19 +192,6 @@ class Writer:
             return state
         check_complete(entry, "schedule")
         return lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up, walk_on=briefly())
-
-    def remove(self, name: str, note: str = "") -> None:
-        """Remove an entry."""
-        line = line_of(self.who, "removed", note)
-        self._edit(name, lambda stored: (None, removal(stored, line)))
-
-    def clear(self) -> None:
-        """Remove every entry, a page in two round trips."""
-        in_vain, line = 0, line_of(self.who, "removed")
-        while page := self._store.page(0, PAGE):
-            in_vain = 0 if any(self._store.put(removal(stored, line) for stored in page)) else in_vain + 1
-            if in_vain == TRIES:
-                raise EntryChanged(f"{len(page)} entries are being changed too often to be removed")
 
     def release(self, name: str) -> Entry:
         """Put a quarantined entry back, as new; returns it with its state."""
@@ -235,18 +207,20 @@ class Writer:
             self.checked(entry)
         except InvalidEntry as exc:
             raise CorruptEntry(str(exc)) from exc
-        self.create([entry], definition, "released")
+        self.create(entry, definition, "released")
         return entry
 
-    def _restate(self, name: str, change: Callable[[Entry], EntryState], line: Line) -> Entry:
+    def restate(self, name: str, change: Callable[[Entry], EntryState], line: Line) -> Entry:
+        """Give an entry the state that ``change`` makes, recorded if it is another; returns it with its state."""
+
         def edit(stored: Stored) -> tuple[Entry, Edit]:
             entry = self._reader.entry(stored)
             before, entry.state = entry.state, change(entry)
             return entry, self.write(entry, stored.state, None, line if entry.state is not before else None)
 
-        return self._edit(name, edit)
+        return self.edit(name, edit)
 
-    def _edit(self, name: str, change: Callable[[Stored], tuple[_Result, Edit]]) -> _Result:
+    def edit(self, name: str, change: Callable[[Stored], tuple[_Result, Edit]]) -> _Result:
         """Make a change that ``change`` decides on by what is stored; asks it anew if that was changed meanwhile."""
         for _ in range(TRIES):
             result, edit = change(self._reader.stored(name))
