@@ -54,12 +54,6 @@ class Found(NamedTuple):
     replies: list[Any]
 
 
-def record_of(reader: Reader, name: str, runs: int, changes: int) -> Record:
-    """An entry with its last runs and changes; see :meth:`redbeat_lite.Schedules.record_of`."""
-    found = read_one(reader, name, runs, Scan(reader.store, name, changes))
-    return Record(there(name, found.entry), found.runs, found.changes, found.freezes)
-
-
 def read_one(reader: Reader, name: str, runs: int, scan: Scan, *asked: Asked) -> Found:
     """Read an entry, its last runs, and the record of changes.
 

@@ -22,9 +22,9 @@ from ..storage.lazy import lazy
 from ..storage.patience import briefly
 from ..storage.replies import text
 from ..storage.store import Store
-from .change_log import recorded
-from .one_entry import Record, record_of
-from .reader import Reader
+from .change_log import Scan, recorded
+from .one_entry import Record, read_one
+from .reader import Reader, there
 from .run_history import RunHistory, Wanted
 
 # ReadSide.list() hides the builtin from annotations inside the class.
@@ -84,7 +84,8 @@ class ReadSide(Mapping[str, Entry]):
         """
         check_count("runs", runs)
         check_count("changes", changes)
-        return record_of(self._reader, name, runs, changes)
+        found = read_one(self._reader, name, runs, Scan(self._store, name, changes))
+        return Record(there(name, found.entry), found.runs, found.changes, found.freezes)
 
     def __contains__(self, name: object) -> bool:
         return is_name(name) and self._store.exists(name)
