@@ -36,14 +36,8 @@ class Record(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What was read of a name.
-
-    Parameters:
-        entry, runs, changes, freezes: as a :class:`Record` has them; ``None`` where no entry of the name is stored.
-        kept: the last change of the entry, as far as it is kept with it.
-        lines: what was found in the record of changes.
-        replies: to what else was asked.
-    """
+    """What was read of a name: a :class:`Record`, but for the entry where none is stored; its last change, as far as it
+    is kept with it; what was found in the record of changes; and the replies to what else was asked."""
 
     entry: Entry | None
     runs: list[Run]
@@ -57,14 +51,11 @@ class Found(NamedTuple):
 def read_one(reader: Reader, name: str, runs: int, scan: Scan, *asked: Asked) -> Found:
     """Read an entry, its last runs, and the record of changes.
 
+    Raises EntryNotFound, as no entry can have this name, or CorruptEntry.
+
     Parameters:
         runs: how many at most.
-        scan: looks for the changes of this entry.
         asked: what else to read, in the first round trip.
-
-    Raises:
-        EntryNotFound: no entry can have this name.
-        CorruptEntry: what Redis holds of it cannot be read.
     """
     there(name, is_name(name) or None)
     history, own = RunHistory(reader), scan.asking

@@ -37,11 +37,7 @@ Incidents = list[Incident]
 
 
 class ReadSide(Mapping[str, Entry]):
-    """All entries of one schedule, as a mapping from name to :class:`Entry`, for those who change none.
-
-    Parameters:
-        app: the Celery app whose settings say where the schedule is. No connection is opened yet.
-    """
+    """What of :class:`Schedules` changes no entry."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app

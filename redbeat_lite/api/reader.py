@@ -54,24 +54,13 @@ class Reader:
         return _there(name, self.store.read([name])[0] if is_name(name) else None)
 
     def whole(self, name: str) -> Entry:
-        """The entry of this name, with its state, its last change, and until when it is frozen.
-
-        Raises:
-            EntryNotFound: there is none.
-            CorruptEntry: what Redis holds cannot be read.
-        """
+        """The entry of this name, with its state, its last change, and until when it is frozen; raises EntryNotFound
+        where there is none, and as :meth:`entry`."""
         stored, kept, freezes, _ = self.store.read_with_change(name) if is_name(name) else (None, None, b"", [])
         return self.whole_of(_there(name, stored), kept, Freezes.of(freezes))
 
     def whole_of(self, there: Stored, kept: bytes | None, freezes: Freezes, rows: list[Row] | None = None) -> Entry:
-        """The same of what was read.
-
-        Parameters:
-            rows: where they were read, too.
-
-        Raises:
-            CorruptEntry: it cannot be read.
-        """
+        """The same of what was read, and of its rows where they were; raises as :meth:`entry`."""
         entry = self.entry(there)
         if rows is not None:
             entry.read_rows = lambda: rows[:_ROWS]

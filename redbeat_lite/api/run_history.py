@@ -83,12 +83,8 @@ class RunHistory:
         return [*islice(found, wanted.limit)]
 
     def of_entry(self, given: str | Entry, wanted: Wanted) -> list[Run]:
-        """The runs of one entry, or of that of a name, the newest first.
-
-        Raises:
-            EntryNotFound: there is none, and nothing is recorded of one that there was.
-            CorruptEntry: what Redis holds of it cannot be read.
-        """
+        """The runs of one entry, or of that of a name, the newest first; raises EntryNotFound where there is none, and
+        nothing is recorded of one that there was, or CorruptEntry."""
         entry, (rows, now) = (given, self._rows(given.name)) if isinstance(given, Entry) else self._stored(given)
         return self.of_rows(given.name if isinstance(given, Entry) else given, entry, rows, now, wanted)
 
