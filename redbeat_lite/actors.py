@@ -74,11 +74,7 @@ def who(actor: str | None = None) -> Who:
 
 
 def check_actor(actor: object) -> str:
-    """``actor`` as the name of somebody.
-
-    Raises:
-        InvalidEntry: not text, empty, too long, or with control characters in it.
-    """
+    """``actor`` as the name of somebody; raises InvalidEntry where it is none."""
     if not is_plain(actor, MAX_ACTOR):
         raise InvalidEntry("actor", f"text of 1 to {MAX_ACTOR} characters without control characters", actor)
     return actor

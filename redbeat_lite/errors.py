@@ -180,11 +180,8 @@ _SHORTEST = 6
 
 
 def remember(given: Any) -> None:
-    """Have the passwords in settings hidden from now on, wherever they stand and whatever characters they have.
-
-    Parameters:
-        given: a URL, several of them, or options, which may hold further ones.
-    """
+    """Have the passwords in settings hidden from now on, wherever they stand and whatever characters they have: those
+    of a URL, of several, or of options, which may hold further ones."""
     if isinstance(given, Mapping):
         for name, value in given.items():
             if isinstance(value, str) and re.fullmatch(SECRET, str(name), re.IGNORECASE):

@@ -10,12 +10,8 @@ _Thing = TypeVar("_Thing", bound=Callable[..., Any])
 
 
 def handed_on(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package that imports a name at its first use.
-
-    Parameters:
-        package: its name.
-        homes: name -> the module that holds it, from the package on.
-    """
+    """The ``__getattr__`` of a package that imports a name at its first use; ``homes`` has the module of each, from the
+    package on."""
 
     def hand_on(name: str) -> Any:
         if name not in homes:
@@ -26,12 +22,9 @@ def handed_on(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def public_in(home: str) -> Callable[[_Thing], _Thing]:
-    """Let a class or a function go by the name under which users import it, wherever it is written.
+    """Let a class or a function go by the module from which users import it, wherever it is written.
 
     Type hints of a class are looked up in the module that it goes by. So those of its attributes are looked up before.
-
-    Parameters:
-        home: the module that users import it from.
     """
 
     def rename(thing: _Thing) -> _Thing:

@@ -176,11 +176,8 @@ class Settings:
 
 
 def _given(app: Celery) -> list[str]:
-    """Names set by the user, without the prefix.
-
-    Raises:
-        ConfigurationError: there is no such setting, or Celery passes over it as it is spelled.
-    """
+    """Names set by the user, without the prefix; raises ConfigurationError where there is no such setting, or Celery
+    passes over it as it is spelled."""
     # Reading the names loads a configuration that is still pending. Only then it knows of its namespace: asked earlier,
     # it has none, and every setting in Django's form would go unnoticed.
     keys = [str(key) for key in app.conf]
@@ -213,11 +210,8 @@ def _spellings(namespace: str, name: str) -> tuple[str, str]:
 
 
 def _value(app: Celery, name: str) -> Any:
-    """The value of a setting; with a namespace that which Celery itself would take.
-
-    Raises:
-        ConfigurationError: without one, there are two.
-    """
+    """The value of a setting; with a namespace that which Celery itself would take. Raises ConfigurationError where,
+    without one, there are two."""
     own, other = _spellings(app.conf.prefix or "", name)
     if app.conf.prefix:
         return app.conf[own]

@@ -54,14 +54,9 @@ def _without_value(field: str) -> str:
 
 
 def several(url: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:
-    """What ``sentinel://user:password@host:port/db;host:port`` names, or the same with a cluster's scheme.
-
-    Returns:
-        the addresses, and the options of redis-py's client that stand in any part: ``username``, ``password``,
-        ``db``, and those of the query.
-
-    Raises:
-        ValueError: as of :func:`parsed`.
+    """What ``sentinel://user:password@host:port/db;host:port`` names, or the same with a cluster's scheme: the
+    addresses, and the options of redis-py's client that stand in any part, ``username``, ``password``, ``db``, and
+    those of the query. Raises as :func:`parsed`.
     """
     nodes: list[tuple[str, int]] = []
     options: dict[str, Any] = {}
@@ -72,11 +67,8 @@ def several(url: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:
 
 
 def parsed(url: str) -> dict[str, Any]:
-    """The URL of one server as options of redis-py's connection.
-
-    Raises:
-        ValueError: it cannot be read; the message may quote a part of it.
-    """
+    """The URL of one server as options of redis-py's connection; raises a ValueError, which may quote a part of it,
+    where it cannot be read."""
     parts = urlsplit(url)
     if parts.fragment or "@" in parts.query:
         raise ValueError("a # or ? that should be in percent form")  # the rest of the password would be passed over

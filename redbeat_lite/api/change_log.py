@@ -80,11 +80,8 @@ class Scan:
         return found
 
     def of_entry(self, lines: Iterable[Change], kept: Change | None) -> list[Change]:
-        """The changes of the entry among those that were found, newest first.
-
-        Parameters:
-            kept: its last change, which is told even where its line is gone, or names only others.
-        """
+        """The changes of the entry among those that were found, newest first; with ``kept``, its last one, even where
+        the line of that is gone, or names only others."""
         found = [each for each in lines if self._names(each)]
         if kept is not None and not any((each.at, each.action) == (kept.at, kept.action) for each in found):
             found = sorted((kept, *found), key=lambda change: change.at, reverse=True)

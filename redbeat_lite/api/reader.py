@@ -172,11 +172,7 @@ def _there(name: str, stored: Stored | None) -> Stored:
 
 
 def there(name: str, found: _T | None) -> _T:
-    """What was found of this name.
-
-    Raises:
-        EntryNotFound: nothing.
-    """
+    """What was found of this name; raises EntryNotFound where that is nothing."""
     if found is None:
         raise EntryNotFound(f"no entry {name!r} is stored")
     return found

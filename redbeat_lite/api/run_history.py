@@ -38,11 +38,7 @@ _TOGETHER = 100
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which runs are asked for.
-
-    Parameters:
-        since, until: their nominal times, epoch milliseconds; ``None``: no bound.
-    """
+    """Which runs are asked for; ``since`` and ``until`` bound their nominal times (epoch ms)."""
 
     outcomes: Collection[str]
     since: int | None
@@ -89,11 +85,7 @@ class RunHistory:
         return self.of_rows(given.name if isinstance(given, Entry) else given, entry, rows, now, wanted)
 
     def of_rows(self, name: str, entry: Entry | None, rows: Sequence[Row], now: int, wanted: Wanted) -> list[Run]:
-        """The runs of an entry, by rows that were read after it, or with it.
-
-        Parameters:
-            now: when they were read, epoch milliseconds of the server.
-        """
+        """The runs of an entry, by rows that were read after it, or with it, at ``now`` (epoch ms of the server)."""
         if entry is not None:
             rows = with_sent(entry, rows, self._settings.history, wall_ms())
         may_be = _OPEN.union(wanted.outcomes)

@@ -42,11 +42,8 @@ _Result = TypeVar("_Result")
 
 
 class Writer:
-    """Writes entries for the app of a reader.
-
-    Parameters:
-        actor: who writes where nobody else is named; ``None``: the user of this process.
-    """
+    """Writes entries for the app of a reader: as ``actor`` where nobody else is named, or else the user of this
+    process."""
 
     def __init__(self, reader: Reader, actor: str | None) -> None:
         self._reader, self._app, self._store, self._zone = reader, reader.app, reader.store, reader.zone
@@ -61,16 +58,14 @@ class Writer:
     def checked(
         self, entry: Entry, *, replaces: bool = False, warn: bool = True, calendars: Known | None = None
     ) -> Entry:
-        """The entry, if nothing is wrong with it that can be told before it is written, or that ``encode`` tells.
+        """The entry, if nothing is wrong with it that can be told before it is written, or that ``encode`` tells; else
+        raises InvalidEntry.
 
         Parameters:
             replaces: it may take the place of a stored one. That has ended, perhaps, since it was stored: then the same
                 schedule with the same end is as right as it was.
             warn: whether to log a task that this app does not have; who has many entries warns for all of them.
             calendars: those that are stored, for who has many entries; by default they are read.
-
-        Raises:
-            InvalidEntry: a field is wrong.
         """
         if not isinstance(entry, Entry):
             raise InvalidEntry("entry", "an Entry", entry)
@@ -125,10 +120,7 @@ class Writer:
         """Check and store new entries, which get their state; returns the names that were taken.
 
         What does not depend on name and arguments is found out once for all that are alike in it, and their first run
-        once in a millisecond.
-
-        Parameters:
-            calendars, told: as for :meth:`checked` and :meth:`warn_of_unknown_tasks`.
+        once in a millisecond. For ``calendars`` see :meth:`checked`, for ``told`` :meth:`warn_of_unknown_tasks`.
         """
         line, edits, alike = line_of(self.who, "added"), list[Edit](), dict[Hashable, tuple[Any, ...]]()
         for entry in entries:

@@ -22,11 +22,8 @@ _STEP = 0.1
 
 
 def times(backfill: Backfill, entry: Entry, state: EntryState, zone: tzinfo) -> Iterator[int]:
-    """The nominal times that are still to be sent, epoch ms: those of the entry's rule as it is.
-
-    Raises:
-        InvalidEntry: nobody can tell before the time has come.
-    """
+    """The nominal times that are still to be sent, epoch ms: those of the entry's rule as it is; raises InvalidEntry
+    where nobody can tell before the time has come."""
     rule, first, end = entry.rule(zone), backfill.cursor or to_ms(backfill.start), to_ms(backfill.end)
     if backfill.start == backfill.end:
         rule = At(backfill.end)

@@ -110,11 +110,8 @@ class Freezes(NamedTuple):
     def decide(
         self, entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count
     ) -> tuple[Plan, int | None] | None:
-        """What becomes of a due entry, and until when it is put off; ``None``: they leave it alone.
-
-        Parameters:
-            walk_on: how far to count one by one what they skip.
-        """
+        """What becomes of a due entry, and until when it is put off; ``None``: they leave it alone. ``walk_on`` says
+        how far to count one by one what they skip."""
         if not self.all:
             return None
         skipping = (each for each in self.all if each.mode == "skip" and not each.holds(now))

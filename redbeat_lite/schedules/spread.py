@@ -68,13 +68,11 @@ def is_spread(expression: str) -> bool:
 
 @lru_cache(maxsize=2048)
 def resolve(expression: str, seconds: str, name: str | None) -> str:
-    """A cron expression with what each ``H`` stands for.
+    """A cron expression with what each ``H`` stands for; raises InvalidEntry where one is malformed, or there are not
+    as many fields as there should be.
 
     Parameters:
         name: of the entry; None for all that each may stand for, by which one can tell what is wrong with the others.
-
-    Raises:
-        InvalidEntry: an ``H`` is malformed, or there are not as many fields as there should be.
     """
     parser, texts = Parser(expression), split(expression, seconds)
     found = [

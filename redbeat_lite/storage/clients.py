@@ -32,15 +32,12 @@ LOOK_UNANSWERED = 30.0
 
 
 def client_for(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Redis:
-    """A client with a connection pool of its own, which opens nothing yet.
+    """A client with a connection pool of its own, which opens nothing yet; raises ConfigurationError where the options
+    are none of redis-py's, or do not fit the URL.
 
     Parameters:
         url: of the server, of sentinels, or of nodes of a cluster; what it says goes before ``options``.
-        options: those of redis-py.
         last: options that go before what the URL says.
-
-    Raises:
-        ConfigurationError: the options are none of redis-py's, or do not fit the URL.
     """
     scheme = urls.scheme_of(url)
     nodes, given = ([], urls.parsed(url)) if scheme in urls.SINGLE else urls.several(url)

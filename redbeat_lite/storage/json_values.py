@@ -72,11 +72,8 @@ def loads_as(kind: type[_T], text: str | bytes | None) -> _T:
 def pack(value: object, field: str) -> Any:
     """Turn any value into plain JSON values.
 
-    Parameters:
-        field: how to name the value in an error, such as ``"kwargs.since"``.
-
-    Raises:
-        InvalidEntry: the value, or something inside it, cannot be stored; names exactly which.
+    Raises InvalidEntry where it, or something inside it, cannot be stored: names exactly which, by ``field`` and what
+    follows that, as in ``"kwargs.since"``.
     """
     try:
         return _pack(value, field)

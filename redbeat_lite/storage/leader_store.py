@@ -40,9 +40,7 @@ class LeaderStore(Store):
         """What is due at ``now`` (epoch ms), and when the next entry comes if nothing is.
 
         From both ends: the oldest, the newest, the second oldest, and so on; at most ``limit``, of large ones fewer.
-
-        Raises:
-            Refrozen: the freezes are of another revision.
+        Raises Refrozen where the freezes are of another revision.
         """
         reply = self._run(*self._looking(term, now, limit, revision))
         check_term(reply)
@@ -159,11 +157,8 @@ class LeaderStore(Store):
         return bool(self._client.hget(mark.key, mark.field) == mark.value)
 
     def drop_foreign(self, term: Term, others: Mapping[str, str]) -> list[tuple[str, str, str]]:
-        """Remove those of our keys that are of a foreign type; gives each with the type it was, and that it should be.
-
-        Parameters:
-            others: further keys to look at, and the types that they should have.
-        """
+        """Remove those of our keys, and of ``others`` with the types that they should have, that are of a foreign type;
+        gives each with the type it was, and that it should be."""
         keys = self.keys
         own = keys.of_backfills
         hashes = [keys.meta, keys.calendars, keys.changed]

@@ -59,11 +59,7 @@ class Store(Reading):
         at_once: int = PAGE,
     ) -> list[str | bytes]:
         """Make the edits that ``decide`` finds for what is stored; asks it anew about those that changed meanwhile;
-        returns the names of those it has edited, ``at_once`` in a script.
-
-        Raises:
-            Lost: the term is over; what is left of the edits was not written.
-        """
+        returns the names of those it has edited, ``at_once`` in a script; raises :class:`Lost` as :meth:`put`."""
         made: list[str | bytes] = []
         for chunk in chunks(names, at_once):
             left: Sequence[str | bytes] = chunk
@@ -121,11 +117,8 @@ class Store(Reading):
         return self._client.hget(self.keys.meta, "freezes") or b""
 
     def set_freezes(self, before: bytes, after: bytes, line: Line | None = None) -> bool:
-        """Store the text of the freezes and wake the beat, if it is still the one that was read; tells whether.
-
-        Raises:
-            UnsupportedFormat: the beat that leads does not know them.
-        """
+        """Store the text of the freezes and wake the beat, if it is still the one that was read; tells whether. Raises
+        UnsupportedFormat where the beat that leads does not know them."""
         told = ("", "") if line is None else (line.change, dumps(line.fields))
         keys = (self.keys.meta, self.keys.changes, self.keys.leader)
         reply = self._run("schedule/freezes", keys, (before, after, self.keys.wake, *told, FREEZING))

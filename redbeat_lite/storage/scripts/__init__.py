@@ -134,11 +134,7 @@ class Scripts:
 
 
 def checked(replies: Sequence[Any]) -> Sequence[Any]:
-    """Replies of :meth:`Scripts.together`, none of which may be missing.
-
-    Raises:
-        redis.exceptions.RedisError: the first that is one.
-    """
+    """Replies of :meth:`Scripts.together`, none of which may be missing; raises the first that is an error."""
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
