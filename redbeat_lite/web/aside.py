@@ -14,7 +14,6 @@ from ..operate.doctor import examine
 from ..storage.json_values import loads
 from .editing import arguments
 from .messages import Response
-from .rendering import link
 from .site import Call
 
 #: Locks and quarantined entries on a page, and characters of a definition.
@@ -27,12 +26,6 @@ def locks(call: Call) -> Response:
     ask = partial(all_.list, _SHOWN + 1) if not key else lambda: [*filter(None, [all_.get(key)])]
     found = call.site.shared.read(("locks", key), ask)
     return call.page("locks.html", locks=found[:_SHOWN], more=len(found) > _SHOWN)
-
-
-def clear(call: Call) -> Response:
-    """Free a lock, whoever holds it."""
-    cleared = locks_of(call.site.app).clear(call.given.get("id", ""))
-    return Response.leading_to(link("locks", did="locks-clear" if cleared else None))
 
 
 def quarantine(call: Call) -> Response:
@@ -54,18 +47,6 @@ def _told(call: Call, record: Mapping[str, Any]) -> tuple[datetime | None, str, 
     except Exception:  # noqa: BLE001 - anything may lie there, and what cannot be read cannot be redacted
         shown = "for those who may edit, where it can be read and redacted"
     return since, error, shown
-
-
-def release(call: Call) -> Response:
-    """Put an entry back."""
-    call.site.schedules.release(call.name)
-    return call.done("quarantine-release")
-
-
-def remove(call: Call) -> Response:
-    """Forget an entry that was set aside."""
-    call.site.schedules.discard(call.name)
-    return call.done("quarantine-remove", "quarantine")
 
 
 def doctor(call: Call) -> Response:

@@ -1,11 +1,10 @@
-"""Backfills: how far each has come, and how one is started and stopped."""
+"""Backfills: how far each has come, and how one is started."""
 
 from __future__ import annotations
 
 from ..cli.backfills import asked, status
 from ..cli.backfills import backfill as command
 from ..entries.words import counted, in_zone
-from ..errors import InvalidEntry
 from .messages import Response
 from .site import Call
 
@@ -14,9 +13,6 @@ _OPTIONS = {"from": "", "to": "", "max-active": "1", "rate": "10", "again": "0",
 
 #: What the command alone asks for.
 _OF_THE_COMMAND = ("tag", "task", "dry_run", "yes")
-
-#: What is done to one that has not ended.
-_ACTIONS = ("pause", "resume", "cancel")
 
 
 def page(call: Call) -> Response:
@@ -34,17 +30,8 @@ def start(call: Call) -> Response:
     kept = {name: value for name, value in given.items() if name not in _OF_THE_COMMAND}
     wanted = call.site.schedules.backfills.start(**asked(kept, call.site.zone), dry_run="save" not in call.given)
     if wanted.id:
-        return call.done("done", "backfills")
+        return call.done("backfill", "backfills")
     what = f"Send {counted(wanted.total, 'run', 'runs')} of {call.name}?"
     first, last = (in_zone(instant, call.site.zone) for instant in (wanted.start, wanted.end))
     told, words = f"The first is that of {first}, the last that of {last}.", ["backfill", call.name, *words]
     return call.page("ask.html", what=what, told=told, lines=[words], asks="", button="Start")
-
-
-def act(call: Call) -> Response:
-    """Pause, resume or cancel one."""
-    does, id_ = call.given.get("does", ""), call.given.get("id", "")
-    if does not in _ACTIONS:
-        raise InvalidEntry("does", f"one of {', '.join(_ACTIONS)}", does)
-    getattr(call.site.schedules.backfills, does)(id_)
-    return call.done("done", "backfills")

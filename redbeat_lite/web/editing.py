@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -60,7 +59,7 @@ def edit(call: Call) -> Response:
     words = _words(before, texts, str(call.site.zone))
     changes = _read(words, call.site)
     if "save" in call.given:
-        call.site.schedules.update(entry.name, if_version=entry.version, note=call.given.get("note", ""), **changes)
+        call.site.schedules.update(entry.name, if_version=entry.version, note=call.note, **changes)
         return call.done("edit")
     after = entry.replace(**changes)
     words = ["edit", entry.name, *words, *_NOTE]
@@ -81,8 +80,8 @@ def add(call: Call) -> Response:
     if name in site.schedules:
         raise EntryExists(f"entry {name!r} is stored already: edit that, or choose another name")
     if "save" in call.given:
-        site.schedules.add(name, note=call.given.get("note", ""), **fields)
-        return replace(call, given={"name": name}).done("add")
+        site.schedules.add(name, note=call.note, **fields)
+        return call.done("add", name=name)
     after, own = entry_with_defaults(site.settings, name, fields, app=site.app), (name, task)
     dashed = any(each.startswith("-") for each in own)
     words = ["add", "", *words, *_NOTE, "--", *own] if dashed else ["add", *own, *words, *_NOTE]

@@ -1,4 +1,4 @@
-"""Freezes: those that hold, and how one is made and ended."""
+"""Freezes: those that hold, and how one is made."""
 
 from __future__ import annotations
 
@@ -28,9 +28,3 @@ def freeze(call: Call) -> Response:
     which = made.selection
     *_, some = call.site.schedules.select(which.name, tag=which.tag, task=which.task).search(LOOKED_AT, enough=1)
     return call.done("freeze" if any(some) else "freeze-none", "freezes")
-
-
-def thaw(call: Call) -> Response:
-    """End one."""
-    call.site.schedules.freezes.thaw(call.given.get("id", ""))
-    return call.done("done", "freezes")

@@ -1,4 +1,4 @@
-"""Runs of pipelines: which there are, how one stands; going on with one, and ending one."""
+"""Runs of pipelines: which there are, and how one stands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from ..pipeline import PipelineRun, State, StepStatus, progress_line
 from .messages import Response
-from .rendering import link
 from .site import Call
 from .stages import bands
 
@@ -28,7 +27,7 @@ def runs(call: Call) -> Response:
     With ``as=json`` in the form of the API and of the command line.
     """
     if "id" in call.given:
-        asked = _asked(call)
+        asked = PipelineRun(call.site.app, call.id)
         told = call.site.shared.read(("pipeline", asked.id), partial(_run, asked))
         return call.data(told["run"].as_json()) if call.wants_data else call.page("pipeline.html", **told)
     wanted = call.given.get("state", "")
@@ -45,23 +44,3 @@ def _run(asked: PipelineRun) -> dict[str, Any]:
     if len(steps) > _STEPS:
         steps = sorted(steps, key=lambda step: (step.state is not State.FAILED, step.state is not State.RUNNING))
     return {"run": found, "bands": [*bands(found)], "steps": steps[:_STEPS], "line": progress_line(found)}
-
-
-def resume(call: Call) -> Response:
-    """Go on with one that has ended before its time."""
-    return _done(call, did=_asked(call).resume(note=call.given.get("note", "")))
-
-
-def cancel(call: Call) -> Response:
-    """End one before its time."""
-    note = call.given.get("note", "")
-    return _done(call, did=_asked(call).cancel(terminate="terminate" in call.given, note=note))
-
-
-def _asked(call: Call) -> PipelineRun:
-    return PipelineRun(call.site.app, call.given.get("id", ""))
-
-
-def _done(call: Call, *, did: bool) -> Response:
-    """Lead to the run. Where somebody else was first, it tells by itself how it stands."""
-    return Response.leading_to(link("pipelines", id=call.given["id"], did=call.request.path[1:] if did else None))

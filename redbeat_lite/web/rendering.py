@@ -40,7 +40,7 @@ _DONE = {
     "freeze": "Frozen. What is out goes on.",
     "freeze-none": "Frozen, but no entry was found that it holds: is the name whole, or does a * end it?",
     "all": "Done with each of them.",
-    "done": "Done.",
+    **dict.fromkeys(("thaw", "backfill", "backfills-pause", "backfills-resume", "backfills-cancel"), "Done."),
     "pipelines-resume": "It goes on, at the stage in which it ended.",
     "pipelines-cancel": "Cancelled. Nothing of it starts any more.",
     "locks-clear": "Cleared, and who waits is woken.",

@@ -23,21 +23,10 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("POST", "/edit"): (editing.edit, "edit"),
     ("GET", "/add"): (editing.blank, "edit"),
     ("POST", "/add"): (editing.add, "edit"),
-    ("POST", "/run"): (actions.run, "run"),
-    ("POST", "/pause"): (actions.pause, "pause"),
-    ("POST", "/resume"): (actions.resume, "pause"),
-    ("POST", "/remove"): (actions.remove, "remove"),
-    ("POST", "/ack"): (actions.acknowledge, "pause"),
     ("POST", "/freeze"): (freezes.freeze, "freeze"),
-    ("POST", "/thaw"): (freezes.thaw, "freeze"),
     ("POST", "/backfill"): (backfills.start, "run"),
-    ("POST", "/backfills"): (backfills.act, "run"),
+    **{("POST", f"/{does}"): (actions.act, right) for does, (right, *_) in actions.ACTIONS.items()},
     **{("POST", f"/{does}-all"): (bulk.act, right) for does, (right, *_) in bulk.ACTIONS.items()},
-    ("POST", "/pipelines-resume"): (pipelines.resume, "run"),
-    ("POST", "/pipelines-cancel"): (pipelines.cancel, "run"),
-    ("POST", "/locks-clear"): (aside.clear, "locks"),
-    ("POST", "/quarantine-release"): (aside.release, "edit"),
-    ("POST", "/quarantine-remove"): (aside.remove, "remove"),
 }
 
 #: The form of what is posted where there is one of its own page: it is shown again, with what is wrong.

@@ -58,6 +58,9 @@ _STATUS: dict[type[Exception], int] = {
     **dict.fromkeys((EntryChanged, EntryExists, ConfigOwned, NotResumable), 409),
 }
 
+#: Pages of one thing, and the field that says which.
+_ABOUT = {"entry": ["name"], "pipelines": ["id"]}
+
 _AWAY: tuple[type[Exception], ...] = (OperationalError, *FAULTS)
 _GONE = "Redis cannot be reached; what is shown may be old"
 
@@ -85,6 +88,16 @@ class Call:
         """Of the entry that it is about."""
         return self.given.get("name", "")
 
+    @property
+    def id(self) -> str:
+        """Of what else it is about."""
+        return self.given.get("id", "")
+
+    @property
+    def note(self) -> str:
+        """Why it is made."""
+        return self.given.get("note", "")
+
     def texts(self, *fields: str) -> tuple[str, ...]:
         """What was typed into these fields, without the space around it; empty where nothing was."""
         return tuple(self.given.get(field, "").strip() for field in fields)
@@ -97,9 +110,10 @@ class Call:
         """What is wrong with an entry, as far as whoever asks may see it."""
         return error if self.site.redact is None and self.may("edit") else without_values(error)
 
-    def done(self, what: str, page: str = "entry", **query: str | None) -> Response:
-        """Lead to the page that shows what was done."""
-        return Response.leading_to(link(page, **({"name": self.name} if page == "entry" else query), did=what))
+    def done(self, what: str | None, page: str = "entry", **query: str) -> Response:
+        """Lead to the page that shows what was done; ``None``: it was not needed."""
+        about = {field: self.given.get(field) for field in _ABOUT.get(page, ())}
+        return Response.leading_to(link(page, **{**about, **query}, did=what))
 
     @property
     def wants_data(self) -> bool:

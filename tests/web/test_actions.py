@@ -234,10 +234,11 @@ def test_who_has_all_rights_but_one_may_not_do_what_takes_it(
     case = Case("failed", "nightly", 1_700_000_000_000, "")
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
     begun = schedules.backfills.start("nightly", before, before + timedelta(days=1), max_active=None)
-    ids = {"ack": case.shown().id, "thaw": schedules.freezes.add("n*", seconds=9).id, "backfills": begun.id}
+    ids = {"ack": case.shown().id, "thaw": schedules.freezes.add("n*", seconds=9).id}
+    ids |= {f"backfills-{does}": begun.id for does in ("pause", "resume", "cancel")}
     form = {"name": "nightly", "version": "1", "save": "1", "jitter": "9", "q": "night", "pattern": "*", "for": "1h"}
     form |= {"from": before.isoformat(), "to": datetime.now(UTC).isoformat(), "max-active": "none", "note": "why"}
-    form |= {"does": "pause", "id": ids.get(page, ""), "again": "1"}
+    form |= {"id": ids.get(page, ""), "again": "1"}
     form |= {"name": "other", "kind": "every", "rule": "60", "task": "add"} if page == "add" else {}
     assert others.post(page, **form).status == 403
     assert (nightly().version, nightly().jitter, queued(client)) == (1, 0, [])

@@ -455,9 +455,9 @@ def test_a_post_that_fails_is_not_posted_again(tab: Any, address: str) -> None:
     page, posts = tab(), list[str]()
     page.on("request", lambda request: posts.append(request.url) if request.method == "POST" else None)
     page.goto(address + "backfills")
-    page.evaluate("document.querySelector('input[name=does]').value = 'x'")
+    page.evaluate("document.querySelector('form[action=backfills-pause] input[name=id]').value = 'x'")
     page.click("summary:text-is('Pause')")
-    page.click("form[action=backfills] button:text-is('Pause')")
+    page.click("form[action=backfills-pause] button:text-is('Pause')")
     page.wait_for_selector("h1:text-is('This cannot be done')")
     page.wait_for_timeout(3000)  # it would be after two seconds
     assert len(posts) == 1

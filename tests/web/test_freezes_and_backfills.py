@@ -88,7 +88,7 @@ def test_a_backfill_shows_how_much_it_is_before_it_starts(visitor: Visitor, sche
     assert [*schedules.backfills] == []
     for name, text in form.items():
         assert f'<input type="hidden" name="{name}" value="{text}">' in asked.html
-    assert visitor.post("backfill", save="1", **form).location == "backfills?did=done"
+    assert visitor.post("backfill", save="1", **form).location == "backfills?did=backfill"
     [found] = schedules.backfills
     assert (found.total, found.max_active, found.note, found.actor) == (3, None, "the outage", "ada")
     seen = visitor.get("backfills", name="nightly")
@@ -161,12 +161,11 @@ def test_a_backfill_is_paused_resumed_and_cancelled(visitor: Visitor, schedules:
         ("resume", "running", {"pause", "cancel"}),
         ("cancel", "cancelled", set()),
     ):
-        assert visitor.post("backfills", id=found.id, does=does).status == 303
+        assert visitor.post(f"backfills-{does}", id=found.id).status == 303
         seen = visitor.get("backfills")
         assert f'<span class="state {status}">' in seen.html
-        assert {each for each in ("pause", "resume", "cancel") if f'name="does" value="{each}"' in seen.html} == offered
-    assert visitor.post("backfills", id=found.id, does="pause").status == 404
-    assert visitor.post("backfills", id=found.id, does="__iter__").status == 400
+        assert {each for each in ("pause", "resume", "cancel") if f'action="backfills-{each}"' in seen.html} == offered
+    assert visitor.post("backfills-pause", id=found.id).status == 404
     assert 'href="backfills?name=nightly"' in visitor.get("entry", name="nightly").html
 
 

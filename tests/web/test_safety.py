@@ -343,7 +343,7 @@ def test_a_wrong_line_of_the_file_is_named(tmp_path: Path, text: str) -> None:
 
 def test_what_answers_a_post_is_not_loaded_again(visitor: Visitor) -> None:
     assert "data-live" in visitor.get("entry", name="nope", more="why").html
-    assert "data-live" not in visitor.post("backfills", does="x").html
+    assert "data-live" not in visitor.post("thaw", id="x").html
 
 
 def test_all_rights_have_their_names() -> None:
