@@ -6,7 +6,7 @@ writes it, arguments as they are stored, instants in ISO 8601.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -30,6 +30,10 @@ from ..storage.json_values import unpack
 _BESIDE = ("name", "owner", "local", "runs", "state")
 
 
+#: Reads the value of a field, whose path it is given; raises InvalidEntry.
+_Reader = Callable[[str, Any], Any]
+
+
 def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app: Celery) -> Entry:
     """The entry of a record, as :func:`entry_fields` makes them; what it leaves out has the defaults of the settings.
 
@@ -39,154 +43,133 @@ def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app:
     local = tuple(fields.get("local") or ())
     if "schedule" in local:
         given["schedule"] = 60  # stands for what its app alone knows, and is not stored
-    entry = entry_with_defaults(settings, name, {f: _read(f, value) for f, value in given.items()}, app=app)
-    entry.owner, entry.local, entry.runs = fields.get("owner"), local, _runs(fields.get("runs", []))
+    read = {field: _ENTRY[field](field, value) if field in _ENTRY else value for field, value in given.items()}
+    entry = entry_with_defaults(settings, name, read, app=app)
+    entry.owner, entry.local, entry.runs = fields.get("owner"), local, tuple(_runs("runs", fields.get("runs", [])))
     return entry
-
-
-def _runs(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or any(type(each) is not int for each in value):
-        raise InvalidEntry("runs", "a list of epoch milliseconds", value)
-    return tuple(value)
 
 
 def state_fields(state: EntryState) -> dict[str, Any]:
     """The state of an entry as JSON values."""
-    asked = {"asked": from_ms(state.nominal.asked).isoformat()} if isinstance(state.nominal, Question) else {}
-    return {
-        "next": None if state.nominal is None else from_ms(state.nominal).isoformat(),
-        **asked,
-        "last": None if state.last is None else from_ms(state.last).isoformat(),
-        "count": state.count,
-        "skipped": state.skipped,
-        "paused": state.paused,
-        "note": state.note,
-        "error": state.error,
-        **({"forgiven": from_ms(state.forgiven).isoformat()} if state.forgiven else {}),
-        "generation": state.generation,
-        "version": state.version,
-    }
+    asked = state.nominal.asked if isinstance(state.nominal, Question) else None
+    instants = {"next": state.nominal, "asked": asked, "last": state.last, "forgiven": state.forgiven or None}
+    told = {field: None if ms is None else from_ms(ms).isoformat() for field, ms in instants.items()}
+    return told | {field: getattr(state, field) for field in _STATE if field not in told}
 
 
 def state_from(fields: Any) -> EntryState:
     """The state of a record; raises InvalidEntry if a part of it is missing or wrong."""
-    if not isinstance(fields, Mapping):
-        raise InvalidEntry("state", "an object", fields)
-    for field, kind, words in _STATE:
-        value: Any = fields.get(field)
-        if type(value) is not kind or not _can_be_stored(value):
-            raise InvalidEntry(f"state.{field}", words, value)
-    instants = {field: fields.get(field) for field in ("next", "last", "asked", "forgiven")}
-    nominal, last, asked, forgiven = (
-        None if value is None else to_ms(instant_from(f"state.{field}", value)) for field, value in instants.items()
-    )
-    generation = fields["generation"]
-    if not generation.isalnum() or len(generation) > _MAX_GENERATION:
-        raise InvalidEntry("state.generation", f"at most {_MAX_GENERATION} letters and digits", generation)
-    return EntryState(
-        fields["version"],
-        generation,
-        nominal if nominal is None or asked is None else Question(nominal, asked),
-        last,
-        fields["count"],
-        fields["skipped"],
-        paused=fields["paused"],
-        note=fields["note"],
-        error=fields["error"],
-        forgiven=forgiven or 0,
-    )
-
-
-def _can_be_stored(value: Any) -> bool:
-    if isinstance(value, int):
-        return 0 <= value < MAX_COUNT
-    return len(value) <= MAX_NOTE and value.encode(errors="replace").decode() == value
-
-
-_MAX_GENERATION = 32
-_TEXT = f"text of at most {MAX_NOTE} characters"
-_STATE: tuple[tuple[str, type, str], ...] = (
-    ("count", int, "a whole number from 0"),
-    ("skipped", int, "a whole number from 0"),
-    ("version", int, "a whole number from 0"),
-    ("paused", bool, "true or false"),
-    ("note", str, _TEXT),
-    ("error", str, _TEXT),
-    ("generation", str, _TEXT),
-)
-
-
-def _read(field: str, value: Any) -> Any:
-    """A field as an entry takes it."""
-    if field == "schedule":
-        return value if value is None else schedule_from(value)
-    if field in ("args", "kwargs", "options"):
-        try:
-            return unpack(value)
-        except CorruptEntry as exc:
-            raise InvalidEntry(field, f"values that can be read ({exc})", value) from None
-    if field in ("start_at", "end_at"):
-        return None if value is None else instant_from(field, value)
-    return value
+    found = _all_of(_STATE, "state", fields)
+    nominal, asked, forgiven = found.pop("next"), found.pop("asked"), found.pop("forgiven")
+    if nominal is not None and asked is not None:
+        nominal = Question(nominal, asked)
+    return EntryState(**found, nominal=nominal, forgiven=forgiven or 0)
 
 
 _T = TypeVar("_T", Freeze, Backfill)
 
-_INSTANT = "instant"
-
-#: The fields that a file has of each. What a backfill waits for is none: its ends may be lost by the time it is back.
-_FIELDS: dict[type, dict[str, Any]] = {
-    Freeze: {"until": _INSTANT, "since": _INSTANT, "tag": str | None, **dict.fromkeys(("task", "mode"), str)},
-    Backfill: {
-        **dict.fromkeys(("start", "end", "at"), _INSTANT),
-        **dict.fromkeys(("again", "number", "total", "sent", "cursor"), int),
-        "max_active": int | None,
-        "rate": int | float,
-        "generation": str,
-        "skip": list | tuple,
-        "paused": bool,
-    },
-}
-_BOTH = dict.fromkeys(("id", "name", "note", "actor"), str)
-
 
 def fields_of(item: Freeze | Backfill) -> dict[str, Any]:
     """A freeze or a backfill as JSON values."""
-    values = {field: getattr(item, field) for field in (*_BOTH, *_FIELDS[type(item)])}
+    values = {field: getattr(item, field) for field in _FIELDS[type(item)]}
     return {field: each.isoformat() if isinstance(each, datetime) else each for field, each in values.items()}
 
 
 def items_from(cls: type[_T], place: str, found: Any) -> tuple[_T, ...]:
     """What :func:`fields_of` made of some; raises InvalidEntry, which names the path of what is wrong."""
-    _check(place, "a list", found, isinstance(found, list))
-    return tuple(_item(cls, f"{place}[{number}]", fields) for number, fields in enumerate(found))
+    return tuple(_item(cls, f"{place}[{number}]", fields) for number, fields in enumerate(_list(place, found)))
 
 
 def _item(cls: type[_T], place: str, fields: Any) -> _T:
-    _check(place, "an object", fields, isinstance(fields, dict))
-    found: dict[str, Any] = {}
-    for field, kind in (_BOTH | _FIELDS[cls]).items():
-        where, value = f"{place}.{field}", fields.get(field)
-        if kind is _INSTANT:
-            found[field] = instant_from(where, value)
-            continue
-        is_right = isinstance(value, kind) and (kind is not str or storable(value) == value)
-        _check(where, getattr(kind, "__name__", str(kind)), value, is_right)
-        found[field] = value
-    _check(f"{place}.id", "a name", found["id"], is_name(found["id"]))
+    found = _all_of(_FIELDS[cls], place, fields)
     if cls is Freeze:
-        _check(f"{place}.mode", '"hold" or "skip"', found["mode"], found["mode"] in ("hold", "skip"))
         found |= Selection.of(found["name"], found["tag"], found["task"])._asdict()
-    else:
-        _check(f"{place}.skip", "pairs of epoch milliseconds", found["skip"], all(map(_is_range, found["skip"])))
-        _check(f"{place}.name", "a name", found["name"], is_name(found["name"]))
     return cls(**found)
+
+
+def _all_of(readers: Mapping[str, _Reader], place: str, fields: Any) -> dict[str, Any]:
+    """These fields of an object; of one that is not there the reader is given ``None``."""
+    given = _object(place, fields)
+    return {field: read(f"{place}.{field}", given.get(field)) for field, read in readers.items()}
+
+
+def _reader(expected: str, is_right: Callable[[Any], bool]) -> _Reader:
+    def read(field: str, value: Any) -> Any:
+        if not is_right(value):
+            raise InvalidEntry(field, expected, value)
+        return value
+
+    return read
+
+
+def _or_none(read: _Reader) -> _Reader:
+    return lambda field, value: None if value is None else read(field, value)
+
+
+def _unpacked(field: str, value: Any) -> Any:
+    try:
+        return unpack(value)
+    except CorruptEntry as exc:
+        raise InvalidEntry(field, f"values that can be read ({exc})", value) from None
+
+
+def _is_note(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_NOTE and value.encode(errors="replace").decode() == value
 
 
 def _is_range(span: Any) -> bool:
     return isinstance(span, list) and len(span) == 2 and all(type(ms) is int for ms in span)
 
 
-def _check(field: str, expected: str, value: object, is_right: bool) -> None:
-    if not is_right:
-        raise InvalidEntry(field, expected, value)
+_MAX_GENERATION = 32
+
+_list = _reader("a list", lambda value: isinstance(value, list))
+_object = _reader("an object", lambda value: isinstance(value, dict))
+_name = _reader("a name", is_name)
+_text = _reader("text", lambda value: isinstance(value, str) and storable(value) == value)
+_note = _reader(f"text of at most {MAX_NOTE} characters", _is_note)
+_count = _reader("a whole number from 0", lambda value: type(value) is int and 0 <= value < MAX_COUNT)
+_switch = _reader("true or false", lambda value: isinstance(value, bool))
+_runs = _reader("a list of epoch milliseconds", lambda value: isinstance(value, list) and {*map(type, value)} <= {int})
+_ranges = _reader("pairs of epoch milliseconds", lambda value: isinstance(value, list) and all(map(_is_range, value)))
+_generation = _reader(
+    f"at most {_MAX_GENERATION} letters and digits",
+    lambda value: isinstance(value, str) and value.isalnum() and len(value) <= _MAX_GENERATION,
+)
+
+_ENTRY: dict[str, _Reader] = {
+    "schedule": _or_none(lambda _, value: schedule_from(value)),
+    **dict.fromkeys(("args", "kwargs", "options"), _unpacked),
+    **dict.fromkeys(("start_at", "end_at"), _or_none(instant_from)),
+}
+_STATE: dict[str, _Reader] = {
+    **dict.fromkeys(("count", "skipped", "version"), _count),
+    "paused": _switch,
+    **dict.fromkeys(("note", "error"), _note),
+    "generation": _generation,
+    **dict.fromkeys(("next", "last", "asked", "forgiven"), _or_none(lambda *given: to_ms(instant_from(*given)))),
+}
+_BOTH = {"id": _name, **dict.fromkeys(("name", "note", "actor"), _text)}
+
+#: The fields that a file has of each. What a backfill waits for is none: its ends may be lost by the time it is back.
+_FIELDS: dict[type, dict[str, _Reader]] = {
+    Freeze: {
+        **_BOTH,
+        **dict.fromkeys(("until", "since"), instant_from),
+        "tag": _or_none(_text),
+        "task": _text,
+        "mode": _reader('"hold" or "skip"', lambda value: value in ("hold", "skip")),
+    },
+    Backfill: {
+        **_BOTH,
+        "name": _name,
+        **dict.fromkeys(("start", "end", "at"), instant_from),
+        **dict.fromkeys(("again", "number", "total", "sent"), _count),
+        "cursor": _reader("epoch milliseconds", lambda value: type(value) is int),
+        "max_active": _or_none(_count),
+        "rate": _reader("a number", lambda value: type(value) in (int, float)),
+        "generation": _text,
+        "skip": _ranges,
+        "paused": _switch,
+    },
+}

@@ -398,7 +398,7 @@ class TestBadFiles:
             ("[]", 'expected "entries"'),
             ('{"entries": 3}', 'expected "entries"'),
             ('{"entries": [], "freezes": 5}', "freezes: expected a list, got 5"),
-            ('{"entries": [], "freezes": [{"id": "\\ud800"}]}', "freezes[0].id: expected str, got '\\ud800'"),
+            ('{"entries": [], "freezes": [{"id": "\\ud800"}]}', "freezes[0].id: expected a name, got '\\ud800'"),
             ('{"entries": [], "backfills": [5]}', "backfills[0]: expected an object, got 5"),
             ("[" * 100_000, "nested too deeply"),
         ],
