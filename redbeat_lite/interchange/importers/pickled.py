@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pickletools
 import re
-from collections.abc import Callable
 from functools import partialmethod
 from typing import Any, NamedTuple
 
@@ -58,11 +57,11 @@ def load(raw: bytes) -> Any:
         if opcode.name in ("PROTO", "FRAME", "STOP"):
             continue
         if opcode.name in _CONSTANTS:
-            machine.stack.append(_CONSTANTS[opcode.name])
+            machine.push(_CONSTANTS[opcode.name])
         elif opcode.name in _EMPTY:
-            machine.stack.append(_EMPTY[opcode.name]())
+            machine.push(_EMPTY[opcode.name]())
         elif _VALUE.fullmatch(opcode.name):
-            machine.stack.append(arg)
+            machine.push(arg)
         else:
             operation = getattr(machine, f"on_{opcode.name}", None)
             if operation is None:
@@ -72,12 +71,7 @@ def load(raw: bytes) -> Any:
 
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_EMPTY: dict[str, Callable[[], Any]] = {
-    "EMPTY_DICT": Mapping,
-    "EMPTY_LIST": list,
-    "EMPTY_SET": list,
-    "EMPTY_TUPLE": tuple,
-}
+_EMPTY: dict[str, type] = {"EMPTY_DICT": Mapping, "EMPTY_LIST": list, "EMPTY_SET": list, "EMPTY_TUPLE": tuple}
 #: Those that push their argument.
 _VALUE = re.compile(r".*(INT[12]?|LONG[14]?|FLOAT|STRING|UNICODE8?|BYTES8?|BYTEARRAY8)")
 
@@ -90,8 +84,16 @@ class _Machine:
         self._outer: list[list[Any]] = []
         self._memo: dict[int, Any] = {}
 
+    def push(self, value: Any) -> None:
+        self.stack.append(value)
+
     def _since_mark(self) -> list[Any]:
         found, self.stack = self.stack, self._outer.pop()
+        return found
+
+    def _last(self, number: int) -> list[Any]:
+        found = self.stack[-number:]
+        del self.stack[-number:]
         return found
 
     def on_MARK(self, arg: None) -> None:
@@ -110,30 +112,25 @@ class _Machine:
         self._memo[number] = self.stack[-1]
 
     def on_BINGET(self, number: int) -> None:
-        self.stack.append(self._memo[number])
+        self.push(self._memo[number])
 
     on_LONG_BINPUT, on_LONG_BINGET = on_BINPUT, on_BINGET
 
     # -- containers ---------------------------------------------------------------------------------------------------
 
     def on_TUPLE(self, arg: None) -> None:
-        items = self._since_mark()
-        self.stack.append(tuple(items))
+        self.push(tuple(self._since_mark()))
 
     def _tuple(self, length: int, arg: None) -> None:
-        items = tuple(self.stack[-length:])
-        del self.stack[-length:]
-        self.stack.append(items)
+        self.push(tuple(self._last(length)))
 
     on_TUPLE1, on_TUPLE2, on_TUPLE3 = partialmethod(_tuple, 1), partialmethod(_tuple, 2), partialmethod(_tuple, 3)
 
     def on_FROZENSET(self, arg: None) -> None:
-        items = self._since_mark()
-        self.stack.append(items)
+        self.push(self._since_mark())
 
     def on_APPEND(self, arg: None) -> None:
-        item = self.stack.pop()
-        self._extend([item])
+        self._extend(self._last(1))
 
     def on_APPENDS(self, arg: None) -> None:
         self._extend(self._since_mark())
@@ -141,8 +138,7 @@ class _Machine:
     on_ADDITEMS = on_APPENDS
 
     def on_SETITEM(self, arg: None) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        self._extend([(key, value)])
+        self._extend([tuple(self._last(2))])
 
     def on_SETITEMS(self, arg: None) -> None:
         items = self._since_mark()
@@ -157,15 +153,13 @@ class _Machine:
 
     def on_GLOBAL(self, names: str) -> None:
         module, _, name = names.partition(" ")
-        self.stack.append(Class(module, name))
+        self.push(Class(module, name))
 
     def on_STACK_GLOBAL(self, arg: None) -> None:
-        name, module = self.stack.pop(), self.stack.pop()
-        self.stack.append(Class(module, name))
+        self.push(Class(*self._last(2)))
 
     def on_REDUCE(self, arg: None) -> None:
-        args, made_by = self.stack.pop(), self.stack.pop()
-        self.stack.append(Instance(made_by, args))
+        self.push(Instance(*self._last(2)))
 
     on_NEWOBJ = on_REDUCE
 
