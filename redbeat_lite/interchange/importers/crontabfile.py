@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import tzinfo
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...entries.fields import is_name
 from ...errors import ConfigurationError, InvalidEntry
@@ -20,17 +21,9 @@ from ...settings import MAX_NAME
 from .source import Found, Left, Source
 from .zoned_crontab import zoned_cron_line
 
-_SETTING = re.compile(r"""\s*(['"]?)(\w+)\1\s*=\s*(.*?)\s*$""", re.ASCII)
+_SETTING = re.compile(r"""(['"]?)(\w+)\1\s*=\s*(.*)""", re.ASCII)
 #: Files whose lines name a user between the times and the command.
 _SYSTEM = re.compile(r"(.*/)?etc/(crontab|cron\.d/[^/]+)")
-
-
-class _Line(NamedTuple):
-    number: int
-    times: str
-    command: str
-    zone: tzinfo
-    text: str
 
 
 class CrontabFile(Source):
@@ -69,37 +62,27 @@ class CrontabFile(Source):
 
     def read(self) -> Iterator[Found | Left]:
         """Every line that is neither empty nor a comment nor a setting."""
-        taken: dict[str, int] = {}
-        for line in self._lines():
-            found = line if isinstance(line, Left) else self._entry(line)
-            if isinstance(found, Found):
-                found = found._replace(name=_unique(found.name, taken))
-            yield found
-
-    def _lines(self) -> Iterator[_Line | Left]:
-        zone = self._zone
-        for number, text in enumerate(self._text.splitlines(), 1):
-            stripped = text.strip()
-            if not stripped or stripped.startswith("#"):
-                continue
-            if setting := _SETTING.match(stripped):
+        zone, taken = self._zone, Counter[str]()
+        for number, text in enumerate(map(str.strip, self._text.splitlines()), 1):
+            if setting := _SETTING.match(text):
                 if setting[2] == "CRON_TZ":
                     zone = zone_of(setting[3].strip("'\""), f"line {number}: CRON_TZ")
-                continue
-            yield self._split(number, stripped, zone)
+            elif text and not text.startswith("#"):
+                found = self._entry(number, text, zone)
+                taken[found.name] += 1
+                if isinstance(found, Found) and taken[found.name] > 1:  # cron may run one command by several lines
+                    found = found._replace(name=f"{found.name[: MAX_NAME - 10]} ({taken[found.name]})")
+                yield found
 
-    def _split(self, number: int, text: str, zone: tzinfo) -> _Line | Left:
+    def _entry(self, number: int, text: str, zone: tzinfo) -> Found | Left:
         times = 1 if text.startswith("@") else 5
         words = text.split(None, times + self._user_column)
         if len(words) < times + self._user_column + 1:
             wanted = f"{times} field{'s' * (times > 1)} of time{', a user' * self._user_column} and a command"
             return Left(f"line {number}", f"expected {wanted}, got {text!r}")
-        return _Line(number, " ".join(words[:times]), words[-1], zone, text)
-
-    def _entry(self, line: _Line) -> Found | Left:
-        where = f"line {line.number}: {line.command}"[:MAX_NAME]
+        where = f"line {number}: {words[-1]}"[:MAX_NAME]
         # What follows a percent sign is the command's input, which a task has no place for.
-        command, percent, _ = re.sub(r"\\%", "\0", line.command).partition("%")
+        command, percent, _ = re.sub(r"\\%", "\0", words[-1]).partition("%")
         command = command.replace("\0", "%").strip()
         if percent:
             return Left(where, "its command reads what follows the % as its input; write that into a task")
@@ -109,10 +92,10 @@ class CrontabFile(Source):
             return Left(where, f"a command is no task; {hint}")
         name = target.pop("name", command)
         try:
-            schedule = zoned_cron_line(line.times, line.zone)
+            schedule = zoned_cron_line(" ".join(words[:times]), zone)
         except InvalidEntry as exc:
             return Left(where, str(exc))
-        fields = {"description": f"crontab: {line.text}", **target, "schedule": schedule}
+        fields = {"description": f"crontab: {text}", **target, "schedule": schedule}
         return Found(name if is_name(name) else where, fields)
 
     def _target(self, command: str) -> dict[str, Any] | None:
@@ -123,12 +106,6 @@ class CrontabFile(Source):
         if given is not None:
             return dict(given)
         return None if self._task is None else {"task": self._task, "args": [command]}
-
-
-def _unique(name: str, taken: dict[str, int]) -> str:
-    """Cron may run one command by several lines."""
-    taken[name] = taken.get(name, 0) + 1
-    return name if taken[name] == 1 else f"{name[: MAX_NAME - 10]} ({taken[name]})"
 
 
 def _read(path: Path) -> str:
