@@ -143,7 +143,7 @@ def _play(stage: Stage, stack: ExitStack, url: str) -> None:
     stage.await_lines(r"beat-2 .*standing by")
     stage.await_lines(r"worker .*received", 3)
 
-    schedules = Schedules(_client(url))
+    schedules = Schedules(Celery("demo", set_as_current=False, config_source={"redbeat_lite_url": url}))
     stage.tell("schedules.add('guest', 'demo.say', every(1), args=('hello',)): both beats run with --max-interval 300")
     schedules.add("guest", "demo.say", every(1), args=("hello",))
     stage.await_lines(r"worker .*'guest'", 3)
@@ -164,13 +164,15 @@ def _play(stage: Stage, stack: ExitStack, url: str) -> None:
 
 @contextmanager
 def _process(stage: Stage, url: str, name: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    # CELERY_BROKER_URL and its like take precedence over what an app says; this must not reach anybody's real broker.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("CELERY_")}
     # A session of its own: Ctrl-C on the terminal reaches us alone, and we end the processes in order.
     process = subprocess.Popen(
         [sys.executable, "-m", "celery", "-q", "-A", _APP, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=_environment(url),
+        env={**inherited, "REDBEAT_DEMO_URL": url, "PYTHONUNBUFFERED": "1"},
         start_new_session=True,
     )
     reader = threading.Thread(target=_relay, args=(stage, name, process), daemon=True)
@@ -184,18 +186,6 @@ def _process(stage: Stage, url: str, name: str, *words: str) -> Iterator[subproc
         except subprocess.TimeoutExpired:
             process.kill()
         reader.join(5)
-
-
-def _client(url: str) -> Celery:
-    app = Celery("demo", set_as_current=False)
-    app.conf.redbeat_lite_url = url
-    return app
-
-
-def _environment(url: str) -> dict[str, str]:
-    # CELERY_BROKER_URL and its like take precedence over what an app says; this must not reach anybody's real broker.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("CELERY_")}
-    return {**inherited, "REDBEAT_DEMO_URL": url, "PYTHONUNBUFFERED": "1"}
 
 
 def _relay(stage: Stage, name: str, process: subprocess.Popen[str]) -> None:

@@ -51,8 +51,13 @@ def embedded_server(**config: Any) -> Iterator[str]:
         path = f"{directory}/socket"
         server = ValkeyServer(port=0, config=config, data_dir=Path(data), unix_socket_path=path)
         try:
-            with _signal_blocked(signal.SIGINT):
+            # Ctrl-C reaches everything that runs on a terminal. The server, which inherits this mask, outlives those
+            # who still use it.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
                 server.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             password = secrets.token_hex(16)
             with redis.Redis(unix_socket_path=path) as client:
                 client.config_set("requirepass", password)
@@ -67,27 +72,10 @@ def embedded_server(**config: Any) -> Iterator[str]:
 def _listen(client: redis.Redis) -> int:
     """Have the server listen on a free port; which one."""
     for _ in range(_TRIES):
-        port = _free_port()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
         with suppress(redis.ResponseError):  # somebody else has taken it meanwhile
             client.config_set("port", port)
             return port
     raise ConfigurationError("no embedded server: no port of 127.0.0.1 is free")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def _signal_blocked(number: signal.Signals) -> Iterator[None]:
-    """Start a process that does not get this signal, for a child inherits the mask.
-
-    Ctrl-C reaches everything that runs on a terminal; the server has to outlive those who still use it.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
