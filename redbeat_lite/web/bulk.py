@@ -38,13 +38,8 @@ def selected(site: Site, name: str, tag: str, task: str) -> Selected:
 
 def in_words(site: Site, name: str, tag: str, task: str) -> list[str]:
     """The same filter as the command line has it; no name where nothing is asked for."""
-    if not (name or tag or task):
-        return [""]
-    options = {"--tag": tag, "--task": task}
-    return [
-        selected(site, name, tag, task).selection.name,
-        *(word for option, text in options.items() if text for word in (option, text)),
-    ]
+    pattern = selected(site, name, tag, task).selection.name if name or tag or task else ""
+    return [pattern, *(["--tag", tag] if tag else []), *(["--task", task] if task else [])]
 
 
 def act(call: Call) -> Response:

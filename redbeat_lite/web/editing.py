@@ -120,15 +120,8 @@ def _form(
     fields = [field for field in _fields(texts) if entry is None or field[0] not in _hidden(call)]
     changed = [(name, old, texts[name]) for name, old in (before or {}).items() if old != texts[name]]
     coming = [] if after is None else _coming(call.site, after)
-    shown: dict[str, Any] = {
-        "entry": entry,
-        "texts": texts,
-        "fields": fields,
-        "changed": changed,
-        "words": words,
-        "coming": coming,
-    }
-    return call.page("edit.html", kinds=KINDS, beside=_BESIDE, **shown)
+    shown: dict[str, Any] = {"entry": entry, "texts": texts, "fields": fields, "changed": changed, "words": words}
+    return call.page("edit.html", kinds=KINDS, beside=_BESIDE, coming=coming, **shown)
 
 
 def _hidden(call: Call) -> Collection[str]:

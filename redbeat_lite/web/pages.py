@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -111,7 +111,8 @@ def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: 
         page = [*islice(left, offset, offset + _ENTRIES + 1)]
     if state != "failed":  # where they are read already
         found.load_runs(page[:_ENTRIES])
-    listed = _listed(page[:_ENTRIES], site.settings.history)
+    now, history = wall_ms(), site.settings.history
+    listed = [(each, with_sent(each, each.rows, history, now, _LAST)[::-1]) for each in page[:_ENTRIES]]
     return {"listed": listed, "more": len(page) > _ENTRIES, "total": total, "looked_at": looked_at}
 
 
@@ -119,11 +120,6 @@ def _is(entry: Entry, state: str) -> bool:
     if state == "failed":
         return entry.failures_in_a_row > 0
     return entry.last_error is not None if state == "failing" else state in ("", entry.status)
-
-
-def _listed(page: Iterable[Entry], history: int) -> list[tuple[Any, ...]]:
-    """Each entry, with its last runs, the newest last."""
-    return [(each, with_sent(each, each.rows, history, wall_ms(), _LAST)[::-1]) for each in page]
 
 
 def entry(call: Call) -> Response:
