@@ -19,8 +19,6 @@ from ...schedules.cron_text import parse
 from ...schedules.rrule_text import WEEKDAYS
 from ...schedules.wall_times import WallTimes
 
-_ALL_DAYS, _ALL_WEEKDAYS, _ALL_MONTHS = tuple(range(1, 32)), tuple(range(7)), tuple(range(1, 13))
-
 
 def zoned_crontab(found: crontab, zone: tzinfo) -> BaseSchedule:
     """A schedule with the occurrences of Celery's ``found`` in ``zone``; raises InvalidEntry if it has none."""
@@ -41,7 +39,9 @@ def zoned_cron_line(text: str, zone: tzinfo) -> BaseSchedule:
 
 def _schedule(text: str, times: WallTimes, zone: tzinfo) -> BaseSchedule:
     """``text`` in ``zone`` if it means these times, else something that does."""
-    for candidate in (text, _listed(times)):
+    days = times.days
+    numbers = (times.minutes, times.hours, days.month_days, days.months, days.weekdays)
+    for candidate in (text, " ".join(map(_listed, numbers, (60, 24, 31, 12, 7)))):
         try:
             found = Cron(candidate, tz=zone)
         except ValueError:  # Celery's spelling need not be cron's
@@ -51,20 +51,8 @@ def _schedule(text: str, times: WallTimes, zone: tzinfo) -> BaseSchedule:
     return RRule(_recurrence(times), tz=zone)
 
 
-def _listed(times: WallTimes) -> str:
-    days = times.days
-    fields = (
-        _numbers(times.minutes, tuple(range(60))),
-        _numbers(times.hours, tuple(range(24))),
-        _numbers(days.month_days, _ALL_DAYS),
-        _numbers(days.months, _ALL_MONTHS),
-        _numbers(days.weekdays, _ALL_WEEKDAYS),
-    )
-    return " ".join(fields)
-
-
-def _numbers(values: tuple[int, ...], full: tuple[int, ...]) -> str:
-    return "*" if values == full else ",".join(map(str, values))
+def _listed(values: tuple[int, ...], all_: int, anything: str = "*") -> str:
+    return anything if len(values) == all_ else ",".join(map(str, values))
 
 
 def _recurrence(times: WallTimes) -> str:
@@ -75,9 +63,9 @@ def _recurrence(times: WallTimes) -> str:
     start, hours = _hours(times)
     parts = {
         **hours,
-        "BYMONTH": "" if days.months == _ALL_MONTHS else ",".join(map(str, days.months)),
-        "BYMONTHDAY": "" if days.month_days == _ALL_DAYS else ",".join(map(str, days.month_days)),
-        "BYDAY": "" if days.weekdays == _ALL_WEEKDAYS else ",".join(WEEKDAYS[day - 1] for day in days.weekdays),
+        "BYMONTH": _listed(days.months, 12, ""),
+        "BYMONTHDAY": _listed(days.month_days, 31, ""),
+        "BYDAY": "" if len(days.weekdays) == 7 else ",".join(WEEKDAYS[day - 1] for day in days.weekdays),
         "BYMINUTE": ",".join(map(str, times.minutes)),
         "BYSECOND": "0",
     }
