@@ -16,7 +16,7 @@ from redbeat_lite import Pipeline, PipelineRun, PipelineTask, Schedules, every
 from redbeat_lite.pipeline import RunStatus, State, StepStatus
 from redbeat_lite.pipeline.run import begin
 from redbeat_lite.pipeline.store import Ref, store_of
-from redbeat_lite.web.stages import bands
+from redbeat_lite.web.pipelines import bands
 from tests.cli.conftest import Said
 from tests.web.conftest import Visitor
 from tests.web.test_pages import recorded
