@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
@@ -24,9 +25,11 @@ from ..entries.last_runs import with_sent
 from ..entries.selection import Selection, is_pattern
 from ..entries.state import FAILING, FINISHED, PAUSED
 from ..errors import EntryNotFound
+from ..instants import MAX_MS, from_ms, to_ms
 from ..operate.why.explain import explain
 from ..operate.why.gather import gather
 from ..runs.run import NOT_DONE, Run
+from ..storage.changes import OF_OTHERS, Change
 from .bulk import ACTIONS, LOOKED_AT, in_words, selected
 from .editing import ARGUMENTS, arguments
 from .messages import Response
@@ -61,6 +64,12 @@ _ENDS, _OF_SOME = 1500, 1000
 
 #: What may be asked for of all runs, in place of everything.
 _OUTCOMES = {"failed": NOT_DONE, "expired": ("expired",), "lost": ("lost",)}
+
+#: Changes on a page, and how many a filter looks through for them, of which 1,000 are a round trip.
+_LINES, _LOOKED_AT = 100, 2000
+
+#: Of these changes, the names are of no entry, or of one that is gone.
+_GONE = ("removed", "discarded", "quarantined", *OF_OTHERS)
 
 
 def now(call: Call) -> Response:
@@ -184,3 +193,26 @@ def _runs(site: Site, wanted: str, texts: Mapping[str, str]) -> dict[str, Any]:
         some = {*site.schedules.select(pattern, task=task).among(names).names()}
         found = [run for run in found if run.name in some]
     return {"one": one, "ends": most, "runs": [run for run in found if run.outcome in outcomes][:_RUNS]}
+
+
+def changes(call: Call) -> Response:
+    """The changes that a filter leaves, the newest first."""
+    name, actor, text = call.texts("q", "by", "until")
+    until = min(int(text), MAX_MS) if text.isascii() and text.isdigit() and len(text) < 16 else None
+    found = call.site.shared.read(("changes", name, actor, until), lambda: _changes(call.site, name, actor, until))
+    return call.page("changes.html", gone=_GONE, until=until, looked_at=_LOOKED_AT, **found)
+
+
+def _changes(site: Site, name: str, actor: str, until: int | None) -> dict[str, Any]:
+    # Of a longer one, to make an expression for it would take minutes.
+    pattern = Selection.of(name if is_pattern(name) else f"{name}*").name
+    most = (_LOOKED_AT if name or actor else _LINES) + 1
+    lines = site.schedules.changes(until=None if until is None else from_ms(until), limit=most)
+    left = [each for each in lines if actor in each.actor and (not name or _is_of(each, name, pattern))]
+    # The next page begins with a line that this one leaves out, and with what else was changed in that millisecond.
+    beyond = [*left[_LINES : _LINES + 1], *lines[most - 1 :]]
+    return {"listed": left[:_LINES], "older": to_ms(beyond[0].at) if beyond else None}
+
+
+def _is_of(change: Change, name: str, pattern: str) -> bool:
+    return name in change.names or any(fnmatchcase(each, pattern) for each in change.names)

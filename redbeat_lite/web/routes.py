@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import actions, aside, backfills, bulk, changes, editing, freezes, pages, pipelines, timeline
+from . import actions, aside, backfills, bulk, editing, freezes, pages, pipelines, timeline
 from .access import Right
 from .site import Handler
 
@@ -11,7 +11,7 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("GET", "/entries"): (pages.entries, "view"),
     ("GET", "/entry"): (pages.entry, "view"),
     ("GET", "/runs"): (pages.runs, "view"),
-    ("GET", "/changes"): (changes.page, "view"),
+    ("GET", "/changes"): (pages.changes, "view"),
     ("GET", "/timeline"): (timeline.page, "view"),
     ("GET", "/freezes"): (freezes.page, "view"),
     ("GET", "/backfills"): (backfills.page, "view"),

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Schedules, acting_as, every
-from redbeat_lite.web import changes
+from redbeat_lite.web import pages
 from tests.support.beats import KEYS
 from tests.web.conftest import Visitor
 
@@ -61,8 +61,8 @@ def test_a_pattern_that_would_take_minutes_is_refused(visitor: Visitor, schedule
 def test_older_ones_are_behind_a_link_and_none_is_left_out(
     visitor: Visitor, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "_LINES", 3)
-    monkeypatch.setattr(changes, "_LOOKED_AT", 5)
+    monkeypatch.setattr(pages, "_LINES", 3)
+    monkeypatch.setattr(pages, "_LOOKED_AT", 5)
     for number in range(8):  # of which two each are of the same millisecond
         line = {"change": '["added", "ada", "api", ""]', "names": f'["e{number}"]', "fields": "[]", "count": 1}
         client.xadd(KEYS.changes, line, id=f"{1000 + number // 2}-{number}")
