@@ -1,14 +1,25 @@
-"""What is done by one post: to an entry, a lock, a freeze, a backfill or a run of a pipeline, or about an incident."""
+"""What is done by a post: to an entry, a lock, a freeze, a backfill or a run of a pipeline, or about an incident."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..cli.backfills import asked
+from ..cli.backfills import backfill as command
+from ..entries.schedule_text import seconds_from
+from ..entries.words import counted, in_zone
 from ..once.lock_listing import locks
 from ..pipeline import PipelineRun
 from .access import Right
+from .bulk import LOOKED_AT
 from .messages import Response
 from .site import Call
+
+#: Options of the command that backfills, with what the form has at first.
+OPTIONS = {"from": "", "to": "", "max-active": "1", "rate": "10", "again": "0", "note": ""}
+
+#: What the command alone asks for.
+_OF_THE_COMMAND = ("tag", "task", "dry_run", "yes")
 
 #: What a path does: the right that it takes, the page that shows it then, and how it is done; False: there was nothing
 #: to do any more.
@@ -39,3 +50,35 @@ def act(call: Call) -> Response:
 
 def _cancelled(call: Call) -> bool:
     return PipelineRun(call.site.app, call.id).cancel(terminate="terminate" in call.given, note=call.note)
+
+
+def freeze(call: Call) -> Response:
+    """Keep entries from firing for a time."""
+    pattern, tag, task, length, note = call.texts("pattern", "tag", "task", "for", "note")
+    made = call.site.schedules.freezes.add(
+        pattern or ("*" if tag or task else ""),
+        tag=tag or None,
+        task=task or "*",
+        seconds=seconds_from("for", length),
+        mode="skip" if "skip" in call.given else "hold",
+        note=note,
+    )
+    which = made.selection
+    *_, some = call.site.schedules.select(which.name, tag=which.tag, task=which.task).search(LOOKED_AT, enough=1)
+    return call.done("freeze" if any(some) else "freeze-none", "freezes")
+
+
+def backfill(call: Call) -> Response:
+    """Have the past of an entry sent: said how much it is first, and started when that is posted."""
+    texts = {name: call.given.get(name, text).strip() for name, text in OPTIONS.items()}
+    words = [word for name, text in texts.items() if text != OPTIONS[name] for word in (f"--{name}", text)]
+    words += ["--missing"] * ("missing" in call.given)
+    given = command.make_context("backfill", [*words, "--", call.name]).params
+    kept = {name: value for name, value in given.items() if name not in _OF_THE_COMMAND}
+    wanted = call.site.schedules.backfills.start(**asked(kept, call.site.zone), dry_run="save" not in call.given)
+    if wanted.id:
+        return call.done("backfill", "backfills")
+    what = f"Send {counted(wanted.total, 'run', 'runs')} of {call.name}?"
+    first, last = (in_zone(instant, call.site.zone) for instant in (wanted.start, wanted.end))
+    told, words = f"The first is that of {first}, the last that of {last}.", ["backfill", call.name, *words]
+    return call.page("ask.html", what=what, told=told, lines=[words], asks="", button="Start")

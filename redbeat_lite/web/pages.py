@@ -12,6 +12,7 @@ from typing import Any
 from ..api.one_entry import Record
 from ..api.run_history import OUTCOMES
 from ..beat.status import read
+from ..cli.backfills import status
 from ..cli.entry_options import span_of
 from ..cli.entry_output import as_fields, shown
 from ..cli.next import runs_between
@@ -30,6 +31,7 @@ from ..operate.why.explain import explain
 from ..operate.why.gather import gather
 from ..runs.run import NOT_DONE, Run
 from ..storage.changes import OF_OTHERS, Change
+from .actions import OPTIONS
 from .bulk import ACTIONS, LOOKED_AT, in_words, selected
 from .editing import ARGUMENTS, arguments
 from .messages import Response
@@ -216,3 +218,15 @@ def _changes(site: Site, name: str, actor: str, until: int | None) -> dict[str, 
 
 def _is_of(change: Change, name: str, pattern: str) -> bool:
     return name in change.names or any(fnmatchcase(each, pattern) for each in change.names)
+
+
+def freezes(call: Call) -> Response:
+    """Those that hold, and a form for one more."""
+    found = call.site.shared.read("freezes", lambda: [*call.site.schedules.freezes])
+    return call.page("freezes.html", freezes=found)
+
+
+def backfills(call: Call) -> Response:
+    """All of them, the newest first, and how far each has come; and a form for one more."""
+    found = call.site.shared.read("backfills", lambda: [*call.site.schedules.backfills][::-1])
+    return call.page("backfills.html", backfills=[(each, status(each)) for each in found], options=OPTIONS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import actions, aside, backfills, bulk, editing, freezes, pages, pipelines, timeline
+from . import actions, aside, bulk, editing, pages, pipelines, timeline
 from .access import Right
 from .site import Handler
 
@@ -13,8 +13,8 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("GET", "/runs"): (pages.runs, "view"),
     ("GET", "/changes"): (pages.changes, "view"),
     ("GET", "/timeline"): (timeline.page, "view"),
-    ("GET", "/freezes"): (freezes.page, "view"),
-    ("GET", "/backfills"): (backfills.page, "view"),
+    ("GET", "/freezes"): (pages.freezes, "view"),
+    ("GET", "/backfills"): (pages.backfills, "view"),
     ("GET", "/pipelines"): (pipelines.runs, "view"),
     ("GET", "/locks"): (aside.locks, "view"),
     ("GET", "/quarantine"): (aside.quarantine, "view"),
@@ -23,8 +23,8 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("POST", "/edit"): (editing.edit, "edit"),
     ("GET", "/add"): (editing.blank, "edit"),
     ("POST", "/add"): (editing.add, "edit"),
-    ("POST", "/freeze"): (freezes.freeze, "freeze"),
-    ("POST", "/backfill"): (backfills.start, "run"),
+    ("POST", "/freeze"): (actions.freeze, "freeze"),
+    ("POST", "/backfill"): (actions.backfill, "run"),
     **{("POST", f"/{does}"): (actions.act, right) for does, (right, *_) in actions.ACTIONS.items()},
     **{("POST", f"/{does}-all"): (bulk.act, right) for does, (right, *_) in bulk.ACTIONS.items()},
 }
@@ -33,6 +33,6 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
 FORMS: dict[str, Handler] = {
     "/edit": editing.form,
     "/add": editing.blank,
-    "/freeze": freezes.page,
-    "/backfill": backfills.page,
+    "/freeze": pages.freezes,
+    "/backfill": pages.backfills,
 }
