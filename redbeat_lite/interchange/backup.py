@@ -70,9 +70,10 @@ class Export:
             try:
                 entry, state = parts_of(stored)
                 if self._selection.covers(entry):
-                    record = _record(entry, state)
+                    configs = {field: value for field, value in (("owner", entry.owner), ("runs", entry.runs)) if value}
+                    told = {"name": entry.name, **entry_fields(entry), **configs, "state": state_fields(state)}
                     self.number += 1
-                    yield record
+                    yield told
             except (*UNREADABLE, InvalidEntry) as exc:
                 self.left_out.append({"name": shown_name(stored), "reason": str(exc)})
         for name, held in sorted(self._store.quarantined().items()):
@@ -87,11 +88,6 @@ def _beside(app: Celery) -> dict[str, Any]:
         "freezes": [fields_of(each) for each in schedules.freezes],
         "backfills": [fields_of(each) for each in schedules.backfills if not each.ended],
     }
-
-
-def _record(entry: Entry, state: EntryState) -> dict[str, Any]:
-    configs = {field: value for field, value in (("owner", entry.owner), ("runs", [*entry.runs])) if value}
-    return {"name": entry.name, **entry_fields(entry), **configs, "state": state_fields(state)}
 
 
 @dataclass(slots=True)

@@ -65,15 +65,12 @@ def environment(zone: tzinfo, app_name: str, assets: Iterable[str]) -> Environme
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    change, details = partial(change_words, zone=zone), partial(change_details, zone=zone)
-    env.filters.update(time=partial(_time, zone), typed=escape, how_long=how_long, remark=remark, change=change)
-    env.filters.update(details=details, local=partial(local, zone=zone))
-    env.filters["span"] = span
-    env.filters["rule"] = partial(rule_words, zone=zone)
+    env.filters.update(typed=escape, how_long=how_long, remark=remark, span=span, time=partial(_time, zone))
+    env.filters.update(change=partial(change_words, zone=zone), details=partial(change_details, zone=zone))
+    env.filters.update(local=partial(local, zone=zone), rule=partial(rule_words, zone=zone))
     env.filters["outcome"] = lambda outcome: "bad" if outcome in NOT_DONE else str(outcome).replace(" ", "-")
-    named = {name.partition("-")[0]: name for name in assets}
-    env.globals.update(marks=MARKS, dones=_DONE, link=link, command=partial(_command, app_name), assets=named)
-    env.globals["starts"] = START
+    named, command = {name.partition("-")[0]: name for name in assets}, partial(_command, app_name)
+    env.globals.update(marks=MARKS, dones=_DONE, link=link, command=command, assets=named, starts=START)
     return env
 
 

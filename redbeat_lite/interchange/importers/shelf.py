@@ -49,14 +49,6 @@ class ShelfSource(Source):
 
     def read(self) -> Iterator[Found | Left]:
         """Every entry in the file; raises ConfigurationError if it is no schedule file of Celery's."""
-        for name, entry in self._entries():
-            yield _entry(name, entry)
-
-    def _files(self) -> list[Path]:
-        paths = [self._path.with_name(self._path.name + suffix) for suffix in _SUFFIXES]
-        return [path for path in paths if path.is_file()]
-
-    def _entries(self) -> Mapping:
         files = self._files()
         if sum(path.stat().st_size for path in files) > _LARGEST:
             raise ConfigurationError(f"celery-shelve: {self._path} is larger than {_LARGEST} bytes, and is not read")
@@ -72,7 +64,12 @@ class ShelfSource(Source):
                 ) from exc
         if not isinstance(entries, Mapping):
             raise ConfigurationError(f"celery-shelve: {self._path} holds no schedule of Celery's")
-        return entries
+        for name, entry in entries:
+            yield _entry(name, entry)
+
+    def _files(self) -> list[Path]:
+        paths = [self._path.with_name(self._path.name + suffix) for suffix in _SUFFIXES]
+        return [path for path in paths if path.is_file()]
 
 
 def _entry(name: Any, entry: Any) -> Found | Left:
