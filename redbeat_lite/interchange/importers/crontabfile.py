@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import tzinfo
 from pathlib import Path
 from typing import Any
@@ -86,26 +86,18 @@ class CrontabFile(Source):
         command = command.replace("\0", "%").strip()
         if percent:
             return Left(where, "its command reads what follows the % as its input; write that into a task")
-        target = self._target(command)
+        by_task = None if self._task is None else {"task": self._task, "args": [command]}
+        target = self._commands.get(command, by_task)
         if target is None:
             hint = "name a task that takes commands with --task, or the task of this command with --commands"
             return Left(where, f"a command is no task; {hint}")
-        name = target.pop("name", command)
         try:
             schedule = zoned_cron_line(" ".join(words[:times]), zone)
         except InvalidEntry as exc:
             return Left(where, str(exc))
         fields = {"description": f"crontab: {text}", **target, "schedule": schedule}
+        name = fields.pop("name", command)
         return Found(name if is_name(name) else where, fields)
-
-    def _target(self, command: str) -> dict[str, Any] | None:
-        """The task of a command, with whatever else its entry shall have."""
-        given = self._commands.get(command)
-        if isinstance(given, str):
-            return {"task": given}
-        if given is not None:
-            return dict(given)
-        return None if self._task is None else {"task": self._task, "args": [command]}
 
 
 def _read(path: Path) -> str:
@@ -115,7 +107,8 @@ def _read(path: Path) -> str:
         raise ConfigurationError(f"crontab-file: cannot read {path}: {exc.strerror}") from None
 
 
-def _mapping(path: Path) -> Mapping[str, Any]:
+def _mapping(path: Path) -> dict[str, dict[str, Any]]:
+    """The fields of an entry for each command."""
     text = _read(path)
     try:
         given = json.loads(text)
@@ -127,4 +120,4 @@ def _mapping(path: Path) -> Mapping[str, Any]:
         if not isinstance(target, (str, dict)) or (isinstance(target, dict) and "schedule" in target):
             expected = "the name of a task, or the fields of an entry without a schedule"
             raise ConfigurationError(f"crontab-file: {path}: {command!r}: expected {expected}, got {target!r}")
-    return given
+    return {command: {"task": target} if isinstance(target, str) else target for command, target in given.items()}
