@@ -14,7 +14,6 @@ from ...clock import wall_ms
 from ...entries.configured import configured
 from ...entries.differences import line_of_write
 from ...entries.entry import Entry
-from ...entries.state import EntryState
 from ...entries.stored_entry import edit_of, readable_parts
 from ...settings import Settings
 from ...storage.store import Store
@@ -94,31 +93,23 @@ class MoveIn:
     def _move(self, found: Carried | Left, stored: dict[str, Stored]) -> Move:
         if isinstance(found, Left):
             return Move(found.name, "left out", None, (found.reason,))
-        entry = found.entry
-        here = stored[entry.name]
-        if here.definition is None:
-            return Move(entry.name, "add", entry, found.notes, self._edit(found, here))
-        existing, state = readable_parts(here)
-        if existing is not None and existing.owner not in (None, self._settings.owner):
-            reason = f"the name is taken by the configuration of {existing.owner!r}"
-            return Move(entry.name, "left out", None, (reason,))
-        if not self._replace:
-            return Move(entry.name, "stored", None, ("it is stored here already; --replace carries it over again",))
-        if state is not None:
-            _continue(entry, state)
-        return Move(entry.name, "replace", entry, found.notes, self._edit(found, here))
-
-    def _edit(self, found: Carried, here: Stored) -> Edit:
-        entry, definition = found.entry, found.definition
-        line = line_of_write(who(), here, definition, "carried over")
-        edit = edit_of(entry, entry.known_state, self._zone, expected=here.state, definition=definition, line=line)
+        entry, here = found.entry, stored[found.entry.name]
+        action: Literal["add", "replace"] = "add"
+        if here.definition is not None:
+            action = "replace"
+            existing, state = readable_parts(here)
+            if existing is not None and existing.owner not in (None, self._settings.owner):
+                reason = f"the name is taken by the configuration of {existing.owner!r}"
+                return Move(entry.name, "left out", None, (reason,))
+            if not self._replace:
+                return Move(entry.name, "stored", None, ("it is stored here already; --replace carries it over again",))
+            if state is not None:
+                # Who has the entry at hand shall notice the change; a pause that somebody made here stays.
+                entry.state = replace(entry.known_state, version=state.version + 1, generation=state.generation)
+                if state.paused:
+                    entry.state = replace(entry.state, paused=True, note=state.note)
+        line = line_of_write(who(), here, found.definition, "carried over")
+        after, definition = entry.known_state, found.definition
+        edit = edit_of(entry, after, self._zone, expected=here.state, definition=definition, line=line)
         entry.due = edit.score
-        return edit
-
-
-def _continue(entry: Entry, before: EntryState) -> None:
-    """Who has the entry at hand shall notice the change; a pause that somebody made here stays."""
-    state = replace(entry.known_state, version=before.version + 1, generation=before.generation)
-    if before.paused:
-        state = replace(state, paused=True, note=before.note)
-    entry.state = state
+        return Move(entry.name, action, entry, found.notes, edit)
