@@ -38,10 +38,6 @@ _NOTE = ("--note", "NOTE")
 _SWITCHES = {"enabled": ("--enabled", "--disabled"), "remove_when_done": ("--remove-when-done", "--keep-when-done")}
 
 
-#: A line of the form: an option without its dashes, its text, its help, and what may be chosen, if not any text.
-Field = tuple[str, str, str, tuple[str, ...]]
-
-
 def form(call: Call) -> Response:
     """The form, as the entry is now, but for what was typed."""
     entry = _editable(call)
@@ -137,8 +133,9 @@ def arguments(call: Call, fields: Mapping[str, Any]) -> dict[str, Any]:
     return found if redact is None else {field: redact(field, value) for field, value in found.items()}
 
 
-def _fields(texts: Mapping[str, str]) -> Iterator[Field]:
-    """The options of ``edit``, but for the kind of the schedule, which is chosen."""
+def _fields(texts: Mapping[str, str]) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+    """The options of ``edit``, but for the kind of the schedule: each without its dashes, with its text, its help, and
+    what may be chosen, if not any text."""
     for option in command.params:
         name = str(option.name)
         if isinstance(option, click.Option) and name in texts:
