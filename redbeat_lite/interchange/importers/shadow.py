@@ -96,18 +96,13 @@ class Shadow:
             if track != before and not (isinstance(before, _Track) and before.single):
                 yield "left out", f"it cannot be carried over: {track.reason}"
         elif track is before:
-            yield from self._waiting(track, now)
+            due = track.next_ms
+            # What was overdue before anybody looked has its time, too.
+            if due is not None and not track.overdue and now > max(due, track.since) + self._tolerance + self._lag:
+                track.overdue = True
+                yield "not sent", f"it was due at {self._shown(due)}, and has not been sent"
         elif isinstance(before, _Track) and track.ran_since(before):
             yield from self._ran(before, track.found)
-
-    def _waiting(self, track: _Track, now: int) -> Iterator[tuple[Kind, str]]:
-        if track.overdue or track.next_ms is None:
-            return
-        # What was overdue before anybody looked has its time, too.
-        if now <= max(track.next_ms, track.since) + self._tolerance + self._lag:
-            return
-        track.overdue = True
-        yield "not sent", f"it was due at {self._shown(track.next_ms)}, and has not been sent"
 
     def _ran(self, before: _Track, found: Found) -> Iterator[tuple[Kind, str]]:
         assert found.since is not None
