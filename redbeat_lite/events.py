@@ -6,16 +6,12 @@ another subscriber.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
-
-from celery.utils.log import get_logger
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 if TYPE_CHECKING:
     from celery import Celery
-
-logger = get_logger(__name__)
-
 
 _ATTRIBUTE = "_redbeat_lite_hooks"
 
@@ -118,17 +114,9 @@ Event = (
     | IncidentClosed
 )
 
+#: The method that is told of each.
 _METHODS: dict[type, str] = {
-    Dispatched: "dispatched",
-    Misfired: "misfired",
-    Skipped: "skipped",
-    Failed: "failed",
-    Quarantined: "quarantined",
-    LeaderGained: "leader_gained",
-    LeaderLost: "leader_lost",
-    Ticked: "ticked",
-    IncidentOpened: "incident_opened",
-    IncidentClosed: "incident_closed",
+    event: re.sub("(?<=.)([A-Z])", r"_\1", event.__name__).lower() for event in get_args(Event)
 }
 
 
