@@ -173,7 +173,7 @@ def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
 
 def read(store: Store) -> Status:
     """As :func:`status`, over a connection that is there; one round trip."""
-    return status_in(*store.backend.scripts.run(*asking(store.keys)))
+    return status_in(store.backend.scripts.run(*asking(store.keys)))
 
 
 def asking(keys: Keys) -> Call:
@@ -188,21 +188,9 @@ def reports_in(reply: Sequence[Any]) -> dict[str, WorkerReport]:
     return heard_of(_pairs(reply[8]), reply[0] / 1000)
 
 
-def status_in(
-    now: int,
-    leader: list[bytes],
-    beats: list[bytes],
-    ticked: bytes,
-    entries: int,
-    overdue: int,
-    head: list[bytes],
-    quarantined: int,
-    workers: list[bytes],
-    refused: bytes,
-    freezes: bytes,
-    pipelines: int,
-) -> Status:
-    """The status that the reply tells, of which these are the parts."""
+def status_in(reply: Sequence[Any]) -> Status:
+    """The status that the reply tells."""
+    now, leader, beats, ticked, entries, overdue, head, quarantined, workers, refused, freezes, pipelines = reply
     fields, known = _pairs(leader), Freezes.of(freezes)
     late, heard = head and known.until(now) is None, heard_of(_pairs(workers), now / 1000)
     return Status(
@@ -239,14 +227,11 @@ def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
         pid=_number(fields.get(b"pid")),
         since=_instant(fields.get(b"since", b"") + b"000") or EPOCH,
         term=_number(fields.get(b"term")),
-        sent=_count(report.get("sent")),
-        failed=_count(report.get("failed")),
-        skipped=_count(report.get("skipped")),
         dispatch=str(report.get("dispatch", "")),
         failing_for=None if failing is None else _count(failing) / 1000,
         why=str(report.get("why", "")),
-        backfill_left=_count(report.get("backfill_left")),
         owner=beat.owner if (beat := beat_of(fields.get(b"token", b""))) is not None else "",
+        **{name: _count(report.get(name)) for name in ("sent", "failed", "skipped", "backfill_left")},
     )
 
 

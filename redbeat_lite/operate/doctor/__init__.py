@@ -47,7 +47,7 @@ def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding
     yield from server.server(store.backend)
     yield from server.lease_and_loop(settings, app)
     reply = store.backend.scripts.run(*asking(store.keys))
-    status, heard = status_in(*reply), reports_in(reply).values()
+    status, heard = status_in(reply), reports_in(reply).values()
     readable, unreadable = entries.sorted_out(Reader(app, store), islice(store.pages(), LIMIT))
     yield from _not_looked_at(status)
     yield from entries.overdue(app, status, readable)

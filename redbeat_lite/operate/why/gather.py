@@ -50,7 +50,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     asked = (asking(store.keys), ("HGET", store.keys.quarantine, name), line)
     found = read_one(reader, name, _RUNS, scan, *asked)
     (reply, aside, turns), entry = checked(found.replies), found.entry
-    fares = status_in(*reply)
+    fares = status_in(reply)
     queue = app.conf.task_default_queue if entry is None else queue_of(app, entry)
     case = Case(
         repr(name),
