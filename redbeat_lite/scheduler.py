@@ -97,7 +97,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self.leader = Leader(backend, keys, settings, vitals)
         self._wakeup = Wakeup(backend, keys.wake)
         zone: tzinfo = app.timezone
-        self._upkeep = Upkeep(app, store, settings, self.leader, vitals, zone)
+        self._upkeep = Upkeep(app, store, settings, self.leader, vitals)
         self._terms = Terms(self.leader, store, self._upkeep, vitals)
         self._publisher = Publisher(
             app, self._emit, settings, obstacle=lambda channel: obstacle(self, sys.modules[__name__], app, channel)

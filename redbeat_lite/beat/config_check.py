@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import tzinfo
 from functools import partial
 from typing import Any
 
@@ -23,41 +22,31 @@ from ..storage.calendars import stored_calendars
 from ..storage.store import Store
 
 
-class ConfigCheck:
-    """Looks at the config entries of one app."""
+def checked(app: Celery, store: Store, settings: Settings, name: str, fields: Any, now: int) -> Entry:
+    """The entry of this name, by what the configuration of an app has of it, at ``now`` (epoch ms).
 
-    def __init__(self, app: Celery, store: Store, settings: Settings, zone: tzinfo) -> None:
-        self._app = app
-        self._store = store
-        self._settings = settings
-        self._zone = zone
+    Raises:
+        InvalidEntry: it is refused. What a user wrote may raise anything else, too.
+    """
 
-    def entry(self, name: str, fields: Any, now: int) -> Entry:
-        """The entry of this name, by what the configuration has of it, at ``now`` (epoch ms).
+    def replaced() -> Entry | None:
+        return readable_parts(store.read([name])[0])[0]
 
-        Raises:
-            InvalidEntry: it is refused. What a user wrote may raise anything else, too.
-        """
-        entry = config_entry(self._settings, name, fields, app=self._app)
-        replaced = partial(self._stored, name)
-        give_calendar(entry, partial(stored_calendars, self._store), now, self._zone, replaced)
-        lifecycle.check(entry, now, self._zone, replaced)
-        check_trust(entry, self._app)
-        check_options(entry)
-        encode(entry, allow_local=True)
-        return entry
-
-    def _stored(self, name: str) -> Entry | None:
-        return readable_parts(self._store.read([name])[0])[0]
+    entry = config_entry(settings, name, fields, app=app)
+    give_calendar(entry, partial(stored_calendars, store), now, app.timezone, replaced)
+    lifecycle.check(entry, now, app.timezone, replaced)
+    check_trust(entry, app)
+    check_options(entry)
+    encode(entry, allow_local=True)
+    return entry
 
 
 def refused_here(app: Celery, store: Store, settings: Settings) -> dict[str, str]:
     """The config entries that a beat of this app would refuse, each with what is wrong, apart from taken names."""
-    check, now = ConfigCheck(app, store, settings, app.timezone), wall_ms()
-    errors = {}
+    errors, now = {}, wall_ms()
     for name, fields in configured(app).items():
         try:
-            check.entry(str(name), fields, now)
+            checked(app, store, settings, str(name), fields, now)
         except Exception as exc:  # noqa: BLE001 - what a user wrote may raise anything
             errors[str(name)] = fault(str(name), exc)
     return errors

@@ -42,7 +42,7 @@ from ..storage.patience import briefly
 from ..storage.refused import Refused
 from ..storage.store import Store
 from ..storage.stored import PAGE, Edit, Stored, Term, chunks
-from .config_check import ConfigCheck, fault
+from .config_check import checked, fault
 
 logger = get_logger(__name__)
 
@@ -58,17 +58,15 @@ class ConfigEntries:
         app: Celery,
         store: LeaderStore,
         settings: Settings,
-        zone: tzinfo,
         present: Callable[[], Collection[str]],
         progress: Callable[[str], None],
     ) -> None:
         self._app = app
         self._store = store
         self._settings = settings
-        self._zone = zone
+        self._zone: tzinfo = app.timezone
         self._present = present
         self._progress = progress
-        self._check = ConfigCheck(app, store, settings, zone)
         self._who = Who(f"config of {socket.gethostname()}"[:MAX_ACTOR], "config")
         self._entries: dict[str, Entry] = {}
         self._set_aside: set[str] = set()
@@ -139,7 +137,7 @@ class ConfigEntries:
         self._refused, self._clashes, self._awaited = {}, {}, set()
         for name, fields in written.items():
             try:
-                entry = self._check.entry(name, fields, now)
+                entry = checked(self._app, self._store, self._settings, name, fields, now)
             except Exception as exc:  # noqa: BLE001 - what a user wrote may raise anything; the others must run
                 self._refuse(name, name in known, exc)
             else:
@@ -254,7 +252,7 @@ def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[
     One that another owner has too, with the very same definition, is as good as stored. One that is refused for what is
     wrong with it is none of them: it would not be stored if it could have its name.
     """
-    check, now = ConfigCheck(app, store, settings, app.timezone), wall_ms()
+    now = wall_ms()
     written = {name: fields for name, fields in configured(app).items() if is_name(name)}
     for chunk in chunks(written, PAGE):
         for stored in store.read(chunk):
@@ -262,7 +260,7 @@ def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[
             existing, _ = readable_parts(stored)
             if existing is None or existing.owner != settings.owner:
                 try:
-                    wanted = check.entry(name, written[name], now)
+                    wanted = checked(app, store, settings, name, written[name], now)
                 except Exception:  # noqa: BLE001 - what a user wrote may raise anything; it is told as refused
                     continue
                 if existing is None or not _differs_in_owner_alone(wanted, existing, stored):

@@ -23,16 +23,15 @@ from .vitals import Vitals
 class Upkeep:
     """The configuration, the repair and the planning anew of one beat."""
 
-    def __init__(
-        self, app: Celery, store: LeaderStore, settings: Settings, leader: Leader, vitals: Vitals, zone: tzinfo
-    ) -> None:
+    def __init__(self, app: Celery, store: LeaderStore, settings: Settings, leader: Leader, vitals: Vitals) -> None:
+        zone: tzinfo = app.timezone
         self._leader = leader
         self._vitals = vitals
         self._store = store
         self._look_again = settings.lease
         self._next_look = 0.0
         self.owners = Owners(app, store, settings)
-        self._config = ConfigEntries(app, store, settings, zone, self.owners.present, leader.progress)
+        self._config = ConfigEntries(app, store, settings, self.owners.present, leader.progress)
         self._repair = Repair(store, zone, leader.progress)
         self._replanning = Replanning(store, zone, self._config.get, leader.progress)
         self._clock = ClockWatch()
