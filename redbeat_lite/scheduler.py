@@ -35,7 +35,6 @@ from .beat.shutdown import (
     say_nothing_of_ignored_exits,
 )
 from .beat.terms import Terms
-from .beat.upkeep import Upkeep
 from .beat.vitals import Vitals
 from .beat.wakeup import Wakeup
 from .clock import elapsed, wall_ms
@@ -97,17 +96,16 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self.leader = Leader(backend, keys, settings, vitals)
         self._wakeup = Wakeup(backend, keys.wake)
         zone: tzinfo = app.timezone
-        self._upkeep = Upkeep(app, store, settings, self.leader, vitals)
-        self._terms = Terms(self.leader, store, self._upkeep, vitals)
+        self._terms = Terms(app, store, settings, self.leader, vitals)
         self._publisher = Publisher(
             app, self._emit, settings, obstacle=lambda channel: obstacle(self, sys.modules[__name__], app, channel)
         )
         self._aside = Aside(app, settings, self.leader, vitals)
         sending = self.leader, self._publisher, locks, vitals
         by: dict[str, Any] = {"zone": zone, "batch_size": settings.batch_size}
-        by |= {"deadlines": self._aside.deadlines, "freezing": self._upkeep.freezing}
+        by |= {"deadlines": self._aside.deadlines, "freezing": self._terms.freezing}
         planned: dict[str, Any] = {"zone": zone, "prefix": keys.prefix, "slack": settings.slack_ms}
-        planned |= {"local": self._upkeep.local, "progress": self.leader.progress}
+        planned |= {"local": self._terms.config.get, "progress": self.leader.progress}
         planned["tasks"] = lambda name: app.tasks.get(name)
         self._dispatcher = Dispatcher(store, *sending, planner=Planner(**planned), **by)
         self._backfills = Backfills(store, *sending, planner=BackfillPlanner(store, **planned), **by)
@@ -203,7 +201,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def _is_over(self, led: bool) -> bool:
         """Whether to end a wait before its time; asked twice a second, which shows that the loop is alive."""
         self.vitals.alive()
-        has_to_act = led and (not self.leader.leading or self._upkeep.is_called_for)
+        has_to_act = led and (not self.leader.leading or self._terms.is_called_for)
         return self._closing or parent.is_gone() or has_to_act
 
     def run_due(self) -> float:
@@ -217,7 +215,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             waiting = self._terms.enter()
             if waiting:
                 return min(waiting, float(self.max_interval))
-            self._upkeep.go_on(self.leader.term)
+            self._terms.go_on(self.leader.term)
             upcoming = self._backfills.run_beside(self._dispatcher.run())
         except Lost:
             # A flush takes away what kombu has declared, too, and who leads next may find the broker to be another one.
@@ -226,9 +224,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             if not self._closing:
                 logger.warning("beat: no longer leading: %s", why)
             return 0.0
-        if self._upkeep.unfinished:
+        if self._terms.replanning.unfinished:
             return 0.0
-        longest = min(self.max_interval, self._upkeep.look_again_in)
+        longest = min(self.max_interval, self._terms.look_again_in)
         if upcoming is None:
             return float(longest)
         return min(max((upcoming - wall_ms()) / 1000, 0.0), float(longest))

@@ -1,31 +1,52 @@
-"""What a beat does when it comes to lead, while it stands by, and when it has lost its lease."""
+"""What a beat does when it comes to lead, while it leads, while it stands by, and when it has lost its lease."""
 
 from __future__ import annotations
 
+from datetime import tzinfo
+
+from celery import Celery
 from celery.utils.log import get_logger
 
+from ..clock import elapsed, wall_ms
 from ..entries.words import counted
+from ..settings import Settings
+from ..storage.leader_store import LeaderStore
 from ..storage.server_check import faults, server_of
-from ..storage.store import Store
 from ..storage.stored import Term
+from .config_entries import ConfigEntries
+from .freezing import Freezing
 from .leader import Leader
-from .upkeep import Upkeep
+from .owners import Owners
+from .repair import Repair
+from .replanning import ClockWatch, Replanning, planned_by
 from .vitals import Vitals
 
 logger = get_logger(__name__)
 
 
 class Terms:
-    """Brings a beat into its terms and out of them."""
+    """Brings a beat into its terms and out of them, and the schedule in line at the beginning of each, and keeps it so.
 
-    def __init__(self, leader: Leader, store: Store, upkeep: Upkeep, vitals: Vitals) -> None:
+    Configuration, repair and planning anew are what a leader owes the schedule as a whole.
+    """
+
+    def __init__(self, app: Celery, store: LeaderStore, settings: Settings, leader: Leader, vitals: Vitals) -> None:
+        zone: tzinfo = app.timezone
         self._leader = leader
         self._store = store
-        self._upkeep = upkeep
         self._vitals = vitals
         self._begun: Term | None = None
         self.introduced = False  #: whether a server has answered
         self.standing_by = False
+        self._look_again = settings.lease
+        self._next_look = 0.0
+        self._owners = Owners(app, store, settings)
+        self.config = ConfigEntries(app, store, settings, self._owners.present, leader.progress)
+        self._repair = Repair(store, zone, leader.progress)
+        self.replanning = Replanning(store, zone, self.config.get, leader.progress)
+        self._clock = ClockWatch()
+        self.freezing = Freezing(store, zone, leader.progress)
+        vitals.freezes = lambda: self.freezing.known
 
     def enter(self) -> float:
         """Lead, and return 0; or stand by, and return the seconds until it is worth another look."""
@@ -50,6 +71,34 @@ class Terms:
         self._vitals.lost(why)
         return why
 
+    @property
+    def is_called_for(self) -> bool:
+        """Whether there is something to do that cannot wait for the next deadline."""
+        return self._leader.damaged or self._clock.was_set
+
+    @property
+    def look_again_in(self) -> float:
+        """Seconds after which it is worth another look, whatever is due."""
+        return self._look_again if self.config.contested else float("inf")
+
+    def go_on(self, term: Term) -> None:
+        """Mend a schedule that lost a part of itself, take names that became free, and plan anew, a slice at a time.
+
+        Anew is planned what went by another zone, or by a clock that was set back: no entry must wait until that has
+        caught up again.
+        """
+        if self._leader.damaged:
+            self._make_whole(term)
+        elif self.config.contested and elapsed() >= self._next_look:
+            # The other beat may be gone, as where an app is renamed with several of its beats running; or the runtime
+            # entry that had the name.
+            self._next_look = elapsed() + self._look_again
+            if self.config.vacated:
+                self._make_whole(term)
+        if back := self._clock.look():
+            self.replanning.clock_went_back(term, back)
+        self.replanning.advance(term)
+
     def _introduce(self) -> None:
         """Say once, at the first contact, what about the server a person should know."""
         if self.introduced:
@@ -59,19 +108,32 @@ class Terms:
         self.introduced = True
 
     def _stand_by(self) -> None:
-        self._upkeep.freezing.look()
+        self.freezing.look()
         if not self.standing_by:
             self.standing_by = True
             self._vitals.standing_by()
             leader = self._leader.incumbent()
             logger.info("beat: standing by; %s leads", leader or "another beat")
             if leader is not None:
-                self._upkeep.owners.tell_not_stored(leader.owner)
+                self._owners.tell_not_stored(leader.owner)
 
     def _begin(self, term: Term) -> None:
         """Do what a new leader owes the schedule; done over if the server went away in the middle of it."""
-        self._upkeep.begin(term)
+        self._make_whole(term)
+        self.replanning.begin(term, self._leader.last_clock, self._leader.last_zones)
+        self._owners.tell_left_behind()
+        self._clock.look()
         logger.info("beat: leading (term %d), %s", term.number, counted(self._store.count(), "entry", "entries"))
         self.standing_by = False
         self._begun = term
         self._vitals.leading(term.number)
+
+    def _make_whole(self, term: Term) -> None:
+        """Bring Redis in line with the configuration, and mend what it has lost."""
+        now = wall_ms()
+        self._leader.progress("reading the configuration")
+        self._repair.run(term, now)
+        self._store.remember("removed", "", term)  # before it is looked what is not there
+        self.config.sync(term, now, planned_by(self._leader.last_zones))
+        self._vitals.refused = self.config.refused
+        self._leader.made_whole(least=len(self.config))

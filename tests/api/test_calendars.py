@@ -380,10 +380,10 @@ def test_an_entry_of_the_configuration_comes_once_its_calendar_is_stored(
     beat.run_due()
     assert "a" in schedules.refused()
     schedules.calendars["closed"] = days(3)
-    beat._upkeep._next_look = 0.0  # a lease later
+    beat._terms._next_look = 0.0  # a lease later
     beat.run_due()
     assert (schedules["a"].next_run_at, schedules.refused()) == (march(4), {})
-    assert not beat._upkeep._config.contested
+    assert not beat._terms.config.contested
 
 
 def test_an_entry_of_the_configuration_that_cannot_be_stored_takes_no_calendar(

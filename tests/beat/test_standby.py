@@ -52,7 +52,7 @@ def test_changes_of_the_schedule_are_no_reason_to_ask_for_the_lease(make_app: Ma
         heard.clear()
     assert len(asked) == 1
     schedules.freezes.add("x", seconds=60)
-    eventually(lambda: b'"x"' in standby._upkeep.freezing._seen, what="a look at what is frozen now")
+    eventually(lambda: b'"x"' in standby._terms.freezing._seen, what="a look at what is frozen now")
     asked[1:] = []
     leader.close()
     eventually(lambda: asked[1:], what="its question for the lease that was given back")

@@ -32,7 +32,7 @@ def test_a_term_that_broke_off_at_its_beginning_is_begun_anew(
         def gone(*args: object) -> None:
             raise redis.ConnectionError("the server went away")
 
-        patch.setattr(scheduler._upkeep._config, "sync", gone)
+        patch.setattr(scheduler._terms.config, "sync", gone)
         with pytest.raises(redis.ConnectionError):
             scheduler.run_due()
     assert scheduler.leader.leading
@@ -155,7 +155,7 @@ class TestAStalledLeader:
         old, term = asleep
         before = contents()
         with pytest.raises(Lost):
-            old._upkeep._config.sync(term, wall_ms())
+            old._terms.config.sync(term, wall_ms())
         with pytest.raises(Lost):
             old.store.set_config_names("proj", ["before"], term)
         assert contents() == before
@@ -174,7 +174,7 @@ class TestAStalledLeader:
         before = contents()
         monkeypatch.setattr(old.store, "drop_foreign", lambda *args: [])  # it had come past that
         with pytest.raises(Lost):
-            old._upkeep._repair.run(term, wall_ms())
+            old._terms._repair.run(term, wall_ms())
         assert contents() == before
 
     def test_in_removing_what_is_of_a_foreign_type(
@@ -184,7 +184,7 @@ class TestAStalledLeader:
         client.set(old.keys.quarantine, "foreign")
         before = contents()
         with pytest.raises(Lost):
-            old._upkeep._repair.run(term, wall_ms())
+            old._terms._repair.run(term, wall_ms())
         assert contents() == before
 
     def test_in_planning_anew_after_its_clock_went_back(
@@ -193,7 +193,7 @@ class TestAStalledLeader:
         old, term = asleep
         before = contents()
         with pytest.raises(Lost):
-            old._upkeep._replanning.begin(term, wall_ms() + 7_200_000, "")
+            old._terms.replanning.begin(term, wall_ms() + 7_200_000, "")
         assert contents() == before
 
     def test_loses_its_term_and_stands_by(
