@@ -43,6 +43,7 @@ from ..storage.refused import Refused
 from ..storage.store import Store
 from ..storage.stored import PAGE, Edit, Stored, Term, chunks
 from .config_check import checked, fault
+from .status import present
 
 logger = get_logger(__name__)
 
@@ -50,22 +51,14 @@ logger = get_logger(__name__)
 class ConfigEntries:
     """The config entries of one app, whose ``beat_schedule`` is read anew at each :meth:`sync`.
 
-    ``present`` tells the owners of whom a beat is there; ``progress`` is told what is done, again and again.
+    ``progress`` is told what is done, again and again.
     """
 
-    def __init__(
-        self,
-        app: Celery,
-        store: LeaderStore,
-        settings: Settings,
-        present: Callable[[], Collection[str]],
-        progress: Callable[[str], None],
-    ) -> None:
+    def __init__(self, app: Celery, store: LeaderStore, settings: Settings, progress: Callable[[str], None]) -> None:
         self._app = app
         self._store = store
         self._settings = settings
         self._zone: tzinfo = app.timezone
-        self._present = present
         self._progress = progress
         self._who = Who(f"config of {socket.gethostname()}"[:MAX_ACTOR], "config")
         self._entries: dict[str, Entry] = {}
@@ -98,7 +91,7 @@ class ConfigEntries:
         """Whether a name that the last :meth:`sync` had to leave to somebody else may be had now, or a calendar."""
         if self._awaited and not self._awaited.isdisjoint(stored_calendars(self._store)):
             return True
-        if self._rivals and not self._rivals <= set(self._present()):
+        if self._rivals and not self._rivals <= present(self._store, self._settings):
             return True
         return any(stored.definition is None for stored in self._store.read([*self._taken]))
 
@@ -123,7 +116,7 @@ class ConfigEntries:
         self._set_aside = self._quarantined(now)
         self._shared, self._rivals, self._taken = set(), set(), set()
         self._inherited.clear()
-        self._there = self._present()
+        self._there = present(self._store, self._settings)
         names = [*self._entries, *(known - written.keys())]
         self._store.rewrite(names, lambda stored: self._edits(stored, now), term)
         self._tell_inherited()

@@ -1,4 +1,4 @@
-"""The owners that share a prefix: of whom a beat is there, and a word of warning about entries left behind."""
+"""The owners that share a prefix: a word of warning about entries that have no beat of theirs."""
 
 from __future__ import annotations
 
@@ -15,52 +15,36 @@ from ..settings import Settings
 from ..storage.store import Store
 from ..storage.stored import PAGE, chunks
 from .config_entries import not_stored
-from .status import read
+from .status import present
 
 logger = get_logger(__name__)
 
 
-class Owners:
-    """The owners that share a schedule with one app."""
+def tell_left_behind(store: Store, settings: Settings) -> None:
+    """Say which entries go on without a beat that knows them."""
+    for owner, names in left_behind(store, {*present(store, settings), settings.owner}).items():
+        logger.warning(
+            "beat: %s of the configuration of %r without a beat of %r: %s; if that app was renamed, set "
+            "redbeat_lite_owner = %r, or remove what is not wanted: celery -A ... redbeat remove NAME",
+            counted(len(names), "entry", "entries"),
+            owner,
+            owner,
+            listed(names),
+            owner,
+        )
 
-    def __init__(self, app: Celery, store: Store, settings: Settings) -> None:
-        self._app = app
-        self._store = store
-        self._settings = settings
 
-    def present(self) -> set[str]:
-        """The owners of whom a beat is there.
-
-        A leader that died has been silent for a whole lease when another leads; one that gave its lease back is in no
-        list.
-        """
-        return read(self._store).owners(within=self._settings.lease / 2)
-
-    def tell_left_behind(self) -> None:
-        """Say which entries go on without a beat that knows them."""
-        for owner, names in left_behind(self._store, {*self.present(), self._settings.owner}).items():
-            logger.warning(
-                "beat: %s of the configuration of %r without a beat of %r: %s; if that app was renamed, set "
-                "redbeat_lite_owner = %r, or remove what is not wanted: celery -A ... redbeat remove NAME",
-                counted(len(names), "entry", "entries"),
-                owner,
-                owner,
-                listed(names),
-                owner,
-            )
-
-    def tell_not_stored(self, leading: str) -> None:
-        """Say which entries of the app wait for its own beat to lead, if one of the owner ``leading`` does."""
-        owner = self._settings.owner
-        names = [name for name, _ in not_stored(self._app, self._store, self._settings)] if owner != leading else []
-        if names:
-            logger.warning(
-                "beat: not stored until a beat of %r leads, while one of %r does: %s; a redbeat_lite_key_prefix for "
-                "each app keeps the two apart",
-                owner,
-                leading,
-                listed(names),
-            )
+def tell_not_stored(app: Celery, store: Store, settings: Settings, leading: str) -> None:
+    """Say which entries of the app wait for its own beat to lead, if one of the owner ``leading`` does."""
+    names = [name for name, _ in not_stored(app, store, settings)] if settings.owner != leading else []
+    if names:
+        logger.warning(
+            "beat: not stored until a beat of %r leads, while one of %r does: %s; a redbeat_lite_key_prefix for "
+            "each app keeps the two apart",
+            settings.owner,
+            leading,
+            listed(names),
+        )
 
 
 def left_behind(store: Store, present: Collection[str]) -> dict[str, list[str]]:

@@ -176,6 +176,14 @@ def read(store: Store) -> Status:
     return status_in(store.backend.scripts.run(*asking(store.keys)))
 
 
+def present(store: Store, settings: Settings) -> set[str]:
+    """The owners of whom a beat is there.
+
+    A leader that died has been silent for a whole lease when another leads; one that gave its lease back is in no list.
+    """
+    return read(store).owners(within=settings.lease / 2)
+
+
 def asking(keys: Keys) -> Call:
     """What :func:`read` asks, to be read with other things, and by :func:`status_in` and :func:`reports_in`."""
     workers = OnceKeys(keys.prefix).workers

@@ -16,7 +16,7 @@ from ..storage.stored import Term
 from .config_entries import ConfigEntries
 from .freezing import Freezing
 from .leader import Leader
-from .owners import Owners
+from .owners import tell_left_behind, tell_not_stored
 from .repair import Repair
 from .replanning import ClockWatch, Replanning, planned_by
 from .vitals import Vitals
@@ -32,16 +32,16 @@ class Terms:
 
     def __init__(self, app: Celery, store: LeaderStore, settings: Settings, leader: Leader, vitals: Vitals) -> None:
         zone: tzinfo = app.timezone
+        self._app = app
         self._leader = leader
         self._store = store
+        self._settings = settings
         self._vitals = vitals
         self._begun: Term | None = None
         self.introduced = False  #: whether a server has answered
         self.standing_by = False
-        self._look_again = settings.lease
         self._next_look = 0.0
-        self._owners = Owners(app, store, settings)
-        self.config = ConfigEntries(app, store, settings, self._owners.present, leader.progress)
+        self.config = ConfigEntries(app, store, settings, leader.progress)
         self._repair = Repair(store, zone, leader.progress)
         self.replanning = Replanning(store, zone, self.config.get, leader.progress)
         self._clock = ClockWatch()
@@ -79,7 +79,7 @@ class Terms:
     @property
     def look_again_in(self) -> float:
         """Seconds after which it is worth another look, whatever is due."""
-        return self._look_again if self.config.contested else float("inf")
+        return self._settings.lease if self.config.contested else float("inf")
 
     def go_on(self, term: Term) -> None:
         """Mend a schedule that lost a part of itself, take names that became free, and plan anew, a slice at a time.
@@ -92,7 +92,7 @@ class Terms:
         elif self.config.contested and elapsed() >= self._next_look:
             # The other beat may be gone, as where an app is renamed with several of its beats running; or the runtime
             # entry that had the name.
-            self._next_look = elapsed() + self._look_again
+            self._next_look = elapsed() + self._settings.lease
             if self.config.vacated:
                 self._make_whole(term)
         if back := self._clock.look():
@@ -115,13 +115,13 @@ class Terms:
             leader = self._leader.incumbent()
             logger.info("beat: standing by; %s leads", leader or "another beat")
             if leader is not None:
-                self._owners.tell_not_stored(leader.owner)
+                tell_not_stored(self._app, self._store, self._settings, leader.owner)
 
     def _begin(self, term: Term) -> None:
         """Do what a new leader owes the schedule; done over if the server went away in the middle of it."""
         self._make_whole(term)
         self.replanning.begin(term, self._leader.last_clock, self._leader.last_zones)
-        self._owners.tell_left_behind()
+        tell_left_behind(self._store, self._settings)
         self._clock.look()
         logger.info("beat: leading (term %d), %s", term.number, counted(self._store.count(), "entry", "entries"))
         self.standing_by = False
