@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
 from ..clock import elapsed
+from ..entries.as_read import Recorded
 from ..errors import ConfigurationError
-from ..events import Dispatched, Failed, Hooks, Misfired, Quarantined, Skipped, Ticked
+from ..events import Dispatched, Failed, Hooks, LeaderLost, Misfired, Quarantined, Skipped, Ticked
+from ..runs.facts import End
 from ..runs.incident import KINDS
+from ..runs.row import Row
+from ..runs.store import RunStore
 from ..settings import Settings
-from .entry_metrics import EntryMetrics
+from ..storage.keys import Keys
+from ..storage.stored import chunks
 from .vitals import Vitals
 
 if TYPE_CHECKING:
@@ -30,6 +37,12 @@ TICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 
 
 #: Seconds between two tries to get a port that somebody else has.
 _RETRY = 10.0
+
+#: The label of all entries without one of their own: no entry has this name.
+_OTHERS = ""
+
+#: Entries whose rows are read in one command, and how many of each at most: it shall block nobody.
+_TOGETHER, _ROWS = 100, 100
 
 
 class Metrics(Hooks):
@@ -100,6 +113,67 @@ class Metrics(Hooks):
 
     def ticked(self, event: Ticked) -> None:
         self._tick.observe(event.seconds)
+
+
+class EntryMetrics(Hooks):
+    """The metrics of single entries, some fifteen series each for good: of those that this beat hears of first, as
+    many as a setting says, and of all others together."""
+
+    def __init__(self, registry: CollectorRegistry, settings: Settings) -> None:
+        from prometheus_client import Counter, Gauge
+
+        self._most, self._prefix = settings.metrics_entries, settings.key_prefix
+        self._lock = threading.Lock()  # of the names: what is sent and what has ended come from two threads
+        self._names = {_OTHERS}
+        of, by = "redbeat_lite_entry", ["entry"]
+        self._dispatched = Counter(f"{of}_dispatched", "Occurrences sent.", by, registry=registry)
+        self._runs = Counter(f"{of}_runs", "Ends of runs.", [*by, "outcome"], registry=registry)
+        self._failures = Gauge(f"{of}_failures_in_a_row", "Since the last success.", by, registry=registry)
+        when = "Nominal time of the newest run that succeeded."
+        self._success = Gauge(f"{of}_last_success_timestamp_seconds", when, by, registry=registry)
+
+    def dispatched(self, event: Dispatched) -> None:
+        self._dispatched.labels(self._label(event.name)).inc()
+
+    def leader_lost(self, event: LeaderLost) -> None:
+        self._failures.clear()
+        self._success.clear()
+
+    def ended(self, ends: Sequence[End], client: Any) -> None:
+        """Count these, and look what is recorded of their entries: what came before this beat led, too.
+
+        Where the server does not answer, all are counted.
+        """
+        names = set()
+        for end in ends:
+            names.add(name := self._label(end.name))
+            self._runs.labels(name, end.outcome).inc()
+        for chunk in chunks(names, _TOGETHER):
+            for name, rows in zip(chunk, RunStore(client, self._prefix).rows(chunk, _ROWS), strict=True):
+                self._show(name, rows)
+        known = [*self._names]
+        for name, due in zip(known, client.zmscore(Keys.of(self._prefix).due, known), strict=True):
+            if due is None:  # It was removed, and no run ends any more that would mend what is shown.
+                self._show(name, ())
+
+    def _show(self, name: str, rows: Sequence[Row]) -> None:
+        if not rows:
+            for gauge in (self._failures, self._success):
+                with suppress(KeyError):
+                    gauge.remove(name)
+            return
+        recorded = Recorded()
+        recorded.read_rows = lambda: rows
+        self._failures.labels(name).set(recorded.failures_in_a_row)
+        # Where failures have taken the place of its row, the success that was seen before is still the last one.
+        if at := recorded.last_success_at:
+            self._success.labels(name).set(at.timestamp())
+
+    def _label(self, name: str) -> str:
+        with self._lock:
+            if len(self._names) <= self._most:
+                self._names.add(name)
+            return name if name in self._names else _OTHERS
 
 
 class Exporter:
