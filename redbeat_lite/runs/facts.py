@@ -40,7 +40,7 @@ class Deadline(NamedTuple):
     what: str
     nominal: int | None
     name: str
-    at: int
+    at: int = 0
     since: int | None = None
     row: Row | None = None
     told: End | None = None
@@ -48,12 +48,7 @@ class Deadline(NamedTuple):
     @property
     def member(self) -> str:
         """How it is stored."""
-        return member(self.what, self.nominal, self.name)
-
-
-def member(what: str, nominal: int | None, name: str) -> str:
-    """How a deadline is stored."""
-    return f"{what}|{'' if nominal is None else nominal}|{name}"
+        return f"{self.what}|{'' if self.nominal is None else self.nominal}|{self.name}"
 
 
 class Watched(NamedTuple):
@@ -91,7 +86,7 @@ class Seen(NamedTuple):
         watched: the entries that are named anywhere in this; one that is not stored is missing.
         failures: of these entries.
         untaken: queues that no worker takes from of those that were heard of, by the entries whose messages go there.
-        states: what holds at the moment of :data:`~redbeat_lite.runs.fold.STATES`, with what is said of it.
+        states: incidents that hold at the moment, whatever became of runs, with what is said of each.
         cases: the incidents that are open.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..expect import Expect
 from ..instants import from_ms
-from .facts import Deadline, Decision, End, Failures, Seen, Watched, member
+from .facts import Deadline, Decision, End, Failures, Seen, Watched
 from .incident import Case, Kind
 from .run import Outcome
 
@@ -23,13 +23,10 @@ _RUNNING: tuple[Outcome, ...] = ("running", "retrying")
 #: Milliseconds until the result backend is asked again for a success that has not come in time.
 _AGAIN_MS = 60_000
 
-#: Kinds that hold or do not hold at the moment of a look, whatever became of runs.
-STATES: tuple[Kind, ...] = ("quarantined", "cannot_publish", "behind", "nobody_records", "no_leader", "unread")
-
 #: A run has not begun: of these two, one at most is open for an entry.
 _MISSED: tuple[Kind, Kind] = ("missed", "not_consumed")
 
-#: Which fields of an expectation a kind goes by.
+#: Which fields of an expectation a kind goes by. The others hold or do not hold at the moment of a look.
 _FIELDS: dict[Kind, str] = {
     "missed": "start_within",
     "not_consumed": "start_within",
@@ -89,7 +86,7 @@ class _Fold:
             self._close("failed", end.name)
             self._close("no_success", end.name)
             if expect.success_ms is not None:
-                self._deadlines[member("success", None, end.name)] = end.at + expect.success_ms
+                self._deadlines[Deadline("success", None, end.name).member] = end.at + expect.success_ms
         elif end.outcome in _NOT_BEGUN and end.begin is None and expect.start_ms is not None:
             self._missed(end.name, f"the run of {_told(end.nominal)} has {_ended(end.outcome)}", end.nominal)
             if watched.on_failure:
@@ -123,7 +120,7 @@ class _Fold:
             if strikes >= watched.on_failure.after:
                 self._open_case("paused", end.name, f"paused: {_often(end, strikes)}", end.nominal, strikes)
                 # Left to the next look, whoever takes it: this one may not come to it.
-                self._deadlines[member(f"pause {watched.generation}", end.nominal, end.name)] = 0
+                self._deadlines[Deadline(f"pause {watched.generation}", end.nominal, end.name).member] = 0
         self._failures[end.name] = Failures(times, end.nominal, watched.generation, strikes)
         if counts and times >= expect.failures:
             self._open_case("failed", end.name, _often(end, times), end.nominal, times)
@@ -168,7 +165,7 @@ class _Fold:
         if ended:
             if begun:
                 self._close("too_long", told.name, told.nominal)
-            self._dropped.add(member("finish", told.nominal, told.name))  # or it would count again
+            self._dropped.add(Deadline("finish", told.nominal, told.name).member)  # or it would count again
             self._end(told)
         elif deadline.what == "finish" and expect.finish_ms is not None:
             self._too_long(told.name, told.nominal, expect.finish_ms)
@@ -227,7 +224,7 @@ class _Fold:
             if (kind, name) not in self._open:
                 self._open_case(kind, name, text, None)
         for kind, name in [*self._open]:
-            if kind in STATES and (kind, name) not in self._seen.states:
+            if kind not in _FIELDS and (kind, name) not in self._seen.states:
                 self._close(kind, name)
 
     def _drop_unexpected(self) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
-from ..errors import CorruptEntry
 from ..instants import from_ms
 from ..public import public
-from ..storage.json_values import dumps, loads
+from ..storage.json_values import dumps, loads_as
 
 Kind = Literal[
     "missed",
@@ -104,29 +103,24 @@ class Case(NamedTuple):
 
     def encode(self) -> str:
         """JSON. Instants are texts: Lua, which changes some fields, would round them."""
-        stored: dict[str, Any] = {"since": str(self.since), "text": self.text[:_MAX_TEXT], "count": self.times}
-        for name, ms in (("nominal", self.nominal), ("until", self.until)):
-            if ms is not None:
-                stored[name] = str(ms)
-        more = {"told": self.told, "note": self.note, "generation": self.generation}
-        return dumps({**stored, **{field: value for field, value in more.items() if value}})
+        instants = {"since": self.since, "nominal": self.nominal, "until": self.until}
+        stored = {"text": self.text[:_MAX_TEXT], "count": self.times, "told": self.told, "generation": self.generation}
+        if self.note:
+            stored["note"] = self.note
+        return dumps(stored | {name: str(ms) for name, ms in instants.items() if ms is not None})
 
     @classmethod
     def decode(cls, field: str, raw: bytes) -> Self:
-        """What :meth:`encode` made; raises a ValueError where it is something else."""
+        """What :meth:`encode` made; raises one of :data:`.streams.UNREADABLE` where it is something else."""
         kind, _, name = field.lstrip("0123456789").removeprefix(":").partition(":")
         if kind not in KINDS:
             raise ValueError(f"{kind[:30]} is no kind of incident")
-        try:
-            stored = loads(raw)
-            nominal, until = (None if stored.get(each) is None else int(stored[each]) for each in ("nominal", "until"))
-            note, told = stored.get("note"), bool(stored.get("told"))
-            since, times = int(stored["since"]), int(stored["count"])
-            from_ms(since), from_ms(until or 0)
-            generation = stored.get("generation", "")
-            return cls(kind, name, since, str(stored["text"]), times, nominal, note, told, until, generation)
-        except (CorruptEntry, AttributeError, KeyError, TypeError, OverflowError) as exc:
-            raise ValueError(f"no incident: {exc}") from None
+        stored = loads_as(dict, raw)
+        nominal, until = (None if stored.get(each) is None else int(stored[each]) for each in ("nominal", "until"))
+        since, times = int(stored["since"]), int(stored["count"])
+        from_ms(since), from_ms(until or 0)
+        note, told, generation = stored.get("note"), bool(stored.get("told")), stored.get("generation", "")
+        return cls(kind, name, since, str(stored["text"]), times, nominal, note, told, until, generation)
 
     def shown(self) -> Incident:
         """The same for people."""

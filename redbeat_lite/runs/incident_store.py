@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ..instants import from_ms
 from ..storage.keys import Keys
 from ..storage.replies import text
 from ..storage.scripts import Scripts
 from ..storage.stored import Term, check_term
-from .facts import Deadline, Decision, End, Failures, member
+from ..storage.streams import readable
+from .facts import Deadline, Decision, End, Failures
 from .feed import Line
 from .incident import Case
 from .keys import RunKeys
@@ -92,12 +92,14 @@ class IncidentStore:
         pipe.xrange(keys.feed, "-", read or "+", 1)
         pipe.xlen(keys.feed)
         lines, members, cases, first, quarantined, before, count = pipe.execute()
+        new = readable(lines if read else (), Line.decode)
         overdue = [_deadline(text(member), int(score)) for member, score in members]
         reads = text(lines[-1][0]) if lines else read or "0-0"
         return Look(
             read,
             reads,
-            [end._replace(at=end.at + ahead) for line in lines if (end := _end(*line)) is not None] if read else [],
+            # Of runs of backfills nothing is expected, and they are no failures of one of which it is.
+            [_end(line, ahead) for line in new if line.row.task_id[14:15] != BACKFILLED],
             # A success may lie further on in the feed.
             [each for each in overdue if each.what != "success" or len(lines) < PAGE],
             _cases(cases),
@@ -171,7 +173,7 @@ class IncidentStore:
     def closed(self, limit: int) -> list[Case]:
         """Those that were closed last, the newest first."""
         lines = self._client.xrevrange(self.keys.closed, "+", "-", max(limit, 1))
-        told = [case for _, fields in lines for case in _cases({fields.get(b"of"): fields.get(b"incident")})]
+        told = [case for _, fields in lines for case in _cases({fields.get(b"of", b""): fields.get(b"incident")})]
         return [*(case for case in self._stored() if case.until is not None), *told][:limit]
 
     def acknowledge(self, case: Case, note: str) -> bool:
@@ -192,7 +194,7 @@ def changes_of(decision: Decision, look: Look, now: int) -> list[Change]:
         if room >= 0 or not case.name:
             changes.append(("open", case.field, case.encode()))
         elif case.kind in _NO_ROOM:
-            changes.append(("set", member(_NO_ROOM[case.kind], None, case.name), now + _AGAIN_MS))
+            changes.append(("set", Deadline(_NO_ROOM[case.kind], None, case.name).member, now + _AGAIN_MS))
     changes += [("count", case.field, case.encode()) for case in decision.counted]
     for name, failures in decision.failures.items():
         changes.append(("fails", name, "" if failures.nominal is None else "|".join(map(str, failures))))
@@ -202,23 +204,13 @@ def changes_of(decision: Decision, look: Look, now: int) -> list[Change]:
 
 
 def _cases(found: Mapping[Any, Any]) -> list[Case]:
-    cases = []
-    for field, raw in found.items():
-        with suppress(ValueError, AttributeError):
-            cases.append(Case.decode(field.decode(), raw))
-    return cases
+    return [*readable(found.items(), lambda field, raw: Case.decode(field.decode(), raw))]
 
 
-def _end(line: bytes, fields: Mapping[bytes, bytes]) -> End | None:
-    try:
-        told, at = Line.decode(line, fields), _ms(line)
-        from_ms(told.row.nominal)  # it is an instant
-    except (KeyError, ValueError, OverflowError):
-        return None  # Anybody may have written it.
-    row = told.row
-    if row.task_id[14:15] == BACKFILLED:
-        return None  # Nothing is expected of it, and it is no failure of a run that is.
-    return End(at, told.name, row.nominal, row.outcome, row.begin, row.duration, told.error or "")
+def _end(line: Line, ahead: int) -> End:
+    row = line.row
+    at = _ms(row.feed) + ahead
+    return End(at, line.name, row.nominal, row.outcome, row.begin, row.duration, line.error or "")
 
 
 def _ms(line: str | bytes) -> int:
@@ -232,9 +224,6 @@ def _deadline(member: str, at: int) -> Deadline:
 
 def _row(members: Sequence[bytes], deadline: Deadline) -> Row | None:
     """The row of a run; of several for one nominal time that which has begun."""
-    rows = []
-    for raw in members:
-        with suppress(ValueError, KeyError):
-            rows.append(Row.decode(text(raw), deadline.nominal or 0))
-    rows = [row for row in rows if not row.is_range]
+    told = ((text(raw), deadline.nominal or 0) for raw in members)
+    rows = [row for row in readable(told, Row.decode) if not row.is_range]
     return max(rows, key=lambda row: row.begin is not None, default=None)

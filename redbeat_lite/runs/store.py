@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from ..storage.keys import Keys
 from ..storage.replies import text
 from ..storage.scripts import Call, Scripts, checked
 from ..storage.stored import chunks
+from ..storage.streams import readable
 from .attempt import Fate
 from .keys import RunKeys
 from .row import LETTERS, Row
@@ -75,8 +75,5 @@ def rows_in(reply: Any) -> tuple[list[list[Row]], int]:
 
 
 def _decoded(found: Sequence[bytes]) -> list[Row]:
-    rows = []
-    for member, score in zip(found[::2], found[1::2], strict=True):
-        with suppress(ValueError, KeyError, OverflowError):
-            rows.append(Row.decode(text(member), int(float(score))))
-    return rows
+    pairs = zip(found[::2], found[1::2], strict=True)
+    return [*readable(pairs, lambda member, score: Row.decode(text(member), int(float(score))))]

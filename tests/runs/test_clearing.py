@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat_lite.runs.attempt import Fate
-from redbeat_lite.runs.facts import member
+from redbeat_lite.runs.facts import Deadline
 from redbeat_lite.runs.store import RunStore
 from tests.runs.test_record import THEN, TOLD, Model, fate
 from tests.support.examples import examples
@@ -66,7 +66,7 @@ def any_store(shared_server: Server) -> Iterator[RunStore]:
 
 
 def prepare(store: RunStore, deadlines: dict[tuple[str, int], int], kinds: Any) -> None:
-    found = {member(what, THEN + run, "entry"): at for (what, run), at in deadlines.items()}
+    found = {Deadline(what, THEN + run, "entry").member: at for (what, run), at in deadlines.items()}
     if found:
         store.client.zadd(store.keys.deadlines, found)
     for kind in kinds:
@@ -111,7 +111,7 @@ def test_of_a_message_that_expects_nothing_no_deadline_is_looked_for(store: RunS
 
 def test_what_has_found_no_room_is_over_with_a_run_in_time(store: RunStore) -> None:
     prepare(store, {("start", 0): OVER, ("start", 1): TO_COME}, [])
-    store.client.zadd(store.keys.deadlines, {member("start", None, "entry"): TO_COME})
+    store.client.zadd(store.keys.deadlines, {Deadline("start", None, "entry").member: TO_COME})
     late, early = (
         each._replace(attempt=each.attempt._replace(expected=True))
         for each in (fate(0, 0, "running"), fate(1, 0, "running"))
@@ -137,7 +137,9 @@ def test_what_is_told_after_the_deadline_goes_by_when_it_was(store: RunStore, la
 
 def test_a_run_in_the_last_year_that_there_is_has_its_deadline_cleared(store: RunStore) -> None:
     far = fate(253_402_300_799_000 - THEN, 0, "succeeded")
-    store.client.zadd(store.keys.deadlines, {member("start", far.attempt.nominal, "entry"): far.attempt.nominal})
+    store.client.zadd(
+        store.keys.deadlines, {Deadline("start", far.attempt.nominal, "entry").member: far.attempt.nominal}
+    )
     store.record([far._replace(attempt=far.attempt._replace(expected=True))])
     assert not store.client.exists(store.keys.deadlines)
 
