@@ -18,11 +18,10 @@ from ..errors import EntryNotFound, shorten
 from ..once.keys import OnceKeys
 from ..pipeline.keys import START
 from ..pipeline.keys import RunKeys as PipelineKeys
-from ..runs.feed import line_in, lines
 from ..runs.results import results_of
 from ..runs.row import Row, run_of
 from ..runs.run import Outcome, Run
-from ..runs.store import RunStore, rows_in
+from ..runs.store import RunStore, line_in, rows_in
 from ..storage.scripts import Call
 from ..storage.stored import PAGE, chunks
 from .reader import Reader
@@ -118,7 +117,7 @@ class RunHistory:
         seen: set[tuple[str, str]] = set()  # an attempt that is retried has ended, too
         # A run cannot have ended before its nominal time, but for clocks that differ.
         oldest = 0 if wanted.since is None else wanted.since - self._settings.slack_ms
-        for line in lines(self._store.client, self._store.keys, oldest):
+        for line in self._store.lines(oldest):
             row, run = line.row, (line.name, line.row.task_id)
             if run not in seen and wanted.spans(row) and row.outcome in wanted.outcomes:
                 yield run_of(line.name, row, line.worker, line.error)

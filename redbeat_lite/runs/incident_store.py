@@ -12,11 +12,11 @@ from ..storage.scripts import Scripts
 from ..storage.stored import Term, check_term
 from ..storage.streams import readable
 from .facts import Deadline, Decision, End, Failures
-from .feed import Line
 from .incident import Case
 from .keys import RunKeys
 from .row import LIFE_MS, Row
 from .run import BACKFILLED
+from .store import Line
 
 #: Lines of the feed, and deadlines, of one look.
 PAGE = 500

@@ -1,18 +1,18 @@
-"""What the record of runs does in Redis: one method for each script, plain values in and out."""
+"""What the record of runs does in Redis: one method for each script and for the feed, plain values in and out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 from ..storage.keys import Keys
 from ..storage.replies import text
 from ..storage.scripts import Call, Scripts, checked
 from ..storage.stored import chunks
-from ..storage.streams import readable
+from ..storage.streams import newest_first, readable
 from .attempt import Fate
 from .keys import RunKeys
-from .row import LETTERS, Row
+from .row import LETTERS, OUTCOMES, Row
 from .run import BACKFILLED, NOT_DONE
 
 #: How many fates one call of ``runs/record`` handles: 100 keep the server busy for some 3 ms.
@@ -20,6 +20,33 @@ BATCH = 100
 
 #: Entries of which one script looks for the last failure.
 _LOOKED_AT = 5000
+
+#: Lines of the feed of a round trip: some milliseconds of the server's time.
+_PAGE = 500
+
+
+class Line(NamedTuple):
+    """One end of a run.
+
+    Parameters:
+        row: what a row says of it.
+        worker: node name; ``None`` where it is not told.
+        error: what it failed with, likewise.
+    """
+
+    name: str
+    row: Row
+    worker: str | None
+    error: str | None
+
+    @classmethod
+    def decode(cls, line: Any, fields: Mapping[bytes, bytes]) -> Self:
+        """Read a line of this id; raises a ValueError or a KeyError where it is something else."""
+        told = {text(field): text(value) for field, value in fields.items()}
+        begin, duration = (int(told[field]) if told[field] else None for field in ("begin", "duration"))
+        outcome, task_id = OUTCOMES[told["outcome"]], told["id"]
+        row = Row(int(told["nominal"]), outcome, task_id, begin, duration, int(told["attempt"]), text(line))
+        return cls(told["name"], row.checked(), told["worker"] or None, told["error"] or None)
 
 
 class RunStore:
@@ -68,10 +95,23 @@ class RunStore:
         failed, why = self.scripts.run("runs/record", keys, [fate.encode() for fate in fates])
         return int(failed), text(why)
 
+    def lines(self, oldest: int) -> Iterator[Line]:
+        """The feed, the last to end first, a page per round trip; without what cannot be read.
+
+        Parameters:
+            oldest: epoch milliseconds of the server; what ended before is left out.
+        """
+        return newest_first(self.client, self.keys.feed, Line.decode, _PAGE, max(oldest, 0))
+
 
 def rows_in(reply: Any) -> tuple[list[list[Row]], int]:
     """The rows of each entry, as :meth:`RunStore.rows` has them, and when they were read: epoch ms of the server."""
     return [_decoded(found) for found in reply[:-1]], reply[-1]
+
+
+def line_in(reply: Any) -> Line | None:
+    """The line that was asked for by its id; ``None`` where it has left the feed, or cannot be read."""
+    return next(readable(reply, Line.decode), None) if isinstance(reply, list) else None
 
 
 def _decoded(found: Sequence[bytes]) -> list[Row]:
