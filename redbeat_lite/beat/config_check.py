@@ -1,11 +1,15 @@
-"""Which config entries are refused, and why: each is looked at as the leader does before it stores any."""
+"""Config entries that are refused, not stored or left behind, for the leader and for the doctor."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from copy import copy
 from functools import partial
 from typing import Any
 
 from celery import Celery
+from celery.utils.log import get_logger
 
 from ..clock import wall_ms
 from ..entries import lifecycle
@@ -13,13 +17,19 @@ from ..entries.configured import config_entry, configured
 from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.expected import check_trust
+from ..entries.fields import is_name
 from ..entries.on_calendar import give_calendar
 from ..entries.sendable import check_options
-from ..entries.stored_entry import readable_parts
+from ..entries.stored_entry import UNREADABLE, entry_of, readable_parts
+from ..entries.words import counted, listed
 from ..errors import InvalidEntry, describe, text_of
 from ..settings import Settings
 from ..storage.calendars import stored_calendars
 from ..storage.store import Store
+from ..storage.stored import PAGE, Stored, chunks
+from .status import present
+
+logger = get_logger(__name__)
 
 
 def checked(app: Celery, store: Store, settings: Settings, name: str, fields: Any, now: int) -> Entry:
@@ -56,3 +66,78 @@ def fault(name: str, exc: Exception) -> str:
     """What is wrong with the entry of this name, for those who see the name beside it."""
     text = text_of(exc) if isinstance(exc, InvalidEntry) else describe(exc)
     return text.removeprefix(f"entry {name!r}: ")
+
+
+def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[str, Entry | None]]:
+    """The entries of an app's configuration that are not stored, by name, each with what has its name instead.
+
+    One that another owner has too, with the very same definition, is as good as stored. One that is refused for what is
+    wrong with it is none of them: it would not be stored if it could have its name.
+    """
+    now = wall_ms()
+    written = {name: fields for name, fields in configured(app).items() if is_name(name)}
+    for chunk in chunks(written, PAGE):
+        for stored in store.read(chunk):
+            name = stored.name.decode()
+            existing, _ = readable_parts(stored)
+            if existing is None or existing.owner != settings.owner:
+                try:
+                    wanted = checked(app, store, settings, name, written[name], now)
+                except Exception:  # noqa: BLE001 - what a user wrote may raise anything; it is told as refused
+                    continue
+                if existing is None or not differs_in_owner_alone(wanted, existing, stored):
+                    yield name, existing
+
+
+def differs_in_owner_alone(wanted: Entry, existing: Entry, stored: Stored) -> bool:
+    """Whether the entry that is stored is the very same but for whose it is."""
+    twin = copy(wanted)
+    twin.owner = existing.owner
+    try:
+        return existing.owner is not None and encode(twin).encode() == stored.definition
+    except InvalidEntry:  # it holds what cannot be stored, and so cannot be compared
+        return False
+
+
+def tell_left_behind(store: Store, settings: Settings) -> None:
+    """Say which entries go on without a beat that knows them."""
+    for owner, names in left_behind(store, {*present(store, settings), settings.owner}).items():
+        logger.warning(
+            "beat: %s of the configuration of %r without a beat of %r: %s; if that app was renamed, set "
+            "redbeat_lite_owner = %r, or remove what is not wanted: celery -A ... redbeat remove NAME",
+            counted(len(names), "entry", "entries"),
+            owner,
+            owner,
+            listed(names),
+            owner,
+        )
+
+
+def tell_not_stored(app: Celery, store: Store, settings: Settings, leading: str) -> None:
+    """Say which entries of the app wait for its own beat to lead, if one of the owner ``leading`` does."""
+    names = [name for name, _ in not_stored(app, store, settings)] if settings.owner != leading else []
+    if names:
+        logger.warning(
+            "beat: not stored until a beat of %r leads, while one of %r does: %s; a redbeat_lite_key_prefix for "
+            "each app keeps the two apart",
+            settings.owner,
+            leading,
+            listed(names),
+        )
+
+
+def left_behind(store: Store, present: Collection[str]) -> dict[str, list[str]]:
+    """The config entries of owners of whom no beat is there, by owner.
+
+    Their app was renamed, or its beat is down for a while: nobody but a person can tell.
+    """
+    found = {owner: [*_of_owner(store, owner)] for owner in sorted(store.owners()) if owner not in present}
+    return {owner: names for owner, names in found.items() if names}
+
+
+def _of_owner(store: Store, owner: str) -> Iterator[str]:
+    for chunk in chunks(sorted(filter(is_name, store.config_names(owner))), PAGE):
+        for stored in store.read(chunk):
+            with suppress(*UNREADABLE):
+                if (entry := entry_of(stored)).owner == owner:
+                    yield entry.name

@@ -13,7 +13,6 @@ from __future__ import annotations
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from copy import copy
 from datetime import tzinfo
 from typing import Any
 
@@ -21,13 +20,11 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from ..actors import MAX_ACTOR, Who
-from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.configured import configured
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
-from ..entries.fields import is_name
 from ..entries.sameness import keep_resolved, noted
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, readable_parts
@@ -40,9 +37,8 @@ from ..storage.changes import line_of
 from ..storage.leader_store import LeaderStore
 from ..storage.patience import briefly
 from ..storage.refused import Refused
-from ..storage.store import Store
-from ..storage.stored import PAGE, Edit, Stored, Term, chunks
-from .config_check import checked, fault
+from ..storage.stored import Edit, Stored, Term
+from .config_check import checked, differs_in_owner_alone, fault
 from .status import present
 
 logger = get_logger(__name__)
@@ -201,7 +197,7 @@ class ConfigEntries:
     def _leave(self, wanted: Entry, existing: Entry, stored: Stored) -> None:
         """Leave a name to whom it belongs; without a word where both say the same, as of what Celery adds to all."""
         name, owner = wanted.name, existing.owner
-        if _differs_in_owner_alone(wanted, existing, stored):
+        if differs_in_owner_alone(wanted, existing, stored):
             self._shared.add(name)
             return
         if owner is None:
@@ -237,33 +233,3 @@ class ConfigEntries:
             wanted.runs = existing.runs
         wanted.runs = wanted.runs or noted(wanted, now)
         return encode(wanted, allow_local=True)
-
-
-def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[str, Entry | None]]:
-    """The entries of an app's configuration that are not stored, by name, each with what has its name instead.
-
-    One that another owner has too, with the very same definition, is as good as stored. One that is refused for what is
-    wrong with it is none of them: it would not be stored if it could have its name.
-    """
-    now = wall_ms()
-    written = {name: fields for name, fields in configured(app).items() if is_name(name)}
-    for chunk in chunks(written, PAGE):
-        for stored in store.read(chunk):
-            name = stored.name.decode()
-            existing, _ = readable_parts(stored)
-            if existing is None or existing.owner != settings.owner:
-                try:
-                    wanted = checked(app, store, settings, name, written[name], now)
-                except Exception:  # noqa: BLE001 - what a user wrote may raise anything; it is told as refused
-                    continue
-                if existing is None or not _differs_in_owner_alone(wanted, existing, stored):
-                    yield name, existing
-
-
-def _differs_in_owner_alone(wanted: Entry, existing: Entry, stored: Stored) -> bool:
-    twin = copy(wanted)
-    twin.owner = existing.owner
-    try:
-        return existing.owner is not None and encode(twin).encode() == stored.definition
-    except InvalidEntry:  # it holds what cannot be stored, and so cannot be compared
-        return False

@@ -13,10 +13,10 @@ from ..settings import Settings
 from ..storage.leader_store import LeaderStore
 from ..storage.server_check import faults, server_of
 from ..storage.stored import Term
+from .config_check import tell_left_behind, tell_not_stored
 from .config_entries import ConfigEntries
 from .freezing import Freezing
 from .leader import Leader
-from .owners import tell_left_behind, tell_not_stored
 from .repair import Repair
 from .replanning import ClockWatch, Replanning, planned_by
 from .vitals import Vitals

@@ -8,7 +8,7 @@ from itertools import islice
 from celery import Celery
 
 from ...api.reader import Reader
-from ...beat.config_entries import not_stored
+from ...beat.config_check import not_stored
 from ...beat.status import Status, asking, reports_in, status_in
 from ...public import public_in
 from ...settings import Settings

@@ -10,8 +10,7 @@ from difflib import get_close_matches
 from celery import Celery
 
 from ...api.reader import Reader
-from ...beat.config_check import refused_here
-from ...beat.owners import left_behind
+from ...beat.config_check import left_behind, refused_here
 from ...beat.status import OVERDUE_MS, Status
 from ...entries.entry import Entry
 from ...entries.stored_entry import UNREADABLE, shown_name
