@@ -58,6 +58,8 @@ class Leader:
         self._token = ""
         self._asking = False
         self._renewal: _Renewal | None = None
+        #: Whether part of the schedule was found gone, by a renewal or by a tick; with fewer entries than that, one is.
+        self.damaged, self.least = False, 0
         self.last_clock = 0  #: the latest wall clock in ms by which a leader before us planned; 0 if there was none
         self.last_zones = ""  #: the time zones by which it did, as :mod:`redbeat_lite.beat.replanning` noted them
 
@@ -86,7 +88,8 @@ class Leader:
         self.last_clock = max(int(clock) if re.fullmatch(rb"[0-9]{1,18}", clock) else 0 for clock in reply[2:4])
         self.last_zones = reply[4].decode(errors="replace")
         term = Term(self._token, int(reply[1]))
-        self._renewal = _Renewal(self._backend, self._keys, term, self._lease, self._vitals)
+        self._renewal = _Renewal(self, self._backend, self._keys, term, self._lease, self._vitals)
+        self.damaged, self.least = False, 0
         self._asking = False
         self._renewal.trust_from(sent)
         self.progress("starting to lead")
@@ -116,21 +119,9 @@ class Leader:
             raise Lost
         return self._renewal.term
 
-    @property
-    def damaged(self) -> bool:
-        """Whether part of the schedule was found gone, by a renewal or by a tick."""
-        return self._renewal is not None and self._renewal.damaged
-
     def note_damage(self) -> None:
         """Part of the schedule is gone, seen before a renewal could tell."""
-        if self._renewal is not None:
-            self._renewal.damaged = True
-
-    def made_whole(self, least: int) -> None:
-        """Forget what the last renewal found, as it was seen to; with fewer than ``least`` entries, a part is gone."""
-        if self._renewal is not None:
-            self._renewal.least = least
-            self._renewal.damaged = False
+        self.damaged = True
 
     def progress(self, doing: object, within: float = 0.0) -> None:
         """Tell the watchdog that the main loop is alive.
@@ -179,11 +170,10 @@ class Leader:
 class _Renewal:
     """One term: the thread that renews it, and the window in which it may be trusted."""
 
-    def __init__(self, backend: Backend, keys: Keys, term: Term, lease: float, vitals: Vitals) -> None:
+    def __init__(self, leader: Leader, backend: Backend, keys: Keys, term: Term, lease: float, vitals: Vitals) -> None:
         self.term = term
         self.why = ""
-        self.damaged = False
-        self.least = 0
+        self._leader = leader
         self._backend = backend
         self._keys = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.beats, keys.names)
         self._lease = lease
@@ -241,7 +231,7 @@ class _Renewal:
         sent = elapsed()
         try:
             report = (self._vitals.silence_ms, self._vitals.report())
-            args = (*self.term, round(self._lease * 1000), self.least, *report)
+            args = (*self.term, round(self._lease * 1000), self._leader.least, *report)
             reply = scripts.run("leader/renew", self._keys, args)
         except FAULTS as exc:
             self.why = f"the lease could not be renewed: {text_of(exc)}"
@@ -250,7 +240,7 @@ class _Renewal:
             return False
         if reply[0]:
             self.why = ""
-            self.damaged = reply[0] == 2
+            self._leader.damaged = reply[0] == 2
             _, self._vitals.entries, self._vitals.due = reply
             self.trust_from(sent)
             return True

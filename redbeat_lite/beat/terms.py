@@ -136,4 +136,4 @@ class Terms:
         self._store.remember("removed", "", term)  # before it is looked what is not there
         self.config.sync(term, now, planned_by(self._leader.last_zones))
         self._vitals.refused = self.config.refused
-        self._leader.made_whole(least=len(self.config))
+        self._leader.damaged, self._leader.least = False, len(self.config)
