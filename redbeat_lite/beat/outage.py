@@ -30,9 +30,12 @@ class Outage:
 
     def __init__(self, vitals: Vitals, lease: float) -> None:
         self._vitals = vitals
-        self._cut_off = CutOff(vitals, lease)
+        self._patience = lease + LEADERLESS
         self._failures = 0
         self._since = 0.0
+        self._cut_off: float | None = None  #: since when Redis cannot be used
+        self._says_at = 0.0
+        self._opened: IncidentOpened | None = None
 
     def goes_on(self, what: str, exc: BaseException) -> float:
         """Log one line about a failure, and tell how many seconds to wait: 1, 2, 3, 3 …"""
@@ -44,9 +47,9 @@ class Outage:
         why = f"{what}: {text_of(exc)}"
         self._vitals.failing(why)
         if isinstance(exc, BrokerDown):
-            self._cut_off.is_over()  # what is due was read before
+            self._reaches_redis()  # what is due was read before
         else:
-            self._cut_off.goes_on(why)
+            self._is_cut_off(why)
         logger.error("beat: %s; trying again in %g s", why, seconds)
         return seconds
 
@@ -56,35 +59,24 @@ class Outage:
             logger.warning("beat: working again after %.1f s", elapsed() - self._since)
         self._failures = 0
         self._vitals.recovered()
-        self._cut_off.is_over()
+        self._reaches_redis()
 
-
-class CutOff:
-    """Tells the hooks that nobody leads, as far as this beat can see; ``lease`` is in seconds."""
-
-    def __init__(self, vitals: Vitals, lease: float) -> None:
-        self._vitals = vitals
-        self._patience = lease + LEADERLESS
-        self._since: float | None = None
-        self._says_at = 0.0
-        self._opened: IncidentOpened | None = None
-
-    def goes_on(self, why: str) -> None:
-        """Redis cannot be used, for this reason, in which is no password."""
+    def _is_cut_off(self, why: str) -> None:
+        """Tell the hooks in time that nobody leads, as far as this beat can see; in the reason is no password."""
         now = elapsed()
-        if self._since is None:
-            self._since, self._says_at = now, now + self._patience
+        if self._cut_off is None:
+            self._cut_off, self._says_at = now, now + self._patience
         if now <= self._says_at:
             return
         self._says_at = now + _AGAIN
         if self._opened is None:
             case = Case("no_leader", "", wall_ms(), "")
             self._opened = IncidentOpened(case.id, case.kind, None, from_ms(case.since), "")
-        self._opened = self._opened._replace(text=f"{why}, for {now - self._since:.0f} s")
+        self._opened = self._opened._replace(text=f"{why}, for {now - self._cut_off:.0f} s")
         self._vitals.tell(self._opened)
 
-    def is_over(self) -> None:
+    def _reaches_redis(self) -> None:
         """It can be used again, by this beat or by another that leads."""
-        opened, self._opened, self._since = self._opened, None, None
+        opened, self._opened, self._cut_off = self._opened, None, None
         if opened is not None:
             self._vitals.tell(IncidentClosed(*opened, from_ms(wall_ms())))
