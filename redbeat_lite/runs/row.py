@@ -93,17 +93,10 @@ def run_of(name: str, row: Row, worker: str | None = None, error: str | None = N
     if row.is_range:
         count, last = row.attempt, row.nominal + (row.duration or 0)
         return Run(name, at, row.outcome, until=from_ms(last) if count > 1 else None, count=count)
-    return Run(
-        name,
-        at,
-        row.outcome,
-        task_id=row.task_id,
-        began_at=None if row.begin is None else from_ms(row.nominal + row.begin),
-        seconds=None if row.duration is None else row.duration / 1000,
-        attempts=row.attempts - (row.begin is None),
-        worker=worker,
-        error=error,
-    )
+    began_at = None if row.begin is None else from_ms(row.nominal + row.begin)
+    seconds = None if row.duration is None else row.duration / 1000
+    attempts = row.attempts - (row.begin is None)
+    return Run(name, at, row.outcome, row.task_id, began_at, seconds, attempts, worker, error)
 
 
 def _hex(number: int | None) -> str:
