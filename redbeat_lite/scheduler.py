@@ -15,7 +15,6 @@ from redis.exceptions import AuthenticationError, MovedError, ResponseError
 
 from .beat import parent
 from .beat.announcer import Announcer
-from .beat.aside import Aside
 from .beat.backfills import BackfillPlanner, Backfills
 from .beat.dispatch.broker import BrokerDown
 from .beat.dispatch.dispatcher import Dispatcher
@@ -23,7 +22,9 @@ from .beat.dispatch.planner import Planner
 from .beat.dispatch.prepared import obstacle
 from .beat.dispatch.publisher import Publisher
 from .beat.heartbeat import heartbeat_file
+from .beat.heartbeat_url import HeartbeatUrl
 from .beat.hiredis_numbers import spell_numbers_out
+from .beat.incidents import IncidentWatch
 from .beat.leader import Leader
 from .beat.metrics import Exporter
 from .beat.notices import hooks_of
@@ -41,6 +42,7 @@ from .clock import elapsed, wall_ms
 from .entries.entry import Entry
 from .errors import ConfigurationError, UnsupportedFormat
 from .once.store import LockStore
+from .pipeline.sweeper import sweeper
 from .public import public
 from .settings import Settings
 from .storage.connections import FAULTS, refusal
@@ -100,10 +102,14 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._publisher = Publisher(
             app, self._emit, settings, obstacle=lambda channel: obstacle(self, sys.modules[__name__], app, channel)
         )
-        self._aside = Aside(app, settings, self.leader, vitals)
+        self._incidents = IncidentWatch(app, settings, self.leader, vitals)
+        #: What the leader does beside its loop: each in a thread that shares nothing with it.
+        self._aside = [sweeper(app, lambda: self.leader.leading), self._incidents.ticker]
+        if settings.heartbeat_url is not None:
+            self._aside.append(HeartbeatUrl(settings.heartbeat_url, self.leader).ticker)
         sending = self.leader, self._publisher, locks, vitals
         by: dict[str, Any] = {"zone": zone, "batch_size": settings.batch_size}
-        by |= {"deadlines": self._aside.deadlines, "freezing": self._terms.freezing}
+        by |= {"deadlines": self._incidents.deadlines, "freezing": self._terms.freezing}
         planned: dict[str, Any] = {"zone": zone, "prefix": keys.prefix, "slack": settings.slack_ms}
         planned |= {"local": self._terms.config.get, "progress": self.leader.progress}
         planned["tasks"] = lambda name: app.tasks.get(name)
@@ -176,7 +182,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
                     seconds = 0.0  # The term ran out in the middle of this turn: the process was frozen, say.
             if self.leader.in_office or self._terms.standing_by:
                 self._outage.is_over()
-            self._aside.start()
+            for each in self._aside:
+                each.start()
         except UnsupportedFormat as exc:
             self._give_up(str(exc))
         except AuthenticationError as exc:
@@ -249,7 +256,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             Scheduler._told_to_stop = True
             leave_subscriptions_alone()
         say_nothing_of_ignored_exits()
-        self._aside.stop()
+        for each in self._aside:
+            each.stop()
         exporter = [self._exporter.close] if self._exporter else []
         self._farewell.do(self._finish, self.leader.resign, self.vitals.close, *exporter)
         if self._ticking:

@@ -20,6 +20,7 @@ from ..runs.facts import Deadline, Seen
 from ..runs.fold import fold
 from ..runs.incident import Case, Key, Kind
 from ..runs.incident_store import Change, IncidentStore, Look, changes_of
+from ..runs.keys import RunKeys
 from ..settings import Settings
 from ..storage.changes import line_of
 from ..storage.lazy import lazy
@@ -61,12 +62,15 @@ _DAY_MS = 86_400_000
 class IncidentWatch:
     """Looks in a thread of its own, over connections of its own, while this process leads."""
 
-    def __init__(self, app: Celery, settings: Settings, leader: Leader, vitals: Vitals, deadlines: Deadlines) -> None:
+    def __init__(self, app: Celery, settings: Settings, leader: Leader, vitals: Vitals) -> None:
         self._settings, self._zone = settings, app.timezone
         self._leader = leader
         self._vitals = vitals
-        self._deadlines = deadlines
-        self._entries = WatchedEntries(app, deadlines)
+        #: What the dispatcher notes of runs that something is expected of.
+        self.deadlines = Deadlines(
+            RunKeys(settings.key_prefix).deadlines, settings.expect, app.timezone, settings.history
+        )
+        self._entries = WatchedEntries(app, self.deadlines)
         self._heard = Heard(app, settings.key_prefix)
         self._results = AskedResults(app)
         self._fresh_starts = FreshStarts()
@@ -92,13 +96,13 @@ class IncidentWatch:
         goes_on, self._pause = self._pause < PERIOD, PERIOD
         if not self._leader.leading:
             # What this process knows will be old when it leads again.
-            self._deadlines.recorded = True
+            self.deadlines.recorded = True
             self._since.clear()
             return
         try:
             self._looks += not goes_on
             self._heard.ask(self._store.backend.client)
-            self._deadlines.recorded = self._heard.records
+            self.deadlines.recorded = self._heard.records
             self._results.new_look()
             self._undecided = 0
             for _ in range(_PAGES):
@@ -170,7 +174,7 @@ class IncidentWatch:
         if not self._heard.records:
             # What is not recorded may have been done all the same: that nobody records is the one incident.
             if any(not (found[each.name].trusts or found[each.name].mute) for each in overdue):
-                self._deadlines.wanted = now
+                self.deadlines.wanted = now
             overdue = [each for each in overdue if found[each.name].trusts]
         overdue = [*self._dated(self._incidents.with_rows(overdue), found, now)]
         decided, again = self._results.told(overdue, found, now)
@@ -182,7 +186,7 @@ class IncidentWatch:
         anew = self._fresh_starts.of(self._store, owing, now, self._heard.ahead)
         for each in overdue:
             entry, nominal = found[each.name].entry, each.nominal
-            since = anew.get(each.name) if nominal is None else self._deadlines.due(entry, nominal, now)
+            since = anew.get(each.name) if nominal is None else self.deadlines.due(entry, nominal, now)
             yield each._replace(since=since)
 
     def _states_now(self, look: Look, now: int) -> dict[Key, str]:
@@ -206,7 +210,7 @@ class IncidentWatch:
 
     def _in_vain(self, now: int, open_: Collection[Kind]) -> bool:
         """Whether something was expected within a day, and nobody records."""
-        deadlines = self._deadlines
+        deadlines = self.deadlines
         if deadlines.recorded:
             deadlines.wanted = None
         elif deadlines.wanted is None and "nobody_records" in open_:

@@ -63,7 +63,7 @@ class Stage:
             self.look()
 
     def look(self) -> None:
-        self.beat._aside.incidents.look()
+        self.beat._incidents.look()
 
     def fails_over(self) -> None:
         """Have another beat lead, once it is written down what was told."""

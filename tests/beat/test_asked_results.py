@@ -257,7 +257,7 @@ def test_a_backend_that_will_not_tell_is_not_to_be_trusted(
 @pytest.mark.parametrize("mute", ["task", "app"])
 def test_of_what_leaves_no_result_workers_tell_or_nobody(stage: Stage, mute: str) -> None:
     """The app has said for all entries that its result backend is to be trusted."""
-    stage.beat._aside.deadlines._default = asks(start_within=30)
+    stage.beat._incidents.deadlines._default = asks(start_within=30)
     if mute == "task":
         stage.app.task(_mute, name="mute", ignore_result=True, shared=False)
     else:

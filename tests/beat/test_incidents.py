@@ -483,7 +483,7 @@ def test_what_was_told_is_told_again_by_who_comes_after_a_crash(
     stage.schedules.add("e", "add", every(60), expect=START)
     stage.turn(60)
     stage.worker.tells("e", "failed")
-    store = stage.beat._aside.incidents._incidents
+    store = stage.beat._incidents._incidents
     write: Callable[..., Any] = store.apply
 
     def dies(term: Any, look: Any, changes: Any) -> Any:
@@ -521,5 +521,5 @@ def test_a_beat_that_does_not_lead_does_not_look(stage: Stage, make_beat: MakeBe
     stage.schedules.add("e", "add", every(60), expect=START)
     stage.turn(60)
     stage.worker.tells("e", "failed")
-    make_beat(stage.app)._aside.incidents.look()
+    make_beat(stage.app)._incidents.look()
     assert not stage.schedules.incidents()

@@ -99,7 +99,7 @@ def test_each_number_is_what_happened(
     assert value(port, "skipped_total", reason="once-lock") == 1
     assert value(port, "quarantined_total") == 1
     assert value(port, "refused") == 1
-    beat._aside.incidents.look()
+    beat._incidents.look()
     assert [value(port, "incidents", kind=kind) for kind in ("quarantined", "failed")] == [1, 0]
     assert beat.vitals.failed > 0
     eventually(lambda: value(port, "failed_total", task="nobody.knows") == beat.vitals.failed, what="the failures")
@@ -233,7 +233,7 @@ class Watched:
         self.beat.run_due()
         for name, outcome in outcomes.items():
             self.worker.tells(name, outcome, 1, 2)
-        self.beat._aside.incidents.look()
+        self.beat._incidents.look()
 
     def by_entry(self, metric: str, **labels: str) -> dict[str, float]:
         found: defaultdict[str, float] = defaultdict(float)
@@ -307,7 +307,7 @@ def test_what_another_look_has_read_on_is_counted_by_that_one(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched.schedules.add("a", "add", every(60))
-    store, refused = watched.beat._aside.incidents._incidents, [None]
+    store, refused = watched.beat._incidents._incidents, [None]
     write = store.apply
     monkeypatch.setattr(store, "apply", lambda *args: refused.pop() if refused else write(*args))
     watched.turn(60, a="failed")
