@@ -223,20 +223,18 @@ class _Fold:
         for (kind, name), text in self._seen.states.items():
             if (kind, name) not in self._open:
                 self._open_case(kind, name, text, None)
-        for kind, name in [*self._open]:
-            if kind not in _FIELDS and (kind, name) not in self._seen.states:
-                self._close(kind, name)
 
     def _drop_unexpected(self) -> None:
-        """Close the incidents of entries that are gone or others, paused or disabled, or expect something else."""
-        for kind, name in [*self._open]:
-            watched, case = self._watched(name), self._open[kind, name]
+        """Close what holds no more, and incidents of entries that are gone or others, paused or disabled, or expect
+        something else."""
+        for (kind, name), case in [*self._open.items()]:
+            watched, field = self._watched(name), _FIELDS.get(kind)
             if kind == "paused":
                 goes_on = watched.counts(case.nominal)
             else:
-                is_expected = kind not in _FIELDS or getattr(watched.expect, _FIELDS[kind], None) is not None
-                goes_on = is_expected and not watched.muted and ("paused", name) not in self._open
-            if not goes_on or (kind in _FIELDS and case.generation != watched.generation):
+                holds = getattr(watched.expect, field, None) is not None if field else case.key in self._seen.states
+                goes_on = holds and not watched.muted and ("paused", name) not in self._open
+            if not goes_on or (field and case.generation != watched.generation):
                 self._close(kind, name)
 
     def _open_case(self, kind: Kind, name: str, text: str, nominal: int | None, times: int = 0) -> None:
