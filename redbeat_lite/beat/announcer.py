@@ -44,9 +44,8 @@ class Announcer:
 
     def tell(self, events: Sequence[Event]) -> None:
         """Hand these events to every subscriber's thread, and return at once."""
-        if events:
-            for subscriber in self._subscribers:
-                subscriber.tell(events)
+        for subscriber in self._subscribers:
+            subscriber.tell(events)
 
     def mark(self) -> Mark:
         """How far each subscriber will have heard once it has heard all that was told so far."""
@@ -85,7 +84,9 @@ class _Subscriber:
         if not events:
             return
         if self.told - self.heard > BACKLOG:
-            self._drop()
+            if not self._dropping:
+                self._dropping = True
+                logger.error("beat: hooks %s are slower than the beat; events are dropped from now on", self._name)
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._listen, name=f"redbeat-lite-{self._name}", daemon=True)
@@ -99,11 +100,6 @@ class _Subscriber:
     def join(self, seconds: float) -> None:
         if self._thread is not None and self._thread.is_alive():  # a signal may come before its start, too
             self._thread.join(seconds)
-
-    def _drop(self) -> None:
-        if not self._dropping:
-            self._dropping = True
-            logger.error("beat: hooks %s are slower than the beat; events are dropped from now on", self._name)
 
     def _listen(self) -> None:
         while (events := self._queue.get()) is not None:

@@ -48,7 +48,9 @@ class Replanning:
         return bool(self._ahead or self._were)
 
     def begin(self, term: Term, clock: int, zones: str) -> None:
-        """Take up what a new leader finds to be planned anew; what an earlier term of this process left is in there.
+        """Take up what a new leader finds to be planned anew, and note by which zone it plans.
+
+        What an earlier term of this process left is in there.
 
         Parameters:
             clock: the latest wall clock that entries were planned by, in epoch milliseconds; 0 if none is known.
@@ -57,17 +59,7 @@ class Replanning:
         self._ahead, self._were, self._pages = 0, [], None
         if clock - (now := wall_ms()) > SLACK:
             self.clock_went_back(term, clock - now)
-        self._zone_is_known(term, _names(zones))
-
-    def clock_went_back(self, term: Term, milliseconds: int) -> None:
-        """Let no entry wait for longer than its schedule says, after the wall clock was set back by so much."""
-        logger.warning("beat: the clock went back by %.1f s; planning every entry anew", milliseconds / 1000)
-        self._ahead, self._pages = max(self._ahead, wall_ms() + milliseconds), None
-        self._store.remember("ahead", str(self._ahead), term)
-
-    def _zone_is_known(self, term: Term, names: list[str]) -> None:
-        """Note by which zone entries are planned; find those by which they were."""
-        own = zone_name(self._zone)
+        names, own = _names(zones), zone_name(self._zone)
         others = [name for name in names if name != own]
         self._were = _known(others)
         if self._were:
@@ -75,6 +67,12 @@ class Replanning:
             logger.warning("beat: the app's time zone is %r, and was %s; planning anew what goes by it", own, known)
         if names != [own]:
             self._store.remember("zones", dumps([*others, own] if self._were else [own]), term)
+
+    def clock_went_back(self, term: Term, milliseconds: int) -> None:
+        """Let no entry wait for longer than its schedule says, after the wall clock was set back by so much."""
+        logger.warning("beat: the clock went back by %.1f s; planning every entry anew", milliseconds / 1000)
+        self._ahead, self._pages = max(self._ahead, wall_ms() + milliseconds), None
+        self._store.remember("ahead", str(self._ahead), term)
 
     def advance(self, term: Term) -> None:
         """Work for a tenth of a second, if there is something to do."""
@@ -103,24 +101,21 @@ class Replanning:
 
     def _edits(self, stored: Stored) -> list[Edit]:
         try:
-            edit = self._edit(stored, wall_ms())
+            return self._edit(stored, wall_ms())
         except Exception as exc:  # noqa: BLE001 - a schedule may raise anything; the others must be planned
             logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
             return []
-        return [] if edit is None else [edit]
 
-    def _edit(self, stored: Stored, now: int) -> Edit | None:
+    def _edit(self, stored: Stored, now: int) -> list[Edit]:
         entry, state = parts_of(stored)
         if entry.local:
             entry = self._local(entry.name) or entry
         if "schedule" in entry.local:
-            return None
+            return []
         moved = lifecycle.rezoned(entry, state, now, self._zone, self._were)
         if self._ahead:
             moved = lifecycle.pulled_back(entry, moved, now, self._zone)
-        if moved is state:
-            return None
-        return edit_of(entry, moved, self._zone, expected=stored.state)
+        return [] if moved is state else [edit_of(entry, moved, self._zone, expected=stored.state)]
 
 
 def planned_by(zones: str) -> list[tzinfo]:
