@@ -41,6 +41,7 @@ from .beat.wakeup import Wakeup
 from .clock import elapsed, wall_ms
 from .entries.entry import Entry
 from .errors import ConfigurationError, UnsupportedFormat
+from .events import Ticked
 from .once.store import LockStore
 from .pipeline.sweeper import sweeper
 from .public import public
@@ -177,7 +178,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             started = elapsed()
             seconds = self.run_due()
             if self.leader.in_office:
-                self.vitals.ticked(elapsed() - started)
+                self.vitals.tell(Ticked(elapsed() - started))
                 if not self.leader.leading:
                     seconds = 0.0  # The term ran out in the middle of this turn: the process was frozen, say.
             if self.leader.in_office or self._terms.standing_by:

@@ -230,8 +230,7 @@ class _Renewal:
         """Renew once; ``False`` when the lease belongs to somebody else."""
         sent = elapsed()
         try:
-            report = (self._vitals.silence_ms, self._vitals.report())
-            args = (*self.term, round(self._lease * 1000), self._leader.least, *report)
+            args = (*self.term, round(self._lease * 1000), self._leader.least, *self._vitals.report())
             reply = scripts.run("leader/renew", self._keys, args)
         except FAULTS as exc:
             self.why = f"the lease could not be renewed: {text_of(exc)}"

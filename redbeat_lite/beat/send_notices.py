@@ -13,7 +13,6 @@ from typing import Any
 
 
 def main() -> None:
-    """Do what is asked for."""
     import apprise
 
     def send(place: int, url: str) -> None:

@@ -9,7 +9,7 @@ from celery.utils.log import get_logger
 
 from ..clock import elapsed
 from ..entries.freezes import Freezes
-from ..events import Event, LeaderGained, LeaderLost, Ticked
+from ..events import Event, LeaderGained, LeaderLost
 from ..runs.facts import End
 from ..storage.json_values import dumps
 from .announcer import Announcer
@@ -59,17 +59,10 @@ class Vitals:
                 self._unwritable = True
                 logger.error("beat: cannot write the heartbeat file %s: %s", self._heartbeat.path, exc.strerror or exc)
 
-    def ticked(self, seconds: float) -> None:
-        """A turn is over that took so long."""
-        if self.announcer.listening:
-            self.tell(Ticked(seconds))
-
     def standing_by(self) -> None:
-        """Somebody else leads."""
         self._role = "stand-by"
 
     def leading(self, term: int) -> None:
-        """This process leads."""
         self._role = "leader"
         if self._term != term:
             self._term = term
@@ -92,7 +85,6 @@ class Vitals:
         self._failing_since, self._why = None, ""
 
     def tell(self, *events: Event) -> None:
-        """Tell the hooks."""
         self.announcer.tell(events)
 
     def close(self) -> None:
@@ -106,19 +98,13 @@ class Vitals:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process leads."""
         return self._term is not None
 
-    @property
-    def silence_ms(self) -> int:
-        """Milliseconds since the main loop last gave a sign of life."""
-        return max(round(1000 * (elapsed() - self._alive)), 0)
-
-    def report(self) -> str:
-        """What the renewal leaves in Redis for :mod:`redbeat_lite.beat.status`, as JSON."""
-        since = self._failing_since
+    def report(self) -> tuple[int, str]:
+        """Milliseconds since the main loop gave a sign of life, and what renewals leave for :mod:`.status`, as JSON."""
+        silence, since = max(round(1000 * (elapsed() - self._alive)), 0), self._failing_since
         report: dict[str, Any] = {"sent": self.sent, "failed": self.failed, "skipped": self.skipped}
         report |= {"dispatch": self.dispatch, "backfill_left": self.backfill_left}
         if since is not None:
             report |= {"failing_ms": round(1000 * (elapsed() - since)), "why": self._why}
-        return dumps(report)
+        return silence, dumps(report)

@@ -47,7 +47,6 @@ class Deadline(NamedTuple):
 
     @property
     def member(self) -> str:
-        """How it is stored."""
         return f"{self.what}|{'' if self.nominal is None else self.nominal}|{self.name}"
 
 

@@ -112,8 +112,6 @@ class IncidentStore:
 
     def with_rows(self, deadlines: Sequence[Deadline]) -> list[Deadline]:
         """The same with what is recorded of their runs, in one round trip."""
-        if not deadlines:
-            return []
         pipe = self._client.pipeline(transaction=False)
         for each in deadlines:
             rows, nominal = self.keys.rows(each.name), each.nominal or 0

@@ -47,5 +47,4 @@ class RunKeys:
         return {self.deadlines: "zset", **dict.fromkeys(streams, "stream"), **dict.fromkeys(hashes, "hash")}
 
     def rows(self, name: str) -> str:
-        """Of the entry of this name."""
         return f"{self._root}of:{name}"

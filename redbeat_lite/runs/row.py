@@ -68,7 +68,6 @@ class Row(NamedTuple):
         return self.attempt % NESTING + 1
 
     def encode(self) -> str:
-        """The compact text."""
         begin, duration = _hex(self.nominal if self.is_range else self.begin), _hex(self.duration)
         return f"{self.task_id}|{LETTERS[self.outcome]}|{begin}|{duration}|{self.attempt:x}|{self.feed}"
 

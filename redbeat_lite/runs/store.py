@@ -26,13 +26,7 @@ _PAGE = 500
 
 
 class Line(NamedTuple):
-    """One end of a run.
-
-    Parameters:
-        row: what a row says of it.
-        worker: node name; ``None`` where it is not told.
-        error: what it failed with, likewise.
-    """
+    """One end of a run: its row, the node name of its worker, and what it failed with, both as far as they are told."""
 
     name: str
     row: Row

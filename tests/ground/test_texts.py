@@ -184,7 +184,7 @@ def test_of_an_outage(stage: Stage, exc: Exception, caplog: pytest.LogCaptureFix
     vitals = stage.beat.vitals
     Outage(vitals, 4).goes_on("cannot reach the broker", exc)
     assert is_text(caplog.records[-1].getMessage())
-    why = json.loads(vitals.report().encode())["why"]
+    why = json.loads(vitals.report()[1].encode())["why"]
     assert why.startswith("cannot reach the broker: ")
     vitals.recovered()
 
