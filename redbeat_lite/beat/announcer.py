@@ -20,9 +20,6 @@ BACKLOG = 50_000
 #: Seconds after which a subscriber that has ended with no event meanwhile hangs; a notice may take 110.
 HANGS = 120.0
 
-#: When it was made, and how far each subscriber will have heard then.
-Mark = tuple[float, list[int]]
-
 #: Seconds that a beat which is told to stop waits for its subscribers to hear the last events.
 _FAREWELL = 0.3
 
@@ -47,16 +44,15 @@ class Announcer:
         for subscriber in self._subscribers:
             subscriber.tell(events)
 
-    def mark(self) -> Mark:
-        """How far each subscriber will have heard once it has heard all that was told so far."""
-        return elapsed(), [subscriber.told for subscriber in self._subscribers]
+    def hearing(self) -> Callable[[], bool]:
+        """What tells whether all have heard what was told until now, but for those that hang."""
+        since, told = elapsed(), [(subscriber, subscriber.told) for subscriber in self._subscribers]
 
-    def heard(self, mark: Mark) -> bool:
-        """Whether all have heard as far as that, but for those that hang."""
-        since, told = mark
-        hung = elapsed() - HANGS
-        each = zip(self._subscribers, told, strict=False)
-        return all(one.heard >= far or max(since, one.moved) < hung for one, far in each)
+        def heard() -> bool:
+            hung = elapsed() - HANGS
+            return all(one.heard >= far or max(since, one.moved) < hung for one, far in told)
+
+        return heard
 
     def close(self) -> None:
         """Let the subscribers hear what was told, for a third of a second at most. May be called twice."""

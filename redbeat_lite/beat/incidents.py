@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -27,7 +27,6 @@ from ..storage.lazy import lazy
 from ..storage.store import Store
 from ..storage.stored import Edit, Lost, Stored, Term
 from ..threads import Ticker
-from .announcer import Mark
 from .asked_results import AskedResults
 from .dispatch.deadlines import Deadlines
 from .fresh_starts import FreshStarts
@@ -46,8 +45,8 @@ _PAGES, _BREATH = 20, 0.1
 #: Looks in a row after which what holds at the moment is an incident: a new leader finds much that it is about to mend.
 LASTING = 5
 
-#: What was told: of which incident, and whether it is over.
-_Told = tuple[str, bool]
+#: What was told: of which incident, and whether it has begun or is over; and what tells whether that was heard.
+_Telling = dict[tuple[str, type], Callable[[], bool]]
 
 #: Failed publishes of one occurrence after which its entry cannot be published.
 _ATTEMPTS = 3
@@ -78,7 +77,7 @@ class IncidentWatch:
         #: How many looks were taken, and at which of them something began to hold.
         self._looks, self._since = 0, dict[Kind, int]()
         self._pause = PERIOD  #: seconds until the next one
-        self._telling: dict[_Told, Mark] = {}
+        self._telling: _Telling = {}
         self.ticker = Ticker(
             "redbeat-lite-incidents", lambda: self._pause, self.look, "beat: cannot look for incidents"
         )
@@ -233,24 +232,24 @@ class IncidentWatch:
             if case.until is None:
                 count[case.kind] += 1
             about = (case.id, case.kind, case.name or None, from_ms(case.since), case.text)
-            is_told = case.told or self._is_told(before, (case.id, False), IncidentOpened(*about))
+            is_told = case.told or self._is_told(before, IncidentOpened(*about))
             if is_told and not case.told:
                 yield "told", case.field, ""
             if case.until is not None:
                 closed = IncidentClosed(*about, from_ms(case.until))
-                if self._is_told(before, (case.id, True), closed) and is_told:
+                if self._is_told(before, closed) and is_told:
                     yield "gone", case.field, ""
         self._vitals.incidents = count
 
-    def _is_told(self, before: dict[_Told, Mark], what: _Told, event: IncidentOpened | IncidentClosed) -> bool:
+    def _is_told(self, before: _Telling, event: IncidentOpened | IncidentClosed) -> bool:
         """Whether all have heard this, but for those that hang; tells it where that was not done."""
-        telling = before.get(what)
-        if telling is None:
+        what = event.id, type(event)
+        if (heard := before.get(what)) is None:
             _log(event)
             self._vitals.tell(event)
-            telling = self._vitals.announcer.mark()
-        self._telling[what] = telling
-        return self._vitals.announcer.heard(telling)
+            heard = self._vitals.announcer.hearing()
+        self._telling[what] = heard
+        return heard()
 
 
 def _log(event: IncidentOpened | IncidentClosed) -> None:

@@ -54,8 +54,7 @@ class Trouble:
         self.clock.now += seconds
         self.beat.tick()
         announcer = self.beat.vitals.announcer
-        mark = announcer.mark()
-        eventually(lambda: announcer.heard(mark), what="what was told is heard")
+        eventually(announcer.hearing(), what="what was told is heard")
 
     def other_leads(self) -> None:
         with self.server.client() as client:
