@@ -19,7 +19,7 @@ _TIMEOUTS = {
 }
 
 #: Have a connection tried once more, and at once.
-_TWICE = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
+TWICE = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
 
 #: Opens the connection of who publishes here, where that is not one of the app's own.
 _OWN: ContextVar[Callable[[], Any]] = ContextVar("own", default=lambda: None)
@@ -61,7 +61,7 @@ def given_up_soon(app: Celery, timeout: float) -> Iterator[None]:
     @cache
     def connection() -> Any:
         opened.append(made := broker_connection(app))
-        made.transport_options |= publish_timeouts(made, timeout) | _TWICE
+        made.transport_options |= publish_timeouts(made, timeout) | TWICE
         return made
 
     before = _OWN.set(connection)

@@ -11,6 +11,7 @@ from typing import Any
 
 from celery import Celery
 
+from ..broker import TWICE, publish_timeouts
 from ..durations import Duration
 from ..entries.freezes import Freeze, Freezes
 from ..instants import EPOCH, from_ms
@@ -104,7 +105,7 @@ class Status:
         queues: that the workers with ``install()`` take from, of which was heard within the last minute.
         pipelines: how many runs of pipelines go on.
         messages: while a freeze holds, how many wait in these queues and the default one; ``None`` where that is not
-            known: the broker is not the server of the schedule.
+            known: the broker is not the server of the schedule, or does not answer.
     """
 
     now: datetime
@@ -147,13 +148,14 @@ def status(app: Celery, *, timeout: Duration | None = None) -> Status:
     settings = Settings.from_app(app)
     found = status_of(settings, timeout=None if timeout is None else check_seconds("timeout", timeout, 0))
     is_here = settings.url == (app.conf.broker_read_url or app.conf.broker_url)
-    return replace(found, messages=_waiting(app, found.queues)) if found.freezes and is_here else found
+    return replace(found, messages=_waiting(app, settings, found.queues)) if found.freezes and is_here else found
 
 
-def _waiting(app: Celery, queues: Sequence[str]) -> int | None:
+def _waiting(app: Celery, settings: Settings, queues: Sequence[str]) -> int | None:
     """How many messages wait in these queues and the default one; ``None`` where the broker does not say."""
     count = 0
     with suppress(Exception), app.connection_for_read() as connection:  # each kind of trouble is its driver's own
+        connection.transport_options |= publish_timeouts(connection, settings.publish_timeout) | TWICE
         for queue in {app.conf.task_default_queue, *queues}:
             with suppress(*connection.channel_errors):  # where nothing waits, there is no such queue
                 count += connection.default_channel.queue_declare(queue, passive=True).message_count

@@ -13,12 +13,15 @@ import redis
 from celery import Celery
 
 from redbeat_lite import EntryNotFound, Freeze, InvalidEntry, Schedules, cron, every
-from redbeat_lite.beat.status import status
+from redbeat_lite.beat.status import Status, status, status_of
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.pipeline.keys import index_key
 from tests.cli.conftest import Cli
 from tests.support.beats import KEYS
+from tests.support.in_process import MakeApp
+from tests.support.proxy import Proxy
 from tests.support.run_records import Worker
+from tests.support.server import Server
 
 HOUR = timedelta(hours=1)
 
@@ -52,6 +55,23 @@ def test_status_tells_what_goes_on_meanwhile(
     assert (found["messages"], found["pipelines"], found["queues"]) == (2, 1, ["empty", "other"])
     elsewhere = make_app(broker_url="memory://", redbeat_lite_url=app.conf.broker_url)
     assert status(elsewhere).messages is None
+
+
+def test_status_gives_up_a_broker_that_hangs(
+    make_app: MakeApp, billing: Schedules, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    billing.freezes.add("*", seconds=60)
+    with Proxy(server.port) as proxy:
+
+        def then_hangs(*args: Any, **more: Any) -> Status:
+            found = status_of(*args, **more)
+            proxy.black_hole = True
+            return found
+
+        app = make_app(broker_url=proxy.url, redbeat_lite_publish_timeout=0.1)
+        assert status(app).messages == 0
+        monkeypatch.setattr("redbeat_lite.beat.status.status_of", then_hangs)
+        assert status(app).messages is None
 
 
 def soon() -> datetime:
