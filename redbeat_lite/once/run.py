@@ -24,7 +24,7 @@ from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .hold import Hold, policy_of
 from .parked_message import encode
 from .runtime import Runtime
-from .settle import Skipped, is_final, keeps_result, settle_skipped
+from .settle import Skipped, is_final, keeps_result, settle
 
 logger = get_logger(__name__)
 
@@ -134,7 +134,7 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
         message += f", and max_waiters={hold.once.max_waiters} wait for it already"
     if hold.once is not None and hold.once.on_conflict != "skip":
         raise OnceRejected(message, key, verdict.text)
-    settle_skipped(task, request, OnceSkipped(message, key, verdict.text))
+    settle(task, request, OnceSkipped(message, key, verdict.text))
     raise Skipped("skipped")
 
 
@@ -143,7 +143,7 @@ def _too_old(task: Any, request: Any) -> None:
     logger.warning("Task %s[%s] is not run: %s (Task.guard_life)", task.name, request.id, age)
     # If the first copy has run, its result stays.
     if not is_final(task, request.id):
-        settle_skipped(task, request, OnceSkipped(f"{task.name}[{request.id}]: {age}"))
+        settle(task, request, OnceSkipped(f"{task.name}[{request.id}]: {age}"))
     fates.tell(task.app, request.__dict__, "expired", age)
     raise Skipped("too old")
 

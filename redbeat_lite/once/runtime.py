@@ -28,7 +28,7 @@ from .answers import Verdict
 from .errors import LockUnavailable, OnceSkipped
 from .hold import Hold, has_expired, hold_of
 from .renewal import Renewer
-from .settle import is_final, settle_skipped
+from .settle import is_final, settle
 from .store import DOWN, RESEND_MS, LockStore, let_holders_go_first
 
 logger = get_logger(__name__)
@@ -170,7 +170,7 @@ class Runtime:
             if not has_expired(vars(request), wall_ms()):
                 age = "was older than the guard remembers which tasks have run"
             why = f"it waited for the once-lock {key!r} until its message {age}"
-            settle_skipped(task, request, OnceSkipped(f"{request.task}[{request.id}]: {why}", key))
+            settle(task, request, OnceSkipped(f"{request.task}[{request.id}]: {why}", key))
         self.store.leave(key, request.id)
         return task, request
 

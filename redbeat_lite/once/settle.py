@@ -48,24 +48,15 @@ def keeps_result(task: Any, request: Context) -> bool:
     return not (task.ignore_result if ignored is None else ignored)
 
 
-def settle_skipped(task: Any, request: Context, why: OnceSkipped) -> None:
-    """End a task that is skipped, so that nobody waits for it: its result, the rest of its chain, its chord."""
-    logger.info("Skipped %s", why)
-    _settle(task, request, why, states.REVOKED)
-
-
-def settle_failed(task: Any, request: Context, why: Exception) -> None:
-    """End a task that cannot be published, with whatever waits for it, as a failure of its own."""
-    logger.warning("Task %s[%s] is not published: %s: %s", request.task, request.id, type(why).__name__, why)
-    _settle(task, request, why, states.FAILURE)
-
-
-def _settle(task: Any, request: Context, why: Exception, state: str) -> None:
+def settle(task: Any, request: Context, why: Exception) -> None:
+    """End a task that does not run, so that nobody waits for it: its result, the rest of its chain, its chord. One that
+    is skipped is REVOKED; any other cannot be published, which is a failure of its own."""
+    skipped = isinstance(why, OnceSkipped)
+    if skipped:
+        logger.info("Skipped %s", why)
+    else:
+        logger.warning("Task %s[%s] is not published: %s: %s", request.task, request.id, type(why).__name__, why)
+    stored, state = keeps_result(task, request), states.REVOKED if skipped else states.FAILURE
     task.backend.mark_as_failure(
-        request.id,
-        why,
-        request=request,
-        store_result=keeps_result(task, request),
-        call_errbacks=state == states.FAILURE,
-        state=state,
+        request.id, why, request=request, store_result=stored, call_errbacks=not skipped, state=state
     )

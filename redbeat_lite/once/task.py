@@ -32,7 +32,7 @@ from .lock_key import check_definition, checked, key_of
 from .parked_message import DELIVERY
 from .policy import Conflict, Once, check_seconds
 from .runtime import PATIENCE, Runtime
-from .settle import settle_failed, settle_skipped
+from .settle import settle
 from .store import DOWN, Wanted
 
 logger = get_logger(__name__)
@@ -228,10 +228,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
                 self.backend.on_task_call(producer, task_id)
         if options.get("ignore_result") is not None:
             request.ignore_result = options["ignore_result"]
-        if isinstance(why, OnceSkipped):
-            settle_skipped(self, request, why)
-        else:
-            settle_failed(self, request, why)
+        settle(self, request, why)
         return self.AsyncResult(task_id)
 
 

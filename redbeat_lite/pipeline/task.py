@@ -19,7 +19,7 @@ from ..once.errors import LockUnavailable, OnceSkipped
 from ..once.parked_message import DELIVERY
 from ..once.renewal import PER_LEASE
 from ..once.runtime import Runtime
-from ..once.settle import is_final, settle_skipped
+from ..once.settle import is_final, settle
 from ..once.store import DOWN
 from ..once.task import Task
 from ..public import public
@@ -144,11 +144,11 @@ class PipelineTask(Task):
             return
         what = f"{self.name}[{request.id}], step {ref.step} of pipeline {ref.run}"
         if word == "over":
-            settle_skipped(self, request, OnceSkipped(f"{what}: the pipeline has ended ({text.decode()})"))
+            settle(self, request, OnceSkipped(f"{what}: the pipeline has ended ({text.decode()})"))
         elif word == "gone":
             # A run of which nothing is left. What an earlier copy of the step came to stays.
             if not is_final(self, request.id):
-                settle_skipped(self, request, OnceSkipped(f"{what}: there is no record of the pipeline"))
+                settle(self, request, OnceSkipped(f"{what}: there is no record of the pipeline"))
         elif word == "dead":
             conclude(self.app, store, ref, "FAILED", f"its worker died more than {MAX_DEATHS} times")
         elif word == "lost":
