@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from celery.utils.log import get_logger
 
@@ -27,16 +27,6 @@ _POLL = 0.1
 
 #: A cache lock is not deleted in the last seconds of its time, as it may be somebody else's by then.
 _MARGIN = 3.0
-
-
-class Cache(Protocol):
-    """Any cache whose ``add`` sets a key only where there is none, atomically: Django's with memcached or Redis."""
-
-    def add(self, key: str, value: Any, timeout: float) -> bool: ...
-
-    def get(self, key: str) -> Any: ...
-
-    def delete(self, key: str) -> Any: ...
 
 
 @public
@@ -77,8 +67,9 @@ def lock(where: Any, key: str, *, lease: Duration = 60.0, timeout: Duration = 0.
     """Hold the once-lock ``key`` for a block of code; tasks with that key are held back too.
 
     Parameters:
-        where: the Celery app; or a cache with an atomic ``add``. A cache lock is not renewed, has no fencing number,
-            and is independent of the app's locks.
+        where: the Celery app; or a cache with ``get``, ``delete`` and an ``add(key, value, timeout)`` that sets a key
+            only where there is none, atomically: Django's with memcached or Redis. A cache lock is not renewed, has no
+            fencing number, and is independent of the app's locks.
         key: as ``Once(key="...")`` without fields, or ``once_key``.
         lease: length of time after which a holder that died frees the lock. Renewed during the block, but for a cache,
             where the block must be shorter.
@@ -122,7 +113,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
 
 
 @contextmanager
-def _cache_lock(cache: Cache, key: str, lease: float, timeout: float) -> Iterator[LockHandle]:
+def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[LockHandle]:
     token = drawn()
     deadline = time.monotonic() + timeout
     while True:
