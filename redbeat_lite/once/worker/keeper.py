@@ -39,7 +39,6 @@ class Keeper:
         self._queues: list[str] = []
         self._said: set[str] = set()
         self._reported = float("-inf")
-        self._marked = 0.0
         self._renewed: dict[str, tuple[Hold | None, float]] = {}
         self._lock_sweeper = LockSweeper(runtime, state.requests)
         self._visibility = Ticker("redbeat-lite-visibility", self._visibility_pause, self._mark)
@@ -75,18 +74,12 @@ class Keeper:
         if self._heartbeat is not None:
             self._heartbeat.close()
 
-    def info(self) -> dict[str, Any]:
-        """For ``celery inspect stats``."""
-        beat = self._heartbeat
-        return {"visibility_timeout": beat.timeout if beat else None, "marked": self._marked}
-
     def _visibility_pause(self) -> float:
         return self._heartbeat.period if self._heartbeat is not None else REPORT
 
     def _mark(self) -> None:
         if self._heartbeat is not None:
             self._heartbeat.mark()
-            self._marked = time.time()
 
     def _look_after_locks(self) -> None:
         try:

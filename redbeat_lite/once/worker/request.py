@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
 from celery.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
@@ -28,11 +28,7 @@ from .dead_children import Departures, began
 
 logger = get_logger(__name__)
 
-
-if TYPE_CHECKING:
-    _Base: Any = object  # whatever class stands behind the mixin; Celery has no types
-else:
-    _Base = object
+_Base: Any = object  # whatever class stands behind the mixin; Celery has no types
 
 
 class RequestMixin(_Base):  # type: ignore[misc] # as above

@@ -28,6 +28,7 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
+        self._keeper: Keeper | None = None
         try:
             check_driver(consumer.app)
         except ConfigurationError as exc:
@@ -40,22 +41,14 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
                     adopt(task)
 
     def start(self, consumer: Any) -> None:
-        keeper = getattr(consumer.controller, "redbeat_keeper", None)
-        if keeper is None:
-            try:
-                keeper = Keeper(Runtime.of(consumer.app), str(consumer.hostname))
-            except ConfigurationError as exc:
-                logger.error("Once-locks, the guard and the visibility heartbeat are off: %s", text_of(exc))
-                return
-            consumer.controller.redbeat_keeper = keeper
-        keeper.connect(consumer)
+        try:
+            self._keeper = self._keeper or Keeper(Runtime.of(consumer.app), str(consumer.hostname))
+        except ConfigurationError as exc:
+            logger.error("Once-locks, the guard and the visibility heartbeat are off: %s", text_of(exc))
+            return
+        self._keeper.connect(consumer)
 
     def shutdown(self, consumer: Any) -> None:
         """The whole worker has stopped, its pool too. The process may outlive it, as one that runs tests does."""
-        keeper = getattr(consumer.controller, "redbeat_keeper", None)
-        if keeper is not None:
-            keeper.stop()
-
-    def info(self, consumer: Any) -> dict[str, Any]:
-        keeper = getattr(consumer.controller, "redbeat_keeper", None)
-        return {"once": keeper.info() if keeper is not None else None}
+        if self._keeper is not None:
+            self._keeper.stop()
