@@ -6,11 +6,10 @@ import re
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from ..durations import LENGTH, Duration, seconds_of
-from ..errors import InvalidEntry
+from ..errors import InvalidEntry, meant
 from ..instants import YEAR
 from ..public import public
 
@@ -94,18 +93,12 @@ class Once:
         if isinstance(value, Once):
             return value
         if isinstance(value, Mapping):
-            return cls._from_mapping(value, lease)
+            for name in value:
+                if name not in _DEFAULTS:
+                    expected, hint = f"one of the fields {', '.join(_DEFAULTS)}", meant(name, _DEFAULTS)
+                    raise InvalidEntry(f"once.{name}", expected, name, hint=hint)
+            return cls(**{"lease": lease, **value})
         raise InvalidEntry("once", "True, False, a Once or a mapping of its fields", value)
-
-    @classmethod
-    def _from_mapping(cls, given: Mapping[str, Any], lease: float) -> Once:
-        known = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in known:
-                near = get_close_matches(str(name), known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else None
-                raise InvalidEntry(f"once.{name}", f"one of the fields {', '.join(known)}", name, hint=hint)
-        return cls(**{"lease": lease, **given})
 
     def encode(self) -> dict[str, Any]:
         """The policy as JSON-able data, but for defaults; raises InvalidEntry if the key is a callable."""
