@@ -149,11 +149,11 @@ def _one_of(choices: tuple[str, ...]) -> str:
     return " or ".join(repr(choice) for choice in choices)
 
 
-def check_seconds(field: str, value: object, least: float = MIN_LEASE) -> float:
+def check_seconds(field: str, value: object, least: float = MIN_LEASE, most: float = YEAR) -> float:
     """The seconds of a length of time; raises InvalidEntry for more than a year, which is a unit mistaken, or less."""
     seconds = seconds_of(value)
-    if seconds is None or not least <= seconds <= YEAR:
-        raise InvalidEntry(field, f"{LENGTH}, at least {least:g} s and at most a year ({YEAR} s)", value)
+    if seconds is None or not least <= seconds <= most:
+        raise InvalidEntry(field, f"{LENGTH}, at least {least:g} s and at most {most / 86_400:g} days", value)
     return seconds
 
 

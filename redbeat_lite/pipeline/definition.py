@@ -11,8 +11,8 @@ from uuid import NAMESPACE_OID, uuid5
 
 from celery.canvas import Signature
 
-from ..durations import LENGTH, seconds_of
 from ..errors import CorruptEntry, InvalidEntry, UnsupportedFormat
+from ..once.policy import check_seconds
 from ..storage.json_values import dumps, loads, pack, unpack
 from ..uuids import named_uuid
 
@@ -191,8 +191,8 @@ def define(
         raise InvalidEntry("overlap", f"one of {', '.join(OVERLAPS)}", overlap)
     if at_once is not None and (isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1):
         raise InvalidEntry("at_once", "None or a number of steps, at least 1", at_once)
-    limit = None if deadline is None else _check_seconds("deadline", deadline)
-    more = (_check_seconds("ttl", ttl), process, overlap, limit, at_once)
+    limit = None if deadline is None else check_seconds("deadline", deadline, most=MAX_TTL)
+    more = (check_seconds("ttl", ttl, most=MAX_TTL), process, overlap, limit, at_once)
     definition = Definition(stages, check_params("params", params), revoke_siblings, *more)
     # A copy, of what can be stored: the caller may still change the params and arguments that were checked.
     return Definition.decode(definition.encode())
@@ -252,13 +252,6 @@ def _check_names(steps: list[Step]) -> None:
             hint = "name one of them with (name, task, priority)"
             raise InvalidEntry(f"steps[{index}].name", "a name that no other step has", step.name, hint=hint)
         seen.add(step.name)
-
-
-def _check_seconds(field: str, value: Any) -> float:
-    seconds = seconds_of(value)
-    if seconds is None or not 1 <= seconds <= MAX_TTL:
-        raise InvalidEntry(field, f"{LENGTH}, at least 1 s and at most a century", value)
-    return float(seconds)
 
 
 def _encode_step(step: Step) -> list[Any]:
