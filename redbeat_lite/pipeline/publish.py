@@ -22,7 +22,8 @@ from . import params
 from .definition import Definition, Step, task_id
 from .keys import run_of, turn
 from .recorded import tell_end
-from .store import LIVE, Outbox, PipelineStore, Ref
+from .run_status import LIVE
+from .store import Outbox, PipelineStore, Ref
 from .task_notes import task_of
 
 logger = get_logger(__name__)

@@ -38,7 +38,7 @@ class State(StrEnum):
 BRIEF = ("state", "stage", "sizes", "left", "error", "entry", "created", "ended")
 
 #: The states of a run that has not ended.
-_OPEN = (State.RUNNING, State.WAITING)
+LIVE = (State.RUNNING, State.WAITING)
 
 #: Looked up faster than ``State`` is called, of which a look at 1,000 steps has as many.
 _STATES = {str(state): state for state in State}
@@ -126,7 +126,7 @@ class RunStatus:
     @property
     def ended(self) -> bool:
         """Whether nothing will start any more."""
-        return self.state not in _OPEN
+        return self.state not in LIVE
 
     @property
     def percent(self) -> int:

@@ -18,6 +18,7 @@ from ..storage.scripts import Scripts
 from .definition import MAX_STEPS, Definition
 from .keys import RunKeys, run_of, turn, turns_key
 from .run_index import Index
+from .run_status import LIVE
 
 #: ms that a run without a sign of life is kept, where its ttl is not longer.
 KEEP_MS = 7 * 86_400_000
@@ -40,9 +41,6 @@ OUTBOX_GRACE_MS = 3_000
 
 #: ms between the suspicion that a step's worker is dead and the verdict, beside those between two signs of its life.
 SUSPICION_MS = 2_000
-
-#: The states of a run that has not ended.
-LIVE = ("RUNNING", "WAITING")
 
 #: Definitions kept in a process.
 _CACHE = 500
