@@ -260,10 +260,9 @@ class PipelineStore:
 
     def check(self, run_id: str) -> Look:
         """As ``pipeline/check.lua`` says."""
-        word, outbox, flat, entry, resumed = self._run("pipeline/check", run_id, OUTBOX_GRACE_MS, REMEMBER_MS)
-        rows = [texts(flat[at : at + 6]) for at in range(0, len(flat), 6)]
+        word, outbox, rows, entry, resumed = self._run("pipeline/check", run_id, OUTBOX_GRACE_MS, REMEMBER_MS)
         running = [
-            Running(Ref(run_id, int(step), -1, int(round_), int(attempt), token), task_id, suspect == "1")
+            Running(Ref(run_id, step, -1, round_, attempt, text(token)), text(task_id), bool(suspect))
             for step, round_, token, task_id, attempt, suspect in rows
         ]
         return Look(text(word), _outbox(outbox), running, text(entry), turn(run_id, int(resumed)))

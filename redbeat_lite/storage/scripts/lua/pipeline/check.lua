@@ -4,7 +4,7 @@
 -- KEYS[1] run  [2] steps  [3] results  [4] outbox  [5] gone
 -- ARGV[1] ms that whoever filled the outbox has to empty it  [2] as [7] of pipeline/complete
 -- returns {gone | over | wait for its turn | run, outbox: step, round.attempt, ...,
---   running: step, round, token, task id, attempt, 1: suspected, ..., entry in whose line it stands or '', how often resumed}
+--   running: {step, round, token, task id, attempt, 1: suspected}, ..., entry in whose line it stands or '', how often resumed}
 --   a run that is over is told with the steps that are still to be revoked
 local run = redis.call('HMGET', KEYS[1], 'state', 'stage', 'sizes', 'keep', 'filled', 'revoke', 'next', 'deadline',
   'since', 'revoke_siblings', 'waits', 'entry', 'resumed')
@@ -22,9 +22,7 @@ if state == 'RUNNING' or revoke then
   for step = steps_of(run[3], tonumber(run[2])), run[7] - 1 do
     local s = step_at(KEYS[2], step)
     if s.state == 'RUNNING' then
-      for _, value in ipairs({step, s.round, s.token, s.task, s.attempt, s.suspect and 1 or 0}) do
-        running[#running + 1] = tostring(value)
-      end
+      running[#running + 1] = {step, s.round, s.token, s.task, s.attempt, s.suspect and 1 or 0}
     elseif state == 'RUNNING' and s.state == 'WAITING' and (s.due or 0) <= now then
       redis.call('HSETNX', KEYS[4], step, s.round .. '.' .. s.attempt)
     end
