@@ -1,4 +1,4 @@
-"""What one run holds, in the process that runs it.
+"""What one run holds, in the process that runs it, and what its task is told of that.
 
 ``fields`` are those of a message as a request holds them: its headers, its arguments and where it came from.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +68,30 @@ class Hold:
         stand by for as long as it runs."""
         limit = seconds_of(self.once.max_hold) if self.once is not None else None
         return not self.let_go and (limit is None or now - self.begun < limit)
+
+
+class Current:
+    """``task.once``: what its lock is about, and what a run holds: ``None`` outside of one, and in eager mode."""
+
+    def __init__(self, policy: Once, hold: Hold | None) -> None:
+        self._policy, self._hold = policy, hold
+
+    @property
+    def key(self) -> str | Callable[..., str] | None:
+        """The lock's key during a run, the policy's otherwise."""
+        return self._policy.key if self._hold is None else self._hold.held.key
+
+    @property
+    def fence(self) -> int | None:
+        """Grows with every task that gets a lock: give it to whatever the lock protects, and let that refuse a lower
+        number than it has seen. Nothing else stops a holder that slept through its lease."""
+        return self._hold.held.fence if self._hold is not None else None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lock ran out during the run, so that somebody else may have it. Known within a third of the
+        lease after a pause."""
+        return self._hold is not None and self._hold.lost
 
 
 def is_guarded(task: Any, fields: Mapping[str, Any]) -> bool:

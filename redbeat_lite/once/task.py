@@ -25,9 +25,8 @@ from ..public import public
 from ..storage.patience import patiently
 from . import run
 from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header, queue_of
-from .current import Current
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
-from .hold import GUARD_LIFE, is_guarded
+from .hold import GUARD_LIFE, Current, is_guarded
 from .lock_key import check_definition, checked, key_of
 from .parked_message import DELIVERY
 from .policy import Conflict, Once, check_seconds

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import subprocess
 import sys
 import threading
@@ -21,7 +19,6 @@ from celery.exceptions import Ignore
 from redbeat_lite import LockLost, LockUnavailable, Once, OnceRejected, OnceSkipped, Task, install, lock, locks
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.once.claims import DEADLINE_HEADER, Claim, take
-from redbeat_lite.once.current import Current
 from redbeat_lite.once.hold import Hold
 from redbeat_lite.once.run import finish
 from redbeat_lite.once.runtime import Runtime
@@ -117,16 +114,7 @@ def test_a_task_written_as_a_class_has_its_policy_too() -> None:
     task = app.register_task(Import())
     assert task.once_policy == Once(key="{url}")
     assert list(task.once_signature.parameters) == ["url"]
-    assert isinstance(task.once, Current)
-    assert task.once.lease == 60
-
-
-def test_what_a_task_tells_of_its_lock_can_be_copied() -> None:
-    told = Current(Once(lease=5), None)
-    for again in (copy.copy(told), copy.deepcopy(told), pickle.loads(pickle.dumps(told))):
-        assert (again.lease, again.fence, again.lost) == (5, None, False)
-    with pytest.raises(AttributeError, match="_nothing"):
-        _ = told._nothing
+    assert (task.once.key, task.once.fence, task.once.lost) == ("{url}", None, False)
 
 
 def test_a_task_without_a_policy_has_none() -> None:
