@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from .claims import ONCE_HEADER
@@ -21,7 +21,9 @@ def adopt(task: Any) -> None:
     _adopt_hook(type(task))
     task.track_started = False
     if not hasattr(task.run, _ADOPTED):
-        task.run = _letting_go(task)
+        # Of this task and not in its class: Celery may have put its own retry around the body, in the task as well.
+        task.run = wraps(task.run)(partial(let_go_after, task, task.run))
+        setattr(task.run, _ADOPTED, True)
 
 
 def _adopt_hook(task_class: Any) -> None:
@@ -44,15 +46,3 @@ def _adopt_hook(task_class: Any) -> None:
 
     setattr(before_start, _ADOPTED, True)
     task_class.before_start = before_start
-
-
-def _letting_go(task: Any) -> Any:
-    # Of this task and not in its class: Celery may have put its own retry around the body, in the task as well.
-    body = task.run
-
-    @wraps(body)
-    def run_body(*args: Any, **kwargs: Any) -> Any:
-        return let_go_after(task, body, args, kwargs)
-
-    setattr(run_body, _ADOPTED, True)
-    return run_body

@@ -198,7 +198,7 @@ def letting_go(function: Any) -> Callable[..., Any]:
         if (instead := self.request.__dict__.pop(_INSTEAD, None)) is not None:
             raise instead
         own = function.__get__(self, type(self)) if hasattr(function, "__get__") else function
-        return let_go_after(self, own, args, kwargs)
+        return let_go_after(self, own, *args, **kwargs)
 
     if alone:
         # Whoever asks for the arguments of a call finds them behind the task, which a method is bound to.
@@ -208,7 +208,7 @@ def letting_go(function: Any) -> Callable[..., Any]:
     return run_body
 
 
-def let_go_after(task: Any, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def let_go_after(task: Any, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """What the body of a run returns, after which its lock is free if something follows."""
     hold = _followed(task.request)
     result = body(*args, **kwargs)
