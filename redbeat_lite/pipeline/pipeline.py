@@ -62,13 +62,6 @@ class Pipeline:
         self.app = app
         self.definition = defined(app, steps, params, revoke_siblings=revoke_siblings, ttl=ttl, **more)
 
-    @classmethod
-    def of(cls, app: Celery, definition: Definition) -> Pipeline:
-        """A pipeline with a definition that was checked before."""
-        pipeline = cls.__new__(cls)
-        pipeline.app, pipeline.definition = app, definition
-        return pipeline
-
     def __repr__(self) -> str:
         stages = " | ".join(", ".join(step.name for step in stage) for stage in self.definition.stages)
         return f"<Pipeline {stages}>"

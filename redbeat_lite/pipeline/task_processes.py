@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
+from uuid import uuid4
 
 from celery import Celery, current_app
 
 from ..errors import InvalidEntry
 from ..public import public
-from .pipeline import Pipeline, defined
-from .run import PipelineRun
+from .pipeline import defined
+from .run import PipelineRun, begin
 
 #: What a step gets as it is at that time, and not as it was given.
 _OURS = ("task_id", "queue", "status", "params")
@@ -47,9 +48,9 @@ def start_task_process(
     steps = [_step(index, item, known) for index, item in enumerate(sub_tasks)]
     app = app or current_app._get_current_object()
     rest = {key: value for key, value in data.items() if key not in _OURS}
-    pipeline = Pipeline.of(app, defined(app, steps, data.get("params"), process=rest))
-    run = pipeline.start()
-    data.update({"task_id": run.id, "queue": pipeline.definition.names(), "status": "waiting"})
+    definition = defined(app, steps, data.get("params"), process=rest)
+    run = begin(app, definition, str(uuid4()))
+    data.update({"task_id": run.id, "queue": definition.names(), "status": "waiting"})
     return run
 
 

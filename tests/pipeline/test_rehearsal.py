@@ -112,6 +112,8 @@ def test_a_retry_gets_params_of_its_own_and_what_it_was_given_anew(app: Celery) 
 
 
 def test_a_task_process_gets_its_data(app: Celery) -> None:
-    definition = defined(app, [("one", "data", 2), ("two", give(app), 1)], None, process={"tenant": "x"})
-    done = rehearse(Pipeline.of(app, definition))
+    steps = [("one", "data", 2), ("two", give(app), 1)]
+    pipeline = Pipeline(app, steps)
+    pipeline.definition = defined(app, steps, None, process={"tenant": "x"})
+    done = rehearse(pipeline)
     assert done.params == {"saw": ["one", [["one"], ["two"]], "x"]}
