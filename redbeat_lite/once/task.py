@@ -76,7 +76,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             cls.once_policy = Once.of(cls.__dict__["once"])
             del cls.once
         if cls.once_policy is not None and cls.run is not celery.Task.run:
-            cls.once_signature = _check(cls, cls.once_policy)
+            # ``run`` is bound to the task: the first parameter of a method is not an argument of the call.
+            body = inspect.getattr_static(cls, "run").__get__(object())
+            cls.once_signature = check_definition(cls.once_policy, body, getattr(cls, "name", None) or cls.__name__)
         if "run" in cls.__dict__:
             cls.run = run.letting_go(cls.__dict__["run"])
 
@@ -220,13 +222,12 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             delivery_info={},
             reply_to=options.get("reply_to") or self.app.thread_oid,
             correlation_id=task_id,
+            ignore_result=options.get("ignore_result"),
         )
         if isinstance(self.backend, RPCBackend):
             # The result goes to a queue of the caller's, which Celery declares when it publishes.
             with self.app.producer_or_acquire() as producer:
                 self.backend.on_task_call(producer, task_id)
-        if options.get("ignore_result") is not None:
-            request.ignore_result = options["ignore_result"]
         settle(self, request, why)
         return self.AsyncResult(task_id)
 
@@ -237,16 +238,6 @@ def _follows(app: Any, task_id: str, options: Mapping[str, Any]) -> bool:
     the worker's main process with the errbacks of a task whose child is gone."""
     parent, ended = options.get("parent_id"), app.current_worker_task
     return parent is not None if ended is None else parent == ended.request.id != task_id
-
-
-def _check(cls: type[Task], once: Once) -> inspect.Signature | None:
-    function = inspect.getattr_static(cls, "run")
-    name = getattr(cls, "name", None) or cls.__name__
-    if isinstance(function, staticmethod):
-        return check_definition(once, function.__func__, name)
-
-    # ``run`` is bound to the task: the first parameter is not an argument of the call.
-    return check_definition(once, function.__get__(object()), name)
 
 
 @signals.task_postrun.connect(weak=False, dispatch_uid="redbeat_lite.once")  # type: ignore[untyped-decorator]
