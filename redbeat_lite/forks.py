@@ -48,7 +48,8 @@ def held_off() -> Iterator[None]:
     Does nothing where gevent has made greenlets of the threads: nobody forks children there, and a thread that waited
     for a greenlet of its own would wait in vain.
     """
-    if _is_patched():
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("threading"):
         yield
         return
     me = get_ident()
@@ -113,11 +114,6 @@ def _after_fork_in_child() -> None:
     # Of all threads only the one that has forked is here.
     _forking.clear()
     _at_work.clear()
-
-
-def _is_patched() -> bool:
-    monkey = sys.modules.get("gevent.monkey")
-    return monkey is not None and monkey.is_module_patched("threading")
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

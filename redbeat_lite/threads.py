@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import queue
 import sys
 import threading
@@ -17,19 +18,17 @@ from .forks import held_off
 logger = get_logger(__name__)
 
 
-def _original(module: str, name: str) -> Any:
-    """An attribute of a standard module as it was before gevent patched it, if it did."""
+def _original(name: str) -> Any:
+    """A function of ``_thread`` as it was before gevent patched it, if it did."""
     monkey = sys.modules.get("gevent.monkey")
-    if monkey is not None:
-        return monkey.get_original(module, name)
-    return getattr(sys.modules[module] if module in sys.modules else __import__(module), name)
+    return getattr(_thread, name) if monkey is None else monkey.get_original("_thread", name)
 
 
 class Alarm:
     """A wait with an early end, on a lock of the operating system: it works across native threads and greenlets."""
 
     def __init__(self) -> None:
-        self._lock = _original("_thread", "allocate_lock")()
+        self._lock = _original("allocate_lock")()
         self._lock.acquire()
 
     def wait(self, seconds: float) -> None:
@@ -38,16 +37,14 @@ class Alarm:
 
     def ring(self) -> None:
         """End the current wait, or the next one."""
-        try:
+        with suppress(RuntimeError):  # It rings already.
             self._lock.release()
-        except RuntimeError:
-            return  # It rings already.
 
 
 def start_native(run: Callable[[], None], name: str) -> None:
     """Run a function in a native daemon thread, under gevent too: a greenlet would not run while a task computes."""
     if "gevent.monkey" in sys.modules:
-        _original("_thread", "start_new_thread")(run, ())
+        _original("start_new_thread")(run, ())
     else:
         threading.Thread(target=run, name=name, daemon=True).start()
 
@@ -96,7 +93,13 @@ class Ticker:
             if self._stopped:
                 return
             with held_off():
-                failing = self._called(failing)
+                try:
+                    self._call()
+                    failing = False
+                except Exception as exc:  # noqa: BLE001 - one failure must not be the end
+                    log = logger.debug if failing else logger.warning
+                    log("%s, trying again: %s", self._failure, describe(exc))
+                    failing = True
 
     def _wait(self, seconds: float) -> None:
         with suppress(queue.Empty):
@@ -104,13 +107,3 @@ class Ticker:
             # Several that woke it before it began are answered by one call.
             while True:
                 self._woken.get_nowait()
-
-    def _called(self, failing: bool) -> bool:
-        """Call once; whether that failed."""
-        try:
-            self._call()
-        except Exception as exc:  # noqa: BLE001 - one failure must not be the end
-            log = logger.debug if failing else logger.warning
-            log("%s, trying again: %s", self._failure, describe(exc))
-            return True
-        return False
