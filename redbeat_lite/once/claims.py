@@ -53,13 +53,12 @@ class Claim:
     delay_ms: int = 0
     life_ms: int = 0
     yields_ms: int = 0
-    key: str = field(default="")
+    key: str = field(init=False)
 
     def __post_init__(self) -> None:
-        if not self.key:
-            signature = signature_of(getattr(self.task, "run", None))
-            key = key_of(self.once, self.task_name, self.args, self.kwargs, signature)
-            object.__setattr__(self, "key", key)
+        signature = signature_of(getattr(self.task, "run", None))
+        key = key_of(self.once, self.task_name, self.args, self.kwargs, signature)
+        object.__setattr__(self, "key", key)
 
 
 def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:

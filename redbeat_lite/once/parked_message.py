@@ -56,20 +56,17 @@ def encode(request: Any) -> str:
     properties = fields.get("properties") or {}
     info = fields.get("delivery_info") or {}
     names = noted.get("names") or [*_HEADERS, *(fields.get("headers") or {})]
-    return str(
-        dumps(  # type: ignore[no-untyped-call]
-            {
-                "body": base64.b64encode(body).decode() if binary else body,
-                "binary": binary,
-                "type": content_type,
-                "enc": encoding,
-                "headers": {name: fields.get(name) for name in names if name in fields and name != DELIVERY},
-                "properties": {name: properties[name] for name in _PROPERTIES if properties.get(name) is not None},
-                "exchange": info.get("exchange") or "",
-                "routing_key": info.get("routing_key"),
-            }
-        )
-    )
+    message = {
+        "body": base64.b64encode(body).decode() if binary else body,
+        "binary": binary,
+        "type": content_type,
+        "enc": encoding,
+        "headers": {name: fields.get(name) for name in names if name in fields and name != DELIVERY},
+        "properties": {name: properties[name] for name in _PROPERTIES if properties.get(name) is not None},
+        "exchange": info.get("exchange") or "",
+        "routing_key": info.get("routing_key"),
+    }
+    return str(dumps(message))  # type: ignore[no-untyped-call]
 
 
 def publish(app: Celery, text: str) -> str:

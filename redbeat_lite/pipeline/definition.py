@@ -118,16 +118,14 @@ class Definition:
 
     def encode(self) -> str:
         """As JSON text; raises InvalidEntry if an argument or an option of a step cannot be stored."""
-        steps = [_encode_step(step) for step in self.steps]
         stored = {
             "v": FORMAT,
             "sizes": [len(stage) for stage in self.stages],
-            "steps": steps,
+            "steps": [_encode_step(step) for step in self.steps],
             "params": pack(self.params, "params"),
             "process": pack(self.process, "data"),
-            **{name: getattr(self, name) for name in _PLAIN},
         }
-        return dumps(stored)
+        return dumps(stored | {name: getattr(self, name) for name in _PLAIN})
 
     @classmethod
     def decode(cls, text: str | bytes) -> Definition:

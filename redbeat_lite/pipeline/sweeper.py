@@ -107,10 +107,5 @@ def _lost(app: Celery, store: PipelineStore, ref: Ref) -> Outbox:
 
 def sweeper(app: Celery, leading: Callable[[], bool]) -> Ticker:
     """What sweeps in the leading beat, in a thread that shares nothing with the beat's own loop."""
-
-    def sweep_if_leading() -> None:
-        if leading():
-            sweep(app)
-
     failure = "beat: cannot sweep the pipelines"
-    return Ticker("redbeat-lite-sweeper", lambda: PERIOD, sweep_if_leading, failure)
+    return Ticker("redbeat-lite-sweeper", lambda: PERIOD, lambda: leading() and sweep(app), failure)
