@@ -152,8 +152,8 @@ def departure(work: _Work) -> None:
     dead_children.is_gone = lambda pid: True  # type: ignore[assignment]
     dead_children.has_succeeded = lambda task, task_id: work()  # type: ignore[assignment]
     dead_children.Runtime.of(app).end = lambda *args, **kwargs: None  # type: ignore[method-assign]
-    request: Any = type("Request", (), {"worker_pid": 1, "task": None, "id": "t"})
-    in_thread(lambda: dead_children.Departures(app)._follow(request, hold(), True))
+    request: Any = type("Request", (), {"app": app, "worker_pid": 1, "task": None, "id": "t"})
+    in_thread(lambda: dead_children._follow(request, hold(), True))
 
 
 def renewal(work: _Work) -> None:

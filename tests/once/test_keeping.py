@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -26,8 +25,7 @@ from redbeat_lite.once.renewal import Renewer
 from redbeat_lite.once.run import finish
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held, LockStore
-from redbeat_lite.once.worker import keeper
-from redbeat_lite.once.worker.dead_children import Departures
+from redbeat_lite.once.worker import dead_children, keeper
 from redbeat_lite.once.worker.keeper import Keeper
 from redbeat_lite.once.worker.visibility import Heartbeat
 from redbeat_lite.storage.replies import server_ms
@@ -140,31 +138,18 @@ def test_max_hold_ends_the_lock_and_not_the_claim_to_the_task_id(app: Celery, ac
     runtime.end(hold)
 
 
-def test_two_threads_that_meet_share_the_departures(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    meeting, make = threading.Barrier(2, timeout=5), Departures.__init__
-
-    def slowly(self: Departures, app: Celery) -> None:
-        make(self, app)
-        meeting.wait()
-
-    monkeypatch.setattr(Departures, "__init__", slowly)
-    with ThreadPoolExecutor(2) as threads:
-        found = list(threads.map(Departures.of, [app, app]))
-    assert found[0] is found[1] is Departures.of(app)
-
-
 def test_a_departure_that_goes_wrong_is_not_awaited_for_ever(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    departures, hold = Departures.of(app), Hold(Held("token", "id", 0, 1_000), None)
-    request = SimpleNamespace(worker_pid=GONE, request_dict={}, time_start=None)
+    hold = Hold(Held("token", "id", 0, 1_000), None)
+    request = SimpleNamespace(app=app, worker_pid=GONE, request_dict={}, time_start=None)
 
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr(Runtime, "end", fail)
-    departures.awaited.add("token")
+    dead_children.awaited.add("token")
     with pytest.raises(MemoryError):
-        departures._follow(request, hold, False)
-    assert departures.awaited == set()
+        dead_children._follow(request, hold, False)
+    assert dead_children.awaited == set()
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from celery import Celery
 from celery.utils.log import get_logger
 
 from ...errors import text_of
 from ...forks import held_off
-from ...storage.lazy import of_process
 from .. import fates
 from ..fates import Told
 from ..hold import Hold
@@ -34,59 +32,50 @@ _LOOK = 0.02
 #: Seconds after which a child that does not die is left to its lease.
 _GIVE_UP = 60.0
 
+#: Tokens of the runs whose end is known and whose process is not gone yet.
+awaited: set[str] = set()
 
-class Departures:
-    """The dying children of one worker."""
 
-    def __init__(self, app: Celery) -> None:
-        self._app = app
-        #: Tokens of the runs whose end is known and whose process is not gone yet.
-        self.awaited: set[str] = set()
+def watch(request: Any, *, again: bool, told: Told | None = None) -> None:
+    """Give back what the run of ``request`` holds as soon as its child is gone, and have recorded what it came to.
+    Waits for nothing itself.
 
-    @classmethod
-    def of(cls, app: Celery) -> Departures:
-        """The one of this app in this process."""
-        return of_process(app, cls)
+    Parameters:
+        again: a copy of the task may run, unless the child died between storing its success and giving back.
+        told: what the run came to, unless somebody else tells.
+    """
+    if not is_child(request.worker_pid):
+        return  # A thread or a greenlet of this process ends by itself, gives back and tells by itself.
+    hold = hold_of_request(request)
+    if hold is None and (told is None or "scheduled_at" not in request.request_dict):
+        return
+    if hold is not None:
+        awaited.add(hold.held.token)
+    args = (request, hold, again, told)
+    threading.Thread(target=_follow, args=args, name="redbeat-lite-departure", daemon=True).start()
 
-    def watch(self, request: Any, *, again: bool, told: Told | None = None) -> None:
-        """Give back what the run of ``request`` holds as soon as its child is gone, and have recorded what it came to.
-        Waits for nothing itself.
 
-        Parameters:
-            again: a copy of the task may run, unless the child died between storing its success and giving back.
-            told: what the run came to, unless somebody else tells.
-        """
-        if not is_child(request.worker_pid):
-            return  # A thread or a greenlet of this process ends by itself, gives back and tells by itself.
-        hold = hold_of_request(request)
-        if hold is None and (told is None or "scheduled_at" not in request.request_dict):
-            return
-        if hold is not None:
-            self.awaited.add(hold.held.token)
-        args = (request, hold, again, told)
-        threading.Thread(target=self._follow, args=args, name="redbeat-lite-departure", daemon=True).start()
-
-    def _follow(self, request: Any, hold: Hold | None, again: bool, told: Told | None = None) -> None:
-        pid = request.worker_pid
-        try:
-            deadline = time.monotonic() + _GIVE_UP
-            while not is_gone(pid):
-                if time.monotonic() > deadline:
-                    logger.warning("Process %s does not end; task %s keeps its lock", pid, request.id)
-                    return
-                time.sleep(_LOOK)
-            # Forked in the middle of this, the child that takes the place of the one that is gone could hang.
-            with held_off():
-                if again and has_succeeded(request.task, request.id):
-                    again, told = False, told and ("succeeded", "")
-                if hold is not None:
-                    fate = fates.fate(hold.run, told, request.request_dict, began(request))
-                    Runtime.of(self._app).end(hold, again=again, patient=True, fate=fate)
-                elif told is not None:
-                    fates.tell(self._app, request.request_dict, *told, began(request))
-        finally:
+def _follow(request: Any, hold: Hold | None, again: bool, told: Told | None = None) -> None:
+    pid = request.worker_pid
+    try:
+        deadline = time.monotonic() + _GIVE_UP
+        while not is_gone(pid):
+            if time.monotonic() > deadline:
+                logger.warning("Process %s does not end; task %s keeps its lock", pid, request.id)
+                return
+            time.sleep(_LOOK)
+        # Forked in the middle of this, the child that takes the place of the one that is gone could hang.
+        with held_off():
+            if again and has_succeeded(request.task, request.id):
+                again, told = False, told and ("succeeded", "")
             if hold is not None:
-                self.awaited.discard(hold.held.token)
+                fate = fates.fate(hold.run, told, request.request_dict, began(request))
+                Runtime.of(request.app).end(hold, again=again, patient=True, fate=fate)
+            elif told is not None:
+                fates.tell(request.app, request.request_dict, *told, began(request))
+    finally:
+        if hold is not None:
+            awaited.discard(hold.held.token)
 
 
 def began(request: Any) -> float | None:

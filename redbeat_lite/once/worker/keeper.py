@@ -15,7 +15,7 @@ from ..renewal import PER_LEASE
 from ..runtime import Runtime
 from ..store import DOWN
 from ..worker_reports import REPORT
-from .dead_children import Departures, hold_of_request, is_child, is_gone, token_of
+from .dead_children import awaited, hold_of_request, is_child, is_gone, token_of, watch
 from .leader_watch import look_for_leader
 from .lock_sweeper import PERIOD, LockSweeper
 from .visibility import Heartbeat, disagreements, heartbeat_for, report, snapshot
@@ -106,17 +106,16 @@ class Keeper:
         active = {token: request for request in snapshot(state.active_requests) if (token := token_of(request))}
         for token in self._renewed.keys() - active.keys():
             del self._renewed[token]
-        departures = Departures.of(self._runtime.app)
         now = time.monotonic()
         for token, request in active.items():
             if token not in self._renewed:
                 self._renewed[token] = (hold_of_request(request), now)
             hold, last = self._renewed[token]
-            if hold is None or token in departures.awaited:
+            if hold is None or token in awaited:
                 continue
             if is_child(request.worker_pid) and is_gone(request.worker_pid):
                 self._renewed[token] = (None, now)
-                departures.watch(request, again=True, told=("lost", "its process has died"))
+                watch(request, again=True, told=("lost", "its process has died"))
             elif now - last >= hold.lease / PER_LEASE:
                 try:
                     self._runtime.store.renew(hold.held, revive=False, lock=hold.keeps_lock(now))

@@ -24,7 +24,7 @@ from ..policy import Once
 from ..runtime import Runtime
 from ..settle import Skipped, is_final
 from ..store import DOWN
-from .dead_children import Departures, began
+from .dead_children import began, watch
 
 logger = get_logger(__name__)
 
@@ -77,15 +77,15 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         exc = exc_info.exception
         if isinstance(exc, ExceptionWithTraceback):
             exc = exc.exc
-        departures, task = Departures.of(self.app), self.task
+        task = self.task
         if isinstance(exc, (WorkerLostError, SystemExit, KeyboardInterrupt)):
-            departures.watch(self, again=True, told=("lost", describe(exc)))
+            watch(self, again=True, told=("lost", describe(exc)))
         elif isinstance(exc, TimeLimitExceeded):
             again = task.acks_late and not task.acks_on_timeout
-            departures.watch(self, again=again, told=("lost" if again else "failed", describe(exc)))
+            watch(self, again=again, told=("lost" if again else "failed", describe(exc)))
         elif isinstance(exc, Terminated):
             cancelled = bool(self._already_cancelled)
-            departures.watch(self, again=cancelled, told=("lost" if cancelled else "revoked", ""))
+            watch(self, again=cancelled, told=("lost" if cancelled else "revoked", ""))
         elif isinstance(exc, Skipped):
             # Monitors have been told that it has started.
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
@@ -95,7 +95,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         """Celery's, for a revoke: the lock is given back once the child is gone."""
         if self.time_start:
             # First, so that whoever finds the child dead knows that no copy may run.
-            Departures.of(self.app).watch(self, again=False)
+            watch(self, again=False)
         reply = super().terminate(pool, signal)
         if self.time_start:
             fates.tell(self.app, self.request_dict, "revoked", began=began(self))
@@ -103,7 +103,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> Any:
         """Celery's, for a lost connection and a cold shutdown: the message comes again, so a copy may run."""
-        Departures.of(self.app).watch(self, again=True, told=("lost", "its worker has lost its broker, or shuts down"))
+        watch(self, again=True, told=("lost", "its worker has lost its broker, or shuts down"))
         return super().cancel(pool, signal, emit_retry=emit_retry)
 
 
