@@ -6,7 +6,6 @@ from typing import Any
 
 from celery import signals
 
-from .once import canvas_task  # noqa: F401 - it is registered: the doctor and the command line shall know it
 from .once.installation import install
 
 

@@ -9,6 +9,10 @@ from celery.utils.log import get_logger
 
 from ..errors import describe, text_of
 from ..public import public
+from ..runs.attempt import attempt_of
+from . import canvas_task, fates  # noqa: F401 - a task is registered, and the release of locks connected to ends of runs
+from .hold import is_guarded, policy_of
+from .runtime import Runtime
 
 logger = get_logger(__name__)
 
@@ -28,8 +32,6 @@ def install(app: Celery) -> None:
     Parameters:
         app: the Celery app.
     """
-    from . import canvas_task, task  # noqa: F401 - a task is registered, the release of locks connected to the end of a run
-
     if _STEP not in app.steps["consumer"]:
         app.steps["consumer"].add(_STEP)
     signals.task_revoked.connect(_leave, weak=False, dispatch_uid="redbeat_lite.once.leave")
@@ -39,11 +41,6 @@ def install(app: Celery) -> None:
 
 def _leave(sender: Any = None, request: Any = None, terminated: bool = False, expired: bool = False, **_: Any) -> None:
     """A message was discarded, revoked or expired: in the main process, where nothing else will end it."""
-    from ..runs.attempt import attempt_of
-    from . import fates
-    from .hold import is_guarded, policy_of
-    from .runtime import Runtime
-
     if terminated:
         return  # The run gives back by itself, or the departure of its child does.
     fields, task_id = request.__dict__, str(request.id)
@@ -61,8 +58,6 @@ def _leave(sender: Any = None, request: Any = None, terminated: bool = False, ex
 
 def _rejected(sender: Any = None, message: Any = None, exc: Any = None, name: str = "", **_: Any) -> None:
     """The worker cannot make a task of a message, or knows none of that name."""
-    from . import fates
-
     fields = {**(message.headers or {}), "hostname": sender.hostname}
     why = f"its worker knows no task {name!r}" if name else "" if exc is None else describe(exc)
     fates.tell(sender.app, fields, "rejected", why)
