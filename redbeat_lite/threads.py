@@ -83,8 +83,9 @@ class Ticker:
         self._woken.put(None)
 
     def join(self, seconds: float) -> None:
-        """Wait for the end, no longer than this."""
-        self._thread.join(seconds)
+        """Wait for the end, no longer than this, if it has begun."""
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
 
     def _run(self) -> None:
         failing = False

@@ -47,7 +47,6 @@ class Keeper:
             Ticker("redbeat-lite-lock-sweeper", lambda: PERIOD, self._look_after_locks),
             Ticker("redbeat-lite-children", lambda: _LOOK, self._watch),
         )
-        self._running = False
 
     def connect(self, consumer: Any) -> None:
         """Use a new connection of the consumer; starts the threads at the first one."""
@@ -56,16 +55,12 @@ class Keeper:
             old.close()
         self._queues = sorted(consumer.app.amqp.queues.consume_from)
         self._reported = float("-inf")
-        if not self._running:
-            self._running = True
-            for thread in self._threads:
-                thread.start()
+        for thread in self._threads:
+            thread.start()
         self._visibility.soon()
 
     def stop(self) -> None:
         """End the threads, within a second if one is in the middle of something that hangs."""
-        if not self._running:
-            return
         for thread in self._threads:
             thread.stop()
         deadline = time.monotonic() + _END
