@@ -12,10 +12,9 @@ from typing import Any
 
 from ..durations import seconds_of
 from ..instants import told_ms
-from ..runs.attempt import Attempt, attempt_of
+from ..runs.attempt import Attempt
 from .claims import DEADLINE_HEADER, ONCE_HEADER
 from .lock_key import key_of
-from .parked_message import DELIVERY
 from .policy import Once
 from .store import Held
 
@@ -125,44 +124,18 @@ def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once, str] | None:
     return once, key_of(once, task.name, args, kwargs, task.once_signature)
 
 
-def hold_of(
-    task: Any, fields: Mapping[str, Any], *, token: str, lease: float, holder: str, run: Attempt | None = None
-) -> Hold:
-    """What a run of this message has to hold; the same in every process that looks at the message.
-
-    Parameters:
-        token: of the delivery, where the message has none of its own.
-        lease: seconds, for a task without a policy.
-    """
-    found = policy_of(task, fields)
-    once, key = found if found else (None, None)
-    noted = fields.get(DELIVERY) or {}
-    held = Held(
-        token=noted.get("token") or token,
-        task_id=str(fields["id"]),
-        attempt=attempt_of(fields),
-        lease_ms=once.lease_ms if once else round(lease * 1000),
-        key=key,
-        holder=holder,
-        deadline_ms=_deadline_ms(fields),
-        expires_ms=_expires_ms(fields.get("expires")),
-        life_ms=round(getattr(task, "guard_life", GUARD_LIFE) * 1000),
-    )
-    return Hold(held, once, run=run)
-
-
 def has_expired(fields: Mapping[str, Any], now: int) -> bool:
     """Whether a message that waited until its time had passed has expired, and is not only past its deadline.
 
     Parameters:
         now: epoch milliseconds. One that came without a deadline got one when it was parked, which nobody knows here.
     """
-    return 0 < _expires_ms(fields.get("expires")) <= (_deadline_ms(fields) or now)
+    return 0 < expires_ms(fields) <= (deadline_ms(fields) or now)
 
 
-def _deadline_ms(fields: Mapping[str, Any]) -> int:
+def deadline_ms(fields: Mapping[str, Any]) -> int:
     return int(fields.get(DEADLINE_HEADER) or 0)
 
 
-def _expires_ms(expires: Any) -> int:
-    return told_ms(expires) if expires else 0
+def expires_ms(fields: Mapping[str, Any]) -> int:
+    return told_ms(fields["expires"]) if fields.get("expires") else 0

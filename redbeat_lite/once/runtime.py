@@ -16,7 +16,7 @@ from celery.utils.log import get_logger
 
 from ..clock import wall_ms
 from ..errors import text_of
-from ..runs.attempt import Attempt, Fate
+from ..runs.attempt import Attempt, Fate, attempt_of
 from ..runs.recorder import Recorder
 from ..settings import Settings
 from ..storage.connections import Backend
@@ -26,10 +26,10 @@ from ..uuids import drawn
 from . import parked_message
 from .answers import Verdict
 from .errors import LockUnavailable, OnceSkipped
-from .hold import Hold, has_expired, hold_of
+from .hold import GUARD_LIFE, Hold, deadline_ms, expires_ms, has_expired, policy_of
 from .renewal import Renewer
 from .settle import is_final, settle
-from .store import DOWN, RESEND_MS, LockStore, let_holders_go_first
+from .store import DOWN, RESEND_MS, Held, LockStore, let_holders_go_first
 
 logger = get_logger(__name__)
 
@@ -56,9 +56,21 @@ class Runtime:
         return of_process(app, cls)
 
     def hold(self, task: Any, fields: dict[str, Any]) -> Hold:
-        """What a run of this message has to hold, not yet taken."""
-        lease, run = self.settings.once_lease, self.attempt(fields)
-        return hold_of(task, fields, token=drawn(), lease=lease, holder=self._holder, run=run)
+        """What a run of this message has to hold, not yet taken: the same in every process that looks at it."""
+        once, key = policy_of(task, fields) or (None, None)
+        noted = fields.get(parked_message.DELIVERY) or {}
+        held = Held(
+            token=noted.get("token") or drawn(),
+            task_id=str(fields["id"]),
+            attempt=attempt_of(fields),
+            lease_ms=once.lease_ms if once else round(1000 * self.settings.once_lease),
+            key=key,
+            holder=self._holder,
+            deadline_ms=deadline_ms(fields),
+            expires_ms=expires_ms(fields),
+            life_ms=round(1000 * getattr(task, "guard_life", GUARD_LIFE)),
+        )
+        return Hold(held, once, run=self.attempt(fields))
 
     def attempt(self, fields: Mapping[str, Any]) -> Attempt | None:
         """Which attempt of which run a message is for, where that is to be recorded."""
