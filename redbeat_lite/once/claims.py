@@ -75,13 +75,12 @@ def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
     mine = [claim for claim in claims if claim.once.at_publish]
     wanted = [_wanted(claim) for claim in mine]
     try:
-        replies = store.take(wanted) if wanted else []
+        taken = iter(store.take(wanted) if wanted else [])
     except DOWN:
         with suppress(*DOWN):
             give_back(store, mine)
         raise
-    taken = dict(zip((id(claim) for claim in mine), replies, strict=True))
-    return [taken.get(id(claim), True) for claim in claims]
+    return [next(taken) if claim.once.at_publish else True for claim in claims]
 
 
 def _wanted(claim: Claim) -> Wanted:
