@@ -5,14 +5,10 @@ from __future__ import annotations
 from functools import partial, wraps
 from typing import Any
 
-from .claims import ONCE_HEADER
-from .run import begin, begin_alone, let_go_after
+from .run import begin, let_go_after
 
 #: Marks what was put around a hook or a body.
 _ADOPTED = "redbeat_adopted"
-
-#: Notes on a request that its run has begun.
-_BEGUN = "redbeat_begun"
 
 
 def adopt(task: Any) -> None:
@@ -34,14 +30,7 @@ def _adopt_hook(task_class: Any) -> None:
 
     @wraps(original)
     def before_start(self: Any, *args: Any, **kwargs: Any) -> None:
-        request = self.request
-        # A class with a hook of its own, whose base was adopted as well, comes here twice.
-        if not (request.is_eager or request.called_directly or _BEGUN in request.__dict__):
-            setattr(request, _BEGUN, True)
-            if request.__dict__.get(ONCE_HEADER):
-                begin(self)
-            else:
-                begin_alone(self)
+        begin(self)  # Of a class with a hook of its own, whose base was adopted as well, the second one does nothing.
         original(self, *args, **kwargs)
 
     setattr(before_start, _ADOPTED, True)

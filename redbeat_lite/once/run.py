@@ -21,7 +21,7 @@ from ..runs.run import EXPECT_HEADER, RUN_HEADERS
 from . import fates
 from .answers import Verdict
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
-from .hold import Hold, policy_of
+from .hold import Hold, is_guarded, policy_of
 from .parked_message import encode
 from .runtime import Runtime
 from .settle import Skipped, is_final, keeps_result, settle
@@ -42,7 +42,7 @@ SUCCESSOR = "redbeat_successor"
 
 
 def begin(task: Any) -> None:
-    """Take what the run that starts now needs.
+    """Take what the run that starts now needs: nothing, if it has begun, is called directly or runs eagerly.
 
     Raises:
         Ignore: this copy is not to run: dropped, parked, or skipped and marked so.
@@ -51,6 +51,11 @@ def begin(task: Any) -> None:
         LockUnavailable: the server does not answer, and it is not.
     """
     request = task.request
+    if request.is_eager or request.called_directly or request.__dict__.keys() & {ATTRIBUTE, _BEGAN}:
+        return
+    if not is_guarded(task, request.__dict__):
+        _begin_alone(task)
+        return
     runtime = Runtime.of(task.app)
     hold = runtime.hold(task, request.__dict__)
     try:
@@ -67,7 +72,7 @@ def begin(task: Any) -> None:
     tell_start(task, request)
 
 
-def begin_alone(task: Any) -> None:
+def _begin_alone(task: Any) -> None:
     """Begin a run that takes nothing: neither a lock nor the guard."""
     began = time.monotonic()
     setattr(task.request, _BEGAN, began)
@@ -100,7 +105,7 @@ def _without_server(task: Any, request: Any, hold: Hold, why: LockUnavailable) -
         # Not in the error's own words, by which it did not run.
         away = text_of(why.__cause__ or why)
         logger.warning("Task %s[%s] runs without the guard against copies of it: %s", task.name, request.id, away)
-        begin_alone(task)
+        _begin_alone(task)
         return
     if task.acks_late:
         raise Reject(str(why), requeue=True) from why

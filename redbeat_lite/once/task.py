@@ -26,7 +26,7 @@ from ..storage.patience import patiently
 from . import run
 from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header, queue_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
-from .hold import GUARD_LIFE, Current, is_guarded
+from .hold import GUARD_LIFE, Current
 from .lock_key import check_definition, checked, key_of
 from .parked_message import DELIVERY
 from .policy import Conflict, Once, check_seconds
@@ -97,12 +97,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Take the lock and claim the task id. A task that is called directly or runs eagerly needs neither."""
-        request = self.request
-        if not (request.is_eager or request.called_directly):
-            if is_guarded(self, request.__dict__):
-                run.begin(self)
-            else:
-                run.begin_alone(self)
+        run.begin(self)
         super().before_start(task_id, args, kwargs)
 
     def needs_guard(self) -> bool:
