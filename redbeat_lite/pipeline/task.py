@@ -62,6 +62,44 @@ def ref_of(fields: Mapping[str, Any]) -> Ref | None:
     )
 
 
+def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A ``__call__`` that gives a step its params, and after which the step has ended and its outcome is recorded.
+
+    Around all that it does, and not at the end of the body: what it commits there is committed when the next stage
+    begins, and what it makes of an exception is what becomes of the step.
+    """
+
+    @wraps(call)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        fields = self.request.__dict__
+        # The outermost call takes them: those within it, by ``super()``, are calls like any other.
+        given = fields.pop(_PARAMS, None)
+        ref = ref_of(fields)
+        if ref is None or given is None:
+            return call(self, *args, **kwargs)
+        header = fields[HEADER]
+        try:
+            try:
+                returned = call(self, *params.arguments(self.run, header, given, args), **kwargs)
+            finally:
+                fields[_PROGRESS].close()
+            text = params.outcome(returned, process=header["process"] is not None)
+        except (Retry, Reject, Ignore) as exc:
+            _ended_early(self, ref, exc)
+            raise
+        # Before the next stage is published: a step of it may want the same lock.
+        hold = fields.get(once_run.ATTRIBUTE)
+        if hold is not None:
+            Runtime.of(self.app).release(hold)
+        # An exception goes its way through Celery, which tells of it below, in whatever process it is known.
+        conclude(self.app, store_of(self.app), ref, "SUCCEEDED", text)
+        return returned
+
+    # By which an annotation of Celery's, ``"@__call__"``, would find what it goes around, and the step would not end.
+    del __call__.__wrapped__
+    return __call__
+
+
 @public
 class PipelineTask(Task):
     """A task that can be a step of a pipeline, and otherwise is a :class:`redbeat_lite.Task`.
@@ -164,9 +202,10 @@ class PipelineTask(Task):
         if all(call is not base.__call__ for base in cls.__mro__[1:] if issubclass(base, PipelineTask)):
             cls.__call__ = _ending_step(call)  # type: ignore[method-assign] # as Celery does with ``run``
 
+    @_ending_step
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body: of a step with its params, and its outcome recorded."""
-        return _call(self, super().__call__, args, kwargs)
+        return super().__call__(*args, **kwargs)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
         """As its base's. The retry of a step is left to the sweeper where the broker does not take it: Celery gives up
@@ -196,49 +235,6 @@ class PipelineTask(Task):
         if ref_of(fields) is not None or REHEARSED in fields:
             raise RuntimeError("a step of a pipeline cannot be replaced by another task")
         return super().replace(sig)
-
-
-def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The ``__call__`` of a subclass, after which its step has ended.
-
-    Around all that it does, and not at the end of the body: what it commits there is committed when the next stage
-    begins, and what it makes of an exception is what becomes of the step.
-    """
-
-    @wraps(call)
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _call(self, partial(call, self), args, kwargs)
-
-    # By which an annotation of Celery's, ``"@__call__"``, would find what it goes around, and the step would not end.
-    del __call__.__wrapped__
-    return __call__
-
-
-def _call(task: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call what runs the body: for a step with its params, and its outcome is recorded."""
-    fields = task.request.__dict__
-    # The outermost call takes them: those within it, by ``super()``, are calls like any other.
-    given = fields.pop(_PARAMS, None)
-    ref = ref_of(fields)
-    if ref is None or given is None:
-        return call(*args, **kwargs)
-    header = fields[HEADER]
-    try:
-        try:
-            returned = call(*params.arguments(task.run, header, given, args), **kwargs)
-        finally:
-            fields[_PROGRESS].close()
-        text = params.outcome(returned, process=header["process"] is not None)
-    except (Retry, Reject, Ignore) as exc:
-        _ended_early(task, ref, exc)
-        raise
-    # Before the next stage is published: a step of it may want the same lock.
-    hold = fields.get(once_run.ATTRIBUTE)
-    if hold is not None:
-        Runtime.of(task.app).release(hold)
-    # An exception goes its way through Celery, which tells of it below, in whatever process it is known.
-    conclude(task.app, store_of(task.app), ref, "SUCCEEDED", text)
-    return returned
 
 
 def _ended_early(task: Any, ref: Ref, why: Retry | Reject | Ignore) -> None:
