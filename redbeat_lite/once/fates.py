@@ -20,7 +20,6 @@ from .settle import Skipped
 Told = tuple[Outcome, str]
 
 _OUTCOMES: dict[str, Outcome] = {
-    states.SUCCESS: "succeeded",
     states.FAILURE: "failed",
     states.RETRY: "retrying",
     states.REJECTED: "rejected",

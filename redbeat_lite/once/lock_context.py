@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from celery.utils.log import get_logger
-
 from ..durations import Duration
 from ..public import public
 from ..uuids import drawn
@@ -19,8 +17,6 @@ from .lock_key import checked
 from .policy import Once, check_seconds
 from .runtime import Runtime
 from .store import Held
-
-logger = get_logger(__name__)
 
 #: Seconds between two attempts of a caller that waits.
 _POLL = 0.1

@@ -14,7 +14,6 @@ import celery
 from celery import signals
 from celery.app.task import Context
 from celery.backends.rpc import RPCBackend
-from celery.utils.log import get_logger
 from kombu.utils.functional import maybe_list
 from kombu.utils.uuid import uuid
 
@@ -33,8 +32,6 @@ from .policy import Conflict, Once, check_seconds
 from .runtime import PATIENCE, Runtime
 from .settle import settle
 from .store import DOWN, Wanted
-
-logger = get_logger(__name__)
 
 
 @public

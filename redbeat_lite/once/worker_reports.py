@@ -12,9 +12,6 @@ REPORT = 10.0
 _GONE_AFTER = 60.0
 FORGOTTEN_AFTER = 3600.0
 
-#: What is raised by a text that is something else.
-_NO_REPORT = (ValueError, TypeError, AttributeError, KeyError)
-
 
 class WorkerReport(NamedTuple):
     """What a worker says.
@@ -39,7 +36,7 @@ class WorkerReport(NamedTuple):
 
     @classmethod
     def decode(cls, text: bytes) -> WorkerReport:
-        """What :meth:`encode` made; fields that are not known are passed over. May raise any of ``_NO_REPORT``."""
+        """What :meth:`encode` made; fields that are not known are passed over."""
         said = json.loads(text)
         timeout = said["visibility_timeout"]
         return cls(
@@ -58,7 +55,7 @@ def heard_of(found: Mapping[bytes, bytes], now: float) -> dict[str, WorkerReport
     """
     heard = {}
     for name, text in found.items():
-        with suppress(*_NO_REPORT):
+        with suppress(ValueError, TypeError, AttributeError, KeyError):  # what a text raises that is none
             said = WorkerReport.decode(text)
             if now - said.at <= _GONE_AFTER:
                 heard[name.decode(errors="backslashreplace")] = said

@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from celery.utils.log import get_logger
-
 from ...clock import elapsed, wall_ms
 from ...storage.replies import server_ms
 from ..runtime import Runtime
 from ..worker_reports import FORGOTTEN_AFTER, WorkerReport, heard_of
-
-logger = get_logger(__name__)
 
 #: Marks within one visibility timeout.
 PER_TIMEOUT = 3
