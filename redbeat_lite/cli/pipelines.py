@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ..pipeline import PipelineNotFound, PipelineRun, RunStatus, State, StepStatus, progress_line
+from ..pipeline import RunStatus, State, StepStatus, progress_line
+from ..pipeline.errors import PipelineNotFound
+from ..pipeline.run import PipelineRun
 from .command import Command, Group, Length, app_of, json_option
 from .exit_codes import Failure, unknown
 from .output import echo_fields, echo_json, echo_table, fitted, say, when

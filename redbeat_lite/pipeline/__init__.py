@@ -27,38 +27,16 @@ from typing import TYPE_CHECKING
 from ..public import handed_on
 
 if TYPE_CHECKING:
-    from .errors import PipelineNotFound, StepFailed
-    from .pipeline import Pipeline
-    from .run import PipelineRun
     from .run_status import RunStatus, State, StepStatus, progress_line
     from .sweeper import sweep
-    from .task import PipelineTask
-    from .task_processes import start_task_process, task_process
+    from .task_processes import task_process
 
-_HOMES = {
-    ".errors": ("PipelineNotFound", "StepFailed"),
-    ".pipeline": ("Pipeline",),
-    ".run": ("PipelineRun",),
-    ".run_status": ("RunStatus", "State", "StepStatus", "progress_line"),
-    ".sweeper": ("sweep",),
-    ".task": ("PipelineTask",),
-    ".task_processes": ("start_task_process", "task_process"),
+_HOME = {
+    **dict.fromkeys(("RunStatus", "State", "StepStatus", "progress_line"), ".run_status"),
+    "sweep": ".sweeper",
+    "task_process": ".task_processes",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "Pipeline",
-    "PipelineNotFound",
-    "PipelineRun",
-    "PipelineTask",
-    "RunStatus",
-    "State",
-    "StepFailed",
-    "StepStatus",
-    "progress_line",
-    "start_task_process",
-    "sweep",
-    "task_process",
-]
+__all__ = ["RunStatus", "State", "StepStatus", "progress_line", "sweep", "task_process"]
 
-__getattr__ = handed_on(__name__, _HOME_OF)
+__getattr__ = handed_on(__name__, _HOME)

@@ -9,7 +9,7 @@ from ..cli.backfills import backfill as command
 from ..entries.schedule_text import seconds_from
 from ..entries.words import counted, in_zone
 from ..once.lock_listing import locks
-from ..pipeline import PipelineRun
+from ..pipeline.run import PipelineRun
 from .access import Right
 from .bulk import LOOKED_AT
 from .messages import Response

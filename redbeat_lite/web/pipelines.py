@@ -7,7 +7,8 @@ from functools import partial
 from itertools import chain, groupby
 from typing import Any
 
-from ..pipeline import PipelineRun, RunStatus, State, StepStatus, progress_line
+from ..pipeline import RunStatus, State, StepStatus, progress_line
+from ..pipeline.run import PipelineRun
 from .messages import Response
 from .site import Call
 

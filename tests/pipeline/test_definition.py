@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite import CorruptEntry, InvalidEntry, Pipeline, PipelineTask
-from redbeat_lite.pipeline import RunStatus, State, StepFailed, StepStatus, progress_line
+from redbeat_lite.pipeline import RunStatus, State, StepStatus, progress_line
 from redbeat_lite.pipeline.definition import Definition, task_id
+from redbeat_lite.pipeline.errors import StepFailed
 from redbeat_lite.pipeline.params import decode, encode, merge, outcome
 from redbeat_lite.pipeline.publish import describe
 from tests.pipeline.pipeproj import make_app

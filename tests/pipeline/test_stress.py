@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from redbeat_lite.pipeline import PipelineRun, RunStatus, sweep
+from redbeat_lite import PipelineRun
+from redbeat_lite.pipeline import RunStatus, sweep
 from tests.pipeline.crew import Lab, Worker
 from tests.pipeline.pipeproj import added_by, make_app
 from tests.support.server import Server
