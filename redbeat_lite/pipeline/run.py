@@ -190,17 +190,17 @@ class PipelineRun:
         deadline = None if longest is None else time.monotonic() + longest
         pause, seen = _POLL[0], None
         while True:
-            found = None
             try:
                 found = self.status()
             except UNREACHABLE as exc:
                 logger.warning("Pipeline %s: cannot look at it, trying again: %s", self.id, text_of(exc))
-            if found is not None and found != seen:
-                seen, pause = found, _POLL[0]
-                if progress is not None:
-                    progress(found)
-            if found is not None and found.ended:
-                return found
+            else:
+                if found != seen:
+                    seen, pause = found, _POLL[0]
+                    if progress is not None:
+                        progress(found)
+                if found.ended:
+                    return found
             left = pause if deadline is None else min(pause, deadline - time.monotonic())
             if left <= 0:
                 raise TimeoutError(f"pipeline {self.id} has not ended within {longest:g} s")

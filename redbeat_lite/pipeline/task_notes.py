@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from celery import Celery
@@ -91,11 +92,9 @@ def _routed(app: Celery, task: Task, options: Mapping[str, Any]) -> dict[str, An
 def _storable(options: Mapping[str, Any]) -> dict[str, Any]:
     stored: dict[str, Any] = {}
     for option, value in options.items():
-        try:
+        with suppress(InvalidEntry):
             # A queue or an exchange may be an object; its name finds it.
             stored[option] = unpack(pack(getattr(value, "name", value), option))
-        except InvalidEntry:
-            continue
     return stored
 
 

@@ -8,6 +8,7 @@ coming back.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from ...clock import elapsed, wall_ms
@@ -54,10 +55,8 @@ class Heartbeat:
 def snapshot(members: Iterable[Any]) -> list[Any]:
     """The members of what the main thread changes meanwhile."""
     for _ in range(100):
-        try:
+        with suppress(RuntimeError):
             return list(members)
-        except RuntimeError:
-            continue
     return []
 
 
