@@ -12,7 +12,4 @@ end
 if tonumber(ARGV[1]) < tonumber(g[2]) or g[1] == 'done' then
   return 1
 end
-if g[1] ~= 'running' then
-  return 0
-end
-return tonumber(g[3]) > now_ms() and 1 or 0
+return g[1] == 'running' and tonumber(g[3]) > now_ms() and 1 or 0

@@ -8,10 +8,7 @@ if not g[3] then
   redis.call('ZREM', KEYS[2], ARGV[1])
   return false
 end
-local again = g[1] == 'running' and tonumber(g[2]) or 0
-if g[5] and tonumber(g[5]) > again then
-  again = tonumber(g[5])
-end
+local again = math.max(g[1] == 'running' and tonumber(g[2]) or 0, tonumber(g[5] or '0'))
 if again > now then
   redis.call('ZADD', KEYS[2], again, ARGV[1])
   return false
