@@ -64,8 +64,8 @@ class Once:
 
     def __post_init__(self) -> None:
         _check_key(self.key)
-        _check("scope", self.scope in SCOPES, _one_of(SCOPES), self.scope)
-        _check("on_conflict", self.on_conflict in CONFLICTS, _one_of(CONFLICTS), self.on_conflict)
+        _check("scope", self.scope in SCOPES, f"one of {', '.join(SCOPES)}", self.scope)
+        _check("on_conflict", self.on_conflict in CONFLICTS, f"one of {', '.join(CONFLICTS)}", self.on_conflict)
         object.__setattr__(self, "lease", check_seconds("once.lease", self.lease))
         _check("hold_on_retry", isinstance(self.hold_on_retry, bool), "True or False", self.hold_on_retry)
         if self.max_hold is not None:
@@ -143,10 +143,6 @@ _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Once)
 def _check(field: str, ok: bool, expected: str, value: object) -> None:
     if not ok:
         raise InvalidEntry(f"once.{field}", expected, value)
-
-
-def _one_of(choices: tuple[str, ...]) -> str:
-    return " or ".join(repr(choice) for choice in choices)
 
 
 def check_seconds(field: str, value: object, least: float = MIN_LEASE, most: float = YEAR) -> float:
