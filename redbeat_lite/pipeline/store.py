@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from celery import Celery
 
 from ..once.runtime import Runtime
-from ..once.store import LockStore
 from ..runs.store import RunStore
 from ..storage.lazy import of_process
 from ..storage.patience import patiently
@@ -103,19 +102,16 @@ class Look(NamedTuple):
 
 
 class PipelineStore:
-    """The runs under one prefix.
+    """The runs of one app. Get it with :func:`store_of`."""
 
-    Parameters:
-        lease: seconds that the guard believes in a run that nobody renews.
-    """
-
-    def __init__(self, client: Any, prefix: str, lease: float) -> None:
-        self.client = client
-        self.index = Index(client, prefix, min(max(lease / 2, 0.5), 10.0))
+    def __init__(self, app: Celery) -> None:
+        runtime = Runtime.of(app)
+        self._prefix, lease = runtime.settings.key_prefix, runtime.settings.once_lease
+        self.guards, self.client = runtime.store, runtime.store.client
+        self.index = Index(self.client, self._prefix, min(max(lease / 2, 0.5), 10.0))
         self.resend_ms = round(1000 * max(lease, 1.0))
-        self._prefix = prefix
-        self.guards, self.runs = LockStore(client, prefix), RunStore(client, prefix)
-        self._scripts = Scripts(client)
+        self.runs = RunStore(self.client, self._prefix)
+        self._scripts = Scripts(self.client)
         self._definitions: dict[str, Definition] = {}
 
     def keys(self, run_id: str) -> RunKeys:
@@ -287,9 +283,4 @@ def _outbox(flat: Sequence[Any]) -> Outbox:
 
 def store_of(app: Celery) -> PipelineStore:
     """That of an app in this process; raises ConfigurationError if its settings are wrong, or name no Redis."""
-    return of_process(app, _pipeline_store)
-
-
-def _pipeline_store(app: Celery) -> PipelineStore:
-    runtime = Runtime.of(app)
-    return PipelineStore(runtime.store.client, runtime.settings.key_prefix, runtime.settings.once_lease)
+    return of_process(app, PipelineStore)

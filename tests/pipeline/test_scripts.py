@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 
 from redbeat_lite.pipeline import store as pipeline_store
 from redbeat_lite.pipeline.definition import Definition, Step
@@ -22,11 +22,12 @@ RUN = "run1"
 
 
 @pytest.fixture
-def store(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[PipelineStore]:
+def store(server: Server, monkeypatch: pytest.MonkeyPatch) -> PipelineStore:
     monkeypatch.setattr(pipeline_store, "SUSPICION_MS", 300)
     monkeypatch.setattr(pipeline_store, "OUTBOX_GRACE_MS", 300)
-    with server.client() as client:
-        yield PipelineStore(client, "t", 2.0)
+    app = Celery("scripts", broker=server.url, set_as_current=False)
+    app.conf.update(redbeat_lite_key_prefix="t", redbeat_lite_once_lease=2)
+    return PipelineStore(app)
 
 
 def definition(*sizes: int, **more: Any) -> Definition:
