@@ -43,12 +43,11 @@ class Runtime:
     def __init__(self, app: Celery) -> None:
         self.app = app
         self.settings = Settings.from_app(app)
-        self.pid = os.getpid()
         self._backend = Backend(self.settings)
         self.store = LockStore(self._backend.client, self.settings.key_prefix)
-        self.renewer = Renewer(self._open)
+        self.renewer = Renewer(lambda seconds: LockStore(self._backend.open(timeout=seconds), self.store.keys.prefix))
         self.recorder = Recorder(self.settings)
-        self._holder = f"{socket.gethostname()}:{self.pid}"
+        self._holder = f"{socket.gethostname()}:{os.getpid()}"
 
     @classmethod
     def of(cls, app: Celery) -> Runtime:
@@ -212,6 +211,3 @@ class Runtime:
                 self.wake([key])
         except DOWN as exc:
             logger.warning("Task %s could not give up the once-lock %r: %s", task_id, key, text_of(exc))
-
-    def _open(self, timeout: float) -> LockStore:
-        return LockStore(self._backend.open(timeout=timeout), self.settings.key_prefix)
