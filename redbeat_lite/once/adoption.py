@@ -14,24 +14,18 @@ _ADOPTED = "redbeat_adopted"
 def adopt(task: Any) -> None:
     """Make a task of another class take the lock its message brings from the beat or from ``once_key``, and do with it
     and with STARTED as ours do. Again does nothing."""
-    _adopt_hook(type(task))
     task.track_started = False
     if not hasattr(task.run, _ADOPTED):
         # Of this task and not in its class: Celery may have put its own retry around the body, in the task as well.
         task.run = wraps(task.run)(partial(let_go_after, task, task.run))
         setattr(task.run, _ADOPTED, True)
+    original = type(task).before_start
+    if not hasattr(original, _ADOPTED):
+        # In ``before_start``: what a signal's receiver raises, Celery swallows, and the body would run unlocked.
+        @wraps(original)
+        def before_start(self: Any, *args: Any, **kwargs: Any) -> None:
+            begin(self)  # Of a class with a hook of its own, whose base was adopted as well, the second does nothing.
+            original(self, *args, **kwargs)
 
-
-def _adopt_hook(task_class: Any) -> None:
-    # In ``before_start``: what a signal's receiver raises, Celery swallows, and the body would run unlocked.
-    original = task_class.before_start
-    if hasattr(original, _ADOPTED):
-        return
-
-    @wraps(original)
-    def before_start(self: Any, *args: Any, **kwargs: Any) -> None:
-        begin(self)  # Of a class with a hook of its own, whose base was adopted as well, the second one does nothing.
-        original(self, *args, **kwargs)
-
-    setattr(before_start, _ADOPTED, True)
-    task_class.before_start = before_start
+        setattr(before_start, _ADOPTED, True)
+        type(task).before_start = before_start
