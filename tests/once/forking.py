@@ -25,7 +25,7 @@ from celery import Celery
 from kombu.utils.objects import cached_property
 
 from redbeat_lite import Schedules, forks
-from redbeat_lite.api import read_side as api
+from redbeat_lite.api import reader as api
 from redbeat_lite.once.hold import Hold
 from redbeat_lite.once.renewal import Renewer
 from redbeat_lite.once.store import Held
