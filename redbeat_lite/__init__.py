@@ -7,68 +7,53 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._version import __version__ as __version__
+from ._version import __version__
 from .public import handed_on
 
-if TYPE_CHECKING:  # by these names users import them
-    from .actors import acting_as as acting_as
-    from .api.backfills import Backfills as Backfills
-    from .api.calendars import Calendars as Calendars
-    from .api.freezes import FreezeList as FreezeList
-    from .api.one_entry import Record as Record
-    from .api.schedules import Schedules as Schedules
-    from .api.selected import Selected as Selected
-    from .durations import Duration as Duration
-    from .entries.entry import Entry as Entry
-    from .entries.field_types import Changes as Changes
-    from .entries.field_types import ExpectFields as ExpectFields
-    from .entries.field_types import MisfireFields as MisfireFields
-    from .entries.field_types import OnceFields as OnceFields
-    from .entries.field_types import Policies as Policies
-    from .entries.freezes import Freeze as Freeze
-    from .entries.preview import Upcoming as Upcoming
-    from .errors import ConfigOwned as ConfigOwned
-    from .errors import ConfigurationError as ConfigurationError
-    from .errors import CorruptEntry as CorruptEntry
-    from .errors import EntryChanged as EntryChanged
-    from .errors import EntryExists as EntryExists
-    from .errors import EntryNotFound as EntryNotFound
-    from .errors import InvalidEntry as InvalidEntry
-    from .errors import RedbeatError as RedbeatError
-    from .errors import UnsupportedFormat as UnsupportedFormat
-    from .expect import Expect as Expect
-    from .expect import Pause as Pause
-    from .once.errors import LockLost as LockLost
-    from .once.errors import LockUnavailable as LockUnavailable
-    from .once.errors import OnceRejected as OnceRejected
-    from .once.errors import OnceSkipped as OnceSkipped
-    from .once.installation import install as install
-    from .once.lock_context import LockHandle as LockHandle
-    from .once.lock_context import lock as lock
-    from .once.lock_listing import LockInfo as LockInfo
-    from .once.lock_listing import Locks as Locks
-    from .once.lock_listing import locks as locks
-    from .once.policy import Once as Once
-    from .once.task import Task as Task
-    from .pipeline.errors import NotResumable as NotResumable
-    from .pipeline.errors import PipelineNotFound as PipelineNotFound
-    from .pipeline.pipeline import Pipeline as Pipeline
-    from .pipeline.run import PipelineRun as PipelineRun
-    from .pipeline.task import PipelineTask as PipelineTask
-    from .pipeline.task_processes import start_task_process as start_task_process
-    from .runs.incident import Incident as Incident
-    from .runs.run import Run as Run
-    from .scheduler import Scheduler as Scheduler
-    from .schedules import at as at
-    from .schedules import cron as cron
-    from .schedules import every as every
-    from .schedules import manual as manual
-    from .schedules import register_schedule as register_schedule
-    from .schedules import rrule as rrule
-    from .schedules.calendars import Calendar as Calendar
-    from .schedules.misfire import Misfire as Misfire
-    from .storage.backfills import Backfill as Backfill
-    from .storage.changes import Change as Change
+if TYPE_CHECKING:
+    from .actors import acting_as
+    from .api.backfills import Backfills
+    from .api.calendars import Calendars
+    from .api.freezes import FreezeList
+    from .api.one_entry import Record
+    from .api.schedules import Schedules
+    from .api.selected import Selected
+    from .durations import Duration
+    from .entries.entry import Entry
+    from .entries.field_types import Changes, ExpectFields, MisfireFields, OnceFields, Policies
+    from .entries.freezes import Freeze
+    from .entries.preview import Upcoming
+    from .errors import (
+        ConfigOwned,
+        ConfigurationError,
+        CorruptEntry,
+        EntryChanged,
+        EntryExists,
+        EntryNotFound,
+        InvalidEntry,
+        RedbeatError,
+        UnsupportedFormat,
+    )
+    from .expect import Expect, Pause
+    from .once.errors import LockLost, LockUnavailable, OnceRejected, OnceSkipped
+    from .once.installation import install
+    from .once.lock_context import LockHandle, lock
+    from .once.lock_listing import LockInfo, Locks, locks
+    from .once.policy import Once
+    from .once.task import Task
+    from .pipeline.errors import NotResumable, PipelineNotFound
+    from .pipeline.pipeline import Pipeline
+    from .pipeline.run import PipelineRun
+    from .pipeline.task import PipelineTask
+    from .pipeline.task_processes import start_task_process
+    from .runs.incident import Incident
+    from .runs.run import Run
+    from .scheduler import Scheduler
+    from .schedules import at, cron, every, manual, register_schedule, rrule
+    from .schedules.calendars import Calendar
+    from .schedules.misfire import Misfire
+    from .storage.backfills import Backfill
+    from .storage.changes import Change
 
 _HOMES = {
     "actors": ("acting_as",),
@@ -117,7 +102,67 @@ _HOMES = {
 }
 _HOME_OF = {name: f".{home}" for home, names in _HOMES.items() for name in names}
 
-__all__ = ["__version__", *_HOME_OF]
+__all__ = [
+    "Backfill",
+    "Backfills",
+    "Calendar",
+    "Calendars",
+    "Change",
+    "Changes",
+    "ConfigOwned",
+    "ConfigurationError",
+    "CorruptEntry",
+    "Duration",
+    "Entry",
+    "EntryChanged",
+    "EntryExists",
+    "EntryNotFound",
+    "Expect",
+    "ExpectFields",
+    "Freeze",
+    "FreezeList",
+    "Incident",
+    "InvalidEntry",
+    "LockHandle",
+    "LockInfo",
+    "LockLost",
+    "LockUnavailable",
+    "Locks",
+    "Misfire",
+    "MisfireFields",
+    "NotResumable",
+    "Once",
+    "OnceFields",
+    "OnceRejected",
+    "OnceSkipped",
+    "Pause",
+    "Pipeline",
+    "PipelineNotFound",
+    "PipelineRun",
+    "PipelineTask",
+    "Policies",
+    "Record",
+    "RedbeatError",
+    "Run",
+    "Scheduler",
+    "Schedules",
+    "Selected",
+    "Task",
+    "UnsupportedFormat",
+    "Upcoming",
+    "__version__",
+    "acting_as",
+    "at",
+    "cron",
+    "every",
+    "install",
+    "lock",
+    "locks",
+    "manual",
+    "register_schedule",
+    "rrule",
+    "start_task_process",
+]
 
 __getattr__ = handed_on(__name__, _HOME_OF)
 
