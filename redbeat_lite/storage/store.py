@@ -80,8 +80,8 @@ class Store(Reading):
 
     def discard(self, name: str, line: Line) -> bool:
         """Forget an entry that is in quarantine; tells whether it was, and records it with this line."""
-        is_there = self._client.hexists(self.keys.quarantine, name)
-        return is_there and self.put([Edit(name, None, None, line=line)]) == [True]  # an edit takes it out of there
+        keys = (self.keys.quarantine, self.keys.changes, self.keys.changed, self.keys.new_reply())
+        return bool(self._run("schedule/discard", keys, (name, line.change)))
 
     def record(self, line: Line, names: Sequence[str]) -> None:
         """Write a line into the record of changes about what is no edit of an entry, with at most 1,000 names."""
