@@ -46,7 +46,12 @@ class Reader:
         self.app = app
         self.settings = Settings.from_app(app)
         self.store = store or Store.of(self.settings)
-        self.zone: tzinfo = app.timezone
+
+    @property
+    def zone(self) -> tzinfo:
+        """That of the app. One that is wrong fails where it is needed, and keeps nobody from the rest."""
+        zone: tzinfo = self.app.timezone
+        return zone
 
     def stored(self, name: str) -> Stored:
         """What Redis holds for this name; raises EntryNotFound where that is nothing."""

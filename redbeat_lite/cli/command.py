@@ -47,6 +47,10 @@ class Command(click.Command):
             formatter.write_paragraph()
             formatter.write_text(_EXIT_CODES)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[JSON] = False  # and not what a command before was told, where a shell keeps the context above both
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         tolerate_any_text()
         callback: Any = self.callback

@@ -189,7 +189,9 @@ def _instant_or_length(field: str, text: str, zone: tzinfo, words: str, sign: in
 def _json(field: str, text: str, expected: str = "JSON") -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as exc:
+    except RecursionError:
+        raise InvalidEntry(field, f"{expected} that is not nested hundreds of levels deep", text) from None
+    except ValueError as exc:
         raise InvalidEntry(field, f"{expected} ({exc})", text) from None
 
 

@@ -93,7 +93,8 @@ def import_(ctx: click.Context, /, origin: str | None, apply: bool, replace: boo
             if apply:
                 mover.apply(moves)
         echo_json(_as_data(move) for move in moves)
-        _report(app, source, mover, moves, applied=apply)
+        if not in_json():  # it asks the other scheduler and the server for more
+            _report(app, source, mover, moves, applied=apply)
     if any(move.action == "left out" for move in moves):
         ctx.exit(NOT_ALL)
 

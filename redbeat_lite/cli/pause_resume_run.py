@@ -87,6 +87,7 @@ def run(ctx: click.Context, /, args: Any, kwargs: Any, at: str | None, note: str
       celery -A proj redbeat run nightly --kwargs '{"x": 1}' --note "once more"
       celery -A proj redbeat run nightly --at 2026-11-14T02:30
     """
+    given = fields_of({"args": args, "kwargs": kwargs, "note": note}, ctx.obj.app.timezone)
     schedules, found = schedules_of(ctx), to_change(ctx, "run", **meant)
     if (at is not None or not isinstance(found, str)) and (args is not None or kwargs is not None):
         raise Failure("--args and --kwargs go with the NAME of one entry, without --at")
@@ -98,7 +99,7 @@ def run(ctx: click.Context, /, args: Any, kwargs: Any, at: str | None, note: str
         return
     if isinstance(found, str):
         _ = schedules[found]  # so that what fails from here on is the broker's affair
-    app, given = ctx.obj.app, fields_of({"args": args, "kwargs": kwargs, "note": note}, ctx.obj.app.timezone)
+    app = ctx.obj.app
     try:
         with given_up_soon(app, Settings.from_app(app).publish_timeout):
             sent = {found: schedules.run_now(found, **given)} if isinstance(found, str) else found.run_now(note)

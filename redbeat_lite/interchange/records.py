@@ -54,7 +54,8 @@ def state_fields(state: EntryState) -> dict[str, Any]:
     asked = state.nominal.asked if isinstance(state.nominal, Question) else None
     instants = {"next": state.nominal, "asked": asked, "last": state.last, "forgiven": state.forgiven or None}
     told = {field: None if ms is None else from_ms(ms).isoformat() for field, ms in instants.items()}
-    return told | {field: getattr(state, field) for field in _STATE if field not in told}
+    told |= {field: getattr(state, field) for field in _STATE if field not in told}
+    return {field: each for field, each in told.items() if each is not None or field in ("next", "last")}
 
 
 def state_from(fields: Any) -> EntryState:
@@ -103,7 +104,13 @@ def _reader(expected: str, is_right: Callable[[Any], bool]) -> _Reader:
 
 
 def _or_none(read: _Reader) -> _Reader:
-    return lambda field, value: None if value is None else read(field, value)
+    def read_or_none(field: str, value: Any) -> Any:
+        try:
+            return None if value is None else read(field, value)
+        except InvalidEntry as exc:
+            raise InvalidEntry(field, f"null, or {exc.expected}", value, hint=exc.hint) from None
+
+    return read_or_none
 
 
 def _unpacked(field: str, value: Any) -> Any:
@@ -138,9 +145,9 @@ _generation = _reader(
 )
 
 _ENTRY: dict[str, _Reader] = {
-    "schedule": _or_none(lambda _, value: schedule_from(value)),
+    "schedule": lambda _, value: None if value is None else schedule_from(value),
     **dict.fromkeys(("args", "kwargs", "options"), _unpacked),
-    **dict.fromkeys(("start_at", "end_at"), _or_none(instant_from)),
+    **dict.fromkeys(("start_at", "end_at"), lambda field, value: None if value is None else instant_from(field, value)),
 }
 _STATE: dict[str, _Reader] = {
     **dict.fromkeys(("count", "skipped", "version"), _count),

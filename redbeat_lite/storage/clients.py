@@ -177,8 +177,8 @@ def _provided(options: dict[str, Any]) -> dict[str, Any]:
     if isinstance(provider, str):
         try:
             options["credential_provider"] = symbol_by_name(provider)()  # type: ignore[no-untyped-call]
-        except (ImportError, AttributeError, ValueError) as exc:
-            expected = "redbeat_lite_url: expected a credential_provider that can be imported"
+        except (ImportError, AttributeError, ValueError, TypeError) as exc:
+            expected = "redbeat_lite_url: expected a credential_provider that can be imported and made"
             raise ConfigurationError(f"{expected}, got {provider!r}: {exc}") from exc
     return options
 

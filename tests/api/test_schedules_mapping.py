@@ -39,6 +39,15 @@ class TestMapping:
         with pytest.raises(EntryNotFound):
             del schedules[name]
 
+    def test_what_needs_no_time_zone_is_told_in_an_app_with_a_wrong_one(
+        self, schedules: Schedules, make_app: MakeApp
+    ) -> None:
+        schedules.add("a", "add", every(10))
+        found = Schedules(make_app(timezone="Nope/Zone"))
+        assert [*found] == ["a"]
+        assert found.get("a") == schedules["a"]
+        assert [change.action for change in found.changes()] == ["added"]
+
     def test_assignment_creates_and_replaces(self, schedules: Schedules) -> None:
         schedules["a"] = Entry("a", "add", every(10))
         generation = schedules["a"].generation

@@ -556,4 +556,5 @@ def test_one_run_has_other_arguments_and_a_note(cli: Cli, schedules: Schedules, 
     assert (message.id, message.args) == (task_id, [1, 2])
     assert schedules.changes()[0].note == f"task {task_id} with other arguments: after the import"
     assert "expected JSON array" in cli("run", "hand", "--args", "{}", code=1).err
+    assert "args: expected JSON array" in cli("run", "nobody", "--args", "oops", code=1).err
     assert "kwargs: expected what add takes" in cli("run", "hand", "--kwargs", '{"z": 1}', code=1).err

@@ -244,7 +244,7 @@ class TestExport:
             ({"count": 10**15}, "state.count: expected a whole number"),
             ({"note": "x" * 1001}, "state.note: expected text of at most 1000 characters"),
             ({"error": "\ud800"}, "state.error: expected text"),
-            ({"next": "soon"}, "state.next: expected an instant"),
+            ({"next": "soon"}, "state.next: expected null, or an instant"),
             ({"generation": "a|b"}, "state.generation: expected at most 32 letters"),
             ({"paused": 1}, "state.paused: expected true or false"),
         ],
@@ -415,7 +415,10 @@ class TestBadFiles:
         said = cli("apply", str(file), code=1).err
         assert "entry 'b': entries[1].args: expected" in said
         assert "levels deep" in said
-        assert "args" in cli("add", "deep", "add", "--every", "5s", "--args", deep, code=1).err
+        for much in (deep, "[" * 100_000):
+            said = cli("add", "deep", "add", "--every", "5s", "--args", much, code=1).err
+            assert "args: expected JSON array" in said
+            assert "levels deep" in said
         assert len(schedules) == 0
 
     @pytest.mark.parametrize("suffix", [".json", ".toml"])

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 import pytest
+from celery import Celery
+from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
 from redbeat_lite import Schedules, at, every
@@ -155,3 +157,13 @@ def test_long_work_shows_that_it_lives_where_somebody_looks(monkeypatch: pytest.
     with showing_life("comparing"):
         eventually(lambda: "comparing: 1 s" in err.getvalue())
     assert err.getvalue().endswith("\r\x1b[K"), "and leaves the line empty"
+
+
+def test_json_is_asked_for_by_each_command_where_a_shell_keeps_the_context_above(
+    app: Celery, schedules: Schedules
+) -> None:
+    schedules.add("a", "add", every(60))
+    shell = click.Context(click.Command("shell"), obj=CLIContext(app=app, no_color=True, workdir=None))
+    asked = (["list", "--json"], ["pause", "a"], ["resume", "*"])
+    said = [CliRunner().invoke(redbeat, words, parent=shell).stdout for words in asked]
+    assert [each[:6] for each in said] == ["[\n  {\n", "paused", "resume"]

@@ -577,6 +577,11 @@ class TestCommand:
             [finding] = json.loads(warned.stdout)
             assert warned.returncode == 3
             assert finding.keys() == {"check", "severity", "what", "why", "todo", "entries"}
+            client.hset(KEYS.entries, "torn", "no JSON")  # found after that
+            client.zadd(KEYS.due, {"torn": 4e12})
+            found = json.loads(redbeat(server.url, "doctor", "--json").stdout)
+            assert [each["check"] for each in found] == ["leader", "unreadable", "persistence"]
+            client.delete(KEYS.entries, KEYS.due)
             client.config_set("maxmemory-policy", "allkeys-lru")
         grave = redbeat(server.url, "doctor")
         assert grave.returncode == 4

@@ -88,7 +88,8 @@ def test_a_password_that_a_process_shows_would_be_noticed() -> None:
         ("redis://h", {"sockt_timeout": 1}, "redis_options: .*'sockt_timeout'"),
         ("redis://h", {"ssl_ca_certs": "ca.pem"}, "redis_options: .*'ssl_ca_certs'"),
         ("sentinel://h", {"master_name": "m", "sockt_timeout": 1}, "redis_options: .*'sockt_timeout'"),
-        ("redis://h?credential_provider=no.Such", {}, "credential_provider that can be imported, got 'no.Such'"),
+        ("redis://h?credential_provider=no.Such", {}, "provider that can be imported and made, got 'no.Such'"),
+        ("redis://h?credential_provider=collections.abc.Sized", {}, "got 'collections.abc.Sized'"),
     ],
 )
 def test_options_that_nobody_knows_are_told_before_anything_is_opened(
