@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from celery.schedules import BaseSchedule, solar
 from celery.utils.time import remaining
 
 from ..instants import EPOCH, MAX_MS, from_ms, to_ms
-from .rule import ByKey, Question
-from .zones import zone_name
+from .rule import Question
 
 #: Questions in advance, before a schedule is taken for one that does not know its next occurrence.
 _QUESTIONS = 10
@@ -27,13 +28,12 @@ _SHORTEST = timedelta(milliseconds=50)
 _PATIENCE = 1000
 
 
-class RelativeRule(ByKey):
+@dataclass(frozen=True)
+class RelativeRule:
     """``schedule(interval, relative=True)``: Celery rounds its end down to whole minutes, hours or days."""
 
-    __slots__ = ("interval", "zone")
-
-    def __init__(self, interval: timedelta, zone: tzinfo) -> None:
-        self.interval, self.zone = interval, zone
+    interval: timedelta
+    zone: tzinfo = field(hash=False)  # one of dateutil has no hash
 
     def next_after(self, instant: datetime) -> datetime | None:
         try:
@@ -44,30 +44,19 @@ class RelativeRule(ByKey):
         except (OverflowError, ValueError):
             return None
 
-    def _key(self) -> tuple[timedelta, str]:
-        return self.interval, zone_name(self.zone)
 
-    def __repr__(self) -> str:
-        return f"RelativeRule({self.interval!r}, {zone_name(self.zone)!r})"
-
-
-class _Wrapped(ByKey):
+@dataclass(frozen=True)
+class _Wrapped:
     """Somebody else's schedule, wrapped because Celery's are equal when their clocks are, which says nothing about when
     they run.
 
     Parameters:
-        identity: what makes two such schedules the same; by default only the object itself is.
+        identity: what makes two such schedules the same.
     """
 
-    def __init__(self, schedule: BaseSchedule, zone: tzinfo, identity: Hashable = None) -> None:
-        self.schedule, self.zone = schedule, zone
-        self._identity = id(schedule) if identity is None else identity
-
-    def _key(self) -> tuple[type, Hashable, str]:
-        return type(self.schedule), self._identity, zone_name(self.zone)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.schedule!r}, {zone_name(self.zone)!r})"
+    schedule: BaseSchedule = field(compare=False)
+    zone: tzinfo = field(hash=False)
+    identity: Hashable
 
 
 class ForeignRule(_Wrapped):
@@ -140,7 +129,8 @@ _SEARCH_DAYS = 400
 _APART = timedelta(hours=1)
 
 
-class SolarRule(ByKey):
+@dataclass(frozen=True)
+class SolarRule:
     """The events of one kind at one place.
 
     Each event belongs to the UTC day it falls on and is computed from the start of that day, to the second: whichever
@@ -148,43 +138,33 @@ class SolarRule(ByKey):
     one" can return the same sunrise again, a microsecond later.)
     """
 
-    __slots__ = ("place",)
-
-    def __init__(self, schedule: solar) -> None:
-        self.place = (str(schedule.event), float(schedule.lat), float(schedule.lon))
+    event: str
+    lat: float
+    lon: float
 
     def next_after(self, instant: datetime) -> datetime | None:
         instant = instant.astimezone(UTC)
         today = (instant - EPOCH) // _DAY
         try:
-            for day in range(today, today + _SEARCH_DAYS):
-                for event in _events(self.place, day):
-                    if event > instant:
-                        return event
+            events = chain.from_iterable(_events(self, day) for day in range(today, today + _SEARCH_DAYS))
+            return next((event for event in events if event > instant), None)
         except OverflowError:
             return None
-        return None
-
-    def _key(self) -> tuple[str, float, float]:
-        return self.place
-
-    def __repr__(self) -> str:
-        return f"SolarRule{self.place!r}"
 
 
 @lru_cache(maxsize=4096)
-def _events(place: tuple[str, float, float], day: int) -> tuple[datetime, ...]:
+def _events(rule: SolarRule, day: int) -> tuple[datetime, ...]:
     """The events on a UTC day, counted from 1970; two where sunrise comes earlier every day."""
     start = EPOCH + day * _DAY
     end, found = start + _DAY, []
-    while start < end and (event := _following(place, start)) is not None and event < end:
+    while start < end and (event := _following(rule, start)) is not None and event < end:
         found.append(event)
         start = event + _APART
     return tuple(found)
 
 
-def _following(place: tuple[str, float, float], start: datetime) -> datetime | None:
-    schedule = solar(*place)
+def _following(rule: SolarRule, start: datetime) -> datetime | None:
+    schedule = solar(rule.event, rule.lat, rule.lon)
     ephem, sun = schedule.ephem, schedule.ephem.Sun()
     options = {"use_center": True} if schedule.use_center else {}
     try:

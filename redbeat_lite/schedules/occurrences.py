@@ -39,7 +39,7 @@ def rule_of(schedule_: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
     if type(found) is schedule:
         return _interval_rule(found, zone)
     if type(found) is solar:
-        return SolarRule(found)
+        return SolarRule(str(found.event), float(found.lat), float(found.lon))
     kind = AnsweringRule if hasattr(found, "next_after") else ForeignRule
     return kind(found, portable(zone), _identity(found))
 
@@ -149,8 +149,8 @@ def _interval_rule(found: schedule, zone: tzinfo) -> Rule:
     return Every(timedelta(milliseconds=ms))
 
 
-def _identity(found: BaseSchedule) -> str | None:
+def _identity(found: BaseSchedule) -> str | int:
     try:
         return json.dumps(encode_schedule(found), sort_keys=True)
     except (InvalidEntry, TypeError, ValueError):
-        return None
+        return id(found)  # only the object itself is the same
