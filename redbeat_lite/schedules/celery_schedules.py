@@ -19,7 +19,7 @@ from celery.schedules import BaseSchedule, solar
 from celery.utils.time import remaining
 
 from ..instants import EPOCH, MAX_MS, from_ms, to_ms
-from .rule import Question
+from .rule import InMs, Question
 
 #: Questions in advance, before a schedule is taken for one that does not know its next occurrence.
 _QUESTIONS = 10
@@ -59,13 +59,8 @@ class _Wrapped:
     identity: Hashable
 
 
-class ForeignRule(_Wrapped):
+class ForeignRule(_Wrapped, InMs):
     """Any other ``BaseSchedule``, asked through ``is_due`` with a clock that stands where we want it."""
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        """The next occurrence, or the instant at which the schedule wants to be asked about it."""
-        found = self.next_ms(to_ms(instant))
-        return None if found is None else from_ms(found)
 
     def next_ms(self, ms: int) -> int | None:
         """The next occurrence; a `Question` where the schedule does not tell."""

@@ -14,10 +14,11 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
 
 from ..instants import EPOCH, MAX_MS, MIN_MS, from_ms
+from .rule import InMs
 from .wall_times import WallTimes, before, floor_second
 from .zones import jump_between, offset_at, stretches, zone_name
 
-_SECOND, _MS = timedelta(seconds=1), timedelta(milliseconds=1)
+_SECOND = timedelta(seconds=1)
 #: The first and last day of ``datetime`` have no local time in every zone.
 _FIRST_MS, _LAST_MS = MIN_MS + 2 * 86_400_000, MAX_MS - 2 * 86_400_000
 
@@ -105,7 +106,7 @@ def naive(second: int) -> datetime:
     return EPOCH.replace(tzinfo=None) + second * _SECOND
 
 
-class ZonedRule:
+class ZonedRule(InMs):
     """A wall-clock rule in a zone: what the scheduler asks for the next occurrence. Equal by content."""
 
     __slots__ = ("_hash", "walls", "zone")
@@ -113,10 +114,6 @@ class ZonedRule:
     def __init__(self, walls: Walls, zone: tzinfo) -> None:
         self.walls, self.zone = walls, zone
         self._hash = hash((walls, zone_name(zone)))
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        found = self.next_ms((instant - EPOCH) // _MS)
-        return None if found is None else from_ms(found)
 
     def next_ms(self, ms: int) -> int | None:
         if not _FIRST_MS < ms < _LAST_MS:

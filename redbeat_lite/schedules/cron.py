@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from functools import lru_cache, partial
 from typing import Any, Literal
 
@@ -74,8 +74,8 @@ class Cron(SpreadSchedule):
         """The rule with its own zone, or else with ``zone``."""
         return zoned(self.times, portable(zone) if self.zone is None else self.zone)
 
-    def next_after(self, instant: datetime) -> datetime | None:
-        return self.in_zone(self.tz).next_after(instant)
+    def next_ms(self, ms: int) -> int | None:
+        return self.in_zone(self.tz).next_ms(ms)
 
     def _resolve(self, name: str) -> str:
         return resolve(self.expression, self.seconds, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from celery.schedules import schedule
 
 from ..durations import LENGTH, Duration, seconds_of
 from ..errors import InvalidEntry
-from ..instants import EPOCH, MAX_MS, MIN_MS, aware, from_ms, to_ms
+from ..instants import MAX_MS, MIN_MS, aware, from_ms, to_ms
 from ..public import public
 from .rule import RuleSchedule
 from .spread import SpreadSchedule, drawn
@@ -102,15 +102,6 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
         self.resolved = None if spread else 0
         super().__init__(timedelta(milliseconds=self.ms))
 
-    def next_after(self, instant: datetime) -> datetime | None:
-        if not self.on_grid:
-            try:
-                return instant.astimezone(UTC) + timedelta(milliseconds=self.ms)
-            except OverflowError:
-                return None
-        following = self.next_ms((instant - EPOCH) // timedelta(milliseconds=1))
-        return None if following is None else from_ms(following)
-
     def next_ms(self, ms: int) -> int | None:
         following = (self._grid(ms) if self.on_grid else ms) + self.ms
         return following if MIN_MS <= following <= MAX_MS else None
@@ -166,9 +157,6 @@ class At(RuleSchedule):
         self.instant = from_ms(self.ms)
         super().__init__()
 
-    def next_after(self, instant: datetime) -> datetime | None:
-        return self.instant if instant < self.instant else None
-
     def next_ms(self, ms: int) -> int | None:
         return self.ms if ms < self.ms else None
 
@@ -190,7 +178,7 @@ class Manual(RuleSchedule):
             raise InvalidEntry("schedule.manual", "true", stored)
         super().__init__()
 
-    def next_after(self, instant: datetime) -> datetime | None:
+    def next_ms(self, ms: int) -> int | None:
         return None
 
     def _key(self) -> tuple[object, ...]:

@@ -86,8 +86,8 @@ class RRule(RuleSchedule):
         except TooManySteps:
             raise self._too_costly() from None
 
-    def next_after(self, instant: datetime) -> datetime | None:
-        return self.in_zone(self.tz).next_after(instant)
+    def next_ms(self, ms: int) -> int | None:
+        return self.in_zone(self.tz).next_ms(ms)
 
     def _zone(self, tz: str | tzinfo | None) -> tzinfo | None:
         inside = self.parsed.zone

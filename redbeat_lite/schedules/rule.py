@@ -7,6 +7,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from celery.schedules import BaseSchedule, schedstate
 
+from ..instants import EPOCH, from_ms
+
+_MS = timedelta(milliseconds=1)
 #: What a plain Celery beat is told to wait for an occurrence that will never come.
 NEVER = timedelta(days=365)
 #: Occurrences looked at when a rule cannot say how close they come.
@@ -42,6 +45,20 @@ class Question(int):
         return int(self), self.asked
 
 
+class InMs:
+    """A source of occurrences at whole milliseconds, in which it is asked."""
+
+    __slots__ = ()
+
+    def next_ms(self, ms: int) -> int | None:
+        """The first occurrence strictly later than an instant, both in milliseconds since 1970."""
+        raise NotImplementedError
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        found = self.next_ms((instant - EPOCH) // _MS)
+        return None if found is None else from_ms(found)
+
+
 class ByKey:
     """Equal to others of the very class whose key is the same."""
 
@@ -57,11 +74,8 @@ class ByKey:
         return hash((type(self), self._key()))
 
 
-class RuleSchedule(ByKey, BaseSchedule):  # type: ignore[misc]  # Celery ships no types
+class RuleSchedule(InMs, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery ships no types
     """A rule that is a Celery schedule too, so that it also runs under a plain ``celery beat``."""
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        raise NotImplementedError
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         """Time from now to the first occurrence after the last run; negative when it is overdue."""
