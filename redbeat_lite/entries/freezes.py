@@ -122,8 +122,8 @@ class Freezes(NamedTuple):
             until = self.until(now, entry)
             return None if until is None else (Plan((), nominal, 0), until)
         missed = missed_of(entry.rule(zone), nominal, min(end - 1, entry.end_ms or end), walk_on)
-        ranges = (Range(nominal, missed.last(), missed.total()),)
-        return Plan((), lifecycle.ahead(entry, state, end - 1, zone, walk_on), missed.total(), ranges), None
+        ranges = (Range(nominal, missed.last, missed.number),)
+        return Plan((), lifecycle.ahead(entry, state, end - 1, zone, walk_on), missed.number, ranges), None
 
 
 def recorded(lines: Iterable[Change]) -> Iterator[Freeze]:

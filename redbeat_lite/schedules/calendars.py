@@ -144,7 +144,7 @@ class CalendarRule(ZonedRule):
             found, end = self.rule.next_ms(begin), min(until, self.begin(day + _DAY))
             if found is not None and found < end:
                 missed = missed_of(self.rule, found, end - 1, lambda _: next(left, None) is not None)
-                yield found, missed.last(), missed.total()
+                yield found, missed.last, missed.number
 
     def _day(self, ms: int) -> date:
         return from_ms(ms).astimezone(self.zone).date()

@@ -150,12 +150,11 @@ class CountedRule(ZonedRule):
         return count(first, last) if first < last else 0
 
     def last_ms(self, after: int, until: int) -> int:
-        """The latest of the occurrences that `count_ms` counts; there must be one.
+        """The latest of the occurrences that `count_ms` counts; ``after`` where there are none.
 
         Halves the span until the next occurrence is beyond it: 35 questions for a year.
         """
-        latest = self.next_ms(after) or until
-        beyond = until
+        latest, beyond = after, until
         while latest < beyond:
             middle = (latest + beyond) // 2
             following = self.next_ms(middle)
@@ -164,10 +163,6 @@ class CountedRule(ZonedRule):
             else:
                 beyond = middle
         return latest
-
-    def first_ms_from(self, after: int, at_least: int) -> int | None:
-        """The first successor of ``after`` that is not earlier than ``at_least``."""
-        return self.next_ms(max(after, at_least - 1))
 
     def _count_running(self, after: int, until: int) -> int:
         pieces = stretches(self.zone, after, until)

@@ -113,14 +113,8 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
         return (self._grid(until) - self._grid(after) if self.on_grid else until - after) // self.ms
 
     def last_ms(self, after: int, until: int) -> int:
-        """The latest of those that `count_ms` counts; there must be one."""
-        return self._grid(until) if self.on_grid else until - (until - after) % self.ms
-
-    def first_ms_from(self, after: int, at_least: int) -> int:
-        """The first successor of ``after`` that is not earlier than ``at_least``."""
-        if self.on_grid:
-            return self._grid(max(at_least - 1, after)) + self.ms
-        return after + max(1, -(-(at_least - after) // self.ms)) * self.ms
+        """The latest of those that `count_ms` counts; ``after`` where there are none."""
+        return max(after, self._grid(until)) if self.on_grid else until - (until - after) % self.ms
 
     def _grid(self, ms: int) -> int:
         """The last instant of the grid that is not later."""

@@ -248,8 +248,8 @@ def _is_single(misfire: Misfire) -> bool:
 
 
 def _latest(missed: Missed, now: int, misfire: Misfire) -> Plan:
-    latest, following = missed.last(), missed.following()
-    all_of_them = Range(missed.nominal, latest, missed.total())
+    latest, following = missed.last, missed.following
+    all_of_them = Range(missed.nominal, latest, missed.number)
     if missed.unfinished:
         return Plan((), following, all_of_them.number, (all_of_them,))
     grace = misfire.grace_ms
@@ -269,12 +269,12 @@ def _each(missed: Missed, now: int, misfire: Misfire, runs_left: int | None) -> 
     wanted = bound if runs_left is None else min(bound, runs_left)
     in_time = tuple(islice(missed.since(oldest), wanted + 1))
     emit = in_time[:wanted]
-    rest = missed.total() - too_late - len(emit)
+    rest = missed.number - too_late - len(emit)
     ranges = (Range(missed.nominal, missed.last_before(oldest), too_late),) if too_late else ()
     if not rest:
-        return Plan(emit, missed.following(), too_late, ranges)
+        return Plan(emit, missed.following, too_late, ranges)
     if misfire.limit is None or len(emit) == runs_left:
         return Plan(emit, next_ms(missed.rule, emit[-1]), too_late, ranges)
     # Another round would send as many again, so what was not walked yet is passed over, and not counted.
-    following = next_ms(missed.rule, missed.until) if missed.unfinished else missed.following()
-    return Plan(emit, following, too_late + rest, (*ranges, Range(in_time[-1], missed.last(), rest)))
+    following = next_ms(missed.rule, missed.until) if missed.unfinished else missed.following
+    return Plan(emit, following, too_late + rest, (*ranges, Range(in_time[-1], missed.last, rest)))

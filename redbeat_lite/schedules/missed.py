@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from .clock_changes import CountedRule
 from .intervals import Every
@@ -23,10 +25,6 @@ def by_count(walked: Sequence[int]) -> bool:
     return len(walked) < WALK
 
 
-#: Rules whose occurrences in a span are found by arithmetic.
-Countable = Every | CountedRule
-
-
 def missed_of(rule: Rule, nominal: int, until: int, walk_on: WalkOn) -> Missed:
     """The occurrences of ``rule`` from ``nominal``, which is one and not later, to ``until``, both included.
 
@@ -36,15 +34,14 @@ def missed_of(rule: Rule, nominal: int, until: int, walk_on: WalkOn) -> Missed:
         walk_on: where they have to be walked, whether to go on; what is left is the next round's.
     """
     following = _after(rule, nominal, until)
-    if following is None or following > until:
-        return _Walked(rule, (nominal,), following, until)
-    if isinstance(rule, Countable):
-        return _Counted(rule, nominal, until)
-    walked: list[int] = [nominal]
+    walked = [nominal]
+    if isinstance(rule, Every | CountedRule) and following is not None and following <= until:
+        last = rule.last_ms(nominal, until)
+        return Missed(rule, nominal, until, 1 + rule.count_ms(nominal, until), last, next_ms(rule, last), rule)
     while following is not None and following <= until and walk_on(walked):
         walked.append(following)
         following = _after(rule, following, until)
-    return _Walked(rule, tuple(walked), following, until)
+    return Missed(rule, nominal, until, len(walked), walked[-1], following, _Walked(walked, following))
 
 
 def _after(rule: Rule, ms: int, until: int) -> int | None:
@@ -54,64 +51,48 @@ def _after(rule: Rule, ms: int, until: int) -> int | None:
 
 
 class _Walked:
-    """Missed occurrences that were looked at one by one."""
+    """Occurrences that were looked at one by one, to be counted as those of a rule are that does it by arithmetic."""
 
-    def __init__(self, rule: Rule, walked: tuple[int, ...], following: int | None, until: int) -> None:
-        self.rule, self.nominal, self.until = rule, walked[0], until
-        self._walked, self._following = walked, following
-        #: Whether there are more up to ``until``, which are left to the next round.
-        self.unfinished = following is not None and following <= until
+    def __init__(self, times: Sequence[int], following: int | None) -> None:
+        self._times, self._following = times, following
 
-    def total(self) -> int:
-        return len(self._walked)
+    def next_ms(self, ms: int) -> int | None:
+        place = bisect_right(self._times, ms)
+        return self._times[place] if place < len(self._times) else self._following
 
-    def last(self) -> int:
-        return self._walked[-1]
+    def count_ms(self, after: int, until: int) -> int:
+        return bisect_right(self._times, until) - bisect_right(self._times, after)
 
-    def following(self) -> int | None:
-        return self._following
+    def last_ms(self, after: int, until: int) -> int:
+        return self._times[bisect_right(self._times, until) - 1]
+
+
+class Missed(NamedTuple):
+    """What `missed_of` finds; where it is counted by arithmetic, a year of it costs no more than a minute."""
+
+    rule: Rule
+    nominal: int
+    until: int
+    number: int
+    last: int
+    following: int | None
+    counted: Every | CountedRule | _Walked
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there are more up to ``until``, which are left to the next round."""
+        return self.following is not None and self.following <= self.until
 
     def count_before(self, floor: int) -> int:
-        return bisect_left(self._walked, floor)
+        return 0 if self.nominal >= floor else 1 + self.counted.count_ms(self.nominal, min(floor - 1, self.until))
 
     def last_before(self, floor: int) -> int:
         """The latest of those that `count_before` counts; there must be one."""
-        return self._walked[self.count_before(floor) - 1]
+        return self.counted.last_ms(self.nominal, min(floor - 1, self.until))
 
     def since(self, floor: int) -> Iterator[int]:
-        return iter(self._walked[self.count_before(floor) :])
-
-
-class _Counted:
-    """Missed occurrences found by arithmetic: a year of them costs no more than a minute."""
-
-    unfinished = False
-
-    def __init__(self, rule: Countable, nominal: int, until: int) -> None:
-        self.rule, self.nominal, self.until = rule, nominal, until
-
-    def total(self) -> int:
-        return 1 + self.rule.count_ms(self.nominal, self.until)
-
-    def last(self) -> int:
-        return self.rule.last_ms(self.nominal, self.until)
-
-    def following(self) -> int | None:
-        return next_ms(self.rule, self.last())
-
-    def count_before(self, floor: int) -> int:
-        return 0 if self.nominal >= floor else 1 + self.rule.count_ms(self.nominal, min(floor - 1, self.until))
-
-    def last_before(self, floor: int) -> int:
-        only_first = self.count_before(floor) == 1
-        return self.nominal if only_first else self.rule.last_ms(self.nominal, min(floor - 1, self.until))
-
-    def since(self, floor: int) -> Iterator[int]:
-        ms = self.nominal if self.nominal >= floor else self.rule.first_ms_from(self.nominal, floor)
-        while ms is not None and ms <= self.until:
+        after = self.counted.next_ms if isinstance(self.counted, _Walked) else partial(next_ms, self.rule)
+        ms = self.nominal if self.nominal >= floor else after(self.last_before(floor))
+        while ms is not None and ms <= self.last:
             yield ms
-            ms = next_ms(self.rule, ms)
-
-
-#: The occurrences from ``nominal`` to ``until``.
-Missed = _Walked | _Counted
+            ms = after(ms)

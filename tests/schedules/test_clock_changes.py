@@ -193,10 +193,10 @@ def test_counting_equals_walking(
     found = walked_after(counted, from_ms(after), from_ms(until))
     assert counted.count_ms(after, until) == len(found)
     if found:
-        last, middle = to_ms(found[-1]), to_ms(found[len(found) // 2])
+        first, last = to_ms(found[0]), to_ms(found[-1])
         assert counted.last_ms(after, until) == counted.last_ms(after, last) == last
         assert counted.count_ms(after, last) == len(found)
-        assert counted.first_ms_from(after, middle) == middle
+        assert counted.last_ms(after, first - 1) == after
 
 
 @examples(60)

@@ -89,7 +89,7 @@ def _runs_at(entry: Entry, zone: tzinfo, now: int) -> Iterator[int]:
         return
     for hour in full:
         if at is not None and at < hour:
-            at = rule.first_ms_from(at, hour) if isinstance(rule, Every) else next_ms(rule, hour - 1)
+            at = next_ms(rule, rule.last_ms(at, hour - 1) if isinstance(rule, Every) else hour - 1)
         if at is None:
             return
         if at == hour and within(entry, from_ms(hour)):
