@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ..instants import EPOCH, MAX_MS, MIN_MS, from_ms
 from .rule import InMs
-from .wall_times import WallTimes, before, floor_second
+from .wall_times import WallTimes, before
 from .zones import jump_between, offset_at, stretches, zone_name
 
 _SECOND = timedelta(seconds=1)
@@ -52,7 +52,7 @@ def _last_first_passing(zone: tzinfo, local: datetime) -> datetime:
         if jump is not None:
             # The second passing: the clock had already got as far as the jump.
             return naive(jump + offset_at(zone, jump - 1) - 1)
-    return floor_second(local.replace(tzinfo=None))
+    return local.replace(tzinfo=None, microsecond=0)
 
 
 def first_passing(zone: tzinfo, wall: datetime) -> datetime:
@@ -64,7 +64,7 @@ def first_passing(zone: tzinfo, wall: datetime) -> datetime:
 
 
 def _next_running(walls: Walls, zone: tzinfo, local: datetime) -> datetime | None:
-    instant, shown = local.astimezone(UTC), floor_second(local.replace(tzinfo=None))
+    instant, shown = local.astimezone(UTC), local.replace(tzinfo=None, microsecond=0)
     ahead = _next_shown(walls, zone, shown, instant)
     if not local.fold and (jump := _jump_ahead(zone, local)) is not None:
         # A fold lies ahead: its second passing shows times not later than now.

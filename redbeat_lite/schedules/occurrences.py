@@ -81,7 +81,7 @@ def shortest_gap_ms(rule: Rule, from_ms: int) -> int | None:
     if isinstance(rule, Every):
         return rule.ms
     if isinstance(rule, CountedRule):
-        return 1000 * rule.walls.shortest_gap()
+        return 1000 * rule.walls.shortest_gap
     if isinstance(rule, RecurrenceRule):
         return rule.shortest_gap_ms(from_ms)
     gaps, ms = [], next_ms(rule, from_ms)

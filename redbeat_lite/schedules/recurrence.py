@@ -9,11 +9,12 @@ from __future__ import annotations
 import calendar
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import count
-from typing import Any
+
+from .wall_times import DayTimes
 
 FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
 _UNITS = {"HOURLY": 3600, "MINUTELY": 60, "SECONDLY": 1}
@@ -47,11 +48,6 @@ class Parts:
     bysecond: tuple[int, ...] = ()
     bysetpos: tuple[int, ...] = ()
 
-    @property
-    def running(self) -> bool:
-        """Whether the rule runs through the hours of the clock rather than at fixed times of day."""
-        return len(self.byhour) == 24 or (self.freq in _UNITS and not self.byhour)
-
 
 @dataclass(frozen=True)
 class Recurrence:
@@ -59,21 +55,20 @@ class Recurrence:
 
     parts: Parts
     start: datetime
-    _hash: int = field(init=False, repr=False, compare=False)
-    _days: _DayFilter = field(init=False, repr=False, compare=False)
-    _times: _Times = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.parts, self.start)))
-        object.__setattr__(self, "_days", _DayFilter(self.parts, self.start))
-        object.__setattr__(self, "_times", _times(self.parts, self.start))
+    @cached_property
+    def _days(self) -> _DayFilter:
+        return _DayFilter(self.parts, self.start)
 
-    def __hash__(self) -> int:
-        return self._hash
+    @cached_property
+    def _times(self) -> DayTimes:
+        parts, at = self.parts, self.start
+        return DayTimes(parts.byhour or (at.hour,), parts.byminute or (at.minute,), parts.bysecond or (at.second,))
 
     @property
     def running(self) -> bool:
-        return self.parts.running
+        """Whether the rule runs through the hours of the clock rather than at fixed times of day."""
+        return len(self.parts.byhour) == 24 or (self.parts.freq in _UNITS and not self.parts.byhour)
 
     def next_wall(self, wall: datetime) -> datetime | None:
         """The first matching time later than ``wall``; None when there is none within the bounds of the search."""
@@ -190,10 +185,10 @@ class Recurrence:
             return begin + timedelta(seconds=_until(parts.bysecond, begin.second, 60))
         return None
 
-    def _times_in(self, begin: datetime, unit: int) -> _Times:
+    def _times_in(self, begin: datetime, unit: int) -> DayTimes:
         seconds = (begin.second,) if unit == 1 else self._times.seconds
         minutes = (begin.minute,) if unit <= 60 else self._times.minutes
-        return _Times((begin.hour,), minutes, seconds)
+        return DayTimes((begin.hour,), minutes, seconds)
 
 
 def _until(allowed: tuple[int, ...], at: int, end: int) -> int:
@@ -202,27 +197,8 @@ def _until(allowed: tuple[int, ...], at: int, end: int) -> int:
     return (allowed[following] if following < len(allowed) else end) - at
 
 
-class _Times(Sequence[time]):
-    """Every combination of these hours, minutes and seconds, ascending. Not one is kept: there can be 86,400."""
-
-    def __init__(self, hours: tuple[int, ...], minutes: tuple[int, ...], seconds: tuple[int, ...]) -> None:
-        self.hours, self.minutes, self.seconds = hours, minutes, seconds
-
-    def __len__(self) -> int:
-        return len(self.hours) * len(self.minutes) * len(self.seconds)
-
-    def __getitem__(self, at: Any) -> Any:
-        rest, second = divmod(at, len(self.seconds))
-        hour, minute = divmod(rest, len(self.minutes))
-        return time(self.hours[hour], self.minutes[minute], self.seconds[second])
-
-
 #: Days that match, the times in each, and how many days, hours, minutes or seconds were looked at for them.
 _Period = tuple[Sequence[date], Sequence[time], int]
-
-
-def _times(parts: Parts, start: datetime) -> _Times:
-    return _Times(parts.byhour or (start.hour,), parts.byminute or (start.minute,), parts.bysecond or (start.second,))
 
 
 class _DayFilter:

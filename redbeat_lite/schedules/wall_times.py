@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import calendar
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from itertools import pairwise
+from datetime import datetime, time, timedelta
+from functools import cached_property
+from itertools import pairwise, product
+from typing import Any
 
 #: No date recurs more rarely than 29 February on a given weekday: once in 40 years, across a year like 2100.
 _SEARCH_YEARS = 50
@@ -93,23 +95,22 @@ class WallTimes:
     seconds: tuple[int, ...]
     days: Days
     running: bool
-    _hash: int = field(default=0, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        parts = (self.hours, self.minutes, self.seconds, self.days, self.running)
-        object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
         return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.hours, self.minutes, self.seconds, self.days, self.running))
+
+    @cached_property
+    def _of_day(self) -> DayTimes:
+        return DayTimes(self.hours, self.minutes, self.seconds)
 
     @property
     def never(self) -> bool:
         """Whether no date ever matches, such as 30 February."""
         return self.next_wall(datetime(2000, 1, 1)) is None
-
-    @property
-    def per_day(self) -> int:
-        return len(self.hours) * len(self.minutes) * len(self.seconds)
 
     def matches(self, wall: datetime) -> bool:
         return (
@@ -136,16 +137,13 @@ class WallTimes:
 
     def count(self, after: datetime, until: datetime) -> int:
         """How many matching times lie in ``(after, until]``, by arithmetic on days rather than by walking."""
-        return self._rank(until) - self._rank(after) + self._days_between(after, until) * self.per_day
+        return self._rank(until) - self._rank(after) + self._days_between(after, until) * len(self._of_day)
 
+    @cached_property
     def shortest_gap(self) -> int:
         """Seconds between the two closest times, as if every day matched."""
-        in_minute = self.seconds[-1] - self.seconds[0]
-        in_hour = (self.minutes[-1] - self.minutes[0]) * 60 + in_minute
-        in_day = (self.hours[-1] - self.hours[0]) * 3600 + in_hour
-        gaps = [86_400 - in_day]
-        gaps += _gaps(self.hours, 3600, in_hour) + _gaps(self.minutes, 60, in_minute) + _gaps(self.seconds, 1, 0)
-        return min(gaps)
+        clock = [3600 * h + 60 * m + s for h, m, s in product(self.hours, self.minutes, self.seconds)]
+        return min(later - earlier for earlier, later in pairwise([*clock, 86_400 + clock[0]]))
 
     def _later(self, hour: int, minute: int, second: int) -> tuple[int, int, int] | None:
         if hour in self.hours:
@@ -165,13 +163,7 @@ class WallTimes:
         """How many matching times of its own day are not later than ``wall``."""
         if wall.day not in self.days.of(wall.year, wall.month):
             return 0
-        per_hour = len(self.minutes) * len(self.seconds)
-        rank = bisect_left(self.hours, wall.hour) * per_hour
-        if wall.hour in self.hours:
-            rank += bisect_left(self.minutes, wall.minute) * len(self.seconds)
-            if wall.minute in self.minutes:
-                rank += bisect_right(self.seconds, wall.second)
-        return rank
+        return bisect_right(self._of_day, wall.time())
 
     def _days_between(self, after: datetime, until: datetime) -> int:
         """Matching dates from that of ``after`` on and before that of ``until``; negative in the other order."""
@@ -182,13 +174,19 @@ class WallTimes:
         return total + bisect_left(self.days.of(until.year, until.month), until.day)
 
 
-def _gaps(values: tuple[int, ...], unit: int, span: int) -> list[int]:
-    """Seconds from the end of the times within one value to the start of those within the following."""
-    return [(right - left) * unit - span for left, right in pairwise(values)]
+class DayTimes(Sequence[time]):
+    """Every combination of these hours, minutes and seconds, ascending. Not one is kept: there can be 86,400."""
 
+    def __init__(self, hours: tuple[int, ...], minutes: tuple[int, ...], seconds: tuple[int, ...]) -> None:
+        self.hours, self.minutes, self.seconds = hours, minutes, seconds
 
-def floor_second(wall: datetime) -> datetime:
-    return wall.replace(microsecond=0)
+    def __len__(self) -> int:
+        return len(self.hours) * len(self.minutes) * len(self.seconds)
+
+    def __getitem__(self, at: Any) -> Any:
+        rest, second = divmod(at, len(self.seconds))
+        hour, minute = divmod(rest, len(self.minutes))
+        return time(self.hours[hour], self.minutes[minute], self.seconds[second])
 
 
 def before(wall: datetime) -> datetime:
