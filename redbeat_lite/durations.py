@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from datetime import timedelta
+
+from .errors import InvalidEntry
 
 #: What is taken wherever a length of time is.
 Duration = float | timedelta | str
@@ -29,6 +32,17 @@ def seconds_of(value: object) -> float | None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     # Of a size that a float can have: JSON has NaN and Infinity, and so have numbers of many digits.
     return value if is_number and abs(value) <= sys.float_info.max else None  # type: ignore[return-value, arg-type]
+
+
+def length_of(field: str, value: object, bounds: str, least: float, most: float = math.inf) -> float:
+    """The seconds of a length of time that is not less than ``least`` and not more than ``most`` seconds.
+
+    Raises InvalidEntry, which names the field, and tells the bounds in these words.
+    """
+    seconds = seconds_of(value)
+    if seconds is None or not least <= seconds <= most:
+        raise InvalidEntry(field, f"{LENGTH}, {bounds}", value)
+    return seconds
 
 
 def _of_text(text: str) -> float | None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ..actors import Who
 from ..clock import wall_ms
-from ..durations import LENGTH, Duration, seconds_of
+from ..durations import Duration, length_of
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze, Freezes
 from ..entries.selection import Selection
@@ -134,7 +134,4 @@ class FreezeList:
 
 
 def _after(now: int, seconds: object) -> int:
-    length = seconds_of(seconds)
-    if length is None or not 0.001 <= length <= _LONGEST:
-        raise InvalidEntry("seconds", f"{LENGTH}, a millisecond to 1,000 years", seconds)
-    return now + round(1000 * length)
+    return now + round(1000 * length_of("seconds", seconds, "a millisecond to 1,000 years", 0.001, _LONGEST))

@@ -15,7 +15,7 @@ from celery.schedules import BaseSchedule, schedule
 from celery.utils.abstract import CallableSignature
 from kombu.entity import Queue
 
-from ..durations import LENGTH, seconds_of
+from ..durations import LENGTH, length_of, seconds_of
 from ..errors import InvalidEntry, is_plain, meant
 from ..expect import Expect
 from ..instants import YEAR
@@ -149,12 +149,7 @@ def as_expires(value: Any) -> float | str | None:
 
 
 def as_jitter(value: Any) -> float:
-    seconds = seconds_of(value)
-    if seconds is None or seconds < 0:
-        raise InvalidEntry("jitter", f"{LENGTH}, not negative", value)
-    if seconds > YEAR:
-        raise InvalidEntry("jitter", f"at most a year ({YEAR} s)", value)
-    return float(seconds)
+    return float(length_of("jitter", value, f"not negative and at most a year ({YEAR} s)", 0, YEAR))
 
 
 def as_number(field: str, value: Any, least: int, most: float = math.inf) -> int | None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from celery.schedules import BaseSchedule
 
-from ..durations import LENGTH, duration_text, seconds_of
+from ..durations import duration_text, length_of
 from ..errors import InvalidEntry
 from ..instants import aware, from_ms, to_ms
 from ..schedules import Every, SpreadSchedule, coerce_schedule, decode_schedule, encode_schedule
@@ -48,7 +48,7 @@ def schedule_from(value: object) -> BaseSchedule:
     if "resolved" in stored:
         raise InvalidEntry("schedule", "no resolved, which goes by the entry's name", stored["resolved"])
     if "every" in stored:
-        stored["every"] = round(seconds_from("schedule.every", stored["every"]) * 1000)
+        stored["every"] = round(1000 * length_of("schedule.every", stored["every"], "at least 0.05 s", 0.05))
     if "at" in stored:
         stored["at"] = to_ms(instant_from("schedule.at", stored["at"]))
     if isinstance(stored.get("start"), datetime):  # TOML has them
@@ -98,14 +98,6 @@ def resolved_text(schedule: BaseSchedule) -> str | None:
 
 def _crontab_field(field: object) -> str:
     return ",".join(map(str, field)) if isinstance(field, list) else str(field)
-
-
-def seconds_from(field: str, value: object) -> float:
-    """The seconds of a length of time; raises InvalidEntry, which names the field, if it is none."""
-    found = seconds_of(value)
-    if found is None:
-        raise InvalidEntry(field, LENGTH, value)
-    return found
 
 
 def instant_from(field: str, value: object) -> datetime:

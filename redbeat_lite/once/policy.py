@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from ..durations import LENGTH, Duration, seconds_of
+from ..durations import Duration, length_of
 from ..errors import InvalidEntry, meant
 from ..instants import YEAR
 from ..public import public
@@ -147,10 +147,7 @@ def _check(field: str, ok: bool, expected: str, value: object) -> None:
 
 def check_seconds(field: str, value: object, least: float = MIN_LEASE, most: float = YEAR) -> float:
     """The seconds of a length of time; raises InvalidEntry for more than a year, which is a unit mistaken, or less."""
-    seconds = seconds_of(value)
-    if seconds is None or not least <= seconds <= most:
-        raise InvalidEntry(field, f"{LENGTH}, at least {least:g} s and at most {most / 86_400:g} days", value)
-    return seconds
+    return length_of(field, value, f"at least {least:g} s and at most {most / 86_400:g} days", least, most)
 
 
 def _check_key(key: object) -> None:

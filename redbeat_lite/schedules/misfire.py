@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
 
-from ..durations import LENGTH, Duration, seconds_of
+from ..durations import Duration, length_of
 from ..errors import InvalidEntry, meant
 from ..public import public
 from . import At, Every, Question, Rule, first_ms, next_ms
@@ -53,7 +53,8 @@ class Misfire:
         if self.policy not in POLICIES:
             hint = meant(self.policy, POLICIES)
             raise InvalidEntry("misfire.policy", '"coalesce", "skip" or "all"', self.policy, hint=hint)
-        object.__setattr__(self, "grace", _grace(self.grace))
+        if self.grace is not None:
+            object.__setattr__(self, "grace", length_of("misfire.grace", self.grace, "not negative, or None", 0))
         limit: object = self.limit
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT):
             raise InvalidEntry("misfire.limit", f"1 to {MAX_LIMIT}, or None", limit)
@@ -78,8 +79,7 @@ class Misfire:
 
     @property
     def grace_ms(self) -> int | None:
-        seconds = _grace(self.grace)
-        return None if seconds is None else round(seconds * 1000)
+        return None if self.grace is None else round(1000 * self.grace)  # type: ignore[arg-type]  # made seconds at first
 
     def encode(self) -> str | dict[str, Any]:
         """JSON: the policy's name alone where nothing else is set."""
@@ -90,15 +90,6 @@ class Misfire:
 
 #: One for each name: most entries have the same.
 _named = lru_cache(maxsize=8)(Misfire)
-
-
-def _grace(value: object) -> float | None:
-    if value is None:
-        return None
-    seconds = seconds_of(value)
-    if seconds is None or seconds < 0:
-        raise InvalidEntry("misfire.grace", f"None, or {LENGTH}, not negative", value)
-    return seconds
 
 
 class Range(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..cli.backfills import asked
 from ..cli.backfills import backfill as command
-from ..entries.schedule_text import seconds_from
+from ..durations import length_of
 from ..entries.words import counted, in_zone
 from ..once.lock_listing import locks
 from ..pipeline.run import PipelineRun
@@ -59,7 +59,7 @@ def freeze(call: Call) -> Response:
         pattern or ("*" if tag or task else ""),
         tag=tag or None,
         task=task or "*",
-        seconds=seconds_from("for", length),
+        seconds=length_of("for", length, "more than 0", 0),
         mode="skip" if "skip" in call.given else "hold",
         note=note,
     )

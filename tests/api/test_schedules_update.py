@@ -50,7 +50,7 @@ class TestUpdate:
         ("changes", "message"),
         [
             ({"schedul": 5}, r"entry 'a': schedul: expected a known field, got 5 \(did you mean 'schedule'\?\)"),
-            ({"jitter": -1}, "entry 'a': jitter: expected seconds, .*, not negative, got -1"),
+            ({"jitter": -1}, "entry 'a': jitter: expected seconds, .*, not negative.*, got -1"),
             ({"schedule": "x"}, "entry 'a': schedule: expected seconds, .*, or a schedule, got 'x'"),
             ({"schedule": None}, "entry 'a': schedule: expected seconds, .*, or a schedule, got None"),
         ],
