@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -66,23 +65,18 @@ def manual() -> Manual:
 def interval_ms(given: object, *, exact: bool = True) -> int:
     """Milliseconds of an interval; where it need not be exact, fractions of one are rounded."""
     expected = f"whole milliseconds, as {LENGTH}"
-    value: object = given
-    if isinstance(value, str):
-        value = seconds_of(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float, timedelta)):
+    seconds = seconds_of(given)
+    if seconds is None:
         raise InvalidEntry("schedule", expected, given)
-    if isinstance(value, timedelta):
-        precise = value / timedelta(milliseconds=1)
-    else:
-        precise = value * 1000 if abs(value) < MAX_INTERVAL_MS else math.inf
-    if not math.isfinite(precise) or precise > MAX_INTERVAL_MS:
-        raise InvalidEntry("schedule", "an interval of at most 100 years", value)
+    if seconds * 1000 > MAX_INTERVAL_MS:
+        raise InvalidEntry("schedule", "an interval of at most 100 years", given)
+    precise = max(seconds, 0) * 1000
     ms = round(precise)
     if ms < MIN_INTERVAL_MS:
-        raise InvalidEntry("schedule", "an interval of at least 0.05 seconds", value)
+        raise InvalidEntry("schedule", "an interval of at least 0.05 seconds", given)
     # 0.07 * 1000 is 70.00000000000001: what a float cannot say is not a fraction that was meant.
     if exact and abs(precise - ms) > 1e-6 * max(1.0, ms / 1000):
-        raise InvalidEntry("schedule", expected, value, hint=f"did you mean {ms / 1000:g}?")
+        raise InvalidEntry("schedule", expected, given, hint=f"did you mean {ms / 1000:g}?")
     return ms
 
 

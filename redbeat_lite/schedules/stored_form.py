@@ -85,12 +85,10 @@ def coerce_schedule(value: object) -> BaseSchedule:
     """
     if isinstance(value, BaseSchedule):
         return value
-    if isinstance(value, str) and (found := seconds_of(value)) is not None:
-        value = found
-    if isinstance(value, (int, float, timedelta)) and not isinstance(value, bool):
-        interval_ms(value if isinstance(value, timedelta) else _number(value), exact=False)
+    if (seconds := seconds_of(value)) is not None:
+        interval_ms(value, exact=False)
         # Celery's own class, so that tools which know it find what they expect.
-        return schedule(value)
+        return schedule(value if isinstance(value, timedelta) else seconds)
     raise InvalidEntry("schedule", f"{LENGTH}, or a schedule", value, hint=_hint(value))
 
 
