@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
@@ -68,108 +69,102 @@ def parse(text: str) -> RuleText:
 
     Raises InvalidEntry: anything RFC 5545 does not allow, and sets of several rules.
     """
-    if len(text) > _MAX_LENGTH:
-        raise InvalidEntry("schedule", f"a recurrence of at most {_MAX_LENGTH} characters", text)
-    rule: str | None = None
-    start: Date | None = None
-    dates: _Dates = {"RDATE": (), "EXDATE": ()}
-    for line in text.split():
-        name, colon, value = line.rpartition(":")
-        kind = name.upper().partition(";")[0]
-        if name.upper() in ("", "RRULE") and rule is None and bool(colon) == bool(name):
-            rule = value.upper()
-        elif kind == "DTSTART" and start is None:
-            start = _date(value, name, text)
-        elif kind in dates:
-            dates[kind] += tuple(_date(each, name, text) for each in value.split(","))
-        else:
-            raise InvalidEntry("schedule", "one DTSTART and one RRULE", line, hint="a second rule is another entry")
-    if not rule:
-        _refuse(text, "an RRULE", None)
-    _check_dates(dates, start, text)
-    found = _Reader(text, rule).read()
-    if start is not None:
-        found = replace(found, start=start.time, zone=start.zone)
-    return replace(found, added=dates["RDATE"], left_out=dates["EXDATE"])
-
-
-_Dates = dict[str, tuple[Date, ...]]
-
-
-def _check_dates(dates: _Dates, start: Date | None, text: str) -> None:
-    every = dates["RDATE"] + dates["EXDATE"]
-    if len(every) > MAX_DATES:
-        _refuse(text, f"at most {MAX_DATES} dates in RDATE and EXDATE, not {len(every)}", None)
-    if any(each.whole_day and each.zone for each in every):
-        _refuse(text, "dates without TZID, or with a time of day", None)
-    if any(each.whole_day for each in dates["RDATE"]) and not (start and start.whole_day):
-        _refuse(text, "an RDATE with a time of day", "a date alone goes with a DTSTART that is one")
-
-
-def _date(value: str, name: str, text: str) -> Date:
-    zone = next((param[5:] for param in name.split(";")[1:] if param[:5].upper() == "TZID="), None)
-    found = _date_time(value.upper(), text)
-    if found.tzinfo is not None and zone is not None:
-        _refuse(text, f"{name.upper().partition(';')[0]} with a zone or with Z, not with both", None)
-    return Date(found, zone, whole_day=len(value) == 8)
-
-
-def _date_time(value: str, text: str) -> datetime:
-    """``20260131T090000``, with Z for UTC; a date alone is its midnight."""
-    match = re.fullmatch(r"(\d{8})(?:T(\d{6}))?(Z?)", value, re.ASCII)
-    if match:
-        try:
-            instant = datetime.strptime(match[1] + (match[2] or "000000"), "%Y%m%d%H%M%S")  # noqa: DTZ007
-            return instant.replace(tzinfo=UTC) if match[3] else instant
-        except ValueError:
-            pass
-    raise InvalidEntry("schedule", "a date and time such as 20260131T090000", f"{value} in {text}")
+    return _Reader(text).read()
 
 
 class _Reader:
-    """Reads the parts of one rule, whose text it shows in its errors."""
+    """Reads one recurrence, whose text it shows in its errors."""
 
-    def __init__(self, text: str, rule: str) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text
-        self.given = self._split(rule)
+        self.given: dict[str, str] = {}
 
     def read(self) -> RuleText:
+        if len(self.text) > _MAX_LENGTH:
+            raise InvalidEntry("schedule", f"a recurrence of at most {_MAX_LENGTH} characters", self.text)
+        rule: str | None = None
+        start: Date | None = None
+        dates: dict[str, tuple[Date, ...]] = {"RDATE": (), "EXDATE": ()}
+        for line in self.text.split():
+            name, colon, value = line.rpartition(":")
+            kind = name.upper().partition(";")[0]
+            if name.upper() in ("", "RRULE") and rule is None and bool(colon) == bool(name):
+                rule = value.upper()
+            elif kind == "DTSTART" and start is None:
+                start = self._date(value, name)
+            elif kind in dates:
+                dates[kind] += tuple(self._date(each, name) for each in value.split(","))
+            else:
+                raise InvalidEntry("schedule", "one DTSTART and one RRULE", line, hint="a second rule is another entry")
+        if not rule:
+            self.refuse("an RRULE")
+        added, left_out = dates["RDATE"], dates["EXDATE"]
+        self._check_dates(added, left_out, start)
+        parts, until = self._parts(rule)
+        return RuleText(parts, start and start.time, start and start.zone, until, added, left_out)
+
+    def _check_dates(self, added: tuple[Date, ...], left_out: tuple[Date, ...], start: Date | None) -> None:
+        every = added + left_out
+        if len(every) > MAX_DATES:
+            self.refuse(f"at most {MAX_DATES} dates in RDATE and EXDATE, not {len(every)}")
+        if any(each.whole_day and each.zone for each in every):
+            self.refuse("dates without TZID, or with a time of day")
+        if any(each.whole_day for each in added) and not (start and start.whole_day):
+            self.refuse("an RDATE with a time of day", "a date alone goes with a DTSTART that is one")
+
+    def _date(self, value: str, name: str) -> Date:
+        zone = next((param[5:] for param in name.split(";")[1:] if param[:5].upper() == "TZID="), None)
+        found = self._date_time(value.upper())
+        if found.tzinfo is not None and zone is not None:
+            self.refuse(f"{name.upper().partition(';')[0]} with a zone or with Z, not with both")
+        return Date(found, zone, whole_day=len(value) == 8)
+
+    def _date_time(self, value: str) -> datetime:
+        """``20260131T090000``, with Z for UTC; a date alone is its midnight."""
+        match = re.fullmatch(r"(\d{8})(?:T(\d{6}))?(Z?)", value, re.ASCII)
+        if match:
+            with suppress(ValueError):
+                instant = datetime.strptime(match[1] + (match[2] or "000000"), "%Y%m%d%H%M%S")  # noqa: DTZ007
+                return instant.replace(tzinfo=UTC) if match[3] else instant
+        raise InvalidEntry("schedule", "a date and time such as 20260131T090000", f"{value} in {self.text}")
+
+    def _parts(self, rule: str) -> tuple[Parts, datetime | None]:
+        """The parts of a rule, and its UNTIL if that is an instant."""
+        self._split(rule)
         freq = self.given.get("FREQ", "")
         if freq not in FREQUENCIES:
             self.refuse(f"FREQ of {', '.join(FREQUENCIES)}", meant(freq, FREQUENCIES))
         self._check(freq)
-        until = _date_time(self.given["UNTIL"], self.text) if "UNTIL" in self.given else None
+        until = self._date_time(self.given["UNTIL"]) if "UNTIL" in self.given else None
         local = until if until is not None and until.tzinfo is None else None
         parts = Parts(
             freq,
             interval=self._positive("INTERVAL", 100_000_000) or 1,
             count=self._positive("COUNT", MAX_COUNT),
             until=local,
-            wkst=self._weekday(self.given["WKST"]) if "WKST" in self.given else 0,
+            wkst=self._weekday(self.given.get("WKST", "MO")),
             byday=self._by_day(freq),
             **{name.lower(): self._numbers(name) for name in _BOUNDS},
         )
-        return RuleText(parts, None, None, None if local is not None else until)
+        return parts, None if local is not None else until
 
-    def _split(self, rule: str) -> dict[str, str]:
-        given: dict[str, str] = {}
+    def _split(self, rule: str) -> None:
         for part in rule.strip(";").split(";"):
             name, _, value = part.partition("=")
             if name not in _NAMES or not value:
                 self.refuse(f"parts NAME=value, not {part!r}", _near(name, value))
-            if name in given:
-                self.refuse(f"{name} once", None)
-            given[name] = value
-        return given
+            if name in self.given:
+                self.refuse(f"{name} once")
+            self.given[name] = value
 
     def _check(self, freq: str) -> None:
         if "COUNT" in self.given and "UNTIL" in self.given:
-            self.refuse("COUNT or UNTIL, not both", None)
+            self.refuse("COUNT or UNTIL, not both")
         for name, frequencies in _NOT_IN.items():
             if name in self.given and freq in frequencies:
                 self.refuse(f"no {name} in a {freq} rule", "see RFC 5545, 3.3.10")
         if "BYSETPOS" in self.given and not any(name[:2] == "BY" and name != "BYSETPOS" for name in self.given):
-            self.refuse("BYSETPOS together with another BY part", None)
+            self.refuse("BYSETPOS together with another BY part")
 
     def _by_day(self, freq: str) -> tuple[tuple[int, int], ...]:
         found = set()
@@ -177,15 +172,15 @@ class _Reader:
             match = re.fullmatch(r"([+-]?\d{1,2})?([A-Z]{2})", part, re.ASCII)
             nth = int(match[1] or 0) if match else 0
             if match is None or abs(nth) > 53 or (match[1] and nth == 0):
-                self.refuse(f"BYDAY of {', '.join(WEEKDAYS)}, each with a number before it or none", None)
+                self.refuse(f"BYDAY of {', '.join(WEEKDAYS)}, each with a number before it or none")
             if nth and (freq not in ("YEARLY", "MONTHLY") or "BYWEEKNO" in self.given):
-                self.refuse(f"{part} only in MONTHLY rules, or YEARLY ones without BYWEEKNO", None)
+                self.refuse(f"{part} only in MONTHLY rules, or YEARLY ones without BYWEEKNO")
             found.add((self._weekday(match[2]), nth))
         return tuple(sorted(found))
 
     def _weekday(self, text: str) -> int:
         if text not in WEEKDAYS:
-            self.refuse(f"a weekday of {', '.join(WEEKDAYS)}, not {text!r}", None)
+            self.refuse(f"a weekday of {', '.join(WEEKDAYS)}, not {text!r}")
         return WEEKDAYS.index(text)
 
     def _numbers(self, name: str) -> Any:
@@ -197,7 +192,7 @@ class _Reader:
             number = int(part) if re.fullmatch(r"[+-]?\d{1,4}", part, re.ASCII) else None
             if number is None or not low <= (abs(number) if negative else number) <= high:
                 also = f" or -{high} to -{low}" if negative else ""
-                self.refuse(f"{name} of {low} to {high}{also}", None)
+                self.refuse(f"{name} of {low} to {high}{also}")
             found.add(number)
         return tuple(sorted(found))
 
@@ -210,8 +205,8 @@ class _Reader:
             self.refuse(f"{name} of 1 to {most:,}", hint)
         return int(text)
 
-    def refuse(self, expected: str, hint: str | None) -> NoReturn:
-        _refuse(self.text, expected, hint)
+    def refuse(self, expected: str, hint: str | None = None) -> NoReturn:
+        raise InvalidEntry("schedule", f"a recurrence with {expected}", self.text, hint=hint)
 
 
 def _near(name: str, value: str) -> str | None:
@@ -220,7 +215,3 @@ def _near(name: str, value: str) -> str | None:
     if not value:
         return 'for example "FREQ=DAILY;BYHOUR=9"'
     return meant(name, _NAMES)
-
-
-def _refuse(text: str, expected: str, hint: str | None) -> NoReturn:
-    raise InvalidEntry("schedule", f"a recurrence with {expected}", text, hint=hint)
