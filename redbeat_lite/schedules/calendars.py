@@ -149,10 +149,8 @@ class CalendarRule(ZonedRule):
     def _day(self, ms: int) -> date:
         return from_ms(ms).astimezone(self.zone).date()
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CalendarRule) and (self.rule, self.calendar.days) == (other.rule, other.calendar.days)
-
-    __hash__ = ZonedRule.__hash__
+    def _key(self) -> tuple[object, ...]:
+        return self.rule, self.calendar.days
 
 
 def without(rule: Rule, calendar: Calendar | str | None) -> Rule:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
 
 from ..instants import EPOCH, MAX_MS, MIN_MS, from_ms
-from .rule import InMs
+from .rule import ByKey, InMs
 from .wall_times import WallTimes, before
 from .zones import jump_between, offset_at, stretches, zone_name
 
@@ -106,7 +106,7 @@ def naive(second: int) -> datetime:
     return EPOCH.replace(tzinfo=None) + second * _SECOND
 
 
-class ZonedRule(InMs):
+class ZonedRule(InMs, ByKey):
     """A wall-clock rule in a zone: what the scheduler asks for the next occurrence. Equal by content."""
 
     __slots__ = ("_hash", "walls", "zone")
@@ -121,10 +121,8 @@ class ZonedRule(InMs):
         found = next_instant(self.walls, self.zone, from_ms(ms))
         return None if found is None else _second(found) * 1000
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ZonedRule) or type(other) is not type(self):
-            return NotImplemented
-        return self is other or (self.zone_name == other.zone_name and self.walls == other.walls)
+    def _key(self) -> tuple[object, ...]:
+        return self.walls, self.zone_name
 
     def __hash__(self) -> int:
         return self._hash

@@ -170,11 +170,8 @@ class RecurrenceRule(ZonedRule):
         found = (to_ms(first_passing(self.zone, each)) for each in self.walls.walls(wall, STEPS))
         return (ms for ms in found if ms not in self._dates.left_out)
 
-    def __eq__(self, other: object) -> bool:
-        same = isinstance(other, RecurrenceRule) and (self._until, self._dates) == (other._until, other._dates)
-        return same and super().__eq__(other) is True
-
-    __hash__ = ZonedRule.__hash__
+    def _key(self) -> tuple[object, ...]:
+        return *super()._key(), self._until, self._dates
 
 
 @lru_cache(maxsize=1024)
