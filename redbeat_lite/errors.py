@@ -6,7 +6,7 @@ The docstring of a class is its default message, so that raising the bare class 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, TypeGuard
@@ -70,6 +70,15 @@ def meant(word: object, known: Iterable[str]) -> str | None:
     """The hint at which of the words that there are comes near this one; ``None`` where none does."""
     near = get_close_matches(str(word), [*known], n=1)
     return f"did you mean {near[0]!r}?" if near else None
+
+
+def known_only(of: str, given: Mapping[str, Any], known: Collection[str]) -> Mapping[str, Any]:
+    """What was ``given`` as fields of something; raises InvalidEntry if one is none of the known."""
+    for name in given:
+        if name not in known:
+            expected = f"one of the fields {', '.join(known)}"
+            raise InvalidEntry(f"{of}.{name}", expected, name, hint=meant(name, known))
+    return given
 
 
 def shorten(value: object, limit: int = 120) -> str:

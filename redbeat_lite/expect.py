@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from .durations import LENGTH, Duration, seconds_of
-from .errors import InvalidEntry, meant
+from .errors import InvalidEntry, known_only
 from .instants import YEAR
 from .public import public
 
@@ -67,12 +67,7 @@ class Expect:
             return value
         if not isinstance(value, Mapping):
             raise InvalidEntry("expect", "None, False, an Expect or a mapping of its fields", value)
-        known = [field.name for field in fields(cls)]
-        for name in value:
-            if name not in known:
-                expected = f"one of the fields {', '.join(known)}"
-                raise InvalidEntry(f"expect.{name}", expected, name, hint=meant(name, known))
-        return cls(**value)
+        return cls(**known_only("expect", value, [field.name for field in fields(cls)]))
 
     @classmethod
     def decode(cls, stored: Any) -> Expect | Literal[False] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from itertools import takewhile
 from typing import NamedTuple
@@ -56,13 +56,9 @@ class Selection(NamedTuple):
 
     def covers(self, entry: Entry) -> bool:
         """Whether an entry is one of them."""
-        return self.matches(entry.name, entry.task, entry.tags)
-
-    def matches(self, name: str, task: str, tags: Collection[str]) -> bool:
-        """Whether an entry of this name, task and tags is one of them."""
-        if self.tag is not None and self.tag not in tags:
+        if self.tag is not None and self.tag not in entry.tags:
             return False
-        return fnmatchcase(name, self.name) and fnmatchcase(task, self.task)
+        return fnmatchcase(entry.name, self.name) and fnmatchcase(entry.task, self.task)
 
     @property
     def beginning(self) -> bytes:

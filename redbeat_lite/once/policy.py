@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from ..durations import Duration, length_of
-from ..errors import InvalidEntry, meant
+from ..errors import InvalidEntry, known_only
 from ..instants import YEAR
 from ..public import public
 
@@ -93,11 +93,7 @@ class Once:
         if isinstance(value, Once):
             return value
         if isinstance(value, Mapping):
-            for name in value:
-                if name not in _DEFAULTS:
-                    expected, hint = f"one of the fields {', '.join(_DEFAULTS)}", meant(name, _DEFAULTS)
-                    raise InvalidEntry(f"once.{name}", expected, name, hint=hint)
-            return cls(**{"lease": lease, **value})
+            return cls(**{"lease": lease, **known_only("once", value, _DEFAULTS)})
         raise InvalidEntry("once", "True, False, a Once or a mapping of its fields", value)
 
     def encode(self) -> dict[str, Any]:

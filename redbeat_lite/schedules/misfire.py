@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
 
 from ..durations import Duration, length_of
-from ..errors import InvalidEntry, meant
+from ..errors import InvalidEntry, known_only, meant
 from ..public import public
 from . import At, Every, Question, Rule, first_ms, next_ms
 from .celery_schedules import ForeignRule
@@ -72,10 +72,7 @@ class Misfire:
             return _named(value)
         if not isinstance(value, Mapping):
             raise InvalidEntry("misfire", "a policy's name, a Misfire or a mapping", value)
-        for key in value:
-            if key not in cls.__slots__:
-                raise InvalidEntry("misfire", "only policy, grace and limit", key, hint=meant(key, cls.__slots__))
-        return cls(**value)
+        return cls(**known_only("misfire", value, cls.__slots__))
 
     @property
     def grace_ms(self) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat_lite import EntryNotFound, Freeze, Scheduler, Schedules, at, every
+from redbeat_lite import Entry, EntryNotFound, Freeze, Scheduler, Schedules, at, every
 from tests.beat.test_interleavings import SLOWNESS, running
 from tests.support.beats import KEYS
 from tests.support.in_process import MakeApp, MakeBeat
@@ -72,9 +72,9 @@ class Hand:
         return int(self.client.llen("celery"))
 
     def is_frozen(self, name: str, at: datetime) -> bool:
-        entry = {"task": "t", "tags": (), **CONFIG.get(name, {}), **RUNTIME.get(name, {})}
+        tags = {**CONFIG.get(name, {}), **RUNTIME.get(name, {})}.get("tags", ())
         held = (each for each in self.holding.values() if each.until > at)
-        return any(each.selection.matches(name, "t", entry["tags"]) for each in held)
+        return any(each.selection.covers(Entry(name, "t", 60, tags=tags)) for each in held)
 
     def look(self) -> None:
         """What is frozen still has been so until now."""

@@ -223,7 +223,7 @@ def test_a_policy_survives_the_store(misfire: Misfire, stored: object) -> None:
     ("value", "field", "words"),
     [
         ("coalese", "misfire.policy", "did you mean 'coalesce'?"),
-        ({"policy": "all", "grase": 5}, "misfire", "did you mean 'grace'?"),
+        ({"policy": "all", "grase": 5}, "misfire.grase", "did you mean 'grace'?"),
         ({"grace": -1}, "misfire.grace", "-1"),
         ({"grace": float("nan")}, "misfire.grace", "nan"),
         ({"grace": "5x"}, "misfire.grace", "'5x'"),
