@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import calendar
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 from functools import cached_property
@@ -18,6 +18,7 @@ from typing import Any
 _SEARCH_YEARS = 50
 _LAST_YEAR = 9999
 _REMEMBERED_MONTHS = 600
+_WEEKS = calendar.Calendar()
 _SECOND = timedelta(seconds=1)
 
 
@@ -53,34 +54,25 @@ class Days:
         return days
 
     def _match(self, year: int, month: int) -> tuple[int, ...]:
-        # calendar counts from Monday = 0, cron from Sunday = 0.
-        first, length = calendar.monthrange(year, month)
-        first = (first + 1) % 7
-        by_date = self._by_date(length, lambda day: (first + day - 1) % 7)
-        by_weekday = self._by_weekday(first, length)
+        # calendar counts from Monday = 0, cron from Sunday = 0; days of other months come as 0.
+        weekdays = {day: (weekday + 1) % 7 for day, weekday in _WEEKS.itermonthdays2(year, month) if day}
+        by_date, by_weekday = self._by_date(weekdays), self._by_weekday(weekdays)
         return tuple(sorted(by_date | by_weekday if self.either else by_date & by_weekday))
 
-    def _by_date(self, length: int, weekday: Callable[[int], int]) -> set[int]:
+    def _by_date(self, weekdays: dict[int, int]) -> set[int]:
         if self.nearest_weekday:
-            return {_nearest_weekday(min(self.nearest_weekday, length), length, weekday)}
-        days = {day for day in self.month_days if day <= length}
-        return days | {length} if self.last_day else days
+            wanted = min(self.nearest_weekday, len(weekdays))
+            return {min((day for day in weekdays if 0 < weekdays[day] < 6), key=lambda day: abs(day - wanted))}
+        days = {day for day in self.month_days if day in weekdays}
+        return days | {len(weekdays)} if self.last_day else days
 
-    def _by_weekday(self, first: int, length: int) -> set[int]:
-        days = {day for day in range(1, length + 1) if (first + day - 1) % 7 in self.weekdays}
-        for weekday, nth in self.nth_weekdays:
-            all_of_them = range(1 + (weekday - first) % 7, length + 1, 7)
+    def _by_weekday(self, weekdays: dict[int, int]) -> set[int]:
+        days = {day for day, weekday in weekdays.items() if weekday in self.weekdays}
+        for wanted, nth in self.nth_weekdays:
+            all_of_them = [day for day, weekday in weekdays.items() if weekday == wanted]
             if nth <= len(all_of_them):
                 days.add(all_of_them[nth if nth < 0 else nth - 1])
         return days
-
-
-def _nearest_weekday(day: int, length: int, weekday: Callable[[int], int]) -> int:
-    if weekday(day) == 6:
-        return day - 1 if day > 1 else day + 2
-    if weekday(day) == 0:
-        return day + 1 if day < length else day - 2
-    return day
 
 
 @dataclass(frozen=True)
