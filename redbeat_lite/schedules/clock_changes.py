@@ -172,7 +172,7 @@ class CountedRule(ZonedRule):
         for start, end, offset in stretches(self.zone, after, until):
             shown = naive(start + offset)  # what this piece's clock would have shown just before it
             if shown > passed:
-                made_up = self.walls.count(passed, shown) and not self.walls.matches(shown + _SECOND)
+                made_up = self.walls.count(passed, shown) and not self.walls.count(shown, shown + _SECOND)
                 total, passed = total + bool(made_up), shown
             if (reached := naive(end + offset)) > passed:
                 total, passed = total + self.walls.count(passed, reached), reached

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
@@ -97,7 +98,7 @@ def parse(expression: str, seconds: str = "last", written: str | None = None) ->
         ),
         running=runs_every_hour(parser.items(hour, HOUR)),
     )
-    if times.never:
+    if times.next_wall(datetime(2000, 1, 1)) is None:  # as of 30 February
         hint = "to run by hand only, write manual()"
         raise InvalidEntry("schedule", "an expression that matches some day", parser.expression, hint=hint)
     return times

@@ -99,19 +99,6 @@ class WallTimes:
     def _of_day(self) -> DayTimes:
         return DayTimes(self.hours, self.minutes, self.seconds)
 
-    @property
-    def never(self) -> bool:
-        """Whether no date ever matches, such as 30 February."""
-        return self.next_wall(datetime(2000, 1, 1)) is None
-
-    def matches(self, wall: datetime) -> bool:
-        return (
-            wall.second in self.seconds
-            and wall.minute in self.minutes
-            and wall.hour in self.hours
-            and wall.day in self.days.of(wall.year, wall.month)
-        )
-
     def next_wall(self, wall: datetime) -> datetime | None:
         """The first matching time later than ``wall`` (naive), or None within 50 years or by the year 9999."""
         year, month = wall.year, wall.month
