@@ -1,4 +1,4 @@
-"""Schedules that are known only by Celery's interface, Celery's rounded intervals, and its ``solar``, through ephem.
+"""Schedules that are known only by Celery's interface, as its rounded intervals are, and its ``solar``, through ephem.
 
 Celery asks a schedule whether it is due, and it says when to ask again. Most say when they will be due, so that two
 questions tell the next occurrence in advance. One that says "in five seconds", or asks a clock of its own, does not: it
@@ -16,7 +16,6 @@ from itertools import chain
 from typing import Any
 
 from celery.schedules import BaseSchedule, solar
-from celery.utils.time import remaining
 
 from ..instants import EPOCH, MAX_MS, from_ms, to_ms
 from .rule import InMs, Question
@@ -29,23 +28,6 @@ _PATIENCE = 1000
 
 
 @dataclass(frozen=True)
-class RelativeRule:
-    """``schedule(interval, relative=True)``: Celery rounds its end down to whole minutes, hours or days."""
-
-    interval: timedelta
-    zone: tzinfo = field(hash=False)  # one of dateutil has no hash
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        try:
-            local = instant.astimezone(self.zone)
-            rest = remaining(local, self.interval, local, relative=True)
-            # Celery before 5.7 can round back to the start, where the clock jumps.
-            return instant.astimezone(UTC) + (rest if rest > timedelta(0) else self.interval)
-        except (OverflowError, ValueError):
-            return None
-
-
-@dataclass(frozen=True)
 class _Wrapped:
     """Somebody else's schedule, wrapped because Celery's are equal when their clocks are, which says nothing about when
     they run.
@@ -55,7 +37,7 @@ class _Wrapped:
     """
 
     schedule: BaseSchedule = field(compare=False)
-    zone: tzinfo = field(hash=False)
+    zone: tzinfo = field(hash=False)  # one of dateutil has no hash
     identity: Hashable
 
 

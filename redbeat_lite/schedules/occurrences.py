@@ -11,7 +11,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from ..errors import InvalidEntry
 from ..instants import YEAR, from_ms, to_ms
-from .celery_schedules import AnsweringRule, ForeignRule, RelativeRule, SolarRule
+from .celery_schedules import AnsweringRule, ForeignRule, SolarRule
 from .clock_changes import CountedRule
 from .cron import Cron, crontab_rule
 from .intervals import At, Every, Manual, interval_ms
@@ -37,7 +37,10 @@ def rule_of(schedule_: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
     if type(found) is crontab:
         return crontab_rule(found, zone)
     if type(found) is schedule:
-        return _interval_rule(found, zone)
+        ms = interval_ms(found.run_every, exact=False)
+        # Of "relative" ones Celery rounds down to the minute, the hour or the day; those of seconds it does not.
+        if not found.relative or found.run_every < timedelta(minutes=1):
+            return Every(timedelta(milliseconds=ms))
     if type(found) is solar:
         return SolarRule(str(found.event), float(found.lat), float(found.lon))
     kind = AnsweringRule if hasattr(found, "next_after") else ForeignRule
@@ -139,14 +142,6 @@ def _remembered(rule: Rule, ms: int) -> int | None:
     if (answer := to_ms(following)) <= ms:
         raise InvalidEntry("schedule", f"an occurrence later than {from_ms(ms).isoformat()}", following.astimezone(UTC))
     return answer
-
-
-def _interval_rule(found: schedule, zone: tzinfo) -> Rule:
-    ms = interval_ms(found.run_every, exact=False)
-    # Celery rounds only to minutes and more.
-    if found.relative and found.run_every >= timedelta(minutes=1):
-        return RelativeRule(found.run_every, portable(zone))
-    return Every(timedelta(milliseconds=ms))
 
 
 def _identity(found: BaseSchedule) -> str | int:

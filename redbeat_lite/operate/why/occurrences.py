@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...entries.entry import Entry
 from ...instants import to_ms
 from ...schedules import Every, Question, Rule, next_ms
-from ...schedules.celery_schedules import AnsweringRule, ForeignRule, RelativeRule
+from ...schedules.celery_schedules import AnsweringRule, ForeignRule
 from ...schedules.clock_changes import first_passing
 
 _DAY = 86_400_000
@@ -86,7 +86,7 @@ def is_fixed(entry: Entry, zone: tzinfo) -> bool:
 def _known(entry: Entry, zone: tzinfo) -> Rule | None:
     """The rule of an entry, where it has one that tells of the past."""
     rule = None if "schedule" in entry.local else entry.rule(zone)
-    return None if isinstance(rule, RelativeRule | ForeignRule | AnsweringRule) else rule
+    return None if isinstance(rule, ForeignRule | AnsweringRule) else rule
 
 
 def _previous(rule: Rule, until: int) -> int | None:
