@@ -7,7 +7,6 @@ is asked again at the time it said, in real time.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -54,7 +53,7 @@ class ForeignRule(_Wrapped, InMs):
                 if due and now > last:
                     return to_ms(now)
                 question = _question(now, wait, ms) if question is None else question
-                if wait is None or wait == math.inf:
+                if wait is None:
                     return None
                 now += max(_SHORTEST, timedelta(seconds=wait))
         except OverflowError:
@@ -81,11 +80,11 @@ class ForeignRule(_Wrapped, InMs):
 
 def _question(now: datetime, wait: float | None, asked: int) -> Question | None:
     """When to ask again about an occurrence after ``asked``, ``wait`` seconds from ``now``."""
-    if wait is None or wait == math.inf:
+    if wait is None:
         return None
     try:
         at = to_ms(now + timedelta(seconds=wait))
-    except OverflowError:
+    except OverflowError:  # as of infinity
         return None
     at = max(at, to_ms(now) + _PATIENCE)
     return Question(at, asked) if at <= MAX_MS else None

@@ -238,12 +238,10 @@ def _is_single(misfire: Misfire) -> bool:
 def _latest(missed: Missed, now: int, misfire: Misfire) -> Plan:
     latest, following = missed.last, missed.following
     all_of_them = Range(missed.nominal, latest, missed.number)
-    if missed.unfinished:
-        return Plan((), following, all_of_them.number, (all_of_them,))
     grace = misfire.grace_ms
     if grace is None and misfire.policy == "skip":
         grace = DEFAULT_GRACE_MS if following is None else min(DEFAULT_GRACE_MS, (following - latest) // 4)
-    if grace is not None and now - latest > grace:
+    if missed.unfinished or (grace is not None and now - latest > grace):
         return Plan((), following, all_of_them.number, (all_of_them,))
     earlier = all_of_them.number - 1
     ranges = (Range(missed.nominal, missed.last_before(latest), earlier),) if earlier else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol, runtime_checkable
 
 from celery.schedules import BaseSchedule, schedstate
@@ -79,8 +79,8 @@ class RuleSchedule(InMs, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery s
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         """Time from now to the first occurrence after the last run; negative when it is overdue."""
-        following = self.next_after(_utc(self.maybe_make_aware(last_run_at)))
-        return NEVER if following is None else following - _utc(self.maybe_make_aware(self.now()))
+        following = self.next_after(self.maybe_make_aware(last_run_at))
+        return NEVER if following is None else following - self.maybe_make_aware(self.now())
 
     def is_due(self, last_run_at: datetime) -> Any:
         """Celery's question: ``(due, seconds until to ask again)``."""
@@ -88,7 +88,3 @@ class RuleSchedule(InMs, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery s
         if remaining > timedelta(0):
             return schedstate(is_due=False, next=remaining.total_seconds())
         return schedstate(is_due=True, next=self.remaining_estimate(self.now()).total_seconds())
-
-
-def _utc(instant: datetime) -> datetime:
-    return instant.astimezone(UTC)
