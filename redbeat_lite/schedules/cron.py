@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import tzinfo
-from functools import lru_cache, partial
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Literal
 
 from celery.schedules import ParseException, crontab, crontab_parser
 
@@ -15,7 +15,7 @@ from .clock_changes import CountedRule
 from .cron_text import HOUR, Item, parse, runs_every_hour, split
 from .spread import SpreadSchedule, is_spread, resolve
 from .wall_times import Days, WallTimes
-from .zones import portable, zone_name, zone_of
+from .zones import portable, zone_of
 
 
 @public
@@ -58,13 +58,6 @@ class Cron(SpreadSchedule):
         parse(self.resolved or resolve(self.expression, seconds, None), seconds, self.expression)
         self.zone = None if tz is None else zone_of(tz)
         super().__init__()
-        if self.zone is not None:
-            self.tz = self.zone
-
-    @property
-    def tz_name(self) -> str | None:
-        """The name of the zone, None for that of the app."""
-        return None if self.zone is None else zone_name(self.zone)
 
     @property
     def times(self) -> WallTimes:
@@ -82,10 +75,6 @@ class Cron(SpreadSchedule):
 
     def _key(self) -> tuple[object, ...]:
         return self.expression.lower(), self.tz_name, self.seconds
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        made = partial(Cron, tz=self.tz_name, seconds=self.seconds)
-        return made, (self.expression,), {**self.kept(), "_name": self._name}
 
     def __repr__(self) -> str:
         tz = f", tz={self.tz_name!r}" if self.zone is not None else ""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any
 
 from celery.schedules import schedule
 
@@ -126,10 +124,6 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
 
     __hash__ = RuleSchedule.__hash__
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        made = partial(Every, align=self.align, spread=self.spread)
-        return made, (timedelta(milliseconds=self.ms),), {**self.kept(), "_name": self._name}
-
     def __repr__(self) -> str:
         seconds = self.ms // 1000 if self.ms % 1000 == 0 else self.ms / 1000
         return f"every({seconds}{', align=True' * self.align}{', spread=True' * self.spread})"
@@ -151,9 +145,6 @@ class At(RuleSchedule):
     def _key(self) -> tuple[object, ...]:
         return (self.ms,)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return At, (self.instant,)
-
     def __repr__(self) -> str:
         return f"at(datetime.fromisoformat({self.instant.isoformat()!r}))"
 
@@ -171,9 +162,6 @@ class Manual(RuleSchedule):
 
     def _key(self) -> tuple[object, ...]:
         return ()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Manual, ()
 
     def __repr__(self) -> str:
         return "manual()"

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice, pairwise
-from typing import Any
 
 from ..errors import InvalidEntry
 from ..instants import MAX_MS, aware, from_ms, to_ms
@@ -66,14 +65,7 @@ class RRule(RuleSchedule):
         self.parsed = parse(self.text)
         self.zone = self._zone(tz)
         super().__init__()
-        if self.zone is not None:
-            self.tz = self.zone
         self._check()
-
-    @property
-    def tz_name(self) -> str | None:
-        """The name of the zone, None for that of the app."""
-        return None if self.zone is None else zone_name(self.zone)
 
     def in_zone(self, zone: tzinfo) -> RecurrenceRule:
         """The rule with its own zone, or else with ``zone``."""
@@ -118,9 +110,6 @@ class RRule(RuleSchedule):
 
     def _key(self) -> tuple[object, ...]:
         return self.text.upper(), self.tz_name, self.start
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(RRule, tz=self.tz_name, start=self.start), (self.text,)
 
     def __repr__(self) -> str:
         tz = f", tz={self.tz_name!r}" if self.zone is not None else ""

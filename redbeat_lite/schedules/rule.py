@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import copyreg
+from datetime import datetime, timedelta, tzinfo
 from typing import Any, Protocol, runtime_checkable
 
 from celery.schedules import BaseSchedule, schedstate
 
 from ..instants import EPOCH, from_ms
+from .zones import zone_name
 
 _MS = timedelta(milliseconds=1)
 #: What a plain Celery beat is told to wait for an occurrence that will never come.
@@ -77,6 +79,18 @@ class ByKey:
 class RuleSchedule(InMs, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery ships no types
     """A rule that is a Celery schedule too, so that it also runs under a plain ``celery beat``."""
 
+    #: Its own; None for that of the app.
+    zone: tzinfo | None = None
+
+    @property
+    def tz_name(self) -> str | None:
+        """The name of the zone, None for that of the app."""
+        return None if self.zone is None else zone_name(self.zone)
+
+    @property
+    def tz(self) -> tzinfo:
+        return self.zone or self.app.timezone
+
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         """Time from now to the first occurrence after the last run; negative when it is overdue."""
         following = self.next_after(self.maybe_make_aware(last_run_at))
@@ -88,3 +102,8 @@ class RuleSchedule(InMs, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery s
         if remaining > timedelta(0):
             return schedstate(is_due=False, next=remaining.total_seconds())
         return schedstate(is_due=True, next=self.remaining_estimate(self.now()).total_seconds())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the app, which often cannot be pickled, and what Celery keeps of it.
+        state = {name: value for name, value in vars(self).items() if name not in ("_app", "utc_enabled")}
+        return copyreg.__newobj__, (type(self),), {**state, "_app": None}  # type: ignore[attr-defined]  # typeshed leaves it out
