@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import calendar
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, time, timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from typing import Any
 
@@ -41,19 +41,15 @@ class Days:
     weekdays: tuple[int, ...] = ()
     nth_weekdays: tuple[tuple[int, int], ...] = ()
     either: bool = False
-    _known: dict[int, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def of(self, year: int, month: int) -> tuple[int, ...]:
-        """The matching days of a month, ascending."""
-        key = year * 12 + month
-        days = self._known.get(key)
-        if days is None:
-            if len(self._known) >= _REMEMBERED_MONTHS:
-                self._known.clear()
-            days = self._known[key] = self._match(year, month) if month in self.months else ()
-        return days
+    @cached_property
+    def of(self) -> Callable[[int, int], tuple[int, ...]]:
+        """The matching days of a year's month, ascending."""
+        return lru_cache(maxsize=_REMEMBERED_MONTHS)(self._match)
 
     def _match(self, year: int, month: int) -> tuple[int, ...]:
+        if month not in self.months:
+            return ()
         # calendar counts from Monday = 0, cron from Sunday = 0; days of other months come as 0.
         weekdays = {day: (weekday + 1) % 7 for day, weekday in _WEEKS.itermonthdays2(year, month) if day}
         by_date, by_weekday = self._by_date(weekdays), self._by_weekday(weekdays)
