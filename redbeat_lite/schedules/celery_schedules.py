@@ -94,8 +94,7 @@ class AnsweringRule(_Wrapped):
     """A schedule that has a ``next_after`` of its own, which knows best."""
 
     def next_after(self, instant: datetime) -> datetime | None:
-        answer: datetime | None = self.schedule.next_after(instant)
-        return answer
+        return self.schedule.next_after(instant)  # type: ignore[no-any-return]
 
 
 _DAY = timedelta(days=1)
