@@ -9,7 +9,7 @@ from __future__ import annotations
 import calendar
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from functools import cached_property, lru_cache
 from itertools import count
@@ -38,15 +38,45 @@ class Parts:
     count: int | None = None
     until: datetime | None = None
     wkst: int = 0
-    bymonth: tuple[int, ...] = ()
-    bymonthday: tuple[int, ...] = ()
-    byyearday: tuple[int, ...] = ()
-    byweekno: tuple[int, ...] = ()
-    byday: tuple[tuple[int, int], ...] = ()
-    byhour: tuple[int, ...] = ()
-    byminute: tuple[int, ...] = ()
-    bysecond: tuple[int, ...] = ()
-    bysetpos: tuple[int, ...] = ()
+    bymonth: frozenset[int] = frozenset()
+    bymonthday: frozenset[int] = frozenset()
+    byyearday: frozenset[int] = frozenset()
+    byweekno: frozenset[int] = frozenset()
+    byday: frozenset[tuple[int, int]] = frozenset()
+    byhour: frozenset[int] = frozenset()
+    byminute: frozenset[int] = frozenset()
+    bysecond: frozenset[int] = frozenset()
+    bysetpos: frozenset[int] = frozenset()
+
+    def completed(self, start: datetime) -> Parts:
+        """With those of the days that are taken from the start."""
+        if self.byweekno or self.byyearday or self.bymonthday or self.byday:
+            return self
+        if self.freq == "WEEKLY":
+            return replace(self, byday=frozenset({(start.weekday(), 0)}))
+        if self.freq == "MONTHLY":
+            return replace(self, bymonthday=frozenset({start.day}))
+        if self.freq == "YEARLY":
+            return replace(self, bymonth=self.bymonth or frozenset({start.month}), bymonthday=frozenset({start.day}))
+        return self
+
+    def has(self, day: date) -> bool:
+        """Whether they allow a day; every part that is given must agree."""
+        return (
+            (not self.bymonth or day.month in self.bymonth)
+            and (not self.bymonthday or _counted(day.day, _days_in_month(day), self.bymonthday))
+            and (not self.byday or self._has_weekday(day))
+            and (not self.byyearday or _counted(day.timetuple().tm_yday, _days_in_year(day), self.byyearday))
+            and (not self.byweekno or _counted(*_week(day, self.wkst), self.byweekno))
+        )
+
+    def _has_weekday(self, day: date) -> bool:
+        # "2MO" is the second Monday of the month, except in a YEARLY rule without months: of the year.
+        in_year = self.freq == "YEARLY" and not self.bymonth
+        at = day.timetuple().tm_yday if in_year else day.day
+        length = _days_in_year(day) if in_year else _days_in_month(day)
+        weekday, ordinals = day.weekday(), (0, (at - 1) // 7 + 1, -((length - at) // 7) - 1)
+        return any((weekday, nth) in self.byday for nth in ordinals)
 
 
 @dataclass(frozen=True)
@@ -57,13 +87,14 @@ class Recurrence:
     start: datetime
 
     @cached_property
-    def _days(self) -> _DayFilter:
-        return _DayFilter(self.parts, self.start)
+    def _days(self) -> Parts:
+        return self.parts.completed(self.start)
 
     @cached_property
     def _times(self) -> DayTimes:
         parts, at = self.parts, self.start
-        return DayTimes(parts.byhour or (at.hour,), parts.byminute or (at.minute,), parts.bysecond or (at.second,))
+        given = (parts.byhour or {at.hour}, parts.byminute or {at.minute}, parts.bysecond or {at.second})
+        return DayTimes(*(tuple(sorted(each)) for each in given))
 
     @property
     def running(self) -> bool:
@@ -191,51 +222,13 @@ class Recurrence:
         return DayTimes((begin.hour,), minutes, seconds)
 
 
-def _until(allowed: tuple[int, ...], at: int, end: int) -> int:
+def _until(allowed: frozenset[int], at: int, end: int) -> int:
     """How far it is from ``at`` to the next that is allowed, or to the end."""
-    following = bisect_right(allowed, at)
-    return (allowed[following] if following < len(allowed) else end) - at
+    return min((each for each in allowed if each > at), default=end) - at
 
 
 #: Days that match, the times in each, and how many days, hours, minutes or seconds were looked at for them.
 _Period = tuple[Sequence[date], Sequence[time], int]
-
-
-class _DayFilter:
-    """Which days a rule allows; every part that is given must agree."""
-
-    def __init__(self, parts: Parts, start: datetime) -> None:
-        self.wkst, self.byweekno = parts.wkst, frozenset(parts.byweekno)
-        self.bymonth, self.bymonthday = frozenset(parts.bymonth), frozenset(parts.bymonthday)
-        self.byyearday, self.byday = frozenset(parts.byyearday), frozenset(parts.byday)
-        #: "2MO" is the second Monday of the month, except in a YEARLY rule without months: of the year.
-        self.in_year = parts.freq == "YEARLY" and not parts.bymonth
-        if not (parts.byweekno or parts.byyearday or parts.bymonthday or parts.byday):
-            self._complete(parts.freq, start)
-
-    def _complete(self, freq: str, start: datetime) -> None:
-        if freq == "YEARLY" and not self.bymonth:
-            self.bymonth = frozenset((start.month,))
-        if freq in ("YEARLY", "MONTHLY"):
-            self.bymonthday = frozenset((start.day,))
-        if freq == "WEEKLY":
-            self.byday = frozenset(((start.weekday(), 0),))
-
-    def has(self, day: date) -> bool:
-        return (
-            (not self.bymonth or day.month in self.bymonth)
-            and (not self.bymonthday or _counted(day.day, _days_in_month(day), self.bymonthday))
-            and (not self.byday or self._weekday(day))
-            and (not self.byyearday or _counted(day.timetuple().tm_yday, _days_in_year(day), self.byyearday))
-            and (not self.byweekno or _counted(*_week(day, self.wkst), self.byweekno))
-        )
-
-    def _weekday(self, day: date) -> bool:
-        weekday = day.weekday()
-        at = day.timetuple().tm_yday if self.in_year else day.day
-        length = _days_in_year(day) if self.in_year else _days_in_month(day)
-        ordinals = (0, (at - 1) // 7 + 1, -((length - at) // 7) - 1)
-        return any((weekday, nth) in self.byday for nth in ordinals)
 
 
 def _counted(at: int, total: int, wanted: frozenset[int]) -> bool:

@@ -166,7 +166,7 @@ class _Reader:
         if "BYSETPOS" in self.given and not any(name[:2] == "BY" and name != "BYSETPOS" for name in self.given):
             self.refuse("BYSETPOS together with another BY part")
 
-    def _by_day(self, freq: str) -> tuple[tuple[int, int], ...]:
+    def _by_day(self, freq: str) -> frozenset[tuple[int, int]]:
         found = set()
         for part in self.given["BYDAY"].split(",") if "BYDAY" in self.given else ():
             match = re.fullmatch(r"([+-]?\d{1,2})?([A-Z]{2})", part, re.ASCII)
@@ -176,7 +176,7 @@ class _Reader:
             if nth and (freq not in ("YEARLY", "MONTHLY") or "BYWEEKNO" in self.given):
                 self.refuse(f"{part} only in MONTHLY rules, or YEARLY ones without BYWEEKNO")
             found.add((self._weekday(match[2]), nth))
-        return tuple(sorted(found))
+        return frozenset(found)
 
     def _weekday(self, text: str) -> int:
         if text not in WEEKDAYS:
@@ -185,7 +185,7 @@ class _Reader:
 
     def _numbers(self, name: str) -> Any:
         if name not in self.given:
-            return ()
+            return frozenset()
         low, high, negative = _BOUNDS[name]
         found = set()
         for part in self.given[name].split(","):
@@ -194,7 +194,7 @@ class _Reader:
                 also = f" or -{high} to -{low}" if negative else ""
                 self.refuse(f"{name} of {low} to {high}{also}")
             found.add(number)
-        return tuple(sorted(found))
+        return frozenset(found)
 
     def _positive(self, name: str, most: int) -> int | None:
         if name not in self.given:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.instants import to_ms
 from redbeat_lite.schedules import decode_schedule, next_ms, rrule, rule_of, shortest_gap_ms
-from redbeat_lite.schedules.recurrence import _DayFilter
+from redbeat_lite.schedules.recurrence import Parts
 from redbeat_lite.schedules.rrules import STEPS
 from tests.support.cases import together
 from tests.support.examples import examples
@@ -98,13 +98,13 @@ class Looks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._taken = 0
-        has = _DayFilter.has
+        has = Parts.has
 
-        def counted(days: _DayFilter, day: date) -> bool:
+        def counted(days: Parts, day: date) -> bool:
             self._taken += 1
             return has(days, day)
 
-        monkeypatch.setattr(_DayFilter, "has", counted)
+        monkeypatch.setattr(Parts, "has", counted)
 
     def taken(self) -> int:
         """How many since the last time."""
