@@ -32,14 +32,6 @@ class Walls(Hashable, Protocol):
     def next_wall(self, wall: datetime) -> datetime | None: ...
 
 
-def next_instant(walls: Walls, zone: tzinfo, instant: datetime) -> datetime | None:
-    """The first occurrence of ``walls`` in ``zone`` strictly later than ``instant``; aware UTC, None for never."""
-    try:
-        return (_next_running if walls.running else _next_fixed)(walls, zone, instant.astimezone(zone))
-    except (OverflowError, ValueError):  # local time beyond the years 1 to 9999
-        return None
-
-
 def _next_fixed(walls: Walls, zone: tzinfo, local: datetime) -> datetime | None:
     wall = walls.next_wall(_last_first_passing(zone, local))
     return None if wall is None else first_passing(zone, wall)
@@ -118,7 +110,11 @@ class ZonedRule(InMs, ByKey):
     def next_ms(self, ms: int) -> int | None:
         if not _FIRST_MS < ms < _LAST_MS:
             return None
-        found = next_instant(self.walls, self.zone, from_ms(ms))
+        following = _next_running if self.walls.running else _next_fixed
+        try:
+            found = following(self.walls, self.zone, from_ms(ms).astimezone(self.zone))
+        except (OverflowError, ValueError):  # local time beyond the years 1 to 9999
+            return None
         return None if found is None else _second(found) * 1000
 
     def _key(self) -> tuple[object, ...]:
