@@ -26,13 +26,18 @@ def test_common_rules_are_words_and_the_others_their_own_text() -> None:
         "15 */4 * * *": "every 4 hours from 00:15 on",
         "*/20 * * * *": "every 20 minutes from the full hour on",
         "* * * * *": "every minute",
+        "0,30 * * * *": "every 30 minutes from the full hour on",
+        "0 */12 * * *": "every 12 hours from 00:00 on",
+        "0 0,12 * * *": "every day at 00:00 and 12:00",
+        "0 0 * * 1-5/2": "every Monday, Wednesday and Friday at 00:00",
+        "0 0 * * sat-mon": "every Monday, Saturday and Sunday at 00:00",
     }
     for text, words in walls.items():
         assert rule_words(cron(text), BERLIN) == f"{words}, Europe/Berlin", text
     for text in (
         *("30 2 31 * *", "0 0 1 * mon", "*/7 * * * *", "0 */5 * * *", "0 0 * jan *", "0 0 * * fri#2", "0 0 15W * *"),
-        *("H H * * *", "0 9-17 * * *", "0 0 * * mon-wed,fri", "0 0 * * 1-5/2", "30 2 * * * 5", "*/20 3 * * *"),
-        *("0 */4 * * mon", "1,2 3 * * *", "0 0 * * L5", "*/20 */2 * * *", "0,30 * * * *"),
+        *("H H * * *", "0 9-17 * * *", "0 0 1,L * *", "0 0 1-31 * mon", "30 2 * * * 5", "*/20 3 * * *"),
+        *("0 */4 * * mon", "1,2 3 * * *", "0 0 * * L5", "*/20 */2 * * *", "0,10 * * * *"),
     ):
         assert rule_words(cron(text), BERLIN) == f"cron {text}", text
     for rule, words in (
