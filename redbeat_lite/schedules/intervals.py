@@ -118,12 +118,6 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
     def _key(self) -> tuple[object, ...]:
         return self.ms, self.align, self.spread
 
-    def __eq__(self, other: object) -> bool:
-        # Celery's own comparison would ignore align and call an interval equal to a timedelta.
-        return isinstance(other, Every) and super().__eq__(other) is True
-
-    __hash__ = RuleSchedule.__hash__
-
     def __repr__(self) -> str:
         seconds = self.ms // 1000 if self.ms % 1000 == 0 else self.ms / 1000
         return f"every({seconds}{', align=True' * self.align}{', spread=True' * self.spread})"

@@ -70,7 +70,8 @@ class ByKey:
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
-        return self._key() == other._key() if isinstance(other, ByKey) and type(other) is type(self) else NotImplemented
+        # Never NotImplemented: Celery's own comparison would ignore align, and call an interval equal to a timedelta.
+        return isinstance(other, ByKey) and type(other) is type(self) and self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash((type(self), self._key()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from difflib import get_close_matches
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -48,7 +48,8 @@ def zone_of(value: object, field: str = "tz") -> tzinfo:
 def zone_name(zone: tzinfo) -> str:
     """The text that `zone_of` turns back into ``zone``."""
     if isinstance(zone, timezone):
-        return "UTC" if zone == UTC else _offset_text(zone.utcoffset(None))
+        # Without a name of its own it has that of its offset, "UTC+05:30".
+        return str(timezone(zone.utcoffset(None))).removeprefix("UTC") or "UTC"
     return str(getattr(zone, "key", None) or getattr(zone, "zone", None) or zone)
 
 
@@ -84,11 +85,6 @@ def _nearest(name: str) -> str:
     found = known.get(wanted) or by_city.get(wanted)
     near = [found] if found else [known[low] for low in get_close_matches(wanted, known, cutoff=0.8)]
     return f"did you mean {' or '.join(near)}?" if near else 'for example "Europe/Berlin"'
-
-
-def _offset_text(offset: timedelta) -> str:
-    minutes = int(offset.total_seconds()) // 60
-    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
 
 
 def offset_at(zone: tzinfo, second: int) -> int:
