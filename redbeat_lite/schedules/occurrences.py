@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, timedelta, tzinfo
 from functools import lru_cache
-from typing import Any
+from itertools import islice, pairwise
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
@@ -16,7 +17,7 @@ from .clock_changes import CountedRule
 from .cron import Cron, crontab_rule
 from .intervals import At, Every, Manual, interval_ms
 from .rrules import RecurrenceRule, RRule
-from .rule import SAMPLE, Question, Rule
+from .rule import SAMPLE, InMs, Question, Rule
 from .stored_form import coerce_schedule, encode_schedule
 from .zones import portable
 
@@ -87,15 +88,13 @@ def shortest_gap_ms(rule: Rule, from_ms: int) -> int | None:
         return 1000 * rule.walls.shortest_gap
     if isinstance(rule, RecurrenceRule):
         return rule.shortest_gap_ms(from_ms)
-    gaps, ms = [], next_ms(rule, from_ms)
-    for _ in range(SAMPLE):
-        if ms is None or isinstance(ms, Question) or (following := next_ms(rule, ms)) is None:
-            break
-        if isinstance(following, Question):
-            break
-        gaps.append(following - ms)
-        ms = following
-    return min(gaps, default=None)
+    return min((later - earlier for earlier, later in pairwise(islice(_told(rule, from_ms), SAMPLE + 1))), default=None)
+
+
+def _told(rule: Rule, ms: int | None) -> Iterator[int]:
+    """The occurrences later than an instant, as far as they are known in advance."""
+    while ms is not None and (ms := next_ms(rule, ms)) is not None and not isinstance(ms, Question):
+        yield ms
 
 
 def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
@@ -129,10 +128,8 @@ def _before(rule: Rule, since: int, until: int) -> int:
 
 @lru_cache(maxsize=16_384)
 def _remembered(rule: Rule, ms: int) -> int | None:
-    quick: Any = getattr(rule, "next_ms", None)
-    if quick is not None:
-        answer: int | None = quick(ms)
-        return answer
+    if isinstance(rule, InMs):
+        return rule.next_ms(ms)
     try:
         following = rule.next_after(from_ms(ms))
     except OverflowError:
