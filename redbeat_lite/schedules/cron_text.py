@@ -215,7 +215,7 @@ class Parser:
 
     def item(self, part: str, field: Field) -> Item:
         """``*``, ``5``, ``1-5``, ``22-4`` (which wraps), each with an optional ``/step``; ``5/15`` runs to the end."""
-        spec, _, stride = part.partition("/")
+        spec, slash, stride = part.partition("/")
         low, dash, high = spec.partition("-")
         step = int(stride) if re.fullmatch(r"\d{1,9}", stride, re.ASCII) else 1
         if stride and not dash and spec != "*":
@@ -224,11 +224,8 @@ class Parser:
             first, last = self.end(low, part, field), self.end(high, part, field)
             if field is WEEKDAY and first == 7:
                 first, last = 0, last % 7
-            if first == last:
-                return Item((first,), step)
-            if first > last:
-                self.values(f"*/{stride or 1}", part, field)  # so that a step is refused here as it is elsewhere
-                return Item(_wrapped(first, last, step, field), step)
+            self.values(f"*{slash}{stride}", part, field)  # so that a step is refused here as it is elsewhere
+            return Item(_ranging(first, last, step, field), step)
         return Item(self.values(part, part, field), step)
 
     def end(self, text: str, part: str, field: Field) -> int:
@@ -271,8 +268,8 @@ def _expanded(text: str, column: int) -> tuple[Any, ...] | None:
     return None if "l" in found else found  # the last day, as one end of a range
 
 
-def _wrapped(first: int, last: int, step: int, field: Field) -> tuple[int, ...]:
-    places = range(first - field.low, last - field.low + 1 + field.size, step)
+def _ranging(first: int, last: int, step: int, field: Field) -> tuple[int, ...]:
+    places = range(first - field.low, last - field.low + 1 + (field.size if first > last else 0), step)
     return tuple(sorted({field.low + place % field.size for place in places}))
 
 
