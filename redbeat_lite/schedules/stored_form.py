@@ -162,10 +162,6 @@ def _text(value: object) -> str:
     return value
 
 
-def _zone(obj: Mapping[str, Any]) -> str | None:
-    return None if obj.get("tz") is None else _text(obj["tz"])
-
-
 def _given(**stored: Any) -> dict[str, Any]:
     return {name: value for name, value in stored.items() if value is not None}
 
@@ -182,14 +178,14 @@ def _encode_cron(found: Cron) -> dict[str, Any]:
 
 
 def _decode_cron(obj: Mapping[str, Any]) -> Cron:
-    found = Cron(_text(obj["cron"]), tz=_zone(obj), seconds=obj.get("seconds", "last")).as_kept(obj.get("resolved"))
+    found = Cron(_text(obj["cron"]), tz=obj.get("tz"), seconds=obj.get("seconds", "last")).as_kept(obj.get("resolved"))
     _ = found.resolved is None or found.times  # raises where it is no expression
     return found
 
 
 def _decode_rrule(obj: Mapping[str, Any]) -> RRule:
     start = obj.get("start")
-    return RRule(obj["rrule"], tz=_zone(obj), start=None if start is None else datetime.fromisoformat(start))
+    return RRule(obj["rrule"], tz=obj.get("tz"), start=None if start is None else datetime.fromisoformat(start))
 
 
 #: The fields of a crontab as written, in the order of its arguments.
