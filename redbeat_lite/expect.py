@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from math import ulp
 from typing import Any, Literal
 
-from .durations import LENGTH, Duration, seconds_of
+from .durations import Duration, length_of
 from .errors import InvalidEntry, known_only
 from .instants import YEAR
 from .public import public
@@ -45,7 +46,9 @@ class Expect:
 
     def __post_init__(self) -> None:
         for name in ("start_within", "finish_within", "succeed_every"):
-            object.__setattr__(self, name, _seconds(name, getattr(self, name)))
+            length, bounds = getattr(self, name), f"more than 0 and at most a year ({YEAR} s)"
+            if length is not None:
+                object.__setattr__(self, name, length_of(f"expect.{name}", length, bounds, ulp(0), YEAR))
         start, finish = self.start_within, self.finish_within
         if start is not None and finish is not None and finish < start:  # type: ignore[operator]  # both are seconds
             raise InvalidEntry("expect.finish_within", f"not less than start_within ({start:g} s)", finish)
@@ -135,15 +138,6 @@ class Pause:
 def _check_times(field: str, times: object) -> None:
     if type(times) is not int or not 1 <= times <= _MOST_FAILURES:
         raise InvalidEntry(field, f"a whole number from 1 to {_MOST_FAILURES}", times)
-
-
-def _seconds(name: str, value: object) -> float | None:
-    if value is None:
-        return None
-    seconds = seconds_of(value)
-    if seconds is None or not 0 < seconds <= YEAR:
-        raise InvalidEntry(f"expect.{name}", f"None, or {LENGTH}, more than 0 and at most a year ({YEAR} s)", value)
-    return seconds
 
 
 def _ms(seconds: Duration | None) -> int | None:

@@ -55,17 +55,12 @@ def _check_each_argument(entry: Entry, serializer: Any) -> None:
         try:
             dump_message(value, serializer=serializer)  # type: ignore[no-untyped-call]  # untyped in kombu
         except Exception as exc:
-            _check_storable(value, field, entry)
+            try:
+                pack(value, field)  # names the very place inside a value that cannot even be stored
+            except InvalidEntry as exact:
+                raise exact.of(entry.name) from None
             expected = f"a value that the serializer {serializer!r} can write"
             raise InvalidEntry(field, expected, value, entry=entry.name) from exc
-
-
-def _check_storable(value: Any, field: str, entry: Entry) -> None:
-    """What cannot even be stored is named to its exact place inside the value."""
-    try:
-        pack(value, field)
-    except InvalidEntry as exc:
-        raise exc.of(entry.name) from None
 
 
 def queue_of(app: Celery, entry: Entry) -> str:

@@ -101,7 +101,7 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
         ({"metrics_entries": True}, "redbeat_lite_metrics_entries: expected a whole number from 0 to 1000, got True"),
         (
             {"expect": {"start_within": -1}},
-            "redbeat_lite_expect.start_within: expected None, or seconds, a timedelta or a text",
+            "redbeat_lite_expect.start_within: expected seconds, a timedelta or a text",
         ),
         (
             {"expect": {"succeed_every": 60}},
