@@ -100,7 +100,8 @@ def times(deltas: str, last: int | None) -> tuple[int, ...]:
 
 def notes_of(deltas: str, room: int) -> str:
     """Notes that hold nothing else, in at most ``room`` characters; the oldest are left out where that is too few."""
-    deltas = shortened(deltas, room - _AROUND)
+    if len(deltas) + _AROUND > room:
+        deltas = shortened(deltas, room - _AROUND)
     return f'{_OPENS}{deltas}"}}' if deltas else ""
 
 
