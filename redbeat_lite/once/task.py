@@ -112,7 +112,10 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         args: Any = None,
         kwargs: Any = None,
         task_id: str | None = None,
-        *more: Any,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: str | None = None,
         once_key: str | None = None,
         on_conflict: Conflict | None = None,
         **options: Any,
@@ -132,8 +135,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         Where Celery calls it for a task that has ended, for the next member of a chain or a link, none of them is
         raised, as they would turn that task into a failure: the call gets a result that fails with them.
         """
+        rest = {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
         if self._get_app().conf.task_always_eager:
-            return super().apply_async(args, kwargs, task_id, *more, **options)
+            return super().apply_async(args, kwargs, task_id=task_id, **rest, **options)
         options["headers"] = headers = {**(options.get("headers") or {})}
         headers.pop(DELIVERY, None)
         now = wall_ms()
@@ -142,9 +146,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         try:
             key = self._claim(once_key, on_conflict, task_id, args, kwargs, options)
         except Exception as exc:  # noqa: BLE001 - the callable of a key may raise anything
-            return self._not_published(exc, task_id, options)
+            return self._not_published(exc, task_id, link_error, options)
         try:
-            return super().apply_async(args, kwargs, task_id, *more, **options)
+            return super().apply_async(args, kwargs, task_id=task_id, **rest, **options)
         except BaseException:
             if key is not None:
                 Runtime.of(self.app).leave(key, task_id)
@@ -191,7 +195,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             error = OnceRejected if once.on_conflict == "raise" else OnceSkipped
             raise error(f"{self.name}[{task_id}]: another task has the once-lock {key!r}", key)
 
-    def _not_published(self, why: Exception, task_id: str, options: Mapping[str, Any]) -> Any:
+    def _not_published(self, why: Exception, task_id: str, errbacks: Any, options: Mapping[str, Any]) -> Any:
         """The result of a call that nothing was published for.
 
         Raises ``why`` to a caller who can be told; not that the task is skipped.
@@ -206,7 +210,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             chord=options.get("chord"),
             group=options.get("group_id"),
             group_index=options.get("group_index"),
-            errbacks=maybe_list(options.get("link_error")),  # type: ignore[no-untyped-call]
+            errbacks=maybe_list(errbacks),  # type: ignore[no-untyped-call]
             delivery_info={},
             reply_to=options.get("reply_to") or self.app.thread_oid,
             correlation_id=task_id,
