@@ -58,8 +58,10 @@ class Leader:
         self._token = ""
         self._asking = False
         self._renewal: _Renewal | None = None
-        #: Whether part of the schedule was found gone, by a renewal or by a tick; with fewer entries than that, one is.
-        self.damaged, self.least = False, 0
+        #: Whether a part of the schedule is gone, as a renewal or a tick has found.
+        self.damaged = False
+        #: With fewer entries than these, one is.
+        self.least = 0
         self.last_clock = 0  #: the latest wall clock in ms by which a leader before us planned; 0 if there was none
         self.last_zones = ""  #: the time zones by which it did, as :mod:`redbeat_lite.beat.replanning` noted them
 
@@ -89,7 +91,6 @@ class Leader:
         self.last_zones = reply[4].decode(errors="replace")
         term = Term(self._token, int(reply[1]))
         self._renewal = _Renewal(self, self._backend, self._keys, term, self._lease, self._vitals)
-        self.damaged, self.least = False, 0
         self._asking = False
         self._renewal.trust_from(sent)
         self.progress("starting to lead")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 from .run import begin, let_go_after
@@ -17,8 +17,7 @@ def adopt(task: Any) -> None:
     task.track_started = False
     if not hasattr(task.run, _ADOPTED):
         # Of this task and not in its class: Celery may have put its own retry around the body, in the task as well.
-        task.run = wraps(task.run)(partial(let_go_after, task, task.run))
-        setattr(task.run, _ADOPTED, True)
+        task.run = _letting_go(task, task.run)
     original = type(task).before_start
     if not hasattr(original, _ADOPTED):
         # In ``before_start``: what a signal's receiver raises, Celery swallows, and the body would run unlocked.
@@ -29,3 +28,12 @@ def adopt(task: Any) -> None:
 
         setattr(before_start, _ADOPTED, True)
         type(task).before_start = before_start
+
+
+def _letting_go(task: Any, body: Any) -> Any:
+    @wraps(body)
+    def run_body(*args: Any, **kwargs: Any) -> Any:  # a function, as whoever inspects tasks expects
+        return let_go_after(task, body, *args, **kwargs)
+
+    setattr(run_body, _ADOPTED, True)
+    return run_body

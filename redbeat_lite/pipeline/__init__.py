@@ -27,16 +27,18 @@ from typing import TYPE_CHECKING
 from ..public import handed_on
 
 if TYPE_CHECKING:
+    from .errors import StepFailed
     from .run_status import RunStatus, State, StepStatus, progress_line
     from .sweeper import sweep
     from .task_processes import task_process
 
 _HOME = {
     **dict.fromkeys(("RunStatus", "State", "StepStatus", "progress_line"), ".run_status"),
+    "StepFailed": ".errors",
     "sweep": ".sweeper",
     "task_process": ".task_processes",
 }
 
-__all__ = ["RunStatus", "State", "StepStatus", "progress_line", "sweep", "task_process"]
+__all__ = ["RunStatus", "State", "StepFailed", "StepStatus", "progress_line", "sweep", "task_process"]
 
 __getattr__ = handed_on(__name__, _HOME)

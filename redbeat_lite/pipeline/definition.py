@@ -189,8 +189,8 @@ def define(
         raise InvalidEntry("overlap", f"one of {', '.join(OVERLAPS)}", overlap)
     if at_once is not None and (isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1):
         raise InvalidEntry("at_once", "None or a number of steps, at least 1", at_once)
-    limit = None if deadline is None else check_seconds("deadline", deadline, most=MAX_TTL)
-    more = (check_seconds("ttl", ttl, most=MAX_TTL), process, overlap, limit, at_once)
+    limit = None if deadline is None else float(check_seconds("deadline", deadline, most=MAX_TTL))
+    more = (float(check_seconds("ttl", ttl, most=MAX_TTL)), process, overlap, limit, at_once)
     definition = Definition(stages, check_params("params", params), revoke_siblings, *more)
     # A copy, of what can be stored: the caller may still change the params and arguments that were checked.
     return Definition.decode(definition.encode())

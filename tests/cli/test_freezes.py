@@ -68,8 +68,8 @@ def test_status_gives_up_a_broker_that_hangs(
             proxy.black_hole = True
             return found
 
+        assert status(make_app(broker_url=proxy.url)).messages == 0
         app = make_app(broker_url=proxy.url, redbeat_lite_publish_timeout=0.1)
-        assert status(app).messages == 0
         monkeypatch.setattr("redbeat_lite.beat.status.status_of", then_hangs)
         assert status(app).messages is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -54,6 +55,8 @@ def test_a_class_of_another_kind_takes_its_lock_once_and_calls_its_own_hooks(app
 
     task, sibling, store = app.register_task(Import()), app.register_task(Sibling()), Runtime.of(app).store
     adopt(sibling)
+    assert inspect.unwrap(sibling.run) is not sibling.run
+    assert inspect.isfunction(sibling.run)
     Base.before_start = Sibling.before_start  # type: ignore[method-assign] # as where a class and its base are tasks
     for _ in range(2):
         adopt(task)

@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from redbeat_lite.storage.lazy import lazy
+from redbeat_lite.storage.lazy import lazy, of_process
 from tests.once import forking
 from tests.support.nursery import ROOT
 
@@ -104,3 +107,15 @@ def test_a_lazy_value_that_somebody_else_has_made_meanwhile_wins() -> None:
             return "ours"
 
     assert Thing().value == "theirs"
+
+
+def test_threads_that_meet_share_what_is_made_of_an_app() -> None:
+    meeting, app = Barrier(2, timeout=5), SimpleNamespace()
+
+    def made(app: Any) -> object:
+        meeting.wait()
+        return object()
+
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(lambda each: of_process(each, made), [app, app])
+    assert one is other is of_process(app, made)

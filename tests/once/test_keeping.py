@@ -111,7 +111,7 @@ def test_what_a_request_holds_is_worked_out_once(app: Celery, active: set[Any]) 
 
     task = app.task(shared=False, name="t", once=Once(key=key))(one)
     keeper = Keeper(Runtime.of(app), "w")
-    active.add(Request(task, "token"))
+    active.add(Request(task, uuid4().hex))
     for _ in range(3):
         keeper._watch()
     assert asked == ["k"]
@@ -120,7 +120,7 @@ def test_what_a_request_holds_is_worked_out_once(app: Celery, active: set[Any]) 
 def test_max_hold_ends_the_lock_and_not_the_claim_to_the_task_id(app: Celery, active: set[Any]) -> None:
     task = app.task(shared=False, name="t", once=Once(key="{x}", lease=1, max_hold=1))(one)
     runtime, keeper = Runtime.of(app), Keeper(Runtime.of(app), "w")
-    request = Request(task, "token")
+    request = Request(task, uuid4().hex)
     active.add(request)
     hold = run(request)
 
@@ -139,17 +139,17 @@ def test_max_hold_ends_the_lock_and_not_the_claim_to_the_task_id(app: Celery, ac
 
 
 def test_a_departure_that_goes_wrong_is_not_awaited_for_ever(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    hold = Hold(Held("token", "id", 0, 1_000), None)
+    hold = Hold(Held(uuid4().hex, "id", 0, 1_000), None)
     request = SimpleNamespace(app=app, worker_pid=GONE, request_dict={}, time_start=None)
 
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr(Runtime, "end", fail)
-    dead_children.awaited.add("token")
+    dead_children.awaited.add(hold.held.token)
     with pytest.raises(MemoryError):
         dead_children._follow(request, hold, False)
-    assert dead_children.awaited == set()
+    assert hold.held.token not in dead_children.awaited
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_child_of_which_no_result_is_kept_may_run_again(
     asked: list[str] = []
     monkeypatch.setattr(RPCBackend, "get_state", lambda self, task_id: asked.append(task_id))
     app.conf.result_backend = backend
-    request = Request(app.task(shared=False, name="t")(one), "token")
+    request = Request(app.task(shared=False, name="t")(one), uuid4().hex)
     run(request)
     request.worker_pid = GONE
     active.add(request)
@@ -236,7 +236,7 @@ def test_the_end_of_a_block_waits_for_a_server_that_restarts(app: Celery, monkey
 def test_who_looks_after_children_waits_for_no_server(
     app: Celery, active: set[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = Request(app.task(shared=False, name="t", once=Once(key="{x}"))(one), "token")
+    request = Request(app.task(shared=False, name="t", once=Once(key="{x}"))(one), uuid4().hex)
     run(request)
     request.worker_pid = GONE
     active.add(request)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+import celery
 import pytest
 import redis
 from celery import Celery
@@ -47,6 +48,21 @@ def app(once_server: Server) -> Celery:
     with once_server.client() as client:
         client.flushall()
     return make_app(once_server.url)
+
+
+def test_a_call_reaches_a_class_behind_ours_by_the_names_of_its_options(app: Celery) -> None:
+    seen = {}
+
+    class Mixin:
+        def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+            seen.update(options)
+            return super().apply_async(args, kwargs, **options)  # type: ignore[misc]
+
+    class Own(Task, Mixin, celery.Task):  # type: ignore[misc]
+        pass
+
+    app.task(shared=False, name="own", base=Own)(one).apply_async((), {}, "an id", None, None, None, "shadow")
+    assert (seen["task_id"], seen["shadow"]) == ("an id", "shadow")
 
 
 # -- definition --------------------------------------------------------------------------------------------------------

@@ -58,6 +58,13 @@ def test_a_definition_survives_its_text(app: Celery) -> None:
     assert Definition.decode(pipeline.definition.encode()) == pipeline.definition
 
 
+def test_a_length_of_time_is_the_same_however_it_is_written(app: Celery) -> None:
+    written = [
+        Pipeline(app, [("step", 1)], ttl=each, deadline=each).definition.encode() for each in (3600, 3600.0, "1h")
+    ]
+    assert len({*written}) == 1
+
+
 def test_what_was_checked_is_what_starts(app: Celery) -> None:
     params: dict[str, Any] = {"days": [1]}
     options = {"region": ["eu"]}
