@@ -46,9 +46,10 @@ class Expect:
 
     def __post_init__(self) -> None:
         for name in ("start_within", "finish_within", "succeed_every"):
-            length, bounds = getattr(self, name), f"more than 0 and at most a year ({YEAR} s)"
+            length, bounds = getattr(self, name), f"more than 0 and at most a year ({YEAR} s), or None"
             if length is not None:
-                object.__setattr__(self, name, length_of(f"expect.{name}", length, bounds, ulp(0), YEAR))
+                least = ulp(0)  # the first that is more than 0
+                object.__setattr__(self, name, length_of(f"expect.{name}", length, bounds, least, YEAR))
         start, finish = self.start_within, self.finish_within
         if start is not None and finish is not None and finish < start:  # type: ignore[operator]  # both are seconds
             raise InvalidEntry("expect.finish_within", f"not less than start_within ({start:g} s)", finish)

@@ -65,9 +65,11 @@ def _of_days(days: Days) -> str | None:
         return f"on day {_and(map(str, dates))} of each month" if len(dates) <= _NAMED and dates[-1] <= 28 else None
     if is_any_weekday or not is_any_date:
         return "every day" if is_any_date else None
-    monday_first = sorted((day - 1) % 7 for day in days.weekdays)
-    names = [WEEKDAYS[(day + 1) % 7].capitalize() for day in monday_first]
-    is_row = len(names) > 2 and monday_first[-1] - monday_first[0] == len(names) - 1
+    week = sorted((day - 1) % 7 for day in days.weekdays)  # which begins with Monday
+    begins = [place for place, day in enumerate(week) if (day - 1) % 7 not in week]
+    is_row = len(week) > 2 and len(begins) == 1
+    first = begins[0] if is_row else 0
+    names = [WEEKDAYS[(day + 1) % 7].capitalize() for day in week[first:] + week[:first]]
     return f"every {names[0]} to {names[-1]}" if is_row else f"every {_and(names)}"
 
 

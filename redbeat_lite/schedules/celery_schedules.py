@@ -55,7 +55,7 @@ class ForeignRule(_Wrapped, InMs):
                 question = _question(now, wait, ms) if question is None else question
                 if wait is None:
                     return None
-                now += max(_SHORTEST, timedelta(seconds=wait))
+                now += timedelta(seconds=wait) if wait >= 0.001 else _SHORTEST
         except OverflowError:
             return None
         return question

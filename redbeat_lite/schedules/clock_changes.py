@@ -148,7 +148,9 @@ class CountedRule(ZonedRule):
 
         Halves the span until the next occurrence is beyond it: 35 questions for a year.
         """
-        latest, beyond = after, until
+        latest, beyond = self.next_ms(after), until
+        if latest is None or latest > until:
+            return after
         while latest < beyond:
             middle = (latest + beyond) // 2
             following = self.next_ms(middle)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice, pairwise
+from typing import Any
 
 from ..errors import InvalidEntry
 from ..instants import MAX_MS, aware, from_ms, to_ms
@@ -110,6 +111,9 @@ class RRule(RuleSchedule):
 
     def _key(self) -> tuple[object, ...]:
         return self.text.upper(), self.tz_name, self.start
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(RRule, tz=self.tz_name, start=self.start), (self.text,)  # and not what it was read into
 
     def __repr__(self) -> str:
         tz = f", tz={self.tz_name!r}" if self.zone is not None else ""

@@ -70,7 +70,9 @@ class ByKey:
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
-        # Never NotImplemented: Celery's own comparison would ignore align, and call an interval equal to a timedelta.
+        if not isinstance(other, (ByKey, BaseSchedule, timedelta)):
+            return NotImplemented
+        # Celery's own comparison would ignore align, and call an interval equal to a timedelta.
         return isinstance(other, ByKey) and type(other) is type(self) and self._key() == other._key()
 
     def __hash__(self) -> int:

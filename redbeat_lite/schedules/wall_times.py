@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import calendar
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
-from functools import cached_property, lru_cache
-from itertools import pairwise, product
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 #: No date recurs more rarely than 29 February on a given weekday: once in 40 years, across a year like 2100.
@@ -42,10 +42,18 @@ class Days:
     nth_weekdays: tuple[tuple[int, int], ...] = ()
     either: bool = False
 
-    @cached_property
-    def of(self) -> Callable[[int, int], tuple[int, ...]]:
+    def of(self, year: int, month: int) -> tuple[int, ...]:
         """The matching days of a year's month, ascending."""
-        return lru_cache(maxsize=_REMEMBERED_MONTHS)(self._match)
+        known = self._known  # not functools.lru_cache: it would keep this alive in a ring, and out of a pickle
+        if (found := known.get((year, month))) is None:
+            if len(known) >= _REMEMBERED_MONTHS:
+                known.clear()
+            found = known[year, month] = self._match(year, month)
+        return found
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        return {}
 
     def _match(self, year: int, month: int) -> tuple[int, ...]:
         if month not in self.months:
@@ -117,8 +125,15 @@ class WallTimes:
     @cached_property
     def shortest_gap(self) -> int:
         """Seconds between the two closest times, as if every day matched."""
-        clock = [3600 * h + 60 * m + s for h, m, s in product(self.hours, self.minutes, self.seconds)]
-        return min(later - earlier for earlier, later in pairwise([*clock, 86_400 + clock[0]]))
+        return min(self._gaps())
+
+    def _gaps(self) -> Iterator[int]:
+        """Seconds from the end of what lies within one value of a unit to what lies within the following."""
+        span = 0
+        for values, unit in ((self.seconds, 1), (self.minutes, 60), (self.hours, 3600)):
+            yield from ((right - left) * unit - span for left, right in pairwise(values))
+            span += (values[-1] - values[0]) * unit
+        yield 86_400 - span
 
     def _later(self, hour: int, minute: int, second: int) -> tuple[int, int, int] | None:
         if hour in self.hours:

@@ -59,7 +59,7 @@ def freeze(call: Call) -> Response:
         pattern or ("*" if tag or task else ""),
         tag=tag or None,
         task=task or "*",
-        seconds=length_of("for", length, "more than 0", 0),
+        seconds=length_of("for", length, "at least 0.001 s", 0.001),
         mode="skip" if "skip" in call.given else "hold",
         note=note,
     )

@@ -30,7 +30,7 @@ NAME = "expected text of 1 to 200 characters without control characters, got "
 STORABLE = "expected a value that JSON or kombu's JSON types can hold (see kombu.utils.json.register_type), got "
 
 WRITTEN = 'seconds, a timedelta or a text such as "1h30m"'
-LENGTH = f"expected {WRITTEN}, more than 0 and at most a year (31536000 s), got "
+LENGTH = f"expected {WRITTEN}, more than 0 and at most a year (31536000 s), or None, got "
 
 NEVER = "beside manual(), which is never due, got "
 SCHEDULE = f"schedule: expected {WRITTEN}, or a schedule, got "

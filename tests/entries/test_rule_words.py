@@ -30,7 +30,7 @@ def test_common_rules_are_words_and_the_others_their_own_text() -> None:
         "0 */12 * * *": "every 12 hours from 00:00 on",
         "0 0,12 * * *": "every day at 00:00 and 12:00",
         "0 0 * * 1-5/2": "every Monday, Wednesday and Friday at 00:00",
-        "0 0 * * sat-mon": "every Monday, Saturday and Sunday at 00:00",
+        "0 0 * * sat-mon": "every Saturday to Monday at 00:00",
     }
     for text, words in walls.items():
         assert rule_words(cron(text), BERLIN) == f"{words}, Europe/Berlin", text

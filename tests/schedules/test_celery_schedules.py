@@ -7,6 +7,7 @@ import pickle
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -320,3 +321,25 @@ def test_a_plain_celery_beat_sends_a_one_off_once() -> None:
 def test_the_shortest_gap_bounds_the_jitter(found: Any, seconds: int | None) -> None:
     expected = None if seconds is None else seconds * 1000
     assert shortest_gap_ms(rule_of(found, UTC), 1_767_225_600_000) == expected
+
+
+@pytest.mark.parametrize("before", [1, 20, 40, 49])
+def test_a_relative_interval_keeps_its_round_time_however_late_it_is_asked(before: int) -> None:
+    rule = rule_of(schedule(60, relative=True), UTC)
+    assert next_ms(rule, 1_795_681_200_000 - before) == 1_795_681_200_000
+
+
+@pytest.mark.parametrize(
+    "rule", [cron("1 2 * * *"), at(datetime(2030, 1, 1, tzinfo=UTC)), rrule("FREQ=DAILY"), every(5)]
+)
+def test_a_schedule_leaves_the_answer_to_what_equals_anything(rule: BaseSchedule) -> None:
+    assert rule == mock.ANY
+    assert rule != timedelta(seconds=5)
+    assert rule != schedule(5)
+    assert rule != 5
+
+
+def test_a_rule_goes_into_a_pickle_also_once_it_was_asked() -> None:
+    rule = rule_of(cron("1 2 * * *", tz="UTC"), UTC)
+    next_ms(rule, 0)
+    assert pickle.loads(pickle.dumps(rule)) == rule
