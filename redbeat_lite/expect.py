@@ -45,10 +45,9 @@ class Expect:
     trust: Literal["workers", "backend"] = "workers"
 
     def __post_init__(self) -> None:
+        bounds, least = f"more than 0 and at most a year ({YEAR} s), or None", ulp(0)  # the first that is more than 0
         for name in ("start_within", "finish_within", "succeed_every"):
-            length, bounds = getattr(self, name), f"more than 0 and at most a year ({YEAR} s), or None"
-            if length is not None:
-                least = ulp(0)  # the first that is more than 0
+            if (length := getattr(self, name)) is not None:
                 object.__setattr__(self, name, length_of(f"expect.{name}", length, bounds, least, YEAR))
         start, finish = self.start_within, self.finish_within
         if start is not None and finish is not None and finish < start:  # type: ignore[operator]  # both are seconds

@@ -9,9 +9,9 @@ from hashlib import sha1
 _VARIANTS = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 
 
-def drawn() -> str:
-    """As random as a UUID, in hexadecimal, at a third of the price of :func:`uuid.uuid4`."""
-    return os.urandom(16).hex()
+def drawn(size: int = 16) -> str:
+    """So many random bytes in hexadecimal: with 16 as random as a UUID, at a third of the price of ``uuid.uuid4``."""
+    return os.urandom(size).hex()
 
 
 def named_uuid(namespace: bytes, name: str) -> str:

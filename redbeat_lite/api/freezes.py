@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Literal
@@ -19,6 +18,7 @@ from ..instants import YEAR, aware, from_ms, to_ms
 from ..public import public
 from ..storage.changes import Line, line_of
 from ..storage.store import TRIES, Store
+from ..uuids import drawn
 
 #: As many as there may be: each is looked at for each entry that is due.
 _MOST = 100
@@ -75,7 +75,7 @@ class FreezeList:
         end = _after(now, seconds) if until is None else to_ms(aware("until", until))
         if not now < end <= now + 1000 * _LONGEST:
             raise InvalidEntry("until", "an instant still to come, within 1,000 years", until)
-        whose, told, id = self._who(), storable_note(name, note), os.urandom(3).hex()
+        whose, told, id = self._who(), storable_note(name, note), drawn(3)
         freeze = Freeze(id, *selection, from_ms(now), from_ms(end), mode, told, whose.actor)
         self.restore(freeze)
         return freeze

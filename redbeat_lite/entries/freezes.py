@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, tzinfo
@@ -16,6 +15,7 @@ from ..schedules.misfire import Plan, Range
 from ..schedules.missed import WalkOn, by_count, missed_of
 from ..storage.changes import Change
 from ..storage.json_values import dumps, loads
+from ..uuids import drawn
 from . import lifecycle
 from .entry import Entry
 from .selection import Selection
@@ -82,8 +82,8 @@ class Freezes(NamedTuple):
     def replaced(self, *freezes: Freeze) -> Freezes:
         """The next revision, which has these."""
         stored = [[to_ms(v) if isinstance(v, datetime) else v for v in each] for each in freezes]
-        mark = self.revision[:_MARK].decode(errors="replace") or os.urandom(4).hex()
-        return Freezes(freezes, f"{mark}{os.urandom(8).hex()}|{dumps(stored)}".encode())
+        mark = self.revision[:_MARK].decode(errors="replace") or drawn(4)
+        return Freezes(freezes, f"{mark}{drawn(8)}|{dumps(stored)}".encode())
 
     def lost(self, before: Freezes, now: int) -> list[Freeze]:
         """Those of ``before`` that are in force at ``now`` (epoch ms), and which nobody has ended: they were lost."""

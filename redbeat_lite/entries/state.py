@@ -8,7 +8,6 @@ hold nothing but what was sent (:mod:`redbeat_lite.entries.sent`), and are writt
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -19,7 +18,7 @@ from ..instants import MAX_MS, MIN_MS
 from ..runs.run import BACKFILLED
 from ..schedules import Question
 from ..storage.json_values import dumps, loads
-from ..uuids import named_uuid
+from ..uuids import drawn, named_uuid
 from .sent import alone_in, beside_others, notes_of, shortened, times
 
 #: The namespace of all task ids made here: an arbitrary constant, which must never change.
@@ -79,7 +78,7 @@ class EntryState:
     @classmethod
     def new(cls, nominal: int | None) -> EntryState:
         """The state of an entry that has just been created."""
-        return cls(version=1, generation=_drawn(), nominal=nominal)
+        return cls(version=1, generation=drawn(4), nominal=nominal)
 
     def edited(self, **changes: object) -> EntryState:
         """The state after an edit: these changes, and the next version."""
@@ -92,7 +91,7 @@ class EntryState:
         where it may have been before does so in a new one.
         """
         if nominal is not None and nominal != self.nominal and self.last is not None and nominal <= self.last:
-            changes.update(generation=_drawn(), deltas="")
+            changes.update(generation=drawn(4), deltas="")
         return self.edited(nominal=nominal, **changes)
 
     @property
@@ -170,10 +169,6 @@ def storable_note(name: str | None, note: object, least: int = 0) -> str:
         bounds = f"{least} to" if least else "at most"
         raise InvalidEntry("note", f"text of {bounds} {MAX_NOTE} characters", note, entry=name)
     return note.encode("utf-8", "replace").decode()
-
-
-def _drawn() -> str:
-    return os.urandom(4).hex()
 
 
 @lru_cache(maxsize=1024)  # most are 0, or those of many entries

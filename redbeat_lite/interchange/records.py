@@ -104,13 +104,7 @@ def _reader(expected: str, is_right: Callable[[Any], bool]) -> _Reader:
 
 
 def _or_none(read: _Reader) -> _Reader:
-    def read_or_none(field: str, value: Any) -> Any:
-        try:
-            return None if value is None else read(field, value)
-        except InvalidEntry as exc:
-            raise InvalidEntry(field, f"null, or {exc.expected}", value, hint=exc.hint) from None
-
-    return read_or_none
+    return lambda field, value: None if value is None else read(field, value)
 
 
 def _unpacked(field: str, value: Any) -> Any:
@@ -118,6 +112,14 @@ def _unpacked(field: str, value: Any) -> Any:
         return unpack(value)
     except CorruptEntry as exc:
         raise InvalidEntry(field, f"values that can be read ({exc})", value) from None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and storable(value) == value
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MAX_COUNT
 
 
 def _is_note(value: Any) -> bool:
@@ -133,9 +135,11 @@ _MAX_GENERATION = 32
 _list = _reader("a list", lambda value: isinstance(value, list))
 _object = _reader("an object", lambda value: isinstance(value, dict))
 _name = _reader("a name", is_name)
-_text = _reader("text", lambda value: isinstance(value, str) and storable(value) == value)
+_text = _reader("text", _is_text)
+_text_or_null = _reader("text or null", lambda value: value is None or _is_text(value))
 _note = _reader(f"text of at most {MAX_NOTE} characters", _is_note)
-_count = _reader("a whole number from 0", lambda value: type(value) is int and 0 <= value < MAX_COUNT)
+_count = _reader("a whole number from 0", _is_count)
+_count_or_null = _reader("a whole number from 0, or null", lambda value: value is None or _is_count(value))
 _switch = _reader("true or false", lambda value: isinstance(value, bool))
 _runs = _reader("a list of epoch milliseconds", lambda value: isinstance(value, list) and {*map(type, value)} <= {int})
 _ranges = _reader("pairs of epoch milliseconds", lambda value: isinstance(value, list) and all(map(_is_range, value)))
@@ -145,9 +149,9 @@ _generation = _reader(
 )
 
 _ENTRY: dict[str, _Reader] = {
-    "schedule": lambda _, value: None if value is None else schedule_from(value),
+    "schedule": _or_none(lambda _, value: schedule_from(value)),
     **dict.fromkeys(("args", "kwargs", "options"), _unpacked),
-    **dict.fromkeys(("start_at", "end_at"), lambda field, value: None if value is None else instant_from(field, value)),
+    **dict.fromkeys(("start_at", "end_at"), _or_none(instant_from)),
 }
 _STATE: dict[str, _Reader] = {
     **dict.fromkeys(("count", "skipped", "version"), _count),
@@ -163,7 +167,7 @@ _FIELDS: dict[type, dict[str, _Reader]] = {
     Freeze: {
         **_BOTH,
         **dict.fromkeys(("until", "since"), instant_from),
-        "tag": _or_none(_text),
+        "tag": _text_or_null,
         "task": _text,
         "mode": _reader('"hold" or "skip"', lambda value: value in ("hold", "skip")),
     },
@@ -173,7 +177,7 @@ _FIELDS: dict[type, dict[str, _Reader]] = {
         **dict.fromkeys(("start", "end", "at"), instant_from),
         **dict.fromkeys(("again", "number", "total", "sent"), _count),
         "cursor": _reader("epoch milliseconds", lambda value: type(value) is int),
-        "max_active": _or_none(_count),
+        "max_active": _count_or_null,
         "rate": _reader("a number", lambda value: type(value) in (int, float)),
         "generation": _text,
         "skip": _ranges,

@@ -21,6 +21,11 @@ OPTIONS = {"from": "", "to": "", "max-active": "1", "rate": "10", "again": "0", 
 #: What the command alone asks for.
 _OF_THE_COMMAND = ("tag", "task", "dry_run", "yes")
 
+
+def _cancelled(call: Call) -> bool:
+    return PipelineRun(call.site.app, call.id).cancel(terminate="terminate" in call.given, note=call.note)
+
+
 #: What a path does: the right that it takes, the page that shows it then, and how it is done; False: there was nothing
 #: to do any more.
 ACTIONS: dict[str, tuple[Right, str, Callable[[Call], object]]] = {
@@ -34,7 +39,7 @@ ACTIONS: dict[str, tuple[Right, str, Callable[[Call], object]]] = {
     "backfills-resume": ("run", "backfills", lambda call: call.site.schedules.backfills.resume(call.id)),
     "backfills-cancel": ("run", "backfills", lambda call: call.site.schedules.backfills.cancel(call.id)),
     "pipelines-resume": ("run", "pipelines", lambda call: PipelineRun(call.site.app, call.id).resume(note=call.note)),
-    "pipelines-cancel": ("run", "pipelines", lambda call: _cancelled(call)),
+    "pipelines-cancel": ("run", "pipelines", _cancelled),
     "locks-clear": ("locks", "locks", lambda call: locks(call.site.app).clear(call.id)),
     "quarantine-release": ("edit", "entry", lambda call: call.site.schedules.release(call.name)),
     "quarantine-remove": ("remove", "quarantine", lambda call: call.site.schedules.discard(call.name)),
@@ -46,10 +51,6 @@ def act(call: Call) -> Response:
     does = call.request.path[1:]
     _, page, do = ACTIONS[does]
     return call.done(does if do(call) is not False else None, page)
-
-
-def _cancelled(call: Call) -> bool:
-    return PipelineRun(call.site.app, call.id).cancel(terminate="terminate" in call.given, note=call.note)
 
 
 def freeze(call: Call) -> Response:

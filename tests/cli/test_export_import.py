@@ -244,7 +244,7 @@ class TestExport:
             ({"count": 10**15}, "state.count: expected a whole number"),
             ({"note": "x" * 1001}, "state.note: expected text of at most 1000 characters"),
             ({"error": "\ud800"}, "state.error: expected text"),
-            ({"next": "soon"}, "state.next: expected null, or an instant"),
+            ({"next": "soon"}, "state.next: expected an instant"),
             ({"generation": "a|b"}, "state.generation: expected at most 32 letters"),
             ({"paused": 1}, "state.paused: expected true or false"),
         ],

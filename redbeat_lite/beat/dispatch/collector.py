@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from itertools import count, islice
@@ -13,6 +12,7 @@ import redis
 from redis.exceptions import ClusterDownError, NoPermissionError, OutOfMemoryError, ReadOnlyError, ResponseError
 
 from ...storage.stored import Command, Mark
+from ...uuids import drawn
 
 #: What a server says that takes no message at the moment, where redis-py has no class of its own for it. It may be to a
 #: command of a pipeline, such as those in which kombu declares a queue; then redis-py says first to which.
@@ -54,9 +54,9 @@ class Collector:
         #: Where a message should have gone since the last :meth:`take` that came to no queue at all; else empty.
         self.astray = ""
         channel.create_publish_batch = lambda max_size: self
-        drawn, numbers = os.urandom(12).hex(), count()
+        own, numbers = drawn(12), count()
         #: A delivery tag of its own for each message. Kombu draws each, which takes longer.
-        self.tag: Callable[[], str] = lambda: f"{drawn}{next(numbers):08x}"
+        self.tag: Callable[[], str] = lambda: f"{own}{next(numbers):08x}"
         channel._next_delivery_tag = self.tag
 
     def stranger_to(self, mark: Mark) -> str:

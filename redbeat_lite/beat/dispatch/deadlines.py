@@ -50,6 +50,7 @@ class Deadlines:
         for nominal in job.plan.emit:
             due, begins, ends = self.due(entry, nominal, now) if put_off else nominal, 0, 0
             each = before is None or (nominal - before) * _AT_ONCE >= most  # of nearly each entry
+            # Not by max(), which would take a quarter of all this.
             if start is not None and (each or _is_sampled(nominal, before, start + put_off)):
                 begins = now if due + start < now else due + start
             if finish is not None and (each or _is_sampled(nominal, before, finish + put_off)):
