@@ -34,7 +34,8 @@ def older(tmp_path: Path) -> dict[str, str]:
     if archive.returncode:
         pytest.skip("the release before is not to be had: this is no clone with a history")
     with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
-        tar.extractall(tmp_path, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
+        tar.extractall(tmp_path)
     return {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PYTHONSAFEPATH": "1", "PROJ_CONF": CONF}
 
 

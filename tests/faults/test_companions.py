@@ -59,7 +59,8 @@ def former(tmp_path: Path) -> Path:
     if archive.returncode:
         pytest.skip("there is no previous commit to be had: this is no checkout")
     with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
-        tar.extractall(tmp_path, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
+        tar.extractall(tmp_path)
     return tmp_path
 
 

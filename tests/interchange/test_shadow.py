@@ -201,6 +201,10 @@ def test_a_real_plain_beat_is_followed(make_app: Callable[..., Celery], tmp_path
     app = make_app(beat_sync_every=1)
     app.conf.beat_schedule = {"often": {"task": "shop.sync", "schedule": 0.5}}
     scheduler = PersistentScheduler(app, schedule_filename=str(tmp_path / "celerybeat-schedule"))
+    assert scheduler.schedule
+    if not hasattr(scheduler._store.dict, "sync"):
+        scheduler.close()
+        pytest.skip("this Python has dbm.ndbm alone, which writes nothing before a beat stops")
     shadow = Watcher(app, ShelfSource(tmp_path / "celerybeat-schedule"), Clock(None)).shadow
     looked, held_up = time.monotonic(), 0.0
     while shadow.agreed < 3:

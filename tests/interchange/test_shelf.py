@@ -138,7 +138,12 @@ def test_the_file_is_read_while_its_beat_has_it_open_and_is_left_as_it_is(shelf_
     running = PersistentScheduler(shelf_app, schedule_filename=str(tmp_path / "celerybeat-schedule"))
     assert running.schedule
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    assert len([*ShelfSource(tmp_path / "celerybeat-schedule").read()]) == 5
+    source = ShelfSource(tmp_path / "celerybeat-schedule")
+    if hasattr(running._store.dict, "sync"):
+        assert len([*source.read()]) == 5
+    else:  # as of dbm.ndbm: nothing is in the file before its beat stops
+        with pytest.raises(ConfigurationError, match="holds no schedule of Celery's; while its beat runs"):
+            list(source.read())
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
     running.close()
 

@@ -63,7 +63,8 @@ class ShelfSource(Source):
                     f"celery-shelve: {self._path} cannot be read as a schedule of Celery's: {type(exc).__name__}: {exc}"
                 ) from exc
         if not isinstance(entries, Mapping):
-            raise ConfigurationError(f"celery-shelve: {self._path} holds no schedule of Celery's")
+            why = "" if raw else "; while its beat runs, Python may keep it in memory (dbm.ndbm): stop that one first"
+            raise ConfigurationError(f"celery-shelve: {self._path} holds no schedule of Celery's{why}")
         for name, entry in entries:
             yield _entry(name, entry)
 
