@@ -40,6 +40,10 @@ _INSTEAD = "redbeat_instead"
 #: Where a run keeps the signature it has replaced itself with.
 SUCCESSOR = "redbeat_successor"
 
+#: The names above. Celery makes each header of a message an attribute of its request, so a message
+#: that brings one of these as a header could go around its lock.
+INTERNAL_NAMES = (ATTRIBUTE, _BEGAN, _INSTEAD, SUCCESSOR)
+
 
 def begin(task: Any) -> None:
     """Take what the run that starts now needs: nothing, if it has begun, is called directly or runs eagerly.

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from celery import Celery
 from celery.utils.log import get_logger
+from kombu.exceptions import OperationalError
 from redis.exceptions import NoPermissionError, ResponseError
 
 from ..broker import own_connection
@@ -32,6 +33,9 @@ logger = get_logger(__name__)
 
 #: Seconds between two looks of :meth:`PipelineRun.wait`: at first, and at most.
 _POLL = (0.05, 0.5)
+
+#: Errors after which the sweeper cleans up instead.
+_NOT_NOW: tuple[type[Exception], ...] = (*DOWN, OperationalError)
 
 #: Runs, of those that have ended and of the others, that are looked at, at least.
 _LOOKED_AT = 500
@@ -225,11 +229,15 @@ class PipelineRun:
         result, running = store.cancel(self.id, terminate=terminate)
         if result < 0:
             raise self._not_found()
-        if terminate and running:
-            self.app.control.revoke(running, terminate=True, connection=own_connection())
-        over(self.app, store, self.id)
         if result == 1:
             record(store, self.id, line)
+        try:
+            if terminate and running:
+                self.app.control.revoke(running, terminate=True, connection=own_connection())
+            over(self.app, store, self.id)
+        except _NOT_NOW as exc:
+            # The run has ended already, so an error here would tell the caller the opposite.
+            logger.warning("Pipeline %s is cancelled; the sweeper does the rest: %s", self.id, text_of(exc))
         return result == 1
 
     def resume(self, *, note: str = "") -> bool:

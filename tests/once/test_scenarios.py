@@ -59,6 +59,19 @@ def test_a_worker_that_dies_between_a_refusal_and_its_result_leaves_nobody_waiti
 
 
 @one_pool_will_do
+@pytest.mark.parametrize("header", [{"redbeat_began": 1.0}, {"redbeat_hold": "x"}])
+def test_a_header_of_a_message_does_not_bypass_the_lock(
+    proj: Proj, key: str, busy: Any, header: dict[str, Any]
+) -> None:
+    first = busy("skip")
+    second = proj.tasks.skip.apply_async((key,), headers=header)
+    with pytest.raises(OnceSkipped):
+        second.get(timeout=10)
+    proj.go(key)
+    assert first.get(timeout=10) == key
+    assert proj.count(key) == 1
+
+
 def test_a_second_task_is_rejected_as_a_failure(proj: Proj, key: str, busy: Any) -> None:
     busy("reject")
     second = proj.tasks.reject.delay(key)

@@ -21,6 +21,7 @@ from ..hold import is_guarded
 from ..lock_key import checked
 from ..parked_message import DELIVERY, delivery
 from ..policy import Once
+from ..run import INTERNAL_NAMES
 from ..runtime import Runtime
 from ..settle import Skipped, is_final
 from ..store import DOWN
@@ -40,6 +41,8 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
     def __init__(self, message: Any, *args: Any, headers: Any = None, **kwargs: Any) -> None:
         super().__init__(message, *args, headers=headers, **kwargs)
         fields = self.request_dict
+        for name in INTERNAL_NAMES:
+            fields.pop(name, None)
         wire = {**((message.headers if headers is None else headers) or {})}
         if (once := _of_a_call_by_name(self.task, fields)) is not None:
             fields[ONCE_HEADER] = wire[ONCE_HEADER] = once
