@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.bench import SHARES, Samples
 from benchmarks.stats import Figure, pooled, ratios, spread
-from benchmarks.subjects.common import MEANWHILE
+from benchmarks.subjects.common import IN_SCRIPTS
 
 #: Seconds that the default lease lasts.
 _LEASE = 4
@@ -228,12 +228,12 @@ def markdown(table: Sequence[Row]) -> str:
 def profile(samples: Samples) -> str:
     """Where the time of a dispatch goes, as a table for the docs."""
     parts = {name.split(".", 1)[1]: spread(values) for name, values in samples.items() if name.startswith("profile.")}
-    aside = parts.pop(MEANWHILE)
+    aside = parts.pop(IN_SCRIPTS)
     whole = sum(figure.value for figure in parts.values())
     lines = ["| where the time of one entry goes | µs | share |", "|---|---|---|"]
     for name, figure in sorted(parts.items(), key=lambda part: -part[1].value):
         lines.append(f"| {name} | {figure.value:.1f} | {figure.value / whole:.0%} |")
-    return "\n".join([*lines, f"| {MEANWHILE} | {aside.value:.1f} | |"])
+    return "\n".join([*lines, f"| {IN_SCRIPTS} | {aside.value:.1f} | |"])
 
 
 def about(results: dict[str, Any]) -> str:

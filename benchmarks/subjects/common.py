@@ -14,8 +14,8 @@ from celery import Celery
 
 TASK = "proj.refresh"
 
-#: A part of a dispatch that is no part of the beat's time.
-MEANWHILE = "meanwhile: scripts in the server"
+#: The part of the time with the server in which that runs scripts.
+IN_SCRIPTS = "of the time with the server: its scripts"
 
 Figures = dict[str, float]
 

@@ -1,5 +1,5 @@
 """Where the time of a dispatch goes: the parts of a batch, each with a clock around it, and the server's own count of
-what it does meanwhile."""
+the time that its scripts take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from benchmarks.subjects.common import MEANWHILE, Figures, Task, check_queue, client, empty, make_app, names
+from benchmarks.subjects.common import IN_SCRIPTS, Figures, Task, check_queue, client, empty, make_app, names
 from benchmarks.subjects.ours import entry, make_due
 from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.beat.dispatch.dispatcher import Dispatcher
@@ -36,7 +36,7 @@ class Clocks:
         self._inner = [0.0]
 
     def around(self, owner: type, name: str) -> None:
-        """Put a clock around a method for as long as this process lives, and another around a function it returns."""
+        """Put a clock around a method for as long as this process lives."""
         function: Callable[..., Any] = getattr(owner, name)
         setattr(
             owner, name, lambda *args, **kw: self._timed(f"{owner.__name__}.{name}", partial(function, *args, **kw))
@@ -46,12 +46,11 @@ class Clocks:
         self._inner.append(0.0)
         started = time.perf_counter()
         try:
-            result = function()
+            return function()
         finally:
             took = time.perf_counter() - started
             self.spent[what] += took - self._inner.pop()
             self._inner[-1] += took
-        return partial(self._timed, f"{what}()", result) if callable(result) else result
 
 
 def measure(task: Task) -> Figures:
@@ -84,10 +83,9 @@ def _dispatch(scheduler: Scheduler, server: redis.Redis, due: list[str]) -> floa
 
 def _parts(spent: dict[str, float], whole: float, scripts: float) -> dict[str, float]:
     named = {
-        "waiting for the server": spent["LeaderStore.peek"] + spent["LeaderStore.commit()"],
-        "packing and sending": spent["LeaderStore.commit"],
+        "with the server: packing, sending, waiting": spent["LeaderStore.peek"] + spent["LeaderStore.commit"],
         "planning: decoding states, next occurrences": spent["Planner.plan"],
         "messages: ids, times, filling in": spent["Dispatcher._publish"],
         "advancing: next states and due times": spent["Dispatcher._commit"],
     }
-    return named | {"the rest": whole - sum(named.values()), MEANWHILE: scripts}
+    return named | {"the rest": whole - sum(named.values()), IN_SCRIPTS: scripts}

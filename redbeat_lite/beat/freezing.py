@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import tzinfo
 
@@ -14,7 +14,7 @@ from ..entries.stored_entry import edit_of, parts_of
 from ..errors import UnsupportedFormat
 from ..instants import to_ms
 from ..storage.leader_store import LeaderStore
-from ..storage.stored import AT_ONCE, Edit, Look, Refrozen, Stored, Term
+from ..storage.stored import AT_ONCE, Edit, Refrozen, Stored, Term
 
 logger = get_logger(__name__)
 
@@ -59,10 +59,6 @@ class Freezing:
             if not due and not frozen:
                 self._drop_ended(now)
             return due, frozen or upcoming
-
-    def look_ahead(self, limit: int, but: Sequence[bytes]) -> Look | None:
-        """A look that goes with a commit, where :meth:`peek` would do nothing more than that."""
-        return None if self._thawing else Look(wall_ms(), limit, but)
 
     def _learn(self, text: bytes) -> None:
         if self._put_back(text):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..actors import BEAT
@@ -11,9 +11,20 @@ from ..errors import without_values
 from ..uuids import drawn
 from .changes import line_of
 from .replies import text
-from .scripts import Call
 from .store import Store
-from .stored import CUT, Advance, Bad, Look, Mark, Stored, Term, check_term, due_of, entries_of, score_of
+from .stored import (
+    ANY_REVISION,
+    CUT,
+    Advance,
+    Bad,
+    Mark,
+    Stored,
+    Term,
+    check_term,
+    due_of,
+    entries_of,
+    score_of,
+)
 
 #: Bytes of texts in one reply to the leader, about: several times that is taken in the server while it is made.
 _REPLY = 16_000_000
@@ -42,26 +53,18 @@ class LeaderStore(Store):
         From both ends: the oldest, the newest, the second oldest, and so on; at most ``limit``, of large ones fewer.
         Raises Refrozen where the freezes are of another revision.
         """
-        reply = self._run(*self._looking(term, now, limit, revision))
-        check_term(reply)
-        if due := self._due_in(reply):
-            return due, None
-        if len(reply) > 2:
-            return self.peek(term, now, limit, revision)
-        return [], score_of(reply[1][1]) if reply[1] else None
-
-    def _looking(self, term: Term, now: int, limit: int, revision: bytes, but: Sequence[bytes] = ()) -> Call:
-        """What is to be asked now, without the definitions that are known, and for all of them every few seconds."""
         keys = self.keys
         if not self._since <= now < self._since + _TRUSTED:
             self._since, self._stamp, self._named = now, b"", b""
         where = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.of_backfills.due)
-        return Call("schedule/peek", where, (*term, now, limit, CUT, _REPLY, revision, self._named, *but))
-
-    def _due_in(self, reply: list[Any]) -> list[Stored]:
-        """What is due; nothing, too, where definitions are missing."""
+        reply = self._run("schedule/peek", where, (*term, now, limit, CUT, _REPLY, revision, self._named))
+        check_term(reply)
         self.backfill_due = score_of(reply[0])
-        return entries_of(reply[1:]) if len(reply) > 2 and self._with_definitions(reply) else []
+        if len(reply) == 2:
+            return [], score_of(reply[1][1]) if reply[1] else None
+        if not self._with_definitions(reply):
+            return self.peek(term, now, limit, revision)
+        return entries_of(reply[1:]), None
 
     def _with_definitions(self, reply: list[Any]) -> bool:
         """Complete what was read by the definitions that are known; ``False`` where some are missing."""
@@ -85,19 +88,17 @@ class LeaderStore(Store):
         now: int,
         advances: Sequence[Advance],
         deadlines: str = "",
-        revision: bytes = b"|",
-        look: Look | None = None,
-    ) -> Callable[[], list[bool | str]]:
-        """Advance entries. The server has been told to when this returns; what it returns waits for what came of it: of
-        each entry whether it was (``True``), was changed meanwhile (``False``), or why not.
+        revision: bytes = ANY_REVISION,
+    ) -> list[bool | str]:
+        """Advance entries. Returns for each whether it was advanced (``True``), was changed since it was read
+        (``False``), or why the broker refused its messages.
 
         Parameters:
             deadlines: the key of those that advances have.
-            revision: of the freezes that they were planned under; by default another one does not matter.
-            look: what to look for next, in the same round trip; it has what was found once that is waited for.
+            revision: of the freezes that they were planned under.
 
         Raises:
-            Refrozen: there is another revision; like :class:`Lost` where it is waited for.
+            Refrozen: the freezes are of another revision, so nothing was advanced.
         """
         keys = self.keys
         where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.names]
@@ -112,21 +113,9 @@ class LeaderStore(Store):
                     args += (f"publish {target}", value)
                 else:
                     args += (f"{command} {lists.setdefault(target, len(where) + len(lists) + 1)}", value)
-        calls = [Call("schedule/commit", where + list(lists), args)]
-        if look is not None:
-            calls.append(self._looking(term, look.now, look.limit, revision, look.but))
-        replies = self.backend.scripts.begin(*calls)
-
-        def results() -> list[bool | str]:
-            done, *seen = replies()
-            check_term(done)
-            found = [text(result) if isinstance(result, bytes) else result == 1 for result in done[1:]]
-            # What was refused is due until its failure is noted. What a look says besides is learned by who asks anew.
-            if look is not None and seen and len(seen[0]) > 2 and not any(isinstance(each, str) for each in found):
-                look.found = self._due_in(seen[0])
-            return found
-
-        return results
+        reply = self._run("schedule/commit", where + list(lists), args)
+        check_term(reply)
+        return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:
         """Set these entries aside, unless they were changed since they were read; tells of each whether it was."""

@@ -6,7 +6,6 @@ Names and texts stay bytes here. What cannot be read is the affair of whoever de
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,6 +24,10 @@ CUT = MAX_BYTES + 1
 
 #: Score in the sorted set of an entry that will not fire by itself.
 PARKED = "+inf"
+
+#: Revision of the freezes in a commit that is made whatever the revision: the messages have been sent already, so a
+#: freeze cannot hold them any more.
+ANY_REVISION = b"|"
 
 #: One command for the broker: ``("lpush" | "pexpire" | "publish", key or channel, value)``; or, for the record of runs,
 #: ``("range" | "recorded", key, value)``, as ``schedule/commit.lua`` has them.
@@ -74,23 +77,6 @@ class Advance(NamedTuple):
     commands: Sequence[Command] = ()
     ranges: Sequence[Command] = ()
     deadlines: Sequence[int] = ()
-
-
-@dataclass
-class Look:
-    """A look for what is due, that goes with a commit: the next batch, while the last part of this one is planned.
-
-    Parameters:
-        now: for what is due by then, epoch ms.
-        limit: how many entries at most.
-        but: the names of that part.
-        found: what was due, once the commit has been waited for; nothing, too, where that has to be asked for anew.
-    """
-
-    now: int
-    limit: int
-    but: Sequence[bytes]
-    found: Sequence[Stored] = ()
 
 
 class Bad(NamedTuple):

@@ -142,7 +142,7 @@ def test_a_reply_that_was_lost_doubles_nothing(setup: Setup, turns: Turns, monke
     commit = LeaderStore.commit
 
     def torn(self: LeaderStore, *args: Any) -> Any:
-        commit(self, *args)()
+        commit(self, *args)
         raise redis.ConnectionError("cut")
 
     monkeypatch.setattr(LeaderStore, "commit", torn)

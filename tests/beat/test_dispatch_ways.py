@@ -72,7 +72,7 @@ class TestEveryWay:
     def test_a_leader_that_lost_its_lead_before_the_commit_holds_no_once_lock(self, setup: Setup, clock: Clock) -> None:
         setup.schedules.add("a", "t", every(10), once=True)
         clock.forward(10)
-        with mock.patch.object(setup.beat.store, "commit", return_value=mock.Mock(side_effect=Lost)):
+        with mock.patch.object(setup.beat.store, "commit", side_effect=Lost):
             setup.beat.run_due()
         assert (queued(setup.broker), list(locks(setup.app).list())) == ([], [])
 
@@ -95,7 +95,7 @@ class TestEveryWay:
         commit = setup.beat.store.commit
 
         def lost(*args: Any) -> Any:
-            commit(*args)()
+            commit(*args)
             raise redis.ConnectionError("the answer was lost")
 
         with (

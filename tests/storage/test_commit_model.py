@@ -3,8 +3,7 @@
 Only what was planned advances, under the freezes as they are; of two writers one wins, and a call that is sent again
 because its reply was lost is done once. The record of changes tells what the writers did, each call that did something
 in one line, and nothing else. What is decided against becomes rows, of which those that adjoin are one. The index of
-names has those that are stored. What is due is found from its oldest and its newest end in turn; a look that goes with
-the commit of a part finds what comes after the rest of the batch.
+names has those that are stored. What is due is found from its oldest and its newest end in turn.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from redbeat_lite.storage.changes import line_of, of_entry, of_stream
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.keys import Keys
 from redbeat_lite.storage.leader_store import LeaderStore
-from redbeat_lite.storage.scripts import Call, Scripts
-from redbeat_lite.storage.stored import Advance, Command, Edit, Look, Lost, Refrozen, Term, chunks
+from redbeat_lite.storage.scripts import Scripts
+from redbeat_lite.storage.stored import Advance, Command, Edit, Lost, Refrozen, Term
 from tests.support.examples import examples
 from tests.support.server import Server
 
@@ -46,13 +45,10 @@ DECIDED: dict[int, Outcome] = {1: "left out", 2: "left out", 4: "left out", 5: "
 TOLD = {0: ("s", ()), 3: ("r", ("finish",))}
 
 #: What can happen between a peek and its commit, or at any other moment.
-WHAT = (
-    *("create", "edit", "race", "remove", "freeze", "peek", "glance", "commit", "commit_stale", "turn", "turn"),
-    *("commit_part", "commit_part"),
-)
+WHAT = (*("create", "edit", "race", "remove", "freeze", "peek", "glance", "commit", "commit_stale", "turn", "turn"),)
 
 #: Those that write what was planned.
-COMMITS = ("commit", "turn", "commit_part")
+COMMITS = ("commit", "turn")
 
 #: What becomes of the reply. A client that loses it sends the same again, and somebody else may have been faster.
 REPLIES = ("arrives", "is lost", "is lost, and somebody edits the entry in between")
@@ -70,11 +66,6 @@ steps = st.lists(
 LONG = [("create", "a", "arrives"), *12 * [("turn", "a", "is lost")]]
 DONE = [(what, "b", "is lost") for what in ("create", "edit", "edit", "edit", "turn")]
 BACK = [(what, "a", "arrives") for what in ("create", "turn", "remove", "create", "turn")]
-#: All of them in two parts, and some: what is found meanwhile was not planned, or has just been committed.
-PARTS = [
-    *(("create", name, "arrives") for name in NAMES),
-    *((what, "a", how) for how in REPLIES for by in ("peek", "glance") for what in (by, "commit_part", "commit")),
-]
 
 
 class Line(Backend):
@@ -98,15 +89,6 @@ class Line(Backend):
         between()
         return self._sound.run(name, keys, args)
 
-    def begin(self, *calls: Call) -> Callable[[], list[Any]]:
-        replies = self._sound.begin(*calls)
-        between, self.loses = self.loses, None
-        if between is None:
-            return replies
-        replies()
-        between()
-        return lambda: [self._sound.run(*each) for each in calls]
-
 
 class Model:
     """What must be in Redis: the state of each entry, and the messages that were sent."""
@@ -123,7 +105,6 @@ class Model:
         self.rows: dict[str, list[Row]] = {name: [] for name in NAMES}
         self.deadlines: dict[str, int] = {}
         self.freezes = self.known = b""  #: the revision that is stored, and the one that the leader knows
-        self.look: Look | None = None  #: that went with the last commit
 
     def do(self, what: str, name: str, reply: str) -> None:
         edited: list[EntryState] = []
@@ -136,9 +117,6 @@ class Model:
         if edited:
             [self.states[name]] = edited
             self.told(name, "edited", "bob")
-        look, self.look = self.look, None
-        if look is not None:
-            self.check_found(look)
 
     def create(self, name: str) -> None:
         state = EntryState.new(100)
@@ -192,27 +170,6 @@ class Model:
         assert self.planned == {name: self.states[name] for _, name in found}
         assert [each.definition for each in due] == [self.definitions[name] for _, name in found]
 
-    def commit_part(self, name: str) -> None:
-        """The commit of a part, with a look at what comes after the rest."""
-        if not self.planned:
-            return
-        part, *rest = chunks(self.planned.items(), 1)
-        self.planned = dict(part)
-        self.look = Look(10**6, MOST, [name.encode() for [(name, _)] in rest])
-        self.commit(name)
-        self.planned.update(each for [each] in rest)
-
-    def check_found(self, look: Look) -> None:
-        """It is as if nobody had planned what it left alone, or nothing: where the freezes or a definition are new."""
-        left = [each for each in self.ranked() if each[1].encode() not in look.but]
-        expected = ends(left, look.limit) if self.known == self.freezes else []
-        if not self.store._known.keys() >= {name.encode() for _, name in expected}:
-            expected = []
-        assert [(each.score, each.name.decode()) for each in look.found] == expected
-        for each in look.found:
-            name, state = each.name.decode(), EntryState.decode(each.state or b"")
-            assert (state, each.definition) == (self.states[name], self.definitions[name])
-
     def ranked(self) -> list[tuple[int, str]]:
         return sorted((score(*each), each[0]) for each in self.states.items())
 
@@ -223,7 +180,7 @@ class Model:
         as_known = self.known == self.freezes
         try:
             revision = self.known[:-3]
-            results = self.store.commit(Term("leader", 1), 0, self.advances(), "deadlines", revision, self.look)()
+            results = self.store.commit(Term("leader", 1), 0, self.advances(), "deadlines", revision)
         except Refrozen:
             assert not as_known
             return
@@ -251,7 +208,7 @@ class Model:
 
     def commit_stale(self, _: str) -> None:
         with pytest.raises(Lost):
-            self.store.commit(Term("leader", 0), 0, self.advances(), "deadlines")()
+            self.store.commit(Term("leader", 0), 0, self.advances(), "deadlines")
 
     def turn(self, name: str) -> None:
         """A peek, and at once its commit."""
@@ -363,7 +320,6 @@ def line(shared_server: Server) -> Iterator[Line]:
 @given(steps)
 @example(LONG)
 @example(BACK)
-@example(PARTS)
 @example(DONE)
 def test_only_what_is_as_planned_advances_and_is_sent(
     line: Line, shared_server: Server, steps: list[tuple[str, str, str]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,7 @@ from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.stored import Advance, Bad, Edit, Lost, Stored, Term
 from tests.support.beats import KEYS
 from tests.support.messages import heard
+from tests.support.proxy import Proxy
 from tests.support.server import Server
 
 TERM = Term("me", 1)
@@ -234,7 +236,7 @@ class TestCommit:
     def test_advances_and_sends_in_one_step(self, store: LeaderStore, leading: Term, client: redis.Redis) -> None:
         state = put(store, "a", 1000)
         commands = (("lpush", "queue", "message"), ("pexpire", "queue", 60_000))
-        assert store.commit(leading, 1000, [self.advance("a", state, nominal=2000, commands=commands)])() == [True]
+        assert store.commit(leading, 1000, [self.advance("a", state, nominal=2000, commands=commands)]) == [True]
         assert client.lrange("queue", 0, -1) == [b"message"]
         assert 0 < client.pttl("queue") <= 60_000
         assert client.zscore(KEYS.due, "a") == 2000
@@ -246,15 +248,31 @@ class TestCommit:
         told = [put_down(f"rows-{at}", Row(at, "skipped", "", None, 5, 2, ""), -5, 3) for at in (1000, -9)]
         told += [("range", "rows-x", "nonsense"), ("range", "rows-x", "99999999999999999999 1 1 |k|1|1|1|")]
         step = self.advance("a", put(store, "a", 1000), nominal=2000, commands=(("lpush", "queue", "m"),))
-        assert store.commit(leading, 1000, [step._replace(ranges=told)])() == [True]
+        assert store.commit(leading, 1000, [step._replace(ranges=told)]) == [True]
         assert client.llen("queue") == client.zcard("rows-1000") == 1
         assert EntryState.decode(client.hget(KEYS.state, "a")).count == 1
 
     def test_the_same_commit_twice_sends_once(self, store: LeaderStore, leading: Term, client: redis.Redis) -> None:
         step = self.advance("a", put(store, "a", 1000), nominal=2000, commands=(("lpush", "queue", "m"),))
-        assert store.commit(leading, 1000, [step])() == [True]
-        assert store.commit(leading, 1000, [step])() == [False]
+        assert store.commit(leading, 1000, [step]) == [True]
+        assert store.commit(leading, 1000, [step]) == [False]
         assert client.llen("queue") == 1
+
+    def test_a_reply_that_is_lost_sends_nothing_twice(
+        self, store: LeaderStore, leading: Term, client: redis.Redis, proxy: Proxy
+    ) -> None:
+        steps = [
+            self.advance(name, put(store, name, 1000), nominal=2000, commands=(("lpush", "queue", name),))
+            for name in ("a", "b")
+        ]
+        backend = Backend(Settings(url=proxy.url))
+        behind_proxy = LeaderStore(backend, KEYS)
+        assert behind_proxy.commit(leading, 1000, steps[:1]) == [True]
+        proxy.lose_reply_to = re.compile(b"EVALSHA")
+        assert behind_proxy.commit(leading, 1000, steps[1:]) == [True]
+        assert proxy.lost == 1
+        assert client.lrange("queue", 0, -1) == [b"b", b"a"]
+        backend.close()
 
     def test_leaves_alone_what_was_edited_or_removed(
         self, store: LeaderStore, leading: Term, client: redis.Redis
@@ -267,7 +285,7 @@ class TestCommit:
             self.advance("edited", edited, nominal=2000, commands=send),
             self.advance("removed", removed, nominal=2000, commands=send),
         ]
-        assert store.commit(leading, 1000, steps)() == [False, False]
+        assert store.commit(leading, 1000, steps) == [False, False]
         assert client.zrange(KEYS.due, 0, -1, withscores=True) == [(b"edited", 7000.0)]
         assert not client.exists("queue")
         assert not client.hexists(KEYS.state, "removed")
@@ -278,7 +296,7 @@ class TestCommit:
         state = put(store, "a", 1000)
         client.hset(KEYS.leader, "term", 2)
         with pytest.raises(Lost):
-            store.commit(leading, 1000, [self.advance("a", state, nominal=2000, commands=(("lpush", "q", "m"),))])()
+            store.commit(leading, 1000, [self.advance("a", state, nominal=2000, commands=(("lpush", "q", "m"),))])
         assert client.zscore(KEYS.due, "a") == 1000
         assert not client.exists("q")
 
@@ -291,7 +309,7 @@ class TestCommit:
             self.advance("bad", bad, nominal=2000, commands=(("lpush", "fine", "m"), ("lpush", "broken", "m"))),
             self.advance("good", good, nominal=2000, commands=(("lpush", "fine", "n"),)),
         ]
-        assert store.commit(leading, 1000, steps)() == ["the queue is a string, not a list", True]
+        assert store.commit(leading, 1000, steps) == ["the queue is a string, not a list", True]
         assert client.lrange("fine", 0, -1) == [b"n"]
         assert client.zscore(KEYS.due, "bad") == 1000
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import tzinfo
-from functools import partial
 
 from celery.utils.log import get_logger
 from redis.exceptions import NoPermissionError
@@ -12,7 +11,7 @@ from redis.exceptions import NoPermissionError
 from ...errors import text_of
 from ...runs.keys import RunKeys
 from ...storage.leader_store import LeaderStore
-from ...storage.stored import Look, Lost, Refrozen, Term
+from ...storage.stored import ANY_REVISION, Lost, Refrozen, Term
 from ..freezing import Freezing
 from ..leader import Leader
 from ..vitals import Vitals
@@ -28,7 +27,7 @@ logger = get_logger(__name__)
 
 
 class Committer:
-    """Commits jobs, and looks at what came of it: at once, or while the next ones are planned."""
+    """Commits jobs, and notes what became of each."""
 
     def __init__(
         self,
@@ -49,8 +48,6 @@ class Committer:
         self._advances = Advances(RunKeys(store.keys.prefix), deadlines, zone)
         #: What is out and not committed, with its term and its time: the messages of these jobs, and of nothing else.
         self._out: tuple[Term, int, list[Job]] | None = None
-        #: Looks at what came of the commit that was sent last, if nobody has done so yet.
-        self._under_way: Callable[[], None] | None = None
 
     def finish(self, store: LeaderStore) -> None:
         """Commit what is out, for a beat that is told to stop in the middle of a batch.
@@ -60,7 +57,7 @@ class Committer:
         out, self._out = self._out, None
         if out is not None:
             term, now, jobs = out
-            done = self._advance(store, term, now, jobs := [*jobs])()
+            done = self._advance(store, term, now, jobs := [*jobs])
             self._reports.committed(job for job, is_done in zip(jobs, done, strict=True) if is_done)
 
     def _still_leading(self, doing: str) -> None:
@@ -71,64 +68,56 @@ class Committer:
     def _send(self, term: Term, now: int, jobs: list[Job]) -> None:
         """Send what was collected and is not left to the commit; what the broker refuses of it fails alone."""
         self._still_leading("sending a batch")
-        down, left = None, []
-        for job, error in zip(jobs, self._publisher.send([job.commands for job in jobs]), strict=True):
+        errors = self._publisher.send([job.commands for job in jobs])
+        refused_all, left = None, []
+        for job, error in zip(jobs, errors, strict=True):
             job.commands = ()
-            if isinstance(error, BrokerDown) or refused_for_all(error):
-                down = error
+            if error is not None and refused_for_all(error):
+                refused_all = error
                 continue
             if error is not None:
                 self._note_failure(job, f"the broker refused the message: {text_of(error)}", error)
             left.append(job)
         self._out = term, now, left
-        if down is not None:
+        if refused_all is not None:
             self._commit(term, now, left)
-            raise down if isinstance(down, BrokerDown) else refuses_all(down)
+            raise refuses_all(refused_all)
 
-    def _commit(self, term: Term, now: int, jobs: list[Job], *, wait: bool = True, look: Look | None = None) -> None:
-        """Commit jobs; what came of it is looked at now, or without ``wait`` before the next commit."""
-        self._settle()
+    def _commit(self, term: Term, now: int, jobs: list[Job]) -> None:
+        """Advance the entries of these jobs, send what is left to the commit, and report what became of each."""
         self._leader.progress("committing")
         for job in jobs:
             # Also if the commit fails: its reply may be all that was lost.
             job.out = not job.error
-        results = self._advance(self._store, term, now, jobs, self._publisher.one_step, look)
-        self._under_way = partial(self._committed, term, now, jobs, results)
-        if wait:
-            self._settle()
-
-    def _settle(self) -> None:
-        """Look at what came of the commit that is under way."""
-        under_way, self._under_way = self._under_way, None
-        if under_way is None:
-            return
         try:
-            under_way()
-        except BrokerDown:  # to which it had to be sent apart
-            self._publisher.close()
-            raise
-
-    def _committed(self, term: Term, now: int, jobs: list[Job], results: Callable[[], list[bool | str]]) -> None:
-        try:
-            done = zip(jobs, results(), strict=True)
-            self._out = None
+            results = self._advance(self._store, term, now, jobs, self._publisher.one_step)
         except (Lost, Refrozen):
             for job in jobs:
-                job.out = not job.error and not job.commands  # which nobody has sent
+                was_left_to_the_commit = bool(job.commands)
+                job.out = not job.error and not was_left_to_the_commit
             raise
         except NoPermissionError as exc:
             if not any(job.commands for job in jobs):
                 raise
-            # The server looks before it runs a script, so nothing was done. The broker's own user may be another.
-            for job in jobs:
-                job.out = False
-            logger.warning("beat: the schedule's user may not write to a queue, so the broker's will: %s", text_of(exc))
-            self._publisher.send_apart("the schedule's user may not write to a queue")
-            self._send(term, now, jobs)
-            self._commit(term, now, jobs)
+            self._commit_apart(term, now, jobs, exc)
             return
+        self._out = None
+        self._note_results(term, now, jobs, results)
+
+    def _commit_apart(self, term: Term, now: int, jobs: list[Job], exc: NoPermissionError) -> None:
+        """Send the messages as the broker's user, then commit as the schedule's, which may not write to a queue."""
+        # The server checks the rights before it runs a script, so nothing has been sent or advanced.
+        for job in jobs:
+            job.out = False
+        logger.warning("beat: the schedule's user may not write to a queue, so the broker's will: %s", text_of(exc))
+        self._publisher.send_apart("the schedule's user may not write to a queue")
+        self._send(term, now, jobs)
+        self._commit(term, now, jobs)
+
+    def _note_results(self, term: Term, now: int, jobs: list[Job], results: list[bool | str]) -> None:
+        """Note what a commit has made of each job: advanced, changed since it was read, or refused by the broker."""
         refused, advanced = [], []
-        for job, result in done:
+        for job, result in zip(jobs, results, strict=True):
             if isinstance(result, str):
                 self._note_failure(job, f"the broker refused the message: {result}")
                 job.out = False
@@ -139,21 +128,17 @@ class Committer:
             elif job.commands:
                 job.out = False  # Edited or removed meanwhile, so nothing was sent.
         if refused:
-            self._advance(self._store, term, now, refused)()
+            self._advance(self._store, term, now, refused)
         self._reports.committed(advanced)
 
     def _advance(
-        self,
-        store: LeaderStore,
-        term: Term,
-        now: int,
-        jobs: Sequence[Job],
-        one_step: bool = False,
-        look: Look | None = None,
-    ) -> Callable[[], list[bool | str]]:
+        self, store: LeaderStore, term: Term, now: int, jobs: Sequence[Job], one_step: bool = False
+    ) -> list[bool | str]:
+        if not jobs:
+            return []
         steps = [self._advances.of(job, now) for job in jobs]
-        revision = self._freezing.known.revision if one_step else b"|"  # what is out is out
-        return store.commit(term, now, steps, self._advances.deadlines, revision, look) if steps else list
+        revision = self._freezing.known.revision if one_step else ANY_REVISION
+        return store.commit(term, now, steps, self._advances.deadlines, revision)
 
     def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:
         job.error, job.commands = error[:MAX_ERROR], ()

@@ -2,7 +2,7 @@
 
 A batch goes peek, plan, publish, commit. Only the first and the last talk to the server, one round trip each, whatever
 the number of entries; a batch with once-locks needs one more, to take them, and a broker in another Redis one to send.
-Where there is much, the server works while the beat plans: it commits the part before, and looks for the next batch.
+Each batch is handled to its end before the next one is read.
 What goes wrong with one entry stays with it: a definition that cannot be used is quarantined, a publish that fails is
 tried again later, under the same task id.
 """
@@ -23,7 +23,7 @@ from ...errors import describe
 from ...once.claims import headers as once_headers
 from ...once.store import LockStore
 from ...storage.leader_store import LeaderStore
-from ...storage.stored import Command, Look, Lost, Refrozen, Stored, Term, chunks
+from ...storage.stored import Command, Lost, Refrozen, Stored, Term
 from ..freezing import Freezing
 from ..leader import Leader
 from ..vitals import Vitals
@@ -43,9 +43,6 @@ _TURN = 10.0
 
 #: Seconds that a batch takes to go out, about: what comes due meanwhile waits for it.
 _BATCH = 0.15
-
-#: Parts in which a batch is committed, where there is something to do meanwhile.
-_PARTS = 4
 
 
 class Dispatcher(Committer):
@@ -83,29 +80,16 @@ class Dispatcher(Committer):
             BrokerDown: the broker cannot be reached; what is due stays due.
         """
         began = elapsed()
-        due: Sequence[Stored] = ()
         while True:
-            try:
-                term, now = self._leader.term, wall_ms()
-            except Lost:
-                self._wind_up()
-                raise
-            if not due:
-                self._leader.progress("looking for due entries")
-                due, upcoming = self._freezing.peek(term, now, self._limit)
+            term, now = self._leader.term, wall_ms()
+            self._leader.progress("looking for due entries")
+            due, upcoming = self._freezing.peek(term, now, self._limit)
             if not due:
                 return upcoming
             if elapsed() - began > _TURN or self._lost_parts(due):
-                self._wind_up()
                 return now
-            batch, due = due, ()
-            with suppress(Refrozen):  # what is not frozen by now is found again at once
-                due = self._dispatch(term, batch, now)
-
-    def _wind_up(self) -> None:
-        """Look at the commit under way, where no batch follows: in the next turn, another term may have begun."""
-        with suppress(Refrozen):
-            self._settle()
+            with suppress(Refrozen):  # the next look learns of the new freezes, and finds the entries that they leave
+                self._dispatch(term, due, now)
 
     def _lost_parts(self, due: Sequence[Stored]) -> bool:
         """Whether to have the schedule mended first: parts of what is due are gone, which no mending has met yet."""
@@ -116,56 +100,27 @@ class Dispatcher(Committer):
         self._leader.note_damage()
         return True
 
-    def _dispatch(self, term: Term, due: Sequence[Stored], now: int) -> Sequence[Stored]:
-        """Dispatch a batch, and return the next one: nothing where it has to be asked for.
-
-        What a part finds on its way out is raised once the commit of the one before has been looked at.
-        """
-        jobs: list[Job] = []
+    def _dispatch(self, term: Term, due: Sequence[Stored], now: int) -> None:
+        """Plan a batch, publish it, commit it, and give back the once-locks of what was not sent."""
+        jobs = self._plan(term, due, now)
         try:
-            ahead = self._in_parts(term, due, now, jobs)
-            # The last commit may be under way while the next batch is planned, but its claims are given back by what it
-            # did.
-            if not ahead or any(job.claims for job in jobs):
-                self._settle()
-        except Exception:
-            self._settle()
-            raise
+            self._send_out(term, now, jobs)
         finally:
             self._claiming.give_back(jobs)
-        return ahead
-
-    def _in_parts(self, term: Term, due: Sequence[Stored], now: int, jobs: list[Job]) -> Sequence[Stored]:
-        """Send a batch out: where the commit sends it, in parts, each planned while the server commits the one before,
-        and the last while it also looks for the next batch, which is returned. Adds to ``jobs``."""
-        number_of = max(min(len(due) // LEAST, _PARTS), 1) if self._publisher.one_step else 1
-        # An even number each, so that the oldest and the newest end stay in turn, as the planner expects.
-        parts = [*chunks(due, 2 * -(-len(due) // (2 * number_of)))]
-        began, look = elapsed(), None
-        for left, part in zip(reversed(range(len(parts))), parts, strict=True):
-            planned = self._plan(term, part, now)
-            jobs += planned
-            is_late = elapsed() - began > _BATCH
-            if left == 1 and not is_late:
-                look = self._freezing.look_ahead(self._limit, [each.name for each in parts[-1]])
-            self._send_out(term, now, planned, look if left else None)
-            if is_late:
-                break
-        return look.found if look else ()
 
     @property
     def _limit(self) -> int:
         """Entries of the next batch."""
         return min(self._batch_size, self._most)
 
-    def _plan(self, term: Term, due: list[Stored], now: int) -> list[Job]:
+    def _plan(self, term: Term, due: Sequence[Stored], now: int) -> list[Job]:
         jobs, bad = self._planner.plan(due, now, self._freezing.known, self._most)
         if bad:
             done = self._store.quarantine(term, bad)
             self._reports.set_aside(each for each, is_done in zip(bad, done, strict=True) if is_done)
         return jobs
 
-    def _send_out(self, term: Term, now: int, jobs: list[Job], look: Look | None) -> None:
+    def _send_out(self, term: Term, now: int, jobs: list[Job]) -> None:
         messages = sum(len(job.plan.emit) for job in jobs)
         if not messages:
             self._commit(term, now, jobs)
@@ -177,7 +132,7 @@ class Dispatcher(Committer):
         try:
             tried, line_holds = self._publish(term, now, jobs)
             # What is out already is noted before anything else goes out.
-            self._commit(term, now, tried, wait=not line_holds or not self._publisher.one_step, look=look)
+            self._commit(term, now, tried)
             if not line_holds:
                 self._publisher.close()
         except BrokerDown:

@@ -9,14 +9,12 @@ need.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError
 
 #: How a script begins that needs others.
 _NEEDS = "-- needs "
@@ -70,7 +68,6 @@ class Scripts:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._line: Any = None  #: a connection for :meth:`begin`, while no reply is to come on it
 
     def run(self, name: str, keys: Sequence[str], args: Sequence[Any] = ()) -> Any:
         """Run ``lua/<name>.lua`` with these KEYS and ARGV and return its reply, with strings as bytes."""
@@ -81,34 +78,6 @@ class Scripts:
         except NoScriptError:
             self._client.script_load(source(name))
             return self._client.execute_command(*command)
-
-    def begin(self, *calls: Call) -> Callable[[], list[Any]]:
-        """Send scripts one after the other, and return the function that waits for their replies: there is time in
-        between. If one fails after the first, that is the only reply.
-
-        For scripts that do nothing twice. Where the connection breaks all are run again, as redis-py would have it.
-        """
-        # Taken away until its reply is read: who is interrupted before that leaves nobody a reply to something else.
-        asked, line, self._line = None, self._line, None
-        pool = getattr(self._client, "connection_pool", None)  # which a cluster's client has not
-        with suppress(RedisConnectionError):
-            if pool is not None:
-                line = line or pool.connection_class(**pool.connection_kwargs)
-                for each in calls:
-                    line.send_command(*each.command)
-                asked = line
-
-        def replies() -> list[Any]:
-            if asked is not None:
-                with suppress(RedisConnectionError, NoScriptError):
-                    found = [asked.read_response()]
-                    with suppress(RedisError):
-                        found += [asked.read_response() for _ in calls[1:]]
-                        self._line = asked
-                    return found
-            return [self.run(*each) for each in calls]
-
-        return replies
 
     def together(self, asked: Sequence[Call | tuple[Any, ...]], *, atomic: bool = False) -> list[Any]:
         """The replies to scripts and commands that do not depend on each other, in one round trip; what one of them

@@ -4,14 +4,12 @@
 -- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] limit  ARGV[5] bytes of a text that are of any use
 -- ARGV[6] bytes of texts after which the rest is left to the next call  ARGV[7] revision of the freezes that is known
 -- ARGV[8] stamp of the definitions that are known: while it is the same, none has changed; '' where they are wanted
--- ARGV[9..] names of entries that are left alone: they are on their way out
 -- returns {0} this term is over
 --       | {-2, freezes} they are of another revision; '' where none are stored
 --       | {first, {name, score, ...}, {definition, ...}, {state, ...}, stamp} at most limit entries: the oldest, the
 --           newest, the second oldest, and so on, so that what is due for long and what has just come due both get on;
 --           without definitions where they are known
---       | {first, {name, score}} nothing is due but what is left alone; the first entry to come, where nothing is, or
---           {first, {}} when none is stored
+--       | {first, {name, score}} nothing is due; the first entry to come, or {first, {}} when none is stored
 -- where first is the score of the first backfill, 'inf' when none is stored
 if not leads(KEYS[1], ARGV[1], ARGV[2]) then
   return {0}
@@ -21,34 +19,13 @@ if string.match(freezes, '^[^|]*') ~= ARGV[7] then
   return {-2, freezes}
 end
 local first = redis.call('ZRANGE', KEYS[6], 0, 0, 'WITHSCORES')[2] or 'inf'
-local out = {}
-for n = 9, #ARGV do
-  out[ARGV[n]] = true
-end
-local skip = #ARGV - 8
-local number = math.min(redis.call('ZCOUNT', KEYS[2], '-inf', ARGV[3]) - skip, ARGV[4])
+local number = math.min(redis.call('ZCOUNT', KEYS[2], '-inf', ARGV[3]), ARGV[4])
 if number <= 0 then
   return {first, redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')}
 end
-
-local function those_left(ranks)
-  if skip == 0 then
-    return ranks
-  end
-  local left = {}
-  for i = 1, #ranks, 2 do
-    if not out[ranks[i]] then
-      left[#left + 1], left[#left + 2] = ranks[i], ranks[i + 1]
-    end
-  end
-  return left
-end
-
 local half = math.floor(number / 2)
-local oldest = those_left(
-  redis.call('ZRANGE', KEYS[2], '-inf', ARGV[3], 'BYSCORE', 'LIMIT', 0, number - half + skip, 'WITHSCORES'))
-local newest = those_left(
-  redis.call('ZRANGE', KEYS[2], ARGV[3], '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, half + skip, 'WITHSCORES'))
+local oldest = redis.call('ZRANGE', KEYS[2], '-inf', ARGV[3], 'BYSCORE', 'LIMIT', 0, number - half, 'WITHSCORES')
+local newest = redis.call('ZRANGE', KEYS[2], ARGV[3], '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, half, 'WITHSCORES')
 
 local SLICE = 50 -- entries read at a time: what they hold is known only then
 local most, room = tonumber(ARGV[5]), tonumber(ARGV[6])
