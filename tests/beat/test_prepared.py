@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,7 +16,6 @@ import celery.app.amqp
 import celery.app.task
 import celery.beat
 import kombu.messaging
-import kombu.transport.pyamqp
 import kombu.transport.redis
 import kombu.transport.virtual.base
 import pytest
@@ -33,7 +32,6 @@ from redbeat_lite.beat.dispatch.prepared import obstacle
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.entries.message import Occurrence
 from redbeat_lite.storage.stored import Command
-from tests.support.amqp_broker import AmqpBroker
 from tests.support.examples import examples
 from tests.support.in_process import MakeApp
 from tests.support.server import Server
@@ -120,22 +118,6 @@ def publishers(app: Celery) -> Iterator[tuple[Publisher, Publisher]]:
         yield publishers
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[AmqpBroker]:
-    with closing(AmqpBroker()) as broker:
-        yield broker
-
-
-@pytest.fixture(scope="module")
-def confirmed(broker: AmqpBroker, shared_server: Server) -> Iterator[tuple[Publisher, Publisher]]:
-    """The same into a broker that speaks AMQP, and confirms."""
-    app = app_of("confirmed", broker.url)
-    app.conf.update(redbeat_lite_url=shared_server.url, broker_transport_options={"confirm_publish": True})
-    with both(app) as publishers:
-        yield publishers
-    app.close()
-
-
 def publish(publisher: Publisher, occurrence: Occurrence) -> list[Command]:
     with publisher.batch() as send:
         return send(occurrence)
@@ -163,16 +145,6 @@ def comparable(commands: list[Command]) -> Any:
     return name, target, message, rest, lifetime is None, expires is None
 
 
-def sent(publisher: Publisher, commands: list[Command], broker: AmqpBroker) -> Any:
-    """What arrives of the commands at a broker, without what differs between any two messages."""
-    assert publisher.send([commands]) == [None]
-    exchange, routing_key, message = broker.messages.pop()
-    lifetime = message.properties.pop("expiration", None)
-    headers = message.properties["application_headers"]
-    expires = headers.pop("expires")
-    return exchange, routing_key, message.body, message.properties, [*headers], lifetime is None, expires is None
-
-
 any_task = st.sampled_from(["plain", "limited", "routed", "pattern.x", "unknown"])
 any_history = st.sampled_from([None, 0, 7])
 
@@ -184,21 +156,6 @@ def test_prepared_and_full_messages_are_equal_but_for_ids_and_times(
 ) -> None:
     prepared, in_full, expected = three_times(publishers, options, arguments, task, history)
     assert comparable(prepared) == comparable(in_full) == comparable(expected)
-
-
-@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(options, arguments, any_task, any_history)
-def test_so_they_are_over_amqp(
-    confirmed: tuple[Publisher, Publisher],
-    broker: AmqpBroker,
-    options: dict[str, Any],
-    arguments: Any,
-    task: str,
-    history: int | None,
-) -> None:
-    prepared, *others = three_times(confirmed, options, arguments, task, history)
-    expected = sent(confirmed[0], prepared, broker)
-    assert [sent(confirmed[1], other, broker) for other in others] == [expected, expected]
 
 
 def three_times(
@@ -550,15 +507,6 @@ class TestObstacle:
     ) -> None:
         monkeypatch.setattr(owner, name, FunctionProxy(getattr(owner, name)))
         assert why() == reason
-
-    def test_a_wrapped_maker_of_amqp_messages(
-        self, scheduler: Scheduler, app: Celery, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        channel = kombu.transport.pyamqp.Channel
-        assert obstacle(scheduler, redbeat_lite.scheduler, app, channel) is None
-        monkeypatch.setattr(channel, "prepare_message", lambda *args, **kwargs: None)
-        why = obstacle(scheduler, redbeat_lite.scheduler, app, channel)
-        assert why == "kombu's producer or channel is not its own"
 
     def test_a_scheduler_that_publishes_in_a_way_of_its_own(self, app: Celery) -> None:
         class Careful(Scheduler):

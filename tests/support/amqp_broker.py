@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -31,7 +30,12 @@ _ANSWERS: dict[tuple[int, int], tuple[tuple[int, int], str, tuple[Any, ...]]] = 
 
 
 class AmqpBroker:
-    """Takes and confirms every message: keeps where each was sent and what was declared."""
+    """Takes every message, and confirms it once nothing more arrives: keeps where each was sent and what was declared.
+
+    A message to the exchange ``UNKNOWN`` closes its channel, as RabbitMQ does where there is no such exchange.
+    """
+
+    UNKNOWN = "unknown"
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -39,7 +43,6 @@ class AmqpBroker:
         #: Exchange and routing key of each message, and the message.
         self.messages: list[tuple[str, str, Message]] = []
         self.declared: list[str] = []
-        self.heartbeats = 0  #: before it confirms a message, one each 0.2 s
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
@@ -56,17 +59,32 @@ class AmqpBroker:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as stream, suppress(OSError, struct.error):
-            self._speak(connection, stream.read)
+        with connection, suppress(OSError, struct.error):
+            self._speak(connection)
 
-    def _speak(self, connection: socket.socket, read: Callable[[int], bytes]) -> None:
+    def _speak(self, connection: socket.socket) -> None:
+        received = bytearray()
+
+        def read(size: int) -> bytes:
+            while len(received) < size:
+                more = connection.recv(65_536)
+                if not more:
+                    raise ConnectionResetError
+                received.extend(more)
+            found = bytes(received[:size])
+            del received[:size]
+            return found
+
+        def has_more() -> bool:
+            return bool(received or select.select([connection], [], [], 0)[0])
+
         def answer(channel: int, method: tuple[int, int], form: str, values: tuple[Any, ...]) -> None:
             payload = struct.pack(">HH", *method) + dumps(form, values)
             connection.sendall(struct.pack(">BHI", _METHOD, channel, len(payload)) + payload + b"\xce")
 
         read(8)
         answer(0, Connection.Start, "ooFSS", (0, 9, {}, "PLAIN", "en_US"))
-        number = 0
+        number, is_closing = 0, False
         while True:
             kind, channel, size = struct.unpack(">BHI", read(7))
             payload, _ = read(size), read(1)
@@ -74,7 +92,9 @@ class AmqpBroker:
                 method = struct.unpack_from(">HH", payload)
                 if method in _ANSWERS:
                     answer(channel, *_ANSWERS[method])
-                if method == Confirm.Select:
+                if method == Channel.CloseOk:
+                    is_closing = False
+                elif method == Confirm.Select:
                     number = 0
                 elif method == Queue.Declare:
                     self.declared.append(loads("Bs", payload, 4)[0][1])
@@ -85,10 +105,12 @@ class AmqpBroker:
                 message.inbound_header(payload)
             else:
                 message.inbound_body(payload)
-            if message.ready:
+            if message.ready and not is_closing:
+                if to[0] == self.UNKNOWN:
+                    answer(channel, Channel.Close, "BsBB", (404, "NOT_FOUND - no exchange 'unknown'", *Basic.Publish))
+                    is_closing = True
+                    continue
                 number += 1
                 self.messages.append((*to, message))
-                for _ in range(self.heartbeats):
-                    time.sleep(0.2)
-                    connection.sendall(struct.pack(">BHIB", 8, 0, 0, 0xCE))
-                answer(channel, Basic.Ack, "Lb", (number, False))
+                if not has_more():
+                    answer(channel, Basic.Ack, "Lb", (number, True))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Hashable, Mapping
-from copy import deepcopy
 from datetime import UTC, timedelta
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, cast
@@ -22,10 +21,8 @@ import celery.app.routes
 import celery.app.task
 import celery.beat
 import kombu.messaging
-import kombu.transport.pyamqp
 import kombu.transport.redis
 import kombu.transport.virtual.base
-from amqp import Channel as AmqpChannel
 from celery import Celery, signals
 from celery.utils.log import get_logger
 
@@ -187,8 +184,6 @@ class Prepared:
 def _opened(commands: list[Command]) -> tuple[dict[str, Any], Callable[[str], list[Command]]]:
     """The one message of these commands, and what makes them of its text."""
     (name, target, payload), *others = commands
-    if name == "amqp":
-        return deepcopy(payload), lambda text: [(name, target, json.loads(text))]
     if name != "lpush" or any(other != "pexpire" for other, *_ in others):
         raise ValueError("another message")
     return json.loads(payload), lambda text: [(name, target, text), *others]
@@ -210,8 +205,7 @@ def _mark_gaps(message: dict[str, Any], occurrence: Occurrence, expiry: object) 
     if expiry is _WITH_GAP:
         values["expiration"], properties["expiration"] = properties["expiration"], mark("expiration")
     headers["id"], headers["scheduled_at"] = mark("id"), mark("scheduled_at")
-    if "delivery_tag" in properties:
-        values["tag"], properties["delivery_tag"] = properties["delivery_tag"], mark("tag")
+    values["tag"], properties["delivery_tag"] = properties["delivery_tag"], mark("tag")
     for number, key in enumerate(occurrence.extra or ()):
         headers[key] = mark(number)
     return values | _further(occurrence.extra or {})
@@ -250,8 +244,6 @@ def _is_kombus_own(channel: Any) -> bool:
     # Looked up at the class that is used, so that what was put in front of an inherited function is seen too.
     producer, virtual = kombu.messaging.Producer, kombu.transport.virtual.base
     own = all(written_in(function, kombu.messaging) for function in (producer.publish, producer._publish))
-    if issubclass(channel, AmqpChannel):
-        return own and written_in(channel.prepare_message, kombu.transport.pyamqp)
     making = (channel.basic_publish, channel.prepare_message, channel._inplace_augment_message)
     own = own and all(written_in(function, virtual) for function in making)
     return own and written_in(channel._put, kombu.transport.redis)

@@ -9,7 +9,7 @@ messages are published first and committed after, with ids that make a repeated 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from celery import Celery
@@ -29,7 +29,6 @@ from ...storage.leader_store import LeaderStore
 from ...storage.stored import Command, Lost, Term
 from .broker import BrokerDown, unconfirmed
 from .collector import Collector, puts_as_kombu
-from .confirms import Confirming, confirms
 from .declaring import declare_broadcasts, declare_once
 from .hastened import hastened
 from .prepared import Prepared
@@ -71,7 +70,7 @@ class Publisher:
         self._before: Callable[[Occurrence], None] = lambda occurrence: None
         self._connection: Any = None
         self._producer: Any = None
-        self._collector: Collector | Confirming | None = None
+        self._collector: Collector | None = None
         #: Whether the commit has to send what is published.
         self.one_step = False
         self._why_apart = ""
@@ -124,7 +123,7 @@ class Publisher:
             producer = self._app.amqp.Producer(connection, auto_declare=False)
             declare_once(producer)
             declare_broadcasts(self._app, producer.channel)
-            collector = _collector(producer, self._timeout) if self._collect else None
+            collector = _collector(producer) if self._collect else None
             why_apart = collector.stranger_to(mark) if collector is not None else ""
         except Exception as exc:
             # Whatever a transport makes of its settings and its server, the beat is to say so and to try again.
@@ -183,8 +182,7 @@ class Publisher:
             if self._collector is None:
                 yield self._publish
                 return
-            # Before kombu 5.7 it has none, and what RabbitMQ confirms is kept without it.
-            with getattr(self._producer, "batch", nullcontext)():
+            with self._producer.batch():
                 yield self._publish
 
     def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
@@ -254,13 +252,13 @@ class Publisher:
             _release(connection)
 
 
-def _collector(producer: Any, timeout: float) -> Collector | Confirming | None:
-    """What sends messages in batches, where the transport of a producer can; of Redis, kombu before 5.7 knows none."""
+def _collector(producer: Any) -> Collector | None:
+    """Return what collects the messages of a batch; ``None`` if the transport has no batches, as before kombu 5.7."""
     channel = producer.channel
-    if confirms(channel):
-        return Confirming(channel, timeout)
-    able = getattr(producer, "supports_batch_publish", False) and hasattr(channel, "create_publish_batch")
-    return Collector(channel) if able and puts_as_kombu(type(channel)) else None
+    has_batches = getattr(producer, "supports_batch_publish", False) and hasattr(channel, "create_publish_batch")
+    if has_batches and puts_as_kombu(type(channel)):
+        return Collector(channel)
+    return None
 
 
 def _release(connection: Any) -> None:
