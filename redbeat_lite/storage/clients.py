@@ -99,8 +99,8 @@ class _Sentinel(redis.Redis):
         return f"{options['host']}:{options['port']}"
 
 
-class _InStep(SentinelManagedConnection):
-    """A connection to the master, in step with it and with Sentinel.
+class _MasterConnection(SentinelManagedConnection):
+    """Connection to the master that Sentinel names, and to no other server.
 
     It is closed if a reply does not come in time. redis-py keeps it, unlike its other ones; the next command would then
     be given the late reply of this one, and each one after it that of its predecessor.
@@ -116,24 +116,33 @@ class _InStep(SentinelManagedConnection):
         super().connect_to(address)  # type: ignore[no-untyped-call]  # untyped in redis-py
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        # Without the check it is part of making the connection, or of a subscription, which the old master ends.
-        if check_health and self._sock and elapsed() >= self._next_look:
-            self._look()
+        if not self._sock:
+            # Since version 6.4 redis-py does not ask Sentinel here, when it sends a command again after a loss: it
+            # would connect to the last address, or to localhost:6379 if there was none.
+            self.connect()  # type: ignore[no-untyped-call]  # as above
+        elif check_health and elapsed() >= self._next_look:
+            # Without the check it is part of making the connection, or of a subscription, which the old master ends.
+            self._follow_master()
         super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]  # as above
 
-    def _look(self) -> None:
+    def _follow_master(self) -> None:
         """Connect to another master if all sentinels name it.
 
         All of them, because they learn of it within two seconds of each other, and a broker's connection asks any of
         them: on the old master it would send what was counted as sent on the new one.
         """
-        named, self._next_look = set(), elapsed() + _LOOK
-        for sentinel in self.connection_pool.sentinel_manager.sentinels:
+        named = set()
+        pool = self.connection_pool
+        self._next_look = elapsed() + _LOOK
+        for sentinel in pool.sentinel_manager.sentinels:
             try:
-                found = sentinel.sentinel_get_master_addr_by_name(self.connection_pool.service_name)
-                named |= {(text(found[0]), found[1])} if found else set()
+                # The method of redis-py for this raises TypeError in the versions 6.4 to 7.0.
+                address = sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", pool.service_name)
             except RedisError:  # the master may be sound without its sentinels
                 self._next_look = elapsed() + LOOK_UNANSWERED
+                continue
+            if address:
+                named.add((text(address[0]), int(address[1])))
         if named and (self.host, self.port) not in named:
             self.disconnect()  # type: ignore[no-untyped-call]  # as above
             self.connect()  # type: ignore[no-untyped-call]  # as above
@@ -142,7 +151,7 @@ class _InStep(SentinelManagedConnection):
         return super().read_response(disable_decoding, **{"disconnect_on_error": True, **options})
 
 
-class _SecureInStep(_InStep, SentinelManagedSSLConnection):
+class _SecureMasterConnection(_MasterConnection, SentinelManagedSSLConnection):
     """The same behind TLS."""
 
 
@@ -156,7 +165,7 @@ def _master(sentinels: Sequence[tuple[str, int]], options: dict[str, Any], last:
     name = options.pop("master_name")
     manager: Any = Sentinel([], sentinel_kwargs=asking, **options)  # type: ignore[no-untyped-call]
     manager.sentinels = [_Sentinel(host, port, **asking) for host, port in sentinels]
-    connection = _SecureInStep if options.get("ssl") else _InStep
+    connection = _SecureMasterConnection if options.get("ssl") else _MasterConnection
     return cast(redis.Redis, manager.master_for(name, redis_class=_Master, connection_class=connection))
 
 

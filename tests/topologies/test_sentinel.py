@@ -1,0 +1,69 @@
+"""Behind Sentinel a beat connects to the sentinels, and to the master that they name; to no other server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat_lite import Entry, Schedules, every
+from redbeat_lite.settings import Settings
+from redbeat_lite.storage.connections import Backend
+from tests.support.deployments import Sentinels
+from tests.support.processes import Process
+from tests.support.waiting import eventually
+
+#: More than one batch of the smallest size.
+ENTRIES = 250
+
+
+@pytest.fixture(scope="module")
+def sentinels() -> Iterator[Sentinels]:
+    sentinels = Sentinels()
+    yield sentinels.start()
+    sentinels.destroy()
+
+
+@pytest.fixture
+def app(sentinels: Sentinels) -> Iterator[Celery]:
+    app = Celery("sentinels", broker=sentinels.url, set_as_current=False)
+    app.conf.broker_transport_options = sentinels.options
+    with sentinels.client() as client:
+        client.flushall()
+    yield app
+    app.close()
+
+
+def test_a_beat_connects_to_no_server_that_sentinel_does_not_name(
+    sentinels: Sentinels, app: Celery, beat: Callable[..., Process]
+) -> None:
+    Schedules(app).add_many(Entry(f"e{number}", "add", every(1), expires=None) for number in range(ENTRIES))
+    settings = json.dumps({"broker_transport_options": sentinels.options})
+    process = beat("tests.topologies.dialling", url=sentinels.url, PROJ_CONF=settings)
+    with sentinels.client() as client:
+        eventually(lambda: client.llen("celery") >= 3 * ENTRIES, within=60, what="three runs of each entry")
+    process.terminate()
+    assert process.wait() == 0
+    ports = {int(line.split(",")[1].strip(" )")) for line in process.lines("^dialled")}
+    named = {int(port) for port in re.findall(r":(\d+)", sentinels.url)}
+    assert sentinels.master.port in ports
+    assert ports <= named | {sentinels.master.port}
+
+
+def test_a_command_that_is_sent_again_after_a_loss_goes_to_the_master_of_now(sentinels: Sentinels, app: Celery) -> None:
+    backend = Backend(Settings.from_app(app))
+    client = backend.client.client()  # of one connection
+    assert client.ping()
+    before = client.connection.port
+    sentinels.fail_over()
+    pool: Any = client.connection_pool
+    eventually(lambda: pool.get_master_address()[1] != before, what="a new master")
+    client.connection.disconnect()  # as redis-py does between the two tries of a command
+    assert client.ping()
+    assert client.connection.port == sentinels.master.port != before
+    client.close()
+    backend.close()
