@@ -290,7 +290,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             return type(self).apply_async(self, *args, **kwargs)
         except Exception as exc:  # noqa: BLE001 - whoever wrote the class may raise anything
             self._failure = (exc.__context__ if isinstance(exc, SchedulingError) else None) or exc
-            exc.__traceback__ = None  # a frame in Celery's holds the error itself: a ring, and nobody collects now
+            exc.__traceback__ = None  # a frame of Celery's holds the error: both would stay until a collection
             return None
 
     def _emit(self, entry: ScheduleEntry, producer: Any) -> None:

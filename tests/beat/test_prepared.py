@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -27,7 +26,6 @@ from kombu import serialization
 
 import redbeat_lite.scheduler
 from redbeat_lite import Entry, Scheduler, every
-from redbeat_lite.beat.dispatch.hastened import hastened
 from redbeat_lite.beat.dispatch.prepared import obstacle
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.entries.message import Occurrence
@@ -100,8 +98,8 @@ def connected(scheduler: Scheduler) -> Publisher:
     return publisher
 
 
-@contextmanager
-def both(app: Celery) -> Iterator[tuple[Publisher, Publisher]]:
+@pytest.fixture(scope="module")
+def publishers(app: Celery) -> Iterator[tuple[Publisher, Publisher]]:
     """A publisher that prepares, and one that takes the full way."""
     schedulers = []
     for number, dispatch in enumerate(("auto", "batch")):
@@ -112,21 +110,9 @@ def both(app: Celery) -> Iterator[tuple[Publisher, Publisher]]:
         scheduler.close()
 
 
-@pytest.fixture(scope="module")
-def publishers(app: Celery) -> Iterator[tuple[Publisher, Publisher]]:
-    with both(app) as publishers:
-        yield publishers
-
-
 def publish(publisher: Publisher, occurrence: Occurrence) -> list[Command]:
     with publisher.batch() as send:
         return send(occurrence)
-
-
-def by_celery(publisher: Publisher, occurrence: Occurrence) -> list[Command]:
-    """The same without what saves Celery work."""
-    with mock.patch("redbeat_lite.beat.dispatch.publisher.hastened", nullcontext):
-        return publish(publisher, occurrence)
 
 
 def occurrence(entry: Entry, number: int) -> Occurrence:
@@ -154,21 +140,12 @@ any_history = st.sampled_from([None, 0, 7])
 def test_prepared_and_full_messages_are_equal_but_for_ids_and_times(
     publishers: tuple[Publisher, Publisher], options: dict[str, Any], arguments: Any, task: str, history: int | None
 ) -> None:
-    prepared, in_full, expected = three_times(publishers, options, arguments, task, history)
-    assert comparable(prepared) == comparable(in_full) == comparable(expected)
-
-
-def three_times(
-    publishers: tuple[Publisher, Publisher], options: dict[str, Any], arguments: Any, task: str, history: int | None
-) -> list[list[Command]]:
-    """The second message of an entry: prepared, in full, and in full by Celery alone."""
     preparing, full = publishers
     made, other = (Entry("e", task, every(3600), *arguments, options, history=history) for _ in range(2))
     publish(preparing, occurrence(made, 1))
     odd = {"argsrepr", "compression"} & options.get("headers", {}).keys()
     assert (made.written is None) == bool("eta" in options or odd), "whether the shape of the first message was kept"
-    second = occurrence(other, 2)
-    return [publish(preparing, occurrence(made, 2)), publish(full, second), by_celery(full, second)]
+    assert comparable(publish(preparing, occurrence(made, 2))) == comparable(publish(full, occurrence(other, 2)))
 
 
 @pytest.mark.parametrize("expires", [None, 90.0, "interval"])
@@ -215,7 +192,7 @@ def test_the_first_message_of_an_entry_like_another_is_the_full_one(
     [made, expected] = [Entry(name, "plain", every(3600), [argument], {"k": argument}) for _ in range(2)]
     with mock.patch.object(preparing, "_publish_in_full", side_effect=AssertionError("not prepared")):
         prepared = publish(preparing, occurrence(made, 2))
-    assert comparable(prepared) == comparable(by_celery(full, occurrence(expected, 2)))
+    assert comparable(prepared) == comparable(publish(full, occurrence(expected, 2)))
 
 
 def test_ids_and_delivery_tags_are_each_messages_own(publishers: tuple[Publisher, Publisher]) -> None:
@@ -299,26 +276,6 @@ def test_arguments_that_do_not_fit_the_task_fail_as_in_full(
             publish(publisher, occurrence(Entry("e", "one argument", every(3600), [1, 2]), 2))
         failures.append((failure.type, str(failure.value)))
     assert failures[0] == failures[1]
-
-
-def test_an_app_is_hastened_for_a_while_alone(app: Celery) -> None:
-    make, before = app.amqp.create_task_message, dict(vars(app.conf))
-    with suppress(SystemExit), hastened(app):
-        assert app.amqp.create_task_message != make
-        assert (app.conf.task_default_queue, app.conf.task_always_eager) == ("celery", False)
-        raise SystemExit  # which Celery's signal handler does, anywhere
-    assert app.amqp.create_task_message == make
-    assert vars(app.conf) == before
-
-
-def test_who_makes_messages_in_a_way_of_its_own_is_given_no_more_than_before(
-    app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[dict[str, Any]] = []
-    monkeypatch.setattr(app.amqp, "create_task_message", lambda *args, **options: given.append(options))
-    with hastened(app):
-        app.amqp.create_task_message("id", "plain", (1,), {})
-    assert given == [{}]
 
 
 class FunctionProxy:

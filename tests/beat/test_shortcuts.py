@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -14,13 +13,12 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Misfire, cron, every
-from redbeat_lite.beat.dispatch.no_gc import no_collection
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.state import _PREFIX, EntryState, task_id
 from redbeat_lite.instants import iso
 from redbeat_lite.schedules.misfire import plan_misfires
-from tests.beat.test_prepared import arguments, by_celery, comparable, connected, occurrence, options, publish
+from tests.beat.test_prepared import arguments, comparable, connected, occurrence, options, publish
 from tests.support.examples import examples
 from tests.support.server import Server
 
@@ -102,7 +100,7 @@ def test_an_entry_is_prepared_from_the_message_of_another(
     name = "new" + "".join(char for char in name if char.isprintable())
     entry = Entry(name, task, every(3600), *new, options)
     prepared = publish(preparing, occurrence(entry, 2))
-    expected = by_celery(full, occurrence(Entry(name, task, every(3600), *new, options), 2))
+    expected = publish(full, occurrence(Entry(name, task, every(3600), *new, options), 2))
     assert comparable(prepared) == comparable(expected)
 
 
@@ -178,22 +176,6 @@ def test_headers_of_a_once_lock_are_filled_in(
         )
         assert comparable(made) == comparable(expected)
     assert names == ["locked", "locked"], "the first without a lock, and the first with one"
-
-
-def collector_in_a_batch() -> bool:
-    with no_collection():
-        return gc.isenabled()
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_the_garbage_collector_is_left_as_it_was_found(enabled: bool) -> None:
-    found = gc.isenabled()
-    (gc.enable if enabled else gc.disable)()
-    try:
-        assert collector_in_a_batch() is False
-        assert gc.isenabled() is enabled
-    finally:
-        (gc.enable if found else gc.disable)()
 
 
 def test_of_each_expiry_only_the_first_goes_the_full_way(

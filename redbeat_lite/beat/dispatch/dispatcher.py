@@ -31,7 +31,6 @@ from .broker import BrokerDown
 from .collector import refused_for_all
 from .committer import Committer, refuses_all
 from .deadlines import Deadlines
-from .no_gc import no_collection
 from .once_locks import Claiming
 from .planner import LEAST, MOST, Job, Planner
 from .publisher import Publisher
@@ -70,7 +69,6 @@ class Dispatcher(Committer):
         self._planner = planner
         self._most = MOST  #: entries and messages of the next batch, by the time that the last one took
 
-    @no_collection()
     def run(self) -> int | None:
         """Dispatch until nothing is due any more, or for some seconds.
 

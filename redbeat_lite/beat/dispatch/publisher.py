@@ -30,7 +30,6 @@ from ...storage.stored import Command, Lost, Term
 from .broker import BrokerDown, unconfirmed
 from .collector import Collector, puts_as_kombu
 from .declaring import declare_broadcasts, declare_once
-from .hastened import hastened
 from .prepared import Prepared
 
 logger = get_logger(__name__)
@@ -178,7 +177,7 @@ class Publisher:
             self._in_full = self._obstacle(type(self._producer.channel))
             self._prepared.begin()
         # Beat never waits for results. Without this a result backend would subscribe to each one's channel.
-        with denied_join_result(), hastened(self._app):
+        with denied_join_result():
             if self._collector is None:
                 yield self._publish
                 return
